@@ -332,3 +332,47 @@ def test_the_completion_script_is_printed():
     for shell in ("bash", "zsh", "fish"):
         assert "_TOMLDIARY_COMPLETE" in call("completion", shell, check=0).stdout
     assert call("completion", "tcsh").returncode == 2
+
+
+# import --from
+
+PEERS = ROOT / "tests/importers/peers"
+
+
+def test_import_from_is_a_dry_run_without_yes(tmp_path):
+    line = ["import", PEERS / "mem0.json", "--from", "mem0", "--user", "alice", "--path", tmp_path / "m"]  # fmt: skip
+    for more in ([], ["--dry-run"], ["--yes", "--dry-run"]):
+        told = call(*line, *more, check=0).stdout
+        assert "would add      4\n" in told
+        assert told.endswith("Nothing was changed; to do it, add --yes.\n")
+        assert not (tmp_path / "m").exists()
+    assert "added          4\n" in call(*line, "--yes", check=0).stdout
+    again = json.loads(call(*line, "--yes", "--json", check=0).stdout)
+    assert set(again) == documented("import --from")
+    assert (again["added"], len(again["present"]), again["is_done"]) == ([], 4, True)
+
+
+def test_import_from_accepts_more_than_a_diary_and_says_so(tmp_path):
+    records = [{"id": str(n), "memory": f"word{n} alone{n}"} for n in range(130)]
+    (tmp_path / "m.json").write_text(json.dumps(records))
+    line = ["import", tmp_path / "m.json", "--from", "mem0", "--user", "alice", "--path", tmp_path / "m"]  # fmt: skip
+    told = call(*line, "--yes", check=0).stdout
+    assert "biography has 130 entries" in told
+    assert "  + 110 more" in told
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--from", "mem1"], "unknown source. Use one of: mem0"),
+        (["--from", "mem0", "--replace"], "--replace: is for exports"),
+        (["--category", "likes"], "--category: goes with --from"),
+        (["--from", "memstate", "--singleton", "x"], "expected TYPE=FIELD"),
+        (["--from", "mem0", "--category", "gaols"], "unknown category 'gaols'"),
+    ],
+)
+def test_import_from_names_what_does_not_fit(tmp_path, more, says):
+    done = call("import", PEERS / "mem0.json", "--user", "alice", "--path", tmp_path / "m", *more)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+    assert not (tmp_path / "m").exists()

@@ -59,7 +59,9 @@ def known_user(path: str, user: str | None) -> UserDiary:
     return Diary(diary.engine.backend, _table_of(document), agent="rules").user(user)
 
 
-def user_to_change(path: str, user: str | None, table: type[BaseModel] | None) -> UserDiary:
+def user_to_change(
+    path: str, user: str | None, table: type[BaseModel] | None, *, limit: int = 100
+) -> UserDiary:
     """Return a user whose memory is changed by hand; a named one may be new.
 
     The categories are those of `table`, else those of the user's file and, unless that was written with another
@@ -70,14 +72,16 @@ def user_to_change(path: str, user: str | None, table: type[BaseModel] | None) -
         user = _only_user(diary, path)
         print_note(f"{one_line(user)} in {one_line(path)}")
     else:
-        diary = Diary(path, agent="rules")
+        diary = Diary(path, agent="rules", max_prefs_per_category=limit)
     if table is None:
         document = diary.engine.entries(user, PREFERENCES.name)
         schema = (document.table(("_meta",)) or {}).get("schema_name", diary.schema_name)
         if schema == diary.schema_name and set(stored_preferences(document)) <= {*diary.allowed}:
             return diary.user(user)
         table = _table_of(document)
-    return Diary(diary.engine.backend, table, agent="rules").user(user)
+    return Diary(diary.engine.backend, table, agent="rules", max_prefs_per_category=limit).user(
+        user
+    )
 
 
 def _only_user(diary: Diary, path: str) -> str:

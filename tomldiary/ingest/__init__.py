@@ -1,7 +1,7 @@
-"""Chat logs of OpenAI, LangChain, pydantic-ai and LoCoMo, read as plain data and applied turn by turn.
+"""Chat logs of OpenAI, LangChain, pydantic-ai, ChatGPT, Claude and LoCoMo, read as plain data and applied turn by turn.
 
 May import every layer below; imports no framework and revives no object from a dump.
-One module a format (`openai`, `langchain`, `pydantic_ai`, `locomo`) turns messages into utterances.
+One module a format (`openai`, `langchain`, `pydantic_ai`, `exports`, `locomo`) turns messages into utterances.
 `source` parses the file, `conversations` groups messages by session, `turns` pairs them.
 Begin reading in `formats.read_turns`, then `runner.ingest`.
 """

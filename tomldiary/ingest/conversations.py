@@ -1,6 +1,6 @@
 """Records as conversations, conversations as turns; the same for all formats made of messages.
 
-A file holds messages, or conversations (`{"messages": […]}` or an array of messages), or a mix. Messages
+A file holds messages, or conversations (`{"messages": […]}`, an array of messages or an export), or a mix. Messages
 that name their session are grouped by that name.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from tomldiary.ingest.exports import CLAUDE_MESSAGES, messages_of
 from tomldiary.ingest.json_values import JsonObject, as_object, first_moment, is_list
 from tomldiary.ingest.turns import ChatTurn, Omissions, Utterance, pair
 
@@ -96,7 +97,10 @@ def _nested(record: object) -> list[object] | None:
     """The messages inside a conversation; None if the record is not one."""
     if is_list(record):
         return record
-    messages = as_object(record).get("messages")
+    envelope = as_object(record)
+    if as_object(envelope.get("mapping")):
+        return [*messages_of(envelope)]
+    messages = envelope.get("messages", envelope.get(CLAUDE_MESSAGES))
     return messages if is_list(messages) else None
 
 
@@ -115,7 +119,11 @@ def _split(records: Sequence[object], omissions: Omissions) -> list[_Conversatio
         conversations.append(
             _Conversation(
                 ordinal,
-                name=name_of(envelope, _CONVERSATION_KEYS, omissions),
+                name=name_of(
+                    envelope,
+                    ("uuid",) if CLAUDE_MESSAGES in envelope else _CONVERSATION_KEYS,
+                    omissions,
+                ),
                 when=first_moment(envelope, MOMENT_KEYS),
                 messages=list(enumerate(nested)),
             )

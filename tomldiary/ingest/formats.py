@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tomldiary.errors import InvalidValue, UnsupportedFormat
-from tomldiary.ingest import langchain, locomo, openai, pydantic_ai
+from tomldiary.ingest import exports, langchain, locomo, openai, pydantic_ai
 from tomldiary.ingest.conversations import all_messages, read_conversations
 from tomldiary.ingest.json_values import JsonObject, as_object
 from tomldiary.ingest.source import load
@@ -32,13 +32,15 @@ class MessageFormat:
 MESSAGE_FORMATS: Final = {
     known.name: known
     for known in (
+        MessageFormat("chatgpt", exports.recognises_chatgpt, exports.read_chatgpt),
+        MessageFormat("claude", exports.recognises_claude, exports.read_claude),
         # A LangChain ChatMessage has a "role" as well, so OpenAI is asked last.
         MessageFormat("pydantic-ai", pydantic_ai.recognises, pydantic_ai.read_message),
         MessageFormat("langchain", langchain.recognises, langchain.read_message),
         MessageFormat("openai", openai.recognises, openai.read_message),
     )
 }
-KNOWN_FORMATS: Final = ("openai", "langchain", "pydantic-ai", "locomo")
+KNOWN_FORMATS: Final = ("openai", "langchain", "pydantic-ai", "chatgpt", "claude", "locomo")
 """Names of the formats, besides "auto"."""
 
 

@@ -1,4 +1,4 @@
-"""`export` and `import`: one user's whole memory as JSON. `copy`: all users, from one storage to another."""
+"""`export` and `import`: one user's whole memory as JSON, and those of other programs. `copy`: all users, from one storage to another."""
 
 from __future__ import annotations
 
@@ -13,10 +13,19 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from tomldiary.cli.completion import complete_user
-from tomldiary.cli.memory import known_user, open_memory
-from tomldiary.cli.options import DEFAULT_PATH, AsJson, DryRun, MemoryPath, UserName, Yes
+from tomldiary.cli.completion import complete_category, complete_user
+from tomldiary.cli.memory import known_user, open_memory, user_to_change
+from tomldiary.cli.options import (
+    DEFAULT_PATH,
+    AsJson,
+    DryRun,
+    MemoryPath,
+    PreferenceTable,
+    UserName,
+    Yes,
+)
 from tomldiary.cli.output import counted, print_json, print_not_done, print_text
+from tomldiary.cli.tables import load_table
 from tomldiary.diary import Diary
 from tomldiary.errors import EntryConflict, InvalidValue
 from tomldiary.storage.copy import copy_users
@@ -24,8 +33,13 @@ from tomldiary.text.visible import one_line
 
 if TYPE_CHECKING:
     from tomldiary.history.queries import Difference
+    from tomldiary.user.user import UserDiary
 
 __all__ = ["copy_memory", "export_memory", "import_memory"]
+
+_LIMIT = 1_000_000  # preferences in a category: an import is never cut off
+_USUAL = 100
+_SHOWN = 20  # keys
 
 
 def export_memory(
@@ -53,13 +67,45 @@ def export_memory(
 
 
 def import_memory(
-    file: Annotated[str, typer.Argument(help="The export; - is standard input.")],
+    file: Annotated[
+        str,
+        typer.Argument(
+            help="The export, - for standard input; with --from a file, folder or address.",
+            metavar="FILE_OR_URL",
+        ),
+    ],
     *,
     user: Annotated[
         str,
         typer.Option(help="The user whose memory is changed.", autocompletion=complete_user),
     ],
     path: MemoryPath = DEFAULT_PATH,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="SOURCE",
+            help="Another program's memory, with --yes: mem0, letta, mcp-memory, claude-md, memory-md,"
+            " langgraph-store, langmem, memstate, loomflow, tomldiary-firestore or chatgpt.",
+        ),
+    ] = None,
+    their_user: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The user's id there, if it is another one.")
+    ] = None,
+    category: Annotated[
+        str | None,
+        typer.Option(
+            help="Where sentences go that name no category; biography by default.",
+            autocompletion=complete_category,
+        ),
+    ] = None,
+    singleton: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TYPE=FIELD", help="The singleton key of a type of facts; for memstate."
+        ),
+    ] = None,
+    table: PreferenceTable = None,
     replace: Annotated[
         bool,
         typer.Option("--replace", help="Replace the memory by the export, with --yes."),
@@ -68,7 +114,33 @@ def import_memory(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Import an export, all or nothing. With --replace it is a dry run unless --yes is given."""
+    """Import an export or another program's memory, all or nothing.
+
+    With --replace or --from it is a dry run unless --yes is given.
+    """
+    if source is not None:
+        if replace:
+            raise InvalidValue(
+                "is for exports; --from changes no entry that exists", where="--replace"
+            )
+        _import_from(
+            user_to_change(path, user, load_table(table) if table else None, limit=_LIMIT),
+            source,
+            file,
+            their_user=their_user,
+            category=category,
+            singletons=_singletons(singleton or []),
+            dry_run=dry_run or not yes,
+            as_json=as_json,
+        )
+        return
+    for name, given in (
+        ("--their-user", their_user),
+        ("--category", category),
+        ("--singleton", singleton),
+    ):
+        if given:
+            raise InvalidValue("goes with --from", where=name)
     alice = Diary(path, agent="rules").user(user)
     data = _read(file)
     try:
@@ -88,6 +160,60 @@ def import_memory(
         print_text(f"imported: {', '.join(map(one_line, changed))}")
     else:
         print_text("Everything in it exists already.")
+
+
+def _singletons(given: list[str]) -> dict[str, str]:
+    pairs = [each.partition("=") for each in given]
+    for name, _, field in pairs:
+        if not name or not field:
+            raise InvalidValue("expected TYPE=FIELD, such as diet=role", where="--singleton")
+    return {name: field for name, _, field in pairs}
+
+
+def _import_from(
+    alice: UserDiary,
+    source: str,
+    place: str,
+    *,
+    their_user: str | None,
+    category: str | None,
+    singletons: dict[str, str],
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    from tomldiary.importers import carry_over  # noqa: PLC0415 - export and copy need no importer
+
+    done = carry_over(
+        alice, source, place,
+        their_user=their_user, category=category, singletons=singletons, dry_run=dry_run,
+    )  # fmt: skip
+    if as_json:
+        print_json(asdict(done))
+        return
+    found = ", ".join(counted(number, kind) for kind, number in done.found.items())
+    print_text(f"found          {found or 'nothing'}")
+    print_text(f"{'added' if done.is_done else 'would add':<15}{len(done.added)}")
+    _print_keys("+", done.added)
+    print_text(f"already there  {len(done.present)}")
+    print_text(f"kept           {len(done.kept)}")
+    _print_keys("~", done.kept)
+    for sentence in done.left_out:
+        print_text(f"left out       {one_line(sentence)}")
+    for name, entries in alice.preferences().items() if done.is_done else ():
+        if len(entries) > _USUAL:
+            print_text(
+                f"note           {name} has {len(entries)} entries; Diary(max_prefs_per_category=…) accepts more"
+                f" than {_USUAL}"
+            )
+    if not done.is_done and done.added:
+        print_not_done()
+
+
+def _print_keys(sign: str, keys: list[str]) -> None:
+    for key in keys[:_SHOWN]:
+        print_text(f"  {sign} {one_line(key)}")
+    if len(keys) > _SHOWN:
+        print_text(f"  {sign} {len(keys) - _SHOWN} more")
 
 
 def _show(found: list[Difference], *, as_json: bool) -> None:

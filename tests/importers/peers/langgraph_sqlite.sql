@@ -1,0 +1,25 @@
+BEGIN TRANSACTION;
+CREATE TABLE store (
+    -- 'prefix' represents the doc's 'namespace'
+    prefix text NOT NULL,
+    key text NOT NULL,
+    value text NOT NULL,
+    created_at TIMESTAMP DEFAULT CURRENT_TIMESTAMP,
+    updated_at TIMESTAMP DEFAULT CURRENT_TIMESTAMP, expires_at TIMESTAMP, ttl_minutes REAL,
+    PRIMARY KEY (prefix, key)
+);
+INSERT INTO "store" VALUES('alice.notes.work','n/1',X'7B2274657874223A2277616C6E75747320F09F8F94222C226E6F6E65223A6E756C6C2C2264656570223A7B226C697374223A5B312C322E355D7D7D','2026-11-22 00:21:21','2026-11-22 00:21:21',NULL,NULL);
+INSERT INTO "store" VALUES('memories.alice','m1',X'7B22636F6E74656E74223A224C6F766573206461726B20726F617374227D','2026-11-22 00:21:21','2026-11-22 00:21:21',NULL,NULL);
+INSERT INTO "store" VALUES('bob.notes','n1',X'7B2274657874223A22626F622773227D','2026-11-22 00:21:21','2026-11-22 00:21:21',NULL,NULL);
+CREATE TABLE store_migrations (
+                    v INTEGER PRIMARY KEY
+                );
+INSERT INTO "store_migrations" VALUES(0);
+INSERT INTO "store_migrations" VALUES(1);
+INSERT INTO "store_migrations" VALUES(2);
+INSERT INTO "store_migrations" VALUES(3);
+INSERT INTO "store_migrations" VALUES(4);
+CREATE INDEX store_prefix_idx ON store (prefix);
+CREATE INDEX idx_store_expires_at ON store (expires_at)
+WHERE expires_at IS NOT NULL;
+COMMIT;

@@ -1,0 +1,288 @@
+"""What other programs remember is carried over whole, once, and with a report of what was left out.
+
+The files in `peers/` were made by those programs; `peers/make_fixtures.py` says how.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tomldiary import Diary
+from tomldiary.errors import InvalidValue, LimitReached, UnknownCategory
+from tomldiary.importers import SOURCES, carry_over
+from tomldiary.store.operations import Get
+from tomldiary.store.store import ItemStore
+
+PEERS = Path(__file__).parent / "peers"
+FILES = {
+    "mem0": "mem0.json",
+    "letta": "letta.af",
+    "mcp-memory": "mcp-memory.jsonl",
+    "memory-md": "harness",
+    "claude-md": "harness/MEMORY.md",
+    "langgraph-store": "langgraph_sqlite.sql",
+    "langmem": "langmem.json",
+    "memstate": "memstate.sql",
+    "loomflow": "loomflow.json",
+    "chatgpt": "chatgpt.json",
+}
+FOUND = {
+    "mem0": {"note": 4},
+    "letta": {"block": 2},
+    "mcp-memory": {"item": 3},
+    "memory-md": {"block": 2},
+    "claude-md": {"block": 1},
+    "langgraph-store": {"item": 2},
+    "langmem": {"item": 3},
+    "memstate": {"fact": 3},
+    "loomflow": {"block": 2, "episode": 2, "fact": 3},
+    "chatgpt": {"note": 2},
+}
+
+
+@pytest.fixture
+def alice(tmp_path):
+    return Diary(tmp_path / "m", agent="rules", durability="process").user("alice")
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Return the file of a peer; databases are made from their SQL."""
+
+    def found(source):
+        path = PEERS / FILES[source]
+        if path.suffix != ".sql":
+            return str(path)
+        place = tmp_path / f"{path.stem}.db"
+        with closing(sqlite3.connect(place)) as database:
+            database.executescript(path.read_text("utf-8"))
+        return str(place)
+
+    return found
+
+
+def contents(alice):
+    """The bytes of all documents and of history."""
+    root = Path(alice.diary.engine.backend.base_path) / "alice"
+    return {path: path.read_bytes() for path in root.rglob("*.toml")}
+
+
+def test_every_source_has_a_file_of_its_program():
+    assert {*FILES, "tomldiary-firestore"} == {*SOURCES}
+
+
+@pytest.mark.parametrize("source", FILES)
+def test_a_second_import_changes_nothing(alice, file, source):
+    place = file(source)
+    planned = carry_over(alice, source, place, dry_run=True)
+    assert contents(alice) == {}
+    done = carry_over(alice, source, place)
+    assert (planned.added, planned.is_done, done.is_done) == (done.added, False, True)
+    assert done.found == FOUND[source]
+    assert len(done.added) == sum(FOUND[source].values())
+    assert alice.last_transaction() == 1
+    before = contents(alice)
+    again = carry_over(alice, source, place)
+    assert (again.added, again.kept, len(again.present)) == ([], [], len(done.added))
+    assert contents(alice) == before
+
+
+@pytest.mark.parametrize("source", FILES)
+def test_the_keys_of_a_report_name_entries(alice, file, source):
+    done = carry_over(alice, source, file(source))
+    for key in done.added:
+        if not key.startswith(("facts/", "episodes/")):
+            assert alice.history(key, limit=1)[0].reason == f"import from {source}"
+
+
+def texts(alice):
+    return {item.text for items in alice.preferences().values() for item in items.values()}
+
+
+def test_memories_of_mem0_keep_text_time_and_category(alice, file):
+    theirs = json.loads(Path(file("mem0")).read_text("utf-8"))["results"]
+    carry_over(alice, "mem0", file("mem0"))
+    mine = [each for each in theirs if each["user_id"] == "alice"]
+    assert texts(alice) == {each["memory"] for each in mine}
+    stored = alice.preferences("biography")
+    for each in mine:
+        item = stored[f"imported-{each['id']}"]
+        assert (item.text, item.created[:19]) == (each["memory"], each["created_at"][:19])
+    assert stored[f"imported-{mine[-1]['id']}"].contexts in ([], ["health"])
+    assert {tuple(item.contexts) for item in stored.values()} == {(), ("health",)}
+
+
+def test_memories_of_other_users_are_left_out(alice, file):
+    assert "records of others: bob" in carry_over(alice, "mem0", file("mem0")).left_out
+    carol = alice.diary.user("carol")
+    with pytest.raises(InvalidValue, match="nothing of 'carol', but of alice, bob"):
+        carry_over(carol, "mem0", file("mem0"))
+    done = carry_over(carol, "mem0", file("mem0"), their_user="bob")
+    assert texts(carol) == {"Bob plays chess"}
+    assert len(done.added) == 1
+
+
+def test_blocks_and_markdown_keep_their_text(alice, file):
+    done = carry_over(alice, "letta", file("letta"))
+    assert {name: block.text for name, block in alice.blocks.all().items()} == {
+        "persona": "Be patient.\nBe short. 🏔",
+        "human": "Is allergic to walnuts.",
+    }
+    assert done.left_out == ["description of a block: 1", "message: 1", "tool: 1"]
+    carry_over(alice, "memory-md", file("memory-md"))
+    for name in ("MEMORY", "projects/garden"):
+        written = (PEERS / "harness" / f"{name}.md").read_text("utf-8")
+        assert alice.blocks[name].text == written
+
+
+def test_items_keep_namespace_key_and_value(alice, file):
+    theirs = json.loads(Path(file("langmem")).read_text("utf-8"))
+    carry_over(alice, "langmem", file("langmem"))
+    carry_over(alice, "langgraph-store", file("langgraph-store"))
+    store = ItemStore(alice.diary)
+    work = store.run([Get(("alice", "notes", "work"), "n/1")])[0]
+    assert work.value == {"text": "walnuts 🏔", "none": None, "deep": {"list": [1, 2.5]}}
+    second = ItemStore(alice.diary, user_label=1)
+    for each in theirs:
+        reader = store if each["namespace"][0] == "alice" else second
+        assert reader.run([Get(tuple(each["namespace"]), each["key"])])[0].value == each["value"]
+    assert store.run([Get(("bob", "notes"), "n1")]) == [None]
+
+
+def test_namespaces_are_renamed_with_the_user(alice, file):
+    ann = alice.diary.user("ann")
+    carry_over(ann, "langmem", file("langmem"), their_user="alice")
+    found = ItemStore(alice.diary).run([Get(("ann", "notes", "a b"), "n/1")])[0]
+    assert found.value["text"] == "walnuts"
+
+
+def test_a_graph_becomes_entities_and_relations(alice, file):
+    carry_over(alice, "mcp-memory", file("mcp-memory"))
+    space = ("alice", "knowledge-graph")
+    entity, relation = ItemStore(alice.diary).run(
+        [
+            Get((*space, "entities"), "Alice"),
+            Get((*space, "relations"), "Alice | works at | Acme / Labs"),
+        ]
+    )
+    assert entity.value == {
+        "name": "Alice",
+        "entityType": "person",
+        "observations": ["Is allergic to walnuts", "Lives in Zürich 🏔"],
+    }
+    assert relation.value == {"from": "Alice", "relationType": "works at", "to": "Acme / Labs"}
+    assert "walnuts" in alice.recall("What is Alice allergic to?")[0].text
+
+
+def test_facts_of_memstate_keep_type_session_and_time(alice, file):
+    done = carry_over(alice, "memstate", file("memstate"), singletons={"diet": "role"})
+    assert done.left_out == ["record of its log: 3"]
+    found = alice.facts.get("diet/user")
+    assert (found.data.model_dump(), found.created_by) == ({"role": "user", "food": "vegan"}, "s1")
+    assert found.created.startswith("2026-11-22T")
+    notes = [each.data.model_dump() for each in alice.facts.query("note")]
+    assert notes == [
+        {"text": "walnuts grow 🏔", "tags": ["a", "b"]},
+        {"text": "second note", "tags": []},
+    ]
+
+
+def test_facts_of_loomflow_keep_their_intervals(alice, file):
+    carry_over(alice, "loomflow", file("loomflow"))
+    lives = {"predicate": "lives_in"}
+    assert [each.data.object for each in alice.facts.query("triples", lives)] == ["Graz"]
+    every = alice.facts.query("triples", lives, include_ended=True)
+    assert [(each.data.object, each.valid_to and each.valid_to.year) for each in every] == [
+        ("Wien", 2026),
+        ("Graz", None),
+    ]
+    turns = [(each.input, each.output, each.session_id, each.created[:10]) for each in alice.episodes.list()]  # fmt: skip
+    assert turns == [
+        ("I moved to Graz", "Noted.", "s1", "2026-01-02"),
+        ("I like jazz", "Nice.", "s1", "2026-01-03"),
+    ]
+
+
+def test_what_a_person_changed_since_is_kept(alice, file):
+    carry_over(alice, "letta", file("letta"))
+    carry_over(alice, "mem0", file("mem0"))
+    key = next(key for key, item in alice.preferences("biography").items() if "nurse" in item.text)
+    alice.blocks.set("persona", "Be quick.")
+    alice.upsert_preference("biography", "Works as a doctor", id=key)
+    assert carry_over(alice, "letta", file("letta")).kept == ["blocks/persona"]
+    assert carry_over(alice, "mem0", file("mem0")).kept == [f"biography/{key}"]
+    assert alice.blocks["persona"].text == "Be quick."
+    assert "Works as a doctor" in texts(alice)
+
+
+def test_a_sentence_that_is_known_is_not_stored_twice(alice, tmp_path):
+    alice.upsert_preference("likes", "Dark roast")
+    (tmp_path / "m.json").write_text(
+        json.dumps(
+            [
+                {"id": str(number), "memory": text}
+                for number, text in enumerate(["dark  roast", "Tea", "tea"])
+            ]
+        )
+    )
+    done = carry_over(alice, "mem0", str(tmp_path / "m.json"))
+    assert (done.added, done.present) == (["biography/imported-1"], ["likes/pref001", "biography/imported-1"])  # fmt: skip
+    assert texts(alice) == {"Dark roast", "Tea"}
+
+
+def test_an_import_that_fails_stores_nothing(alice, tmp_path):
+    file = tmp_path / "m.json"
+    file.write_text(json.dumps([{"id": str(n), "memory": f"word{n} alone{n}"} for n in range(101)]))
+    with pytest.raises(LimitReached):
+        carry_over(alice, "mem0", str(file))
+    with pytest.raises(UnknownCategory):
+        carry_over(alice, "mem0", str(file), category="gaols")
+    assert contents(alice) == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "says"),
+    [
+        ("mem0", None, "there is no such file"),
+        ("mem0", "", "the file is empty"),
+        ("mem0", "{", "not JSON"),
+        ("memstate", "SQLite format 3\0", "database"),
+        ("langgraph-store", "[1, {}]", ""),
+        ("letta", '{"blocks": 3}', ""),
+        ("loomflow", '[[], {"facts": 1, "blocks": [null]}]', ""),
+        ("chatgpt", '[{"mapping": {"a": {"parent": "a"}}}]', ""),
+        ("tomldiary-firestore", "x", "expected an address"),
+        ("memory-md", None, "there is no such file"),
+        ("nothing", "x", "unknown source. Use one of: mem0, letta"),
+    ],
+)
+def test_a_file_that_is_something_else_is_refused_or_empty(alice, tmp_path, source, text, says):
+    file = tmp_path / "file"
+    if text is not None:
+        file.write_text(text)
+    if says:
+        with pytest.raises(InvalidValue, match=says):
+            carry_over(alice, source, str(file))
+    else:
+        assert len(carry_over(alice, source, str(file)).added) <= 1
+
+
+def test_hostile_names_stay_inside_the_users_folder(alice, tmp_path):
+    file = tmp_path / "m.json"
+    items = [
+        {"namespace": ["alice", "../../x"], "key": "../k\0", "value": {"_count": 1, "lc": 1}},
+        {"namespace": ["alice", "\u202ee"], "key": "a/../b", "value": {"text": "x"}},
+    ]
+    file.write_text(json.dumps(items))
+    carry_over(alice, "langmem", str(file))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m", "m.json"]
+    folders = {path.relative_to(tmp_path / "m").parts[0] for path in (tmp_path / "m").rglob("*")}
+    assert folders == {".tomldiary", "alice"}
+    for each in items:
+        stored = ItemStore(alice.diary).run([Get(tuple(each["namespace"]), each["key"])])[0]
+        assert stored.value == each["value"]

@@ -1,0 +1,29 @@
+"""ChatGPT: the memories in `conversations.json` of an export, which are messages to its tool `bio`."""
+
+from __future__ import annotations
+
+from tomldiary.importers.files import json_records, listed, when
+from tomldiary.importers.records import Found, Note
+from tomldiary.ingest.exports import message_text, messages_of
+from tomldiary.ingest.json_values import as_text
+
+__all__ = ["read"]
+
+_TOOL = "bio"
+
+
+def read(place: str, user: str) -> Found:  # noqa: ARG001 - an export is of one person
+    """Read what ChatGPT noted about the person, in the order it was noted."""
+    found = Found()
+    for conversation in listed(json_records(place)):
+        turns = 0
+        for message in messages_of(conversation):
+            if as_text(message.get("recipient")) == _TOOL:
+                text = message_text(message).strip()
+                if text:
+                    moment = when(message.get("create_time"))
+                    found.records.append(Note(as_text(message.get("id")), text, when=moment))
+            else:
+                turns += 1
+        found.leave_out('message of a conversation, which "tomldiary ingest" reads', turns)
+    return found

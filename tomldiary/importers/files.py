@@ -1,0 +1,101 @@
+"""Files of other programs: JSON, JSON Lines, SQLite and Markdown, read as plain data."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tomldiary.errors import InvalidValue
+from tomldiary.ingest.json_values import as_list, as_object, moment
+from tomldiary.ingest.source import load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+
+    from tomldiary.ingest.json_values import JsonObject
+
+__all__ = ["is_sqlite", "json_records", "listed", "parsed", "rows", "text_of", "when"]
+
+_MOST_BYTES = 512 * 1024 * 1024
+_SQLITE = b"SQLite format 3\0"
+
+
+def json_records(place: str) -> list[object]:
+    """Return the values of a JSON array, a JSON object as the only one, or the lines of JSON Lines.
+
+    Raises:
+        InvalidValue: It is missing, empty, too large or not JSON; names path:line:column.
+    """
+    return load(Path(place), known="JSON, JSON Lines", max_bytes=_MOST_BYTES).records
+
+
+def listed(records: list[object], *names: str) -> list[JsonObject]:
+    """Return the objects among records, or in the lists of these names of a single object."""
+    if len(records) == 1:
+        whole = as_object(records[0])
+        for name in names:
+            if name in whole:
+                return [as_object(each) for each in as_list(whole[name])]
+    return [as_object(each) for each in records]
+
+
+def is_sqlite(place: str) -> bool:
+    """Return whether a file is a SQLite database."""
+    path = Path(place)
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(_SQLITE)) == _SQLITE
+
+
+def rows(place: str, query: str) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of a SQLite database, which is opened for reading only.
+
+    Raises:
+        InvalidValue: It is no database of the kind that the query expects.
+    """
+    if not is_sqlite(place):
+        raise InvalidValue("expected a SQLite database that exists", where=place)
+    address = f"{Path(place).resolve().as_uri()}?mode=ro"
+    try:
+        with closing(sqlite3.connect(address, uri=True)) as database:
+            yield from database.execute(query)
+    except sqlite3.Error as error:
+        raise InvalidValue(
+            f"this database does not have what was expected ({error})", where=place
+        ) from error
+
+
+def parsed(value: Any, place: str) -> object:
+    """Return a value of a database that is JSON, as text or as values.
+
+    Raises:
+        InvalidValue: It is no JSON.
+    """
+    if not isinstance(value, str | bytes):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise InvalidValue("a record of this database is not JSON", where=place) from error
+
+
+def text_of(path: Path) -> str:
+    """Return the text of a file in UTF-8.
+
+    Raises:
+        InvalidValue: It is no text.
+    """
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidValue("this is not UTF-8 text", where=str(path)) from error
+
+
+def when(value: object) -> datetime | None:
+    """Return a time in UTC from ISO 8601 text or a Unix time; None if it is neither."""
+    return moment(value)

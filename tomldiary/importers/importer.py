@@ -1,0 +1,326 @@
+"""Carries over what another program remembers: reads its records, compares them with the memory, and adds what is missing.
+
+Records become entries through the user's own verbs, in one transaction. An entry that exists is never changed, so a
+second import of the same records adds nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import ConfigDict, create_model
+
+from tomldiary.entries.constraints import Constraint
+from tomldiary.entries.kinds import ITEMS, entry_key
+from tomldiary.errors import InvalidValue
+from tomldiary.identifiers.namespaces import kind_of
+from tomldiary.importers import (
+    chatgpt,
+    firestore,
+    langgraph_store,
+    letta,
+    loomflow,
+    markdown,
+    mcp_memory,
+    mem0,
+    memstate,
+)
+from tomldiary.importers.records import Block, Episode, Fact, Found, Item, Note, Record
+from tomldiary.store.operations import Get, Put
+from tomldiary.store.store import ItemStore
+from tomldiary.toml.values import same_value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tomldiary.user.user import UserDiary
+
+__all__ = ["SOURCES", "Import", "carry_over"]
+
+SOURCES: Final[dict[str, Callable[[str, str], Found]]] = {
+    "mem0": mem0.read,
+    "letta": letta.read,
+    "mcp-memory": mcp_memory.read,
+    "claude-md": markdown.read,
+    "memory-md": markdown.read,
+    "langgraph-store": langgraph_store.read,
+    "langmem": langgraph_store.read,
+    "memstate": memstate.read,
+    "loomflow": loomflow.read,
+    "tomldiary-firestore": firestore.read,
+    "chatgpt": chatgpt.read,
+}
+"""Reads what a source holds of a user, by the name of the source."""
+
+_ACTOR = "hand"
+_CATEGORY = "biography"
+_SHORT_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_DIGITS = 12
+_NAMED = 5
+
+
+@dataclass(slots=True)
+class Import:
+    """What an import added, or with `dry_run` would add.
+
+    source   : the name of the source
+    found    : how many records it has, by kind
+    added    : the keys of the entries that were missing
+    present  : the keys of the entries that existed with the same content
+    kept     : the keys of the entries that exist with other content, and were not changed
+    left_out : one sentence for each kind of content that has no place
+    is_done  : whether the entries were stored
+    """
+
+    source: str
+    found: dict[str, int] = field(default_factory=dict[str, int])
+    added: list[str] = field(default_factory=list[str])
+    present: list[str] = field(default_factory=list[str])
+    kept: list[str] = field(default_factory=list[str])
+    left_out: list[str] = field(default_factory=list[str])
+    is_done: bool = False
+
+
+def carry_over(
+    alice: UserDiary,
+    source: str,
+    place: str,
+    *,
+    their_user: str | None = None,
+    category: str | None = None,
+    singletons: Mapping[str, str] | None = None,
+    dry_run: bool = False,
+) -> Import:
+    """Add what another program remembers of a user, in one transaction.
+
+    Args:
+        alice: Whose memory.
+        source: One of `SOURCES`.
+        place: A file, a folder or an address, as the source needs it.
+        their_user: The user's id in the source, if it is another one.
+        category: Where sentences go that name no category of the table; None is "biography".
+        singletons: The singleton key of types of facts, for MemState.
+        dry_run: Only say what would be added.
+
+    Raises:
+        InvalidValue: The source is unknown, cannot be read, or holds nothing of the user. Nothing was changed.
+        UnknownCategory, DiaryError: An entry cannot be stored. Nothing was changed.
+    """
+    if source not in SOURCES:
+        raise InvalidValue(f"unknown source. Use one of: {', '.join(SOURCES)}", where=source)
+    found = SOURCES[source](place, their_user or alice.user_id)
+    if found.users and not found.records and not found.documents:
+        named = ", ".join(sorted(found.users)[:_NAMED])
+        raise InvalidValue(
+            f"it has nothing of {their_user or alice.user_id!r}, but of {named}. Name the user's id there with"
+            " --their-user",
+            where=place,
+        )
+    result = Import(source)
+    for phrase, count in found.left_out.items():
+        result.left_out.append(f"{phrase}: {count}")
+    if found.users:
+        result.left_out.append(f"records of others: {', '.join(sorted(found.users)[:_NAMED])}")
+    writer = _Writer(alice, found, their_user, category, singletons or {})
+    if found.documents:
+        _import_documents(alice, found, result, their_user, dry_run=dry_run)
+    elif dry_run:
+        writer.compare(result)
+    else:
+        with alice.transaction(actor=_ACTOR, reason=f"import from {source}"):
+            for record in writer.compare(result):
+                writer.add(record)
+    result.is_done = not dry_run
+    return result
+
+
+def _import_documents(
+    alice: UserDiary, found: Found, result: Import, their_user: str | None, *, dry_run: bool
+) -> None:
+    data = {
+        "format": "tomldiary",
+        "version": 1,
+        "user": their_user or alice.user_id,
+        "documents": found.documents,
+    }
+    changes = alice.import_preview(data)
+    result.found = {"document": len(found.documents)}
+    result.added = [change.key for change in changes]
+    if changes and not dry_run:
+        alice.import_(data, actor=_ACTOR, reason=f"import from {result.source}")
+
+
+class _Writer:
+    """Compares records with the memory of a user, and adds them."""
+
+    def __init__(
+        self,
+        alice: UserDiary,
+        found: Found,
+        their_user: str | None,
+        category: str | None,
+        singletons: Mapping[str, str],
+    ) -> None:
+        self._alice = alice
+        self._diary = alice.diary
+        self._category = category
+        self._records = [_renamed(each, their_user, alice.user_id) for each in found.records]
+        self._register(found, singletons)
+        self._items = ItemStore(self._diary, user_label=self._owner)
+
+    def _owner(self, *_: object) -> str:
+        return self._alice.user_id
+
+    def _register(self, found: Found, singletons: Mapping[str, str]) -> None:
+        """Let facts of any fields be committed under the types of the records."""
+        for name in dict.fromkeys(each.type for each in self._records if isinstance(each, Fact)):
+            keys = found.temporal.get(name)
+            single = (singletons[name],) if name in singletons else keys
+            required: dict[str, Any] = dict.fromkeys(single or (), (Any, ...))
+            model = create_model(
+                f"Imported_{name}", __config__=ConfigDict(extra="allow"), **required
+            )
+            constraint = Constraint(
+                single, temporal=keys is not None, normalise=keys[-1:] if keys else ()
+            )
+            self._diary.register_schema(name, model, constraint)
+
+    def compare(self, result: Import) -> list[Record]:
+        """Sort records into those that are missing, present and different; return the missing ones."""
+        known = _Known(self._alice, self._items)
+        missing: list[Record] = []
+        for record in self._records:
+            key, is_same = known.find(record, self._target(record))
+            if is_same is None:
+                missing.append(record)
+                result.added.append(key)
+            else:
+                (result.present if is_same else result.kept).append(key)
+        result.found = dict(Counter(type(each).__name__.lower() for each in self._records))
+        return missing
+
+    def _target(self, record: Record) -> str:
+        """Return the category of a note."""
+        if not isinstance(record, Note):
+            return ""
+        if record.category in self._diary.allowed:
+            return record.category
+        return self._category or _CATEGORY
+
+    def add(self, record: Record) -> None:
+        """Add a record that is missing."""
+        alice = self._alice
+        if isinstance(record, Note):
+            alice.upsert_preference(
+                self._target(record), record.text, id=_note_id(record), contexts=record.labels, now=record.when
+            )  # fmt: skip
+        elif isinstance(record, Block):
+            alice.blocks.set(record.name, record.text)
+        elif isinstance(record, Fact):
+            is_temporal = self._diary.fact_schemas[record.type].constraint.temporal
+            alice.facts.commit(
+                record.type,
+                record.data,
+                session_id=record.session,
+                confidence=record.confidence,
+                force=True,  # the source has decided
+                now=record.when,
+                valid_from=record.valid_from if is_temporal else None,
+                valid_to=record.valid_to if is_temporal else None,
+            )
+        elif isinstance(record, Episode):
+            alice.episodes.add(
+                record.input, record.output, session_id=record.session, now=record.when
+            )
+        else:
+            self._items.run([Put(record.namespace, record.key, dict(record.value))])
+
+
+class _Known:
+    """What a memory holds, and what an import adds to it, by what tells records apart."""
+
+    def __init__(self, alice: UserDiary, items: ItemStore) -> None:
+        self._alice = alice
+        self._items = items
+        self._texts = {
+            _plain(item.text): f"{category}/{key}"
+            for category, entries in alice.preferences().items()
+            for key, item in entries.items()
+        }
+        self._blocks = {name: block.text for name, block in alice.blocks.all().items()}
+        self._facts = [
+            (fact.type, fact.id, fact.data.model_dump(exclude_none=True), fact.valid_from)
+            for fact in alice.facts.query(include_ended=True)
+        ]
+        self._episodes = Counter(
+            (each.session_id, each.input, each.output) for each in alice.episodes.list()
+        )
+
+    def find(self, record: Record, category: str) -> tuple[str, bool | None]:
+        """Return the key of a record, and whether the entry has the same content; None if there is none."""
+        if isinstance(record, Note):
+            return self._note(record, category)
+        if isinstance(record, Block):
+            stored = self._blocks.get(record.name)
+            self._blocks.setdefault(record.name, record.text)
+            return f"blocks/{record.name}", None if stored is None else stored == record.text
+        if isinstance(record, Fact):
+            return self._fact(record)
+        if isinstance(record, Episode):
+            same = (record.session, record.input, record.output)
+            is_there = self._episodes[same] > 0
+            self._episodes[same] -= is_there
+            moment = record.when.isoformat() if record.when is not None else record.session
+            return f"episodes/{moment}", True if is_there else None
+        return self._item(record)
+
+    def _note(self, note: Note, category: str) -> tuple[str, bool | None]:
+        key = f"{category}/{_note_id(note)}"
+        alike = self._texts.get(_plain(note.text))
+        if alike is not None:
+            return alike, True
+        item = self._alice.preferences(category).get(_note_id(note))
+        self._texts[_plain(note.text)] = key
+        return key, None if item is None else False
+
+    def _fact(self, fact: Fact) -> tuple[str, bool | None]:
+        said = {name: value for name, value in fact.data.items() if value is not None}
+        for name, key, data, start in self._facts:
+            is_then = fact.valid_from is None or start == fact.valid_from
+            if name == fact.type and is_then and same_value(data, said):
+                return f"facts/{key}", True
+        self._facts.append((fact.type, f"{fact.type}/…", said, fact.valid_from))
+        return f"facts/{fact.type}/{_short(str(said))}", None
+
+    def _item(self, item: Item) -> tuple[str, bool | None]:
+        user = self._alice.user_id
+        key = entry_key((ITEMS.name, item.key), kind_of(user, item.namespace))
+        stored: Any = self._items.run([Get(item.namespace, item.key, refresh=False)])[0]
+        return key, None if stored is None else stored.value == item.value
+
+
+def _renamed(record: Record, old: str | None, new: str) -> Record:
+    """Return a record with the user's id in its namespace."""
+    if old is None or not isinstance(record, Item):
+        return record
+    return replace(
+        record, namespace=tuple(new if label == old else label for label in record.namespace)
+    )
+
+
+def _note_id(note: Note) -> str:
+    """Return the id of a note as an entry; the same for the same note."""
+    wanted = f"imported-{note.id}"
+    return wanted if _SHORT_ID.fullmatch(wanted) else f"imported-{_short(note.id or note.text)}"
+
+
+def _short(text: str) -> str:
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).casefold()

@@ -1,0 +1,60 @@
+"""Stores of LangGraph: the database of `SqliteStore` or `PostgresStore`, or items as JSON: `item.dict()`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tomldiary.errors import InvalidValue, MissingExtra
+from tomldiary.importers.files import is_sqlite, json_records, listed, parsed, rows
+from tomldiary.importers.records import Found, Item
+from tomldiary.ingest.json_values import as_list, as_object, as_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["read"]
+
+_QUERY = "SELECT prefix, key, value FROM store ORDER BY prefix, key"
+_POSTGRES = ("postgres://", "postgresql://")
+
+
+def read(place: str, user: str) -> Found:
+    """Read the items of all namespaces that have the user as a label; what langmem stores is such an item."""
+    found = Found()
+    for namespace, key, value in _items(place):
+        if not namespace or not key:
+            found.leave_out("record that is no item")
+        elif user not in namespace:
+            found.users.add("/".join(namespace))
+        else:
+            found.records.append(Item(namespace, key, value))
+    found.leave_out("time of an item", 2 * len(found.records))
+    return found
+
+
+def _items(place: str) -> Iterator[tuple[tuple[str, ...], str, dict[str, Any]]]:
+    if place.startswith(_POSTGRES):
+        stored = _postgres(place)
+    elif is_sqlite(place):
+        stored = rows(place, _QUERY)
+    else:
+        for item in listed(json_records(place), "items"):
+            namespace = tuple(as_text(label) for label in as_list(item.get("namespace")))
+            yield namespace, as_text(item.get("key")), as_object(item.get("value"))
+        return
+    for prefix, key, value in stored:
+        yield tuple(prefix.split(".")), key, as_object(parsed(value, place))
+
+
+def _postgres(place: str) -> Iterator[tuple[Any, ...]]:
+    try:
+        import psycopg  # noqa: PLC0415 - an optional dependency
+    except ImportError as error:
+        raise MissingExtra("a PostgreSQL store", "postgres") from error
+    try:
+        with psycopg.connect(place) as database:
+            yield from database.execute(_QUERY)
+    except psycopg.Error as error:
+        raise InvalidValue(
+            f"the table of a store cannot be read ({type(error).__name__})"
+        ) from error

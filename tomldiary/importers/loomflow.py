@@ -1,0 +1,61 @@
+"""loomflow and jeevesagent: what `memory.export()` returned, as JSON: blocks, episodes and facts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tomldiary.importers.files import json_records, when
+from tomldiary.importers.records import Block, Episode, Fact, Found
+from tomldiary.ingest.json_values import as_list, as_object, as_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tomldiary.ingest.json_values import JsonObject
+
+__all__ = ["read"]
+
+_TRIPLES = "triples"
+_FIELDS = ("subject", "predicate", "object")
+
+
+def read(place: str, user: str) -> Found:
+    """Read an export: facts become triples with their intervals."""
+    found = Found(temporal={_TRIPLES: ("subject", "predicate")})
+    exported = [as_object(each) for each in json_records(place)]
+    for each in exported:
+        owner = as_text(each.get("user_id"))
+        if owner and owner != user:
+            found.users.add(owner)
+            continue
+        for block in _objects(each, "blocks"):
+            name = as_text(block.get("name"))
+            if name:
+                found.records.append(Block(name, as_text(block.get("content"))))
+            else:
+                found.leave_out("block without a name")
+        for turn in _objects(each, "episodes"):
+            found.leave_out("tool transcript", bool(turn.get("tool_transcript") or turn.get("tool_calls")))  # fmt: skip
+            said, answered = as_text(turn.get("input")), as_text(turn.get("output"))
+            session, moment = as_text(turn.get("session_id")), when(turn.get("occurred_at"))
+            found.records.append(Episode(said, answered, session, moment))
+        for fact in _objects(each, "facts"):
+            found.records.append(_triple(fact))
+            found.leave_out("source of a fact", len(as_list(fact.get("sources"))))
+    return found
+
+
+def _triple(fact: JsonObject) -> Fact:
+    given = fact.get("confidence")
+    return Fact(
+        _TRIPLES,
+        {name: as_text(fact.get(name)) for name in _FIELDS},
+        confidence=float(given) if isinstance(given, int | float) else 1.0,
+        when=when(fact.get("recorded_at")),
+        valid_from=when(fact.get("valid_from")),
+        valid_to=when(fact.get("valid_until")),
+    )
+
+
+def _objects(each: JsonObject, name: str) -> Iterator[JsonObject]:
+    return (as_object(one) for one in as_list(each.get(name)))

@@ -1,0 +1,39 @@
+"""MemState: the SQLite database of its `SQLiteStorage`, or facts as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tomldiary.importers.files import is_sqlite, json_records, listed, parsed, rows, when
+from tomldiary.importers.records import Fact, Found
+from tomldiary.ingest.json_values import as_object, as_text
+
+if TYPE_CHECKING:
+    from tomldiary.ingest.json_values import JsonObject
+
+__all__ = ["read"]
+
+_CHECKPOINTS = {"checkpoint", "checkpoint_write"}
+
+
+def read(place: str, user: str) -> Found:  # noqa: ARG001 - its facts have no users
+    """Read all facts with their types and sessions."""
+    found = Found()
+    for fact in _facts(place):
+        name, payload = as_text(fact.get("type")), as_object(fact.get("payload"))
+        if not name or not payload:
+            found.leave_out("record that is no fact")
+        elif "checkpoint_ns" in payload or name in _CHECKPOINTS:
+            found.leave_out("checkpoint of a LangGraph thread")
+        else:
+            session, moment = as_text(fact.get("session_id")), when(fact.get("ts"))
+            found.records.append(Fact(name, payload, session, when=moment))
+    if is_sqlite(place):
+        found.leave_out("record of its log", next(rows(place, "SELECT count(*) FROM tx_log"))[0])
+    return found
+
+
+def _facts(place: str) -> list[JsonObject]:
+    if is_sqlite(place):
+        return [as_object(parsed(data, place)) for (data,) in rows(place, "SELECT data FROM facts ORDER BY rowid")]  # fmt: skip
+    return listed(json_records(place), "facts")
