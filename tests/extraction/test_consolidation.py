@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from pydantic import BaseModel
 
-from tomldiary import Constraint, Diary
+from tomldiary import Constraint, Diary, MemoryWriter
 from tomldiary.errors import ExtractorUnusable
 from tomldiary.extraction.fact_tools import commit_fact
 
@@ -193,3 +194,32 @@ def test_a_new_process_goes_on_where_the_last_one_stopped(alice, diary, cities, 
     again.fact_schemas = diary.fact_schemas
     assert again.user("alice").consolidate().read == 1
     assert homes(again.user("alice")) == ["Oslo"]
+
+
+def test_a_writer_consolidates_in_the_background(alice, diary):
+    with MemoryWriter(diary) as writer:
+        future = writer.consolidate("alice")
+        assert writer.flush(30)
+        assert future.result(0).read == 3
+    assert homes(alice) == ["Oslo"]
+    with pytest.raises(RuntimeError, match="closed"):
+        writer.consolidate("alice")
+
+
+def test_closing_a_writer_ends_a_consolidation_and_keeps_what_was_read(alice, diary, cities):
+    begun = threading.Event()
+
+    async def pause(city):
+        if city == "Tokyo":
+            begun.set()
+            await asyncio.sleep(60)
+
+    cities.pause = pause
+    writer = MemoryWriter(diary)
+    future = writer.consolidate("alice")
+    assert begun.wait(30)
+    writer.close_sync(drain=False)
+    assert future.cancelled()
+    assert homes(alice) == ["Paris"]
+    cities.pause = None
+    assert alice.consolidate().read == 2

@@ -1,4 +1,4 @@
-"""The jobs of a writer: applying a turn, and compacting a user's memory after turns.
+"""The jobs of a writer: applying a turn, consolidating episodes, and compacting a user's memory after turns.
 
 Applying a turn has three steps: extract, record the extracted operations in the journal, commit.
 
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.diary import Diary
 from tomldiary.entries.episodes import KeptTurn
 from tomldiary.errors import Forgotten, InvalidValue
+from tomldiary.extraction.consolidation import consolidate
 from tomldiary.extraction.extractor import is_retried_as_a_whole
 from tomldiary.extraction.operations import Applied, Operation, TurnOperation, current_operation
 from tomldiary.logging import get_logger
@@ -24,8 +25,10 @@ from tomldiary.runtime.async_bridge import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from concurrent.futures import Future
     from threading import Condition
 
+    from tomldiary.extraction.consolidation import Consolidated
     from tomldiary.writer.metrics import Metrics
     from tomldiary.writer.receipts import Job
     from tomldiary.writer.retry import Options
@@ -176,6 +179,7 @@ class CompactionJobs:
         self.running: dict[str, asyncio.Task[None]] = {}
         self.parked: dict[tuple[str, str, str], str] = {}
         """Parts that failed twice, by user, document and category, with the error's type."""
+        self.consolidating: set[Future[Consolidated]] = set()
         self._diary = diary
         self._options = options
         self._state = state
@@ -194,12 +198,38 @@ class CompactionJobs:
         with self._state:
             self.running[user] = asyncio.get_running_loop().create_task(work)
 
+    def consolidate(self, user: str, loop: asyncio.AbstractEventLoop) -> Future[Consolidated]:
+        """Start a consolidation of a user's episodes in the event loop of the writer."""
+        with self._state:
+            future = asyncio.run_coroutine_threadsafe(self._consolidate(user), loop)
+            self.consolidating.add(future)
+        future.add_done_callback(self._has_consolidated)
+        return future
+
+    async def _consolidate(self, user: str) -> Consolidated:
+        async with self._one_at_a_time:
+            return await consolidate(self._diary, user)
+
+    def _has_consolidated(self, future: Future[Consolidated]) -> None:
+        with self._state:
+            self.consolidating.discard(future)
+            self._state.notify_all()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is running; hold the lock."""
+        return not self.running and not self.consolidating
+
     def stop(self) -> None:
-        """Cancel running compactions; finished parts are stored, and the others stay due."""
+        """Cancel what is running; finished parts are stored, and the others stay due."""
         with self._state:
             for task in self.running.values():
                 task.get_loop().call_soon_threadsafe(task.cancel)
-            self._state.wait_for(lambda: not self.running, _GRACE)
+            running = list(self.consolidating)
+        for future in running:
+            future.cancel()
+        with self._state:
+            self._state.wait_for(lambda: self.is_idle, _GRACE)
 
     async def _compact(self, diary: Diary, user: str, session: str, now: datetime) -> None:
         try:

@@ -53,7 +53,10 @@ from tomldiary.writer.worker import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
     from datetime import datetime
+
+    from tomldiary.extraction.consolidation import Consolidated
 
 
 __all__ = [
@@ -353,10 +356,27 @@ class MemoryWriter(Viewed):
         """Return the counters in the text format that Prometheus reads."""
         return prometheus_text(self.stats())
 
+    def consolidate(self, user_id: str) -> Future[Consolidated]:
+        """Start `alice.consolidate()` in the background, and return its future; `flush` waits for it.
+
+        Closing the writer waits for it as for turns, and then cancels it: what was read is stored, the rest is read
+        next time.
+
+        Raises:
+            RuntimeError: The writer is closed.
+        """
+        with self._state:
+            if self._closed:
+                raise RuntimeError("the writer is closed. Make another one.")
+            self._start()
+            thread = self._workers.thread
+            assert thread is not None  # noqa: S101 - it was just started
+        return self._compactions.consolidate(user_id, thread.loop)
+
     def flush(self, timeout: float | None = None) -> bool:
         """Block until no turn is queued or in work; return False after `timeout` seconds.
 
-        It also waits for adopted turns and for compactions. Turns that failed since the last call
+        It also waits for adopted turns, compactions and consolidations. Turns that failed since the last call
         are reported in a warning, on stderr if no logging is configured.
         """
         with self._state:
@@ -378,7 +398,7 @@ class MemoryWriter(Viewed):
         return (
             not self._admission.queued
             and not self._workers.working
-            and not self._compactions.running
+            and self._compactions.is_idle
             and (self._journal_queue is None or self._journal_queue.is_idle)
         )
 
