@@ -89,8 +89,11 @@ def running(
 
 
 @contextlib.contextmanager
-def postgres(folder: Path, port: int | None = None) -> Iterator[str]:
-    """Run PostgreSQL on a data folder, which is created if it is missing; yield its URL."""
+def postgres(folder: Path, port: int | None = None, password: str = "") -> Iterator[str]:
+    """Run PostgreSQL on a data folder, which is created if it is missing; yield its URL.
+
+    Without a password it trusts every local user.
+    """
     port = port or free_port()
     data = folder / "postgres"
     options = {}
@@ -100,6 +103,10 @@ def postgres(folder: Path, port: int | None = None) -> Iterator[str]:
         data.mkdir(exist_ok=True)
         shutil.chown(data, "nobody", "nogroup")
     if not (data / "PG_VERSION").exists():
+        access = ["-A", "trust"]
+        if password:
+            (folder / "password").write_text(password)
+            access = ["-A", "scram-sha-256", f"--pwfile={folder / 'password'}"]
         subprocess.run(
             [
                 program("initdb"),
@@ -107,8 +114,7 @@ def postgres(folder: Path, port: int | None = None) -> Iterator[str]:
                 data,
                 "-U",
                 "tomldiary",
-                "-A",
-                "trust",
+                *access,
                 "-E",
                 "UTF8",
                 "--no-sync",

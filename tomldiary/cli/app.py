@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import sys
 from importlib import import_module
 from typing import Annotated, Any
@@ -101,6 +102,8 @@ def run() -> None:
         if isinstance(stream, io.TextIOWrapper):
             # A character that the terminal cannot show is printed as an escape.
             stream.reconfigure(errors="backslashreplace")
+    # It logs each failed attempt to connect; the error says it once.
+    logging.getLogger("psycopg.pool").setLevel(logging.CRITICAL)
     try:
         app()
     except DiaryError as error:

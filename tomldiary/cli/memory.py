@@ -15,6 +15,7 @@ from tomldiary.diary import Diary
 from tomldiary.entries.kinds import KINDS, PREFERENCES
 from tomldiary.entries.models import PreferenceItem
 from tomldiary.errors import IdentifierError, InvalidValue
+from tomldiary.storage.shared.database import without_secrets
 from tomldiary.storage.shared.urls import is_shared_url
 from tomldiary.text.visible import one_line
 
@@ -22,9 +23,22 @@ if TYPE_CHECKING:
     from tomldiary.toml.document import Document
     from tomldiary.user.user import UserDiary
 
-__all__ = ["full_key", "known_user", "open_memory", "point", "stored_preferences", "user_to_change"]
+__all__ = [
+    "full_key",
+    "known_user",
+    "open_memory",
+    "point",
+    "shown",
+    "stored_preferences",
+    "user_to_change",
+]
 
 _NAMED = 10  # users in an error
+
+
+def shown(path: str) -> str:
+    """Return a folder, or an address without its password, for messages."""
+    return without_secrets(path) if is_shared_url(path) else path
 
 
 def open_memory(path: str) -> Diary:
@@ -33,7 +47,8 @@ def open_memory(path: str) -> Diary:
     Raises:
         InvalidValue: There is no such folder; reading must not create one.
     """
-    if not is_shared_url(path) and not Path(path).is_dir():
+    is_address = "://" in path  # an unknown one is refused by name
+    if not is_address and not Path(path).is_dir():
         raise InvalidValue("there is no such folder, name another one with --path", where=path)
     return Diary(path, agent="rules")
 
@@ -52,9 +67,9 @@ def known_user(path: str, user: str | None) -> UserDiary:
     diary = open_memory(path)
     if user is None:
         user = _only_user(diary, path)
-        print_note(f"{one_line(user)} in {one_line(path)}")
+        print_note(f"{one_line(user)} in {one_line(shown(path))}")
     if not diary.engine.backend.kinds(user):
-        raise IdentifierError(f"nothing is known about {user!r} in {path}")
+        raise IdentifierError(f"nothing is known about {user!r} in {shown(path)}")
     document = diary.engine.entries(user, PREFERENCES.name)
     return Diary(diary.engine.backend, _table_of(document), agent="rules").user(user)
 
@@ -70,7 +85,7 @@ def user_to_change(
     if user is None:
         diary = open_memory(path)
         user = _only_user(diary, path)
-        print_note(f"{one_line(user)} in {one_line(path)}")
+        print_note(f"{one_line(user)} in {one_line(shown(path))}")
     else:
         diary = Diary(path, agent="rules", max_prefs_per_category=limit)
     if table is None:
@@ -89,10 +104,10 @@ def _only_user(diary: Diary, path: str) -> str:
     if len(users) == 1:
         return users[0]
     if not users:
-        raise InvalidValue("there are no users in it yet", where=path)
+        raise InvalidValue("there are no users in it yet", where=shown(path))
     named = ", ".join(users[:_NAMED]) + (", …" if len(users) > _NAMED else "")
     raise InvalidValue(
-        f"there are {len(users)} users in it; name one with --user: {named}", where=path
+        f"there are {len(users)} users in it; name one with --user: {named}", where=shown(path)
     )
 
 

@@ -23,6 +23,7 @@ from tomldiary.runtime.capabilities import OTHER_OWNER_REMEDY, other_owner
 from tomldiary.storage.local.backend import LocalBackend
 from tomldiary.storage.local.layout import strays_in
 from tomldiary.storage.local.user_dirs import user_of
+from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.toml.document import Document, digest
 from tomldiary.toml.values import render_path
 
@@ -81,6 +82,8 @@ def findings(
         else:
             for user in users:
                 yield from check_files(backend.folder(user))
+    if isinstance(backend, SharedBackend):
+        yield _connected(backend)
     for user in _users(backend) if users is None else sorted(users):
         found: list[Finding] = []
         try:
@@ -88,6 +91,23 @@ def findings(
         except (BackendError, OSError) as error:
             found.append(Finding("problem", user, str(error), "Check the permissions."))
         yield from sorted(found, key=lambda finding: _LEVELS.index(finding.level))
+
+
+def _connected(backend: SharedBackend) -> Finding:
+    """Say that the database answers, and what it promises.
+
+    Raises:
+        BackendError: It does not answer.
+    """
+    begin = time.perf_counter()
+    backend.kinds("tomldiary doctor")
+    first = time.perf_counter() - begin
+    begin = time.perf_counter()
+    backend.kinds("tomldiary doctor")
+    again = time.perf_counter() - begin
+    survives = {"full": "a power cut"}.get(backend.durability, "a killed client, but no power cut")
+    times = f"connected in {first * 1000:.0f} ms, a request takes {again * 1000:.1f} ms"
+    return Finding("note", str(backend.database), f"{times}; a write survives {survives}", "")
 
 
 def _users(backend: Backend) -> list[str]:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
+import logging
+import re
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
+from typer.testing import CliRunner
 
 import engines
 import servers
 from processes import STRICT
 from tomldiary import BackendError, Diary
+from tomldiary.cli.app import app, run
+from tomldiary.doctor.doctor import check
 from tomldiary.errors import MissingExtra
 from tomldiary.storage.open import open_backend
 
@@ -79,6 +86,142 @@ def test_a_refused_connection_is_one_error_within_the_timeout(url, monkeypatch):
     assert time.monotonic() - begin < 5
     assert "secret" not in str(caught.value)
     alice.diary.engine.backend.close()
+
+
+def refusal(url):
+    """Return what `doctor` says of a database that cannot be used, and check that it says it in time."""
+    begin = time.monotonic()
+    with pytest.raises(BackendError) as caught:
+        check(Diary(url, agent="rules"))
+    assert time.monotonic() - begin < 5
+    said = str(caught.value)
+    assert "secret" not in said
+    assert "\n" not in said
+    return said.partition(": ")[2]
+
+
+@pytest.mark.parametrize("password", ["secret", ""])
+def test_a_wrong_password_of_postgres_names_the_remedy(password, monkeypatch):
+    engines.space("postgres")  # skips without servers
+    monkeypatch.delenv("PGPASSWORD", raising=False)
+    with tempfile.TemporaryDirectory(prefix="tomldiary-") as folder:
+        port = servers.free_port()
+        with servers.postgres(Path(folder), port, password="another"):  # noqa: S106 - of a server that lives for this test
+            said = refusal(f"postgresql://tomldiary:{password}@127.0.0.1:{port}/postgres?timeout=2")
+    assert said.startswith("the server refused the connection (")
+    assert said.endswith(
+        "Check the user, the password (PGPASSWORD or a password file) and the name of the database."
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        ("{user}@{host}/missing", 'database "missing" does not exist'),
+        ("nobody:secret@{host}/postgres", 'role "nobody" does not exist'),
+        ("{user}@127.0.0.1:x/postgres", "is not an address of PostgreSQL"),
+        ("ann:sec/ret@{host}/postgres", "is not an address of PostgreSQL"),
+        ("ann:sec?ret@{host}/postgres", "is not an address of PostgreSQL"),
+    ],
+)
+def test_a_wrong_address_of_postgres_names_what_is_wrong(place, reason):
+    server = urlsplit(engines.space("postgres").server)
+    host = f"{server.hostname}:{server.port}"
+    url = f"postgresql://{place.format(user=server.username, host=host)}?timeout=2"
+    assert reason in refusal(url)
+    assert "ret" not in repr(Diary(url).engine.backend)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("/0?", "/99?"), "DB index is out of range"),
+        (("://", "://ann:secret@"), "refuses the user or the password"),
+        (("/0?", "/zero?"), "a database of Redis has a number"),
+        (("://", "://ann:sec/ret@"), "a database of Redis has a number"),
+    ],
+)
+def test_a_wrong_address_of_redis_names_what_is_wrong(change, reason):
+    engine = engines.space("redis")
+    url = f"{engine.server}?timeout=2".replace(*change, 1)
+    assert reason in refusal(url)
+
+
+def test_a_missing_permission_of_redis_names_the_remedy():
+    engine = engines.space("redis")
+    import redis  # noqa: PLC0415 - slow to import, and used with servers only
+
+    name = engine.url.rpartition("=")[2]
+    with redis.Redis.from_url(engine.server) as client:
+        client.acl_setuser(name, enabled=True, passwords=["+secret"], categories=["-@all"])
+        try:
+            said = refusal(engine.url.replace("://", f"://{name}:secret@"))
+        finally:
+            client.acl_deluser(name)
+    assert said.startswith("a permission is missing (")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        ("PermissionDenied", "permission is denied. Check the role of the account."),
+        ("NotFound", "the project has no such Firestore database. Create it"),
+    ],
+)
+def test_a_refusal_of_firestore_names_the_remedy(error, reason):
+    engine = engines.space("firestore")
+    exceptions = importlib.import_module("google.api_core.exceptions")
+
+    def refuse():
+        raise getattr(exceptions, error)("The database (default) does not exist for project secret")
+
+    backend = engine.backend()
+    with pytest.raises(BackendError) as caught:
+        backend.database._run(refuse)  # the emulator refuses nobody
+    assert reason in str(caught.value)
+    assert "secret" not in str(caught.value)
+    backend.close()
+
+
+def test_doctor_says_that_a_database_answers(engine):
+    done = CliRunner().invoke(app, ["doctor", "--path", engine.url])
+    assert done.exit_code == 0, done.output
+    [note, verdict] = done.stdout.splitlines()
+    assert re.fullmatch(
+        r"note +\S+: connected in \d+ ms, a request takes [\d.]+ ms; a write survives a power cut\.",
+        note,
+    )
+    assert verdict == "0 problems, 0 warnings."
+
+
+def test_the_command_line_shows_no_password(engine, monkeypatch, capsys):
+    url = engine.url.replace("://", "://:secret@" if engine.name == "redis" else "://", 1)
+    if engine.name == "postgres":
+        user, _, rest = engine.url.partition("@")
+        url = f"{user}:secret@{rest}"
+    for arguments in (
+        ["doctor", "--user", "alice"],
+        ["history"],
+        ["show"],
+        ["forget", "--user", "alice"],
+    ):
+        monkeypatch.setattr(sys, "argv", ["tomldiary", *arguments, "--path", url])
+        with pytest.raises(SystemExit):
+            run()
+    shown = capsys.readouterr()
+    assert "secret" not in shown.out + shown.err
+    assert engine.url.partition("://")[0] in shown.err
+
+
+def test_the_command_line_hears_no_log_of_the_connection_pool(monkeypatch):
+    logger = logging.getLogger("psycopg.pool")
+    monkeypatch.setattr(logger, "level", logging.NOTSET)
+    logger.manager._clear_cache()
+    monkeypatch.setattr(sys, "argv", ["tomldiary", "--version"])
+    with pytest.raises(SystemExit):
+        run()
+    assert not logger.isEnabledFor(logging.WARNING)
+    logger.setLevel(logging.NOTSET)
 
 
 def test_a_missing_permission_of_postgres_names_the_remedy():

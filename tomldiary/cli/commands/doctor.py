@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tomldiary.cli.memory import open_memory
+from tomldiary.cli.memory import open_memory, shown
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, PreferenceTable
 from tomldiary.cli.output import counted, print_json, print_text
 from tomldiary.cli.tables import load_table
@@ -32,7 +32,7 @@ def doctor(
     if table is not None:
         diary = Diary(path, load_table(table), agent="rules")
     if user is not None and not diary.engine.backend.kinds(user):
-        raise IdentifierError(f"nothing is known about {user!r} in {path}")
+        raise IdentifierError(f"nothing is known about {user!r} in {shown(path)}")
     chosen = None if user is None else [user]
     count: Counter[str] = Counter()
     if as_json:

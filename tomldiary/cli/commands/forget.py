@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tomldiary.cli.memory import known_user, open_memory
+from tomldiary.cli.memory import known_user, open_memory, shown
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, DryRun, MemoryPath, Whose, Yes
 from tomldiary.cli.output import counted, print_json, print_not_done, print_text
 from tomldiary.errors import InvalidValue
@@ -61,7 +61,7 @@ def forget(
         print_json({**asdict(receipt), "is_done": is_done})
         return
     if not is_known:  # no error, as in Python: forgetting may be repeated
-        print_text(f"nothing is stored for {one_line(user)} in {one_line(path)}")
+        print_text(f"nothing is stored for {one_line(user)} in {one_line(shown(path))}")
     if receipt.hint:
         print_text(one_line(receipt.hint))
     numbers = (

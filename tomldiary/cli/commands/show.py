@@ -9,7 +9,7 @@ import typer
 
 from tomldiary.cli.completion import complete_category, complete_user
 from tomldiary.cli.entries import print_entries, stored_entries
-from tomldiary.cli.memory import known_user, open_memory, point, stored_preferences
+from tomldiary.cli.memory import known_user, open_memory, point, shown, stored_preferences
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath
 from tomldiary.cli.output import (
     heading,
@@ -149,7 +149,7 @@ def _show_users(diary: Diary, path: str, *, as_json: bool) -> None:
     for user in users:
         print_text(one_line(user))
     if not users:
-        print_text(f"There are no users in {path} yet.")
+        print_text(f"There are no users in {shown(path)} yet.")
 
 
 def _data(kind: str, document: Document, *, raw: bool) -> Any:

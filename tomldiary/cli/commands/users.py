@@ -6,7 +6,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from tomldiary.cli.memory import known_user, open_memory
+from tomldiary.cli.memory import known_user, open_memory, shown
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, UserName
 from tomldiary.cli.output import counted, print_json, print_text
 from tomldiary.cli.rows import Column, print_rows
@@ -56,7 +56,7 @@ def users(
     if len(names) > limit:
         print_text(f"{counted(len(names) - limit, 'more user')}; --limit {len(names)} shows all.")
     if not names:
-        print_text(f"There are no users in {path} yet.")
+        print_text(f"There are no users in {shown(path)} yet.")
 
 
 def stats(

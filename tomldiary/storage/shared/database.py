@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
+from urllib.parse import unquote
 
 from tomldiary.history.record import next_sequence
 
@@ -13,7 +14,16 @@ if TYPE_CHECKING:
 
     from tomldiary.storage.protocol import Durability, Token
 
-__all__ = ["QUEUE", "WHOLE_HISTORY", "Database", "DatabaseLost", "Head", "Step", "is_hidden"]
+__all__ = [
+    "QUEUE",
+    "WHOLE_HISTORY",
+    "Database",
+    "DatabaseLost",
+    "Head",
+    "Step",
+    "is_hidden",
+    "without_secrets",
+]
 
 WHOLE_HISTORY = sys.maxsize
 """A sequence number that no transaction reaches."""
@@ -64,6 +74,15 @@ class Step:
         if self.records and self.records[-1][0] >= next_sequence(record) - 1:
             return self.records[-1][1]
         return record
+
+
+def without_secrets(url: str) -> str:
+    """Return an address without user, password and parameters, for messages."""
+    scheme, separator, rest = url.partition("://")
+    place, _, query = rest.partition("?")
+    if "@" in unquote(query) and ":" in place and "@" not in place:
+        return f"{scheme}{separator}…"  # perhaps a password with a question mark
+    return f"{scheme}{separator}{place.rpartition('@')[2]}"
 
 
 class DatabaseLost(Exception):

@@ -135,6 +135,12 @@ class FirestoreDatabase:
             raise DatabaseLost(type(error).__name__) from error
         except (exceptions.FailedPrecondition, exceptions.AlreadyExists, exceptions.Aborted):
             raise
+        except exceptions.NotFound as error:
+            if "database" not in f"{error}".lower():
+                raise  # a document
+            raise BackendError(
+                f"{self}: the project has no such Firestore database. Create it, or name another one with ?database=."
+            ) from error
         except exceptions.GoogleAPICallError as error:
             raise BackendError(f"{self}: Firestore refused ({error.message}).") from error
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, LiteralString, TypeVar
 from tomldiary.errors import BackendError, MissingExtra
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.storage.shared.backend import SharedBackend
-from tomldiary.storage.shared.database import DatabaseLost, Head, Step
+from tomldiary.storage.shared.database import DatabaseLost, Head, Step, without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +25,16 @@ R = TypeVar("R")
 _VERSION = 1
 _SCHEMA_LOCK = 7_046_151_318_604_118_370  # an advisory lock: one process creates the tables
 _PAGE = 1000
+# The reason why the server refuses a connection for good; at other reasons, such as a start of the server, we wait.
+_REFUSED = re.compile(
+    r"(?:FATAL: +|fe_sendauth: )((?!.*(?:starting up|shutting down|recovery|too many|remaining)).+)"
+)
+_INVALID = re.compile(
+    r"invalid (?:integer value|port|connection option|\w+ value)|Servname not supported"
+)
+_LOST = re.compile(
+    r"Connection refused|[Tt]imeout expired|Name or service not known|No route to host|FATAL: .+"
+)
 _CREATE: LiteralString = """
 CREATE SCHEMA IF NOT EXISTS {schema};
 CREATE TABLE IF NOT EXISTS {schema}.users (
@@ -113,7 +123,7 @@ class PostgresDatabase:
         self._schema = schema
         self._is_ready = False
         self._composed: dict[str, bytes] = {}
-        settings = {
+        self._settings = {
             "autocommit": True,
             "connect_timeout": max(1, int(timeout)),
             "application_name": "tomldiary",
@@ -124,7 +134,7 @@ class PostgresDatabase:
             min_size=0,
             max_size=connections,
             timeout=timeout,
-            kwargs=settings,
+            kwargs=self._settings,
             open=False,
             name="tomldiary",
         )
@@ -137,7 +147,7 @@ class PostgresDatabase:
 
     def __str__(self) -> str:
         """Return the address without user, password and parameters."""
-        return re.sub(r"(?<=://)[^/]*@", "", self._url).partition("?")[0]
+        return without_secrets(self._url)
 
     # Statements
 
@@ -159,19 +169,19 @@ class PostgresDatabase:
         import psycopg_pool  # noqa: PLC0415 - see above
 
         try:
+            if not self._is_ready:
+                self._prepare()
             if self._pool.closed:
                 self._pool.open()
             with self._pool.connection() as connection:
-                if not self._is_ready:
-                    self._create(connection)
-                    self._is_ready = True
                 return work(connection)
         except (
             psycopg.OperationalError,
             psycopg.InterfaceError,
             psycopg_pool.PoolTimeout,
         ) as error:
-            self._pool.check()  # a restarted server has closed the other connections too
+            if not self._pool.closed:
+                self._pool.check()  # a restarted server has closed the other connections too
             raise DatabaseLost(_reason(error)) from error
         except psycopg.errors.InsufficientPrivilege as error:
             raise BackendError(
@@ -180,6 +190,41 @@ class PostgresDatabase:
             ) from error
         except psycopg.Error as error:
             raise BackendError(f"{self}: the database refused ({_reason(error)}).") from error
+
+    def _prepare(self) -> None:
+        """Create the tables over a connection of its own, as the pool hides why it cannot connect.
+
+        Raises:
+            BackendError: The address is wrong, or the server refuses the user, the password or the database.
+        """
+        import psycopg  # noqa: PLC0415 - an optional dependency
+
+        settings: dict[str, Any] = self._settings
+        try:
+            connection = psycopg.connect(self._url, **settings)
+        except psycopg.ProgrammingError as error:
+            raise self._not_an_address() from error
+        except psycopg.OperationalError as error:
+            message = str(error)
+            if _INVALID.search(message):
+                raise self._not_an_address() from error
+            refused = _REFUSED.search(message)
+            if refused is None:
+                raise
+            raise BackendError(
+                f"{self}: the server refused the connection ({refused[1]}). Check the user, the password (PGPASSWORD"
+                " or a password file) and the name of the database."
+            ) from error
+        with connection:
+            self._create(connection)
+        self._is_ready = True
+
+    def _not_an_address(self) -> BackendError:
+        # The message of the client may quote a part of the password.
+        return BackendError(
+            f"{self}: is not an address of PostgreSQL. Write postgresql://user@host:5432/database; percent-encode"
+            " other signs."
+        )
 
     def _create(self, connection: psycopg.Connection[Any]) -> None:
         """Create the tables unless they exist.
@@ -276,7 +321,8 @@ def _reason(error: Exception) -> str:
     import psycopg  # noqa: PLC0415 - an optional dependency
 
     message = error.diag.message_primary if isinstance(error, psycopg.Error) else None
-    return message or type(error).__name__
+    known = _LOST.search(str(error))
+    return message or (known[0] if known is not None else type(error).__name__)
 
 
 class PostgresBackend(SharedBackend):

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote, urlsplit
 
 from tomldiary.errors import BackendError, MissingExtra
 from tomldiary.logging import get_logger
 from tomldiary.storage.shared.backend import SharedBackend
-from tomldiary.storage.shared.database import DatabaseLost, Head, Step
+from tomldiary.storage.shared.database import DatabaseLost, Head, Step, without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -88,19 +88,29 @@ class RedisDatabase:
             raise MissingExtra("a Redis backend", "redis") from error
         self._url = url
         self._prefix = prefix
+        parts = urlsplit(url)
+        if (
+            parts.scheme != "unix"
+            and not parts.path.strip("/").isdecimal()
+            and parts.path.strip("/")
+        ):
+            raise BackendError(
+                f"{self}: a database of Redis has a number. Write redis://host:6379/0; percent-encode other signs."
+            )
         try:
             self._client: Any = redis.Redis.from_url(  # pyright: ignore[reportUnknownMemberType] - redis has no types for it
                 url, decode_responses=True, socket_timeout=timeout, socket_connect_timeout=timeout
             )
         except ValueError as error:
-            raise BackendError(f"{self}: is not an address of Redis ({error}).") from error
+            raise BackendError(
+                f"{self}: is not an address of Redis. Write redis://host:6379/0; percent-encode other signs."
+            ) from error
         self._head: Any = self._client.register_script(_HEAD)
         self._apply: Any = self._client.register_script(_APPLY)
         self._durability: Durability | None = None
 
     def __str__(self) -> str:
-        parts = urlsplit(self._url)
-        return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+        return without_secrets(self._url)
 
     @property
     def durability(self) -> Durability:
@@ -146,7 +156,9 @@ class RedisDatabase:
         except exceptions.NoPermissionError as error:
             raise BackendError(f"{self}: a permission is missing ({error}). Grant it.") from error
         except exceptions.RedisError as error:
-            raise BackendError(f"{self}: the server refused ({error}).") from error
+            raise BackendError(
+                f"{self}: the server refused ({error}). Check the number of the database and the server's settings."
+            ) from error
 
     def _key(self, user: str, part: str) -> str:
         return f"{self._prefix}:{{{quote(user, safe='')}}}:{part}"

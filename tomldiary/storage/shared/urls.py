@@ -6,7 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from tomldiary.errors import BackendError
+from tomldiary.errors import BackendError, InvalidValue
+from tomldiary.storage.shared.database import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,9 +46,15 @@ def open_url(url: str) -> SharedBackend:
 
     Raises:
         BackendError: The address is incomplete, or an option has a wrong value.
+        InvalidValue: The path of a Firestore address has an odd number of segments.
         MissingExtra: The client library is not installed.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise BackendError(
+            f"{without_secrets(url)}: is not an address. Percent-encode other signs in it."
+        ) from error
     module, name = _SCHEMES[parts.scheme]
     made: Any = getattr(import_module(f"tomldiary.storage.shared.{module}"), name)
     options: dict[str, Any] = {}
@@ -64,5 +71,8 @@ def open_url(url: str) -> SharedBackend:
         if not parts.netloc:
             raise BackendError(f"{url}: names no project. Write firestore://project/base/path.")
         path = {"base_path": parts.path.strip("/")} if parts.path.strip("/") else {}
-        return made(parts.netloc, **path, **options)
+        try:
+            return made(parts.netloc, **path, **options)
+        except ValueError as error:
+            raise InvalidValue(" ".join(str(error).split()), where=url) from error
     return made(urlunsplit(parts._replace(query=urlencode(rest))), **options)
