@@ -37,6 +37,7 @@ _COMMANDS = {
     "push": "commands.edit:push",
     "forget": "commands.forget:forget",
     "stats": "commands.users:stats",
+    "eval": "evaluation:evaluate_questions",
     "writer": "commands.writer:writer_commands",
     "doctor": "commands.doctor:doctor",
     "schema": "commands.schema:schema_commands",

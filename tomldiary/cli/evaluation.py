@@ -1,0 +1,88 @@
+"""`eval`: how well memory finds what labelled questions need."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path  # noqa: TC003 - typer reads annotations as it runs
+from typing import Annotated, Any
+
+import typer
+
+from tomldiary.cli.memory import known_user
+from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath
+from tomldiary.cli.output import print_json, print_text
+from tomldiary.diary import Diary
+from tomldiary.evaluation import Report, Run, evaluate, evaluate_stored, load_questions
+from tomldiary.evaluation.questions import Collection, together
+
+__all__ = ["evaluate_questions"]
+
+_WORDS = "words"
+
+
+def evaluate_questions(
+    questions: Annotated[
+        Path,
+        typer.Argument(
+            help="A .jsonl file of your own, or a file or folder of LoCoMo, PrefEval or BEAM."
+        ),
+    ],
+    *,
+    embedder: Annotated[
+        list[str] | None,
+        typer.Option(
+            help='"words" (no embedder), "local", or another name; give it again to compare.'
+        ),
+    ] = None,
+    k: Annotated[
+        list[int] | None, typer.Option("-k", help="Hits to count; may be repeated.", min=1)
+    ] = None,
+    budget: Annotated[
+        list[int] | None, typer.Option(help="Tokens of the prompt block; may be repeated.", min=1)
+    ] = None,
+    as_one: Annotated[
+        bool, typer.Option("--together", help="Store all collections as one user's.")
+    ] = False,
+    plot: Annotated[Path | None, typer.Option(help="Write a picture (.png, .svg, .pdf).")] = None,
+    path: MemoryPath = DEFAULT_PATH,
+    as_json: AsJson = False,
+) -> None:
+    """Measure recall, rank, coverage of the prompt block and time on labelled questions.
+
+    Texts that the file brings along are stored in a diary in memory. Without texts, the questions are asked
+    of the diary at --path; nothing is written.
+    """
+    collections = load_questions(questions)
+    if as_one:
+        collections = [together(collections)]
+    ks, budgets = k or [5, 10], budget or []
+    if any(each.entries for each in collections):
+        runs = [_run(name, collections, ks, budgets) for name in embedder or [_WORDS]]
+    else:
+        runs = [_run_stored(path, collections, ks, budgets)]
+    report = Report(runs)
+    if plot is not None:
+        report.plot(plot)
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        print_text(report.to_text())
+
+
+def _run_stored(path: str, collections: list[Collection], ks: list[int], budgets: list[int]) -> Run:
+    """Ask each user in a diary that has the user's own categories."""
+    runs: list[Run] = []
+    for each in collections:
+        user = known_user(path, each.name or None)
+        named = replace(each, name=user.user_id)
+        runs.append(evaluate_stored(user.diary, [named], ks=ks, budgets=budgets))
+    return replace(runs[0], answers=[answer for run in runs for answer in run.answers])
+
+
+def _run(name: str, collections: list[Collection], ks: list[int], budgets: list[int]) -> Run:
+    options: dict[str, Any] = {} if name == _WORDS else {"embedder": name}
+
+    def make() -> Diary:
+        return Diary("memory:", max_prefs_per_category=10**9, **options)
+
+    return evaluate(collections, make, name=name, ks=ks, budgets=budgets)

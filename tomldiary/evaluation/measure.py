@@ -1,0 +1,254 @@
+"""What a diary finds and shows for labelled questions: recall, rank, coverage of the prompt block, time.
+
+It uses the public verbs only: entries are stored, `recall` is asked, `render` is read.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from statistics import fmean, median
+from typing import TYPE_CHECKING
+
+from tomldiary.diary import Diary
+from tomldiary.errors import DiaryError, InvalidValue
+from tomldiary.text.visible import escape_for_model
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from tomldiary.evaluation.questions import Collection, EntryKind
+    from tomldiary.user.user import UserDiary
+
+__all__ = ["Answer", "Run", "evaluate", "evaluate_stored"]
+
+_LONGEST = {"preferences": 10_000, "episodes": 100_000}
+"""Characters of an entry; what follows is cut, and counts as found with the rest."""
+_USER = "evaluated"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one question brought up."""
+
+    collection: str
+    question: str
+    kind: str
+    ranks: tuple[int, ...]
+    """The ranks of the gold entries that were found, from 1."""
+    gold: int
+    """How many entries answer the question."""
+    seconds: float
+    """How long `recall` took."""
+    covered: dict[int, float] = field(default_factory=dict[int, float])
+    """The share of the gold entries in the prompt block, by its budget in tokens."""
+
+    def recall(self, k: int) -> float:
+        """Return the share of the gold entries among the first `k`."""
+        return sum(rank <= k for rank in self.ranks) / self.gold
+
+    @property
+    def reciprocal_rank(self) -> float:
+        """One divided by the rank of the first gold entry; 0 if none was found."""
+        return 1 / min(self.ranks) if self.ranks else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The answers of one system to all questions, in the order of the questions."""
+
+    name: str
+    ks: tuple[int, ...]
+    budgets: tuple[int, ...]
+    answers: list[Answer]
+
+    def values(self, metric: str) -> list[float]:
+        """Return a metric for each question: "recall@10", "mrr", "coverage@1500" or "ms".
+
+        Raises:
+            InvalidValue: There is no such metric.
+        """
+        name, _, number = metric.partition("@")
+        if name == "recall" and number.isdecimal():
+            return [answer.recall(int(number)) for answer in self.answers]
+        if name == "coverage" and number.isdecimal() and int(number) in self.budgets:
+            return [answer.covered[int(number)] for answer in self.answers]
+        if metric == "mrr":
+            return [answer.reciprocal_rank for answer in self.answers]
+        if metric == "ms":
+            return [answer.seconds * 1000 for answer in self.answers]
+        raise InvalidValue(
+            f"expected one of {', '.join(self.metrics)}, found {metric!r}.", where="metric"
+        )
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names of the metrics."""
+        return [
+            *(f"recall@{k}" for k in self.ks),
+            "mrr",
+            *(f"coverage@{budget}" for budget in self.budgets),
+            "ms",
+        ]
+
+    def mean(self, metric: str) -> float:
+        """Return the mean of a metric over the questions; of "ms" the median."""
+        values = self.values(metric)
+        return median(values) if metric == "ms" else fmean(values)
+
+
+def evaluate(
+    collections: Iterable[Collection],
+    make_diary: Callable[[], Diary] | None = None,
+    *,
+    name: str = "words",
+    ks: Sequence[int] = (5, 10),
+    budgets: Sequence[int] = (),
+    stored_as: EntryKind | None = None,
+) -> Run:
+    """Store each collection in a new diary, ask its questions, and return what was found.
+
+    Args:
+        collections: What `load_questions` returns.
+        make_diary: Returns an empty diary, for each collection anew; None makes one in memory without an
+            embedder. It must take as many preferences as a collection has entries.
+        name: The name of the run in reports.
+        ks: The numbers of hits to report.
+        budgets: Budgets of the prompt block in tokens. For them the entries are stored as preferences.
+        stored_as: Store entries as this kind; None is as the collection says.
+
+    Raises:
+        InvalidValue: `ks` is empty or not positive, or a collection has no entries.
+    """
+    ranked, limits = _checked(ks, budgets)
+    answers: list[Answer] = []
+    for collection in collections:
+        if not collection.entries:
+            raise InvalidValue(
+                "the questions are about an existing diary. Use evaluate_stored.",
+                where=collection.name,
+            )
+        user, ids = _stored(collection, make_diary, stored_as or collection.stored_as)
+        shown = user
+        if limits and (stored_as or collection.stored_as) != "preferences":
+            shown, _ = _stored(collection, make_diary, "preferences")
+        texts = {entry.id: entry.text for entry in collection.entries}
+        answers += _asked(
+            user, shown, collection, lambda key, ids=ids: ids.get(key, ()), texts, ranked, limits
+        )
+    return Run(name, ranked, limits, answers)
+
+
+def evaluate_stored(
+    diary: Diary,
+    collections: Iterable[Collection],
+    *,
+    name: str = "stored",
+    ks: Sequence[int] = (5, 10),
+    budgets: Sequence[int] = (),
+) -> Run:
+    """Ask questions about the users of an existing diary; nothing is written.
+
+    The gold ids are keys as `history` shows them ("likes/pref001", "episodes/…"). Coverage counts preferences.
+
+    Raises:
+        InvalidValue: `ks` is empty or not positive, or a gold preference does not exist.
+    """
+    ranked, limits = _checked(ks, budgets)
+    answers: list[Answer] = []
+    for collection in collections:
+        user = diary.user(collection.name or _only_user(diary))
+        texts: dict[str, str] = {}
+        for category, items in user.preferences().items():
+            texts |= {f"{category}/{key}": item.text for key, item in items.items()}
+        named = {key for question in collection.questions for key in question.gold}
+        missing = sorted(
+            key for key in named - texts.keys() if key.partition("/")[0] in diary.allowed
+        )
+        if missing:
+            raise InvalidValue(f"there is no {', '.join(missing[:5])}.", where=collection.name)
+        answers += _asked(user, user, collection, lambda key: (key,), texts, ranked, limits)
+    return Run(name, ranked, limits, answers)
+
+
+def _only_user(diary: Diary) -> str:
+    users = diary.users()
+    if len(users) != 1:
+        raise InvalidValue(
+            f'the diary has {len(users)} users. Give each question its "user".', where="questions"
+        )
+    return users[0]
+
+
+def _checked(ks: Sequence[int], budgets: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    if not ks or min(*ks, *budgets, 1) < 1:
+        raise InvalidValue("expected numbers from 1 on.", where="ks")
+    return tuple(sorted(set(ks))), tuple(sorted(set(budgets)))
+
+
+def _stored(
+    collection: Collection, make_diary: Callable[[], Diary] | None, kind: EntryKind
+) -> tuple[UserDiary, dict[str, list[str]]]:
+    """Return a user that holds the entries, and the ids of the entries by the keys of the hits."""
+    make = make_diary or (lambda: Diary("memory:", max_prefs_per_category=10**9))
+    diary = make()
+    user = diary.user(_USER)
+    ids: dict[str, list[str]] = {}
+    with user.transaction():
+        for entry in collection.entries:
+            text = entry.text[: _LONGEST[kind]].strip()
+            if not text:
+                continue
+            if kind == "episodes":
+                key = f"episodes/{user.episodes.add(text, '', session_id=entry.session)}"
+            else:
+                category = diary.allowed[0]
+                key = f"{category}/{user.upsert_preference(category, text)[0]}"
+            ids.setdefault(key, []).append(entry.id)  # equal texts are one preference
+    user.recall("warm up", 1)
+    return user, ids
+
+
+def _asked(
+    user: UserDiary,
+    shown: UserDiary,
+    collection: Collection,
+    ids_of: Callable[[str], Iterable[str]],
+    texts: dict[str, str],
+    ks: tuple[int, ...],
+    budgets: tuple[int, ...],
+) -> list[Answer]:
+    answers: list[Answer] = []
+    for question in collection.questions:
+        start = time.perf_counter()
+        hits = user.recall(question.text, ks[-1])
+        seconds = time.perf_counter() - start
+        ranks = [
+            rank
+            for rank, hit in enumerate(hits, 1)
+            for key in ids_of(hit.full_key)
+            if key in question.gold
+        ]
+        covered = {
+            budget: _covered(shown, question.text, question.gold, texts, budget)
+            for budget in budgets
+        }
+        answers.append(
+            Answer(
+                collection.name, question.text, question.kind, tuple(ranks), len(question.gold),
+                seconds, covered,
+            )
+        )  # fmt: skip
+    return answers
+
+
+def _covered(
+    user: UserDiary, question: str, gold: frozenset[str], texts: dict[str, str], budget: int
+) -> float:
+    try:
+        block = user.render(question, budget)
+    except DiaryError as error:
+        raise InvalidValue(str(error), where=f"budget {budget}") from error
+    lines = {line.partition(": ")[2] for line in block.split("\n")}
+    wanted = [escape_for_model(texts[key].strip()) for key in gold if key in texts]
+    return sum(text in lines for text in wanted) / len(gold)

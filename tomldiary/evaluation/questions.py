@@ -1,0 +1,244 @@
+"""Labelled questions: one's own in JSON Lines, and the files of LoCoMo, PrefEval and BEAM.
+
+Own questions are lines of two forms. `user` names a memory, and may be left out if there is one only:
+
+    {"id": "t1", "text": "Anna is allergic to nuts.", "user": "anna", "session": "s1"}
+    {"question": "What can Anna not eat?", "gold": ["t1"], "user": "anna", "kind": "food"}
+
+Without lines of the first form, `gold` names entries of an existing diary by their keys, such as "likes/pref001".
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from tomldiary.errors import InvalidValue
+
+if TYPE_CHECKING:
+    import os
+
+__all__ = ["Collection", "Entry", "EntryKind", "Question", "load_questions", "together"]
+
+EntryKind = Literal["preferences", "episodes"]
+_TURN = re.compile(r"D0*(\d+):0*(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A text to be found."""
+
+    id: str
+    text: str
+    session: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question, and the ids of the entries that answer it."""
+
+    text: str
+    gold: frozenset[str]
+    kind: str = ""
+    """A label to report by, such as "temporal"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """One memory with its questions."""
+
+    name: str
+    """Whose it is; "" if the file names no user."""
+    questions: list[Question] = field(default_factory=list[Question])
+    entries: list[Entry] = field(default_factory=list[Entry])
+    """In the order in which they were said; empty if the memory exists already."""
+    stored_as: EntryKind = "preferences"
+    """What the entries become in a diary."""
+
+
+def load_questions(path: str | os.PathLike[str]) -> list[Collection]:
+    """Read labelled questions from a file or a folder; the format is told from the content.
+
+    Args:
+        path: A `.jsonl` file of your own; LoCoMo's JSON file; a PrefEval topic or a folder of them; a BEAM chat
+            (a folder with `chat.json`) or a folder of them.
+
+    Returns:
+        The collections that have questions. Questions without known evidence are left out.
+
+    Raises:
+        InvalidValue: The file has another format, or a line is wrong; names the file and the line.
+    """
+    place = Path(path)
+    if not place.exists():
+        raise InvalidValue("there is no such file or folder.", where=str(path))
+    found = list(_folder(place) if place.is_dir() else _file(place))
+    found = [each for each in found if each.questions]
+    if not found:
+        raise InvalidValue(
+            "no labelled question was found. Give a .jsonl file, or a file or folder of LoCoMo, PrefEval or BEAM.",
+            where=str(path),
+        )
+    return found
+
+
+def together(collections: Iterable[Collection]) -> Collection:
+    """Return one memory with the entries and the questions of all, as if one user had said everything."""
+    every = list(collections)
+    return Collection(
+        "together",
+        [
+            replace(each, gold=frozenset(f"{one.name}/{key}" for key in each.gold))
+            for one in every
+            for each in one.questions
+        ],
+        [
+            Entry(f"{one.name}/{each.id}", each.text, f"{one.name}/{each.session}")
+            for one in every
+            for each in one.entries
+        ],
+        every[0].stored_as if every else "preferences",
+    )
+
+
+def _folder(folder: Path) -> Iterator[Collection]:
+    chats = sorted(folder.rglob("chat.json"))
+    if chats:
+        for chat in chats:
+            yield _beam(chat)
+        return
+    for file in sorted(folder.glob("*.json")):
+        yield from _file(file)
+
+
+def _file(file: Path) -> Iterator[Collection]:
+    if file.suffix == ".jsonl":
+        yield from _own(file)
+        return
+    if file.name == "chat.json":
+        yield _beam(file)
+        return
+    data: Any = _json(file)
+    listed = cast("list[Any]", data) if isinstance(data, list) else []
+    rows = [cast("dict[str, Any]", row) for row in listed if isinstance(row, dict)]
+    if rows and "conversation" in rows[0]:
+        for row in rows:
+            yield _locomo(row)
+    elif rows and "preference" in rows[0]:
+        yield Collection(
+            file.stem,
+            [Question(str(row["question"]), frozenset([str(n)])) for n, row in enumerate(rows)],
+            [Entry(str(n), str(row["preference"])) for n, row in enumerate(rows)],
+        )
+    else:
+        raise InvalidValue("neither LoCoMo nor PrefEval.", where=str(file))
+
+
+def _json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text("utf-8"))
+    except ValueError as error:
+        raise InvalidValue(f"no JSON ({error}).", where=str(file)) from None
+
+
+def _own(file: Path) -> Iterator[Collection]:
+    entries: dict[str, list[Entry]] = {}
+    questions: dict[str, list[Question]] = {}
+    for number, line in enumerate(file.read_text("utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
+        where = f"{file}:{number}"
+        try:
+            row: Any = json.loads(line)
+        except ValueError as error:
+            raise InvalidValue(f"no JSON ({error}).", where=where) from None
+        if not isinstance(row, dict):
+            raise InvalidValue("expected a JSON object.", where=where)
+        row = cast("dict[str, Any]", row)
+        user = str(row.get("user", ""))
+        if "question" in row:
+            named: Any = row.get("gold")
+            if not isinstance(named, list) or not named:
+                raise InvalidValue('a question needs "gold", a list of ids.', where=where)
+            ids = frozenset(map(str, cast("list[Any]", named)))
+            asked = Question(str(row["question"]), ids, str(row.get("kind", "")))
+            questions.setdefault(user, []).append(asked)
+        elif "id" in row and "text" in row:
+            entry = Entry(str(row["id"]), str(row["text"]), str(row.get("session", "")))
+            entries.setdefault(user, []).append(entry)
+        else:
+            raise InvalidValue('expected "question" and "gold", or "id" and "text".', where=where)
+    for user, asked in questions.items():
+        given = entries.get(user, [])
+        known = {entry.id for entry in given}
+        gold = {key for each in asked for key in each.gold}
+        missing = sorted(gold - known) if entries else []
+        if missing:
+            raise InvalidValue(
+                f"gold names unknown ids: {', '.join(missing[:5])}.", where=str(file)
+            )
+        has_sessions = any(entry.session for entry in given)
+        yield Collection(user, asked, given, "episodes" if has_sessions else "preferences")
+
+
+def _locomo(row: Mapping[str, Any]) -> Collection:
+    entries: list[Entry] = []
+    for name, session in row["conversation"].items():
+        if not re.fullmatch(r"session_\d+", name):
+            continue
+        for turn in session:
+            caption = f" {turn['blip_caption']}" if turn.get("blip_caption") else ""
+            text = f"{turn['speaker']}: {turn['text']}{caption}"
+            entries.append(Entry(str(turn["dia_id"]), text, name))
+    known = {entry.id for entry in entries}
+    questions: list[Question] = []
+    for each in row["qa"]:
+        evidence = cast("list[str]", each.get("evidence") or [])
+        found = {f"D{a}:{b}" for text in evidence for a, b in _TURN.findall(text)}
+        if gold := found & known:
+            questions.append(
+                Question(each["question"], frozenset(gold), str(each.get("category", "")))
+            )
+    return Collection(str(row.get("sample_id", "")), questions, entries, "episodes")
+
+
+def _beam(chat: Path) -> Collection:
+    messages = [each for each in _walk(_json(chat)) if "content" in each and "id" in each]
+    entries = [
+        Entry(str(each["id"]), f"{each.get('role', 'user')}: {each['content']}", chat.parent.name)
+        for each in messages
+    ]
+    known = {entry.id for entry in entries}
+    questions: list[Question] = []
+    for file in sorted(chat.parent.rglob("probing_questions.json")):
+        for kind, rows in _json(file).items():
+            for row in rows:
+                gold = known & {str(number) for number in _leaves(row.get("source_chat_ids"))}
+                if gold:
+                    questions.append(Question(row["question"], frozenset(gold), kind))
+    return Collection(chat.parent.name, questions, entries, "episodes")
+
+
+def _walk(value: Any) -> Iterator[Mapping[str, Any]]:
+    if isinstance(value, Mapping):
+        table = cast("Mapping[str, Any]", value)
+        yield table
+        for each in table.values():
+            yield from _walk(each)
+    elif isinstance(value, list):
+        for each in cast("list[Any]", value):
+            yield from _walk(each)
+
+
+def _leaves(value: Any) -> Iterator[int | str]:
+    if isinstance(value, Mapping):
+        value = list(cast("Mapping[str, Any]", value).values())
+    if isinstance(value, list):
+        for each in cast("list[Any]", value):
+            yield from _leaves(each)
+    elif isinstance(value, int | str):
+        yield value

@@ -1,0 +1,149 @@
+"""Runs as a table, as JSON values and as a plot."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from statistics import fmean, quantiles
+from typing import TYPE_CHECKING, Any
+
+from tomldiary.errors import MissingExtra
+from tomldiary.evaluation.intervals import compare
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+    from tomldiary.evaluation.intervals import Difference
+    from tomldiary.evaluation.measure import Run
+
+__all__ = ["Report"]
+
+_SLOWEST = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Runs over the same questions; the first one is what the others are compared with."""
+
+    runs: Sequence[Run]
+
+    def differences(self) -> list[tuple[str, Difference]]:
+        """Return how each further run differs from the first one, metric by metric but for the time."""
+        first, *others = self.runs
+        return [
+            (run.name, compare(first, run, metric))
+            for run in others
+            for metric in run.metrics
+            if metric != "ms"
+        ]
+
+    def kinds(self) -> list[str]:
+        """Return the kinds of questions, sorted; empty if there is one only."""
+        kinds = sorted({answer.kind for answer in self.runs[0].answers})
+        return kinds if len(kinds) > 1 else []
+
+    def rows(self) -> list[list[str]]:
+        """Return the table as rows of text, the head first."""
+        metrics = self.runs[0].metrics
+        table = [["run", *metrics[:-1], "ms median", "ms p95"]]
+        for run in self.runs:
+            shown = [_number(run.mean(metric)) for metric in metrics[:-1]]
+            table.append([run.name, *shown, f"{run.mean('ms'):.2f}", f"{_slow(run):.2f}"])
+        return table
+
+    def to_text(self) -> str:
+        """Return the table, the kinds of questions and the differences, for people."""
+        first = self.runs[0]
+        collections = len({answer.collection for answer in first.answers})
+        parts = [
+            f"{len(first.answers)} questions, {collections} collections",
+            _aligned(self.rows()),
+        ]
+        if kinds := self.kinds():
+            k = first.ks[-1]
+            table = [["kind", "questions", *(f"{run.name} recall@{k}" for run in self.runs)]]
+            for kind in kinds:
+                of_kind = [n for n, answer in enumerate(first.answers) if answer.kind == kind]
+                means = [fmean(run.answers[n].recall(k) for n in of_kind) for run in self.runs]
+                table.append([kind or "-", str(len(of_kind)), *map(_number, means)])
+            parts.append(_aligned(table))
+        if differences := self.differences():
+            table = [
+                [
+                    f"less {first.name}",
+                    "metric",
+                    "difference",
+                    "95 % interval",
+                    "by collection",
+                    "better",
+                    "worse",
+                ]
+            ]
+            for name, each in differences:
+                cluster = each.by_collection
+                table.append(
+                    [name, each.metric, f"{each.mean:+.3f}", f"[{each.low:+.3f}, {each.high:+.3f}]",
+                     f"[{cluster[0]:+.3f}, {cluster[1]:+.3f}]" if cluster else "-",
+                     str(each.better), str(each.worse)]
+                )  # fmt: skip
+            parts.append(_aligned(table))
+        return "\n\n".join(parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the means, the differences and the answers as JSON values."""
+        return {
+            "runs": [
+                {
+                    "name": run.name,
+                    "questions": len(run.answers),
+                    "means": {metric: run.mean(metric) for metric in run.metrics},
+                    "ms_p95": _slow(run),
+                    "answers": [asdict(answer) for answer in run.answers],
+                }
+                for run in self.runs
+            ],
+            "differences": [{"run": name, **asdict(each)} for name, each in self.differences()],
+        }
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Write a picture of recall by the number of hits, and of coverage by the budget.
+
+        Raises:
+            MissingExtra: matplotlib is not installed.
+        """
+        try:
+            from matplotlib.figure import Figure  # noqa: PLC0415 - an optional dependency
+        except ModuleNotFoundError as error:
+            raise MissingExtra("the plot (matplotlib is not installed)", "notebook") from error
+        budgets = self.runs[0].budgets
+        figure: Any = Figure(figsize=(10 if budgets else 5, 4), layout="constrained")
+        axes: Any = figure.subplots(1, 2 if budgets else 1, squeeze=False)[0]
+        for run in self.runs:
+            ks = range(1, run.ks[-1] + 1)
+            axes[0].plot(ks, [run.mean(f"recall@{k}") for k in ks], label=run.name)
+            if budgets:
+                covered = [run.mean(f"coverage@{budget}") for budget in run.budgets]
+                axes[1].plot(run.budgets, covered, marker="o", label=run.name)
+        axes[0].set(xlabel="hits", ylabel="recall", ylim=(0, 1))
+        if budgets:
+            axes[1].set(xlabel="tokens of the prompt block", ylabel="coverage", ylim=(0, 1))
+        axes[0].legend()
+        figure.savefig(path)
+
+
+def _slow(run: Run) -> float:
+    values = run.values("ms")
+    return quantiles(values, n=_SLOWEST)[-1] if len(values) > 1 else values[0]
+
+
+def _number(value: float) -> str:
+    return f"{value:.3f}"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = (
+        "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+    return "\n".join(lines)
