@@ -42,6 +42,8 @@ class SharedBackend(AsyncVerbs):
     Args:
         database: The database.
         timeout: Seconds for which a call waits for a database that cannot be reached. Then it fails.
+        watch: 0: each read asks for the version. Else reads use known states while the database reports no change, and
+            ask again if it did not answer for this many seconds.
     """
 
     options: tuple[str, ...] = ()
@@ -51,8 +53,8 @@ class SharedBackend(AsyncVerbs):
     is_quick = False
     replaces_files = True
 
-    def __init__(self, database: Database, *, timeout: float = 10.0) -> None:
-        self.transactions = Transactions(database, timeout)
+    def __init__(self, database: Database, *, timeout: float = 10.0, watch: float = 0.0) -> None:
+        self.transactions = Transactions(database, timeout, watch)
         self._hidden: Recent[tuple[str, str], tuple[str, Token | None]] = Recent(_CACHED)
 
     def __repr__(self) -> str:
@@ -70,6 +72,8 @@ class SharedBackend(AsyncVerbs):
 
     def close(self) -> None:
         """Close the connections."""
+        if self.transactions.watch is not None:
+            self.transactions.watch.close()
         self.database.close()
 
     # Locks

@@ -110,6 +110,10 @@ class Heads:
         """Let reads use known states until a time of the monotonic clock."""
         self._trusted_until = until
 
+    def forget_all(self) -> None:
+        """Note that any user may have been changed."""
+        self._connection += 1
+
     def distrust(self) -> None:
         """Let no read use a state that is known now: notices may have been missed."""
         self._trusted_until = 0.0

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import secrets
+import select
 from functools import partial
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, LiteralString, TypeVar
 
 from tomldiary.errors import BackendError, MissingExtra
@@ -15,9 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     import psycopg
+    from psycopg import sql
     from psycopg_pool import ConnectionPool
 
     from tomldiary.storage.protocol import Durability, Token
+    from tomldiary.storage.shared.watch import Listener, Notice
 
 __all__ = ["PostgresBackend", "PostgresDatabase"]
 
@@ -25,6 +30,7 @@ R = TypeVar("R")
 _VERSION = 1
 _SCHEMA_LOCK = 7_046_151_318_604_118_370  # an advisory lock: one process creates the tables
 _PAGE = 1000
+_PATIENCE = 5000  # milliseconds until a connection that is not acknowledged counts as broken
 # The reason why the server refuses a connection for good; at other reasons, such as a start of the server, we wait.
 _REFUSED = re.compile(
     r"(?:FATAL: +|fe_sendauth: )((?!.*(?:starting up|shutting down|recovery|too many|remaining)).+)"
@@ -55,6 +61,17 @@ ALTER TABLE {schema}.documents ALTER COLUMN content SET COMPRESSION lz4;
 ALTER TABLE {schema}.history ALTER COLUMN record SET COMPRESSION lz4"""
 _SET_VERSION: LiteralString = """
 INSERT INTO {schema}.tomldiary SELECT %s WHERE NOT EXISTS (SELECT FROM {schema}.tomldiary)"""
+_IS_WATCHED: LiteralString = """
+SELECT FROM pg_trigger WHERE tgrelid = to_regclass(%s) AND tgname = 'tomldiary_watch'"""
+# Only databases that are watched pay for notices: in PostgreSQL, commits with a notice wait for each other.
+_WATCH: LiteralString = """
+CREATE OR REPLACE FUNCTION {schema}.notify_watchers() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    PERFORM pg_notify(TG_ARGV[0], encode(sha256(convert_to(NEW.user_id, 'UTF8')), 'hex') || ' ' || NEW.revision);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER tomldiary_watch AFTER INSERT OR UPDATE ON {schema}.users
+    FOR EACH ROW EXECUTE FUNCTION {schema}.notify_watchers({channel})"""
+_LISTEN: LiteralString = "LISTEN {channel}"
 _GET_VERSION: LiteralString = "SELECT version FROM {schema}.tomldiary"
 _HEAD: LiteralString = """
 SELECT revision, epoch,
@@ -123,7 +140,7 @@ class PostgresDatabase:
         self._schema = schema
         self._is_ready = False
         self._composed: dict[str, bytes] = {}
-        self._settings = {
+        self._settings: dict[str, Any] = {
             "autocommit": True,
             "connect_timeout": max(1, int(timeout)),
             "application_name": "tomldiary",
@@ -199,9 +216,8 @@ class PostgresDatabase:
         """
         import psycopg  # noqa: PLC0415 - an optional dependency
 
-        settings: dict[str, Any] = self._settings
         try:
-            connection = psycopg.connect(self._url, **settings)
+            connection = psycopg.connect(self._url, **self._settings)
         except psycopg.ProgrammingError as error:
             raise self._not_an_address() from error
         except psycopg.OperationalError as error:
@@ -311,9 +327,91 @@ class PostgresDatabase:
         row = self._run(run)
         return None if row is None else dict.fromkeys(step.contents, row[0])
 
+    # Notices
+
+    def listen(self) -> Listener:
+        """Return a new connection that receives a notice of every change of a user."""
+        import psycopg  # noqa: PLC0415 - an optional dependency
+        from psycopg import sql  # noqa: PLC0415 - see above
+
+        channel = f"tomldiary_{sha256(self._schema.encode()).hexdigest()[:32]}"
+        names = {"schema": sql.Identifier(self._schema), "channel": sql.Literal(channel)}
+
+        def prepare(connection: psycopg.Connection[Any]) -> None:
+            table = [f'"{self._schema}".users']
+            if connection.execute(_IS_WATCHED, table).fetchone() is not None:
+                return
+            with connection.transaction():
+                connection.execute("SELECT pg_advisory_xact_lock(%s)", [_SCHEMA_LOCK])
+                if connection.execute(_IS_WATCHED, table).fetchone() is None:
+                    connection.execute(sql.SQL(_WATCH).format(**names))
+
+        self._run(prepare)
+        try:
+            made = psycopg.connect(self._url, **self._settings, tcp_user_timeout=_PATIENCE)
+        except psycopg.Error as error:
+            raise DatabaseLost(_reason(error)) from error
+        listener = _PostgresListener(made, channel)
+        try:
+            listener.execute(sql.SQL(_LISTEN).format(channel=sql.Identifier(channel)))
+        except DatabaseLost:
+            made.close()
+            raise
+        return listener
+
     def close(self) -> None:
         """Close all connections."""
         self._pool.close()
+
+
+class _PostgresListener:
+    """A connection that listens on a channel."""
+
+    def __init__(self, connection: psycopg.Connection[Any], channel: str) -> None:
+        self._connection = connection
+        self._channel = channel
+        self._received: list[str] = []
+        connection.add_notify_handler(lambda notice: self._received.append(notice.payload))
+
+    def execute(self, statement: sql.Composed | LiteralString, *values: str) -> None:
+        """Run a statement; notices are received on the way."""
+        import psycopg  # noqa: PLC0415 - an optional dependency
+
+        try:
+            self._connection.execute(statement, values)
+        except psycopg.Error as error:
+            raise DatabaseLost(_reason(error)) from error
+
+    def wait(self, seconds: float) -> Sequence[Notice]:
+        """Return the next notices, or nothing after some seconds."""
+        if select.select([self._connection.fileno()], [], [], seconds)[0]:
+            self.execute("SELECT 1")  # which reads them
+        return self._taken()
+
+    def check(self) -> Sequence[Notice]:
+        """Return all notices sent before: notices arrive in their order, so the own one is the last of them.
+
+        Raises:
+            DatabaseLost: It did not arrive. A connection pooler in between delivers no notices.
+        """
+        mark = secrets.token_hex(8)
+        self.execute("SELECT pg_notify(%s, %s)", self._channel, mark)
+        if mark not in self._received:
+            self.execute("SELECT 1")
+        if mark not in self._received:
+            raise DatabaseLost("notices do not arrive; is there a connection pooler?")
+        self._received.remove(mark)
+        return self._taken()
+
+    def _taken(self) -> list[Notice]:
+        received = self._received[:]
+        del self._received[: len(received)]
+        pairs = [each.partition(" ") for each in received]
+        return [(key, int(revision)) for key, _, revision in pairs if revision]
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
 
 
 def _reason(error: Exception) -> str:
@@ -328,12 +426,18 @@ def _reason(error: Exception) -> str:
 class PostgresBackend(SharedBackend):
     """Stores all users in a PostgreSQL database; see `PostgresDatabase` for the arguments."""
 
-    options = ("schema", "connections", "timeout")
+    options = ("schema", "connections", "timeout", "watch")
     part_size = 64 * 1024
     """Characters of a document before new entries go to another one: a write sends and stores the whole document."""
 
     def __init__(
-        self, url: str, *, schema: str = "tomldiary", connections: int = 8, timeout: float = 10.0
+        self,
+        url: str,
+        *,
+        schema: str = "tomldiary",
+        connections: int = 8,
+        timeout: float = 10.0,
+        watch: float = 0.0,
     ) -> None:
         database = PostgresDatabase(url, schema=schema, connections=connections, timeout=timeout)
-        super().__init__(database, timeout=timeout)
+        super().__init__(database, timeout=timeout, watch=watch)

@@ -14,17 +14,20 @@ from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from tomldiary.errors import BackendError, MissingExtra
 from tomldiary.logging import get_logger
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.storage.shared.database import DatabaseLost, Head, Step, without_secrets
+from tomldiary.storage.shared.heads import notice_key
+from tomldiary.storage.shared.watch import EVERYTHING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from tomldiary.storage.protocol import Durability, Token
+    from tomldiary.storage.shared.watch import Listener, Notice
 
 __all__ = ["RedisBackend", "RedisDatabase"]
 
@@ -88,6 +91,7 @@ class RedisDatabase:
             raise MissingExtra("a Redis backend", "redis") from error
         self._url = url
         self._prefix = prefix
+        self._timeout = timeout
         parts = urlsplit(url)
         if (
             parts.scheme != "unix"
@@ -227,9 +231,73 @@ class RedisDatabase:
         revision = self._run(lambda: self._apply(keys=keys, args=values))
         return None if revision is None else dict.fromkeys(step.contents, revision)
 
+    def listen(self) -> Listener:
+        """Return a new connection on which the server tells of every changed key."""
+        import redis  # noqa: PLC0415 - an optional dependency
+
+        pool: Any = redis.ConnectionPool.from_url(  # pyright: ignore[reportUnknownMemberType] - redis has no types for it
+            self._url, decode_responses=True, protocol=2, socket_timeout=self._timeout
+        )
+        listener = _RedisListener(pool.make_connection(), self._run, f"{self._prefix}:{{")
+        try:
+            listener.open()
+        except (BackendError, DatabaseLost):
+            listener.close()
+            raise
+        return listener
+
     def close(self) -> None:
         """Close all connections."""
         self._client.close()
+
+
+class _RedisListener:
+    """A connection that gets the server's invalidation messages, as for client-side caching."""
+
+    def __init__(
+        self, connection: Any, run: Callable[[Callable[[], Any]], Any], start: str
+    ) -> None:
+        self._connection = connection
+        self._run = run
+        self._start = start
+
+    def open(self) -> None:
+        """Ask for the messages."""
+        run, start = self._run, self._start
+        number = run(lambda: self._asked("CLIENT", "ID"))
+        tracking = ("CLIENT", "TRACKING", "ON", "REDIRECT", str(number), "BCAST", "PREFIX", start)
+        run(lambda: self._asked(*tracking))
+        run(lambda: self._asked("SUBSCRIBE", "__redis__:invalidate"))
+
+    def _asked(self, *command: str) -> Any:
+        self._connection.send_command(*command)
+        return self._connection.read_response()
+
+    def wait(self, seconds: float) -> Sequence[Notice]:
+        """Return the next notices, or nothing after some seconds."""
+        if not self._run(lambda: self._connection.can_read(timeout=seconds)):
+            return ()
+        return self._notices(self._run(self._connection.read_response))
+
+    def check(self) -> Sequence[Notice]:
+        """Return all notices that were sent before the answer."""
+        found: list[Notice] = []
+        answer = self._run(lambda: self._asked("PING"))
+        while answer[0] == "message":
+            found += self._notices(answer)
+            answer = self._run(self._connection.read_response)
+        return found
+
+    def _notices(self, message: Any) -> list[Notice]:
+        keys: list[str] | None = message[2]
+        if keys is None:  # the whole database was emptied
+            return [(EVERYTHING, None)]
+        users = {key.removeprefix(self._start).partition("}")[0] for key in keys}
+        return [(notice_key(unquote(user)), None) for user in users]
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.disconnect()
 
 
 def _split(value: str) -> tuple[str, int]:
@@ -241,9 +309,12 @@ def _split(value: str) -> tuple[str, int]:
 class RedisBackend(SharedBackend):
     """Stores all users in a Redis or Valkey server; see `RedisDatabase` for the arguments."""
 
-    options = ("prefix", "timeout")
+    options = ("prefix", "timeout", "watch")
     part_size = 64 * 1024
     """Characters of a document before new entries go to another one: a write sends and stores the whole document."""
 
-    def __init__(self, url: str, *, prefix: str = "tomldiary", timeout: float = 10.0) -> None:
-        super().__init__(RedisDatabase(url, prefix=prefix, timeout=timeout), timeout=timeout)
+    def __init__(
+        self, url: str, *, prefix: str = "tomldiary", timeout: float = 10.0, watch: float = 0.0
+    ) -> None:
+        database = RedisDatabase(url, prefix=prefix, timeout=timeout)
+        super().__init__(database, timeout=timeout, watch=watch)

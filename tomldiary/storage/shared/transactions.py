@@ -7,19 +7,21 @@ may share its step with other attempts. Its end tells whether that state was the
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import Counter
 from contextlib import ExitStack, contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from tomldiary.errors import IdentifierError, LockTimeout, RevisionConflict
+from tomldiary.errors import IdentifierError, LockTimeout, NotSupported, RevisionConflict
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.storage.locks import UserLocks
 from tomldiary.storage.shared.database import DatabaseLost, Head, Step
 from tomldiary.storage.shared.group_commit import Group
 from tomldiary.storage.shared.heads import Heads, Remembered
 from tomldiary.storage.shared.outcomes import answer, outcome, pause, unknown_outcome
+from tomldiary.storage.shared.watch import Notifies, Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -60,12 +62,26 @@ class Transactions:
     Args:
         database: The database.
         timeout: Seconds for which a call waits for a database that cannot be reached. Then it fails.
+        watch: Seconds for which a read may use a known state after the database answered last; 0 asks at each read.
+
+    Raises:
+        NotSupported: The database does not tell of changes, and `watch` is not 0.
+        InvalidValue: `watch` is too short.
     """
 
-    def __init__(self, database: Database, timeout: float) -> None:
+    def __init__(self, database: Database, timeout: float, watch: float = 0.0) -> None:
         self.database = database
         self.timeout = timeout
         self.heads = Heads()
+        self.watch: Watch | None = None
+        if watch:
+            if not isinstance(database, Notifies):
+                raise NotSupported(
+                    f"{database}: watch works on PostgreSQL and Redis only. Leave it out; each read asks for the version."
+                )
+            self.watch = Watch(database, self.heads, watch)
+            # A host that drops its diary without closing it leaves no thread.
+            weakref.finalize(self, self.watch.stop).atexit = False
         self._locks = UserLocks(None)
         self._holds: dict[str, Hold] = {}
         self._reading = _Reading()
@@ -159,6 +175,8 @@ class Transactions:
             seen = self._reading.heads
             head = None if seen is None else seen.get(user)
             if head is None:
+                if self.watch is not None:
+                    self.watch.start()
                 head = self.heads.valid(known) or self._ask(user, known)
                 if seen is not None:
                     seen[user] = head
@@ -244,7 +262,7 @@ class Transactions:
             raise self.conflict(user, [*step.contents])
         known.conflicts, known.wanted = 0, ()
         if not is_certain:  # another step may have followed: ask before the next one
-            known.is_alone = False
+            known.is_alone, known.confirmed = False, None
             if hold is not None:
                 hold.head = None
             return versions
@@ -266,7 +284,7 @@ class Transactions:
         `kinds` are the documents that are read together with the state next.
         """
         known, hold = self.heads.of(user), self.mine(user)
-        known.is_alone = False
+        known.is_alone, known.confirmed = False, None
         known.conflicts += 1
         known.wanted = tuple(kinds)
         error = RevisionConflict.of(user)

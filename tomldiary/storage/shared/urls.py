@@ -30,6 +30,7 @@ _OPTIONS: dict[str, Callable[[str], Any]] = {
     "database": str,
     "connections": int,
     "timeout": float,
+    "watch": float,
 }
 
 
@@ -41,7 +42,7 @@ def is_shared_url(place: str) -> bool:
 def open_url(url: str) -> SharedBackend:
     """Return the backend for an address; nothing is connected yet.
 
-    `schema`, `prefix`, `database`, `connections` and `timeout` in the query are arguments of the backend. Other
+    `schema`, `prefix`, `database`, `connections`, `timeout` and `watch` in the query are arguments of the backend. Other
     parameters are passed on to the client library.
 
     Raises:
@@ -70,6 +71,10 @@ def open_url(url: str) -> SharedBackend:
     if parts.scheme == "firestore":
         if not parts.netloc:
             raise BackendError(f"{url}: names no project. Write firestore://project/base/path.")
+        if rest:
+            raise BackendError(
+                f"firestore://…: there is no option {rest[0][0]!r}. The options are {', '.join(made.options)}."
+            )
         path = {"base_path": parts.path.strip("/")} if parts.path.strip("/") else {}
         try:
             return made(parts.netloc, **path, **options)

@@ -1,0 +1,299 @@
+"""Watched databases: reads without requests, which are never older than documented, whatever becomes of the connection."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+
+import pytest
+
+from capabilities import needs_fork
+from counted_requests import Counting
+from engines import space
+from tomldiary import Diary
+from tomldiary.errors import InvalidValue, NotSupported
+from tomldiary.storage.open import open_backend
+from tomldiary.storage.shared.database import DatabaseLost
+from tomldiary.storage.shared.heads import Heads, notice_key
+from tomldiary.storage.shared.redis import RedisDatabase
+
+SILENCE = 1.0  # seconds
+
+
+@pytest.fixture(params=["postgres", "redis"])
+def place(request):
+    return space(request.param)
+
+
+@pytest.fixture
+def watched(place):
+    """A backend that watches, and counts requests."""
+    backend = open_backend(f"{place.url}&watch={SILENCE}", None)
+    backend.transactions.database = Counting(backend.database)
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def other(place):
+    """A user of another machine."""
+    backend = place.backend()
+    yield Diary(backend, agent="rules").user("alice")
+    backend.close()
+
+
+def until(holds, seconds=10.0):
+    """Wait until a condition holds."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def is_trusted(backend):
+    return time.monotonic() < backend.transactions.heads._trusted_until
+
+
+def opened(backend):
+    """The user, once reads need no request."""
+    alice = Diary(backend, agent="rules").user("alice")
+    alice.preferences()  # starts the watch
+    until(lambda: is_trusted(backend))
+    return alice
+
+
+def texts(alice):
+    return sorted(item.text for item in alice.preferences("likes").values())
+
+
+def test_reads_without_a_change_ask_nothing(watched, other):
+    other.upsert_preference("likes", "tea")
+    alice = opened(watched)
+    assert texts(alice) == ["tea"]
+    watched.database.requests.clear()
+    assert texts(alice) == ["tea"]
+    assert [hit.text for hit in alice.recall("tea")] == ["tea"]
+    assert watched.database.requests == []
+
+
+def test_a_change_of_another_machine_arrives(watched, other):
+    alice = opened(watched)
+    for number in range(5):
+        key, _ = other.upsert_preference("likes", f"drink {number}")
+        until(lambda key=key: key in alice.preferences("likes"), SILENCE / 2)
+
+
+def test_own_writes_are_seen_at_once(watched, other):
+    alice = opened(watched)
+    for number in range(5):
+        alice.upsert_preference("likes", f"drink {number}")
+        assert len(texts(alice)) == number + 1
+        other.upsert_preference("dislikes", f"dish {number}")
+        alice.upsert_preference("dislikes", f"meal {number}")
+        assert len(alice.preferences("dislikes")) == 2 * number + 2
+
+
+def test_an_own_write_with_a_lost_answer_is_seen_at_once(watched):
+    alice = opened(watched)
+    alice.upsert_preference("likes", "tea")
+    assert texts(alice) == ["tea"]
+    apply = watched.database.apply
+
+    def lost(user, head, step):
+        watched.database.apply = apply
+        apply(user, head, step)
+        raise DatabaseLost("broken")
+
+    watched.database.apply = lost
+    watched.transactions.heads.notice = lambda *_: None  # no notice has arrived yet
+    alice.upsert_preference("likes", "coffee")
+    assert texts(alice) == ["coffee", "tea"]
+
+
+def kill(place, watched):
+    """End the connection of the watch on the server's side."""
+    listener = watched.transactions.watch._listener
+    if place.name == "postgres":
+        import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
+
+        with psycopg.connect(place.server, autocommit=True) as connection:
+            pid = listener._connection.info.backend_pid
+            connection.execute("SELECT pg_terminate_backend(%s)", [pid])
+    else:
+        import redis  # noqa: PLC0415 - see above
+
+        with redis.Redis.from_url(place.server, decode_responses=True) as client:
+            own = listener._connection._sock.getsockname()
+            client.client_kill(f"{own[0]}:{own[1]}")
+
+
+def test_a_killed_connection_makes_reads_ask_until_it_is_back(place, watched, other, caplog):
+    alice = opened(watched)
+    assert texts(alice) == []
+    database = watched.transactions.watch._database
+    listen, is_away = database.listen, threading.Event()
+    is_away.set()
+
+    def refused():
+        if is_away.is_set():
+            raise DatabaseLost("away")
+        return listen()
+
+    database.listen = refused
+    kill(place, watched)
+    until(lambda: not is_trusted(watched))
+    for number in range(3):
+        other.upsert_preference("likes", f"drink {number}")
+        assert len(texts(alice)) == number + 1  # at once: the version is asked for
+    assert "changes cannot be watched" in caplog.text
+    assert caplog.text.count("changes cannot be watched") == 1
+    other.upsert_preference("likes", "during the absence")
+    is_away.clear()
+    until(lambda: is_trusted(watched))
+    assert "during the absence" in texts(alice)
+    other.upsert_preference("likes", "afterwards")
+    until(lambda: "afterwards" in texts(alice), SILENCE / 2)
+
+
+def test_a_silent_connection_is_believed_no_longer_than_the_option_says(watched, other):
+    alice = opened(watched)
+    assert texts(alice) == []
+    listener, is_dropped = watched.transactions.watch._listener, threading.Event()
+
+    def drop(*_):
+        is_dropped.wait(20)  # as if the network swallowed all packets
+        return ()
+
+    listener.check = listener.wait = drop
+    other.upsert_preference("likes", "tea")
+    begin = time.monotonic()
+    until(lambda: texts(alice) == ["tea"])
+    assert time.monotonic() - begin < SILENCE + 0.5
+    is_dropped.set()
+
+
+def test_a_pooler_of_postgres_that_swallows_notices_is_not_believed(caplog):
+    place = space("postgres")
+    backend, other = open_backend(f"{place.url}&watch={SILENCE}", None), place.backend()
+    alice = opened(backend)
+    backend.transactions.watch._listener._connection._notify_handlers.clear()
+    until(lambda: "is there a connection pooler?" in caplog.text)
+    Diary(other, agent="rules").user("alice").upsert_preference("likes", "tea")
+    until(lambda: is_trusted(backend))  # with a new connection
+    assert texts(alice) == ["tea"]
+    backend.close()
+    other.close()
+
+
+def test_only_a_watched_database_of_postgres_sends_notices():
+    import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
+
+    place = space("postgres")
+    query = (
+        "SELECT count(*) FROM pg_trigger t JOIN pg_class c ON c.oid = tgrelid"
+        " JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname = %s AND NOT tgisinternal"
+    )
+    with psycopg.connect(place.server, autocommit=True) as connection:
+
+        def triggers():
+            name = [place.url.rpartition("=")[2]]
+            return connection.execute(query, name).fetchone()[0]
+
+        backend = place.backend()
+        Diary(backend, agent="rules").user("alice").upsert_preference("likes", "tea")
+        backend.close()
+        assert triggers() == 0
+        for _ in range(2):
+            backend = open_backend(f"{place.url}&watch=1", None)
+            opened(backend)
+            backend.close()
+        assert triggers() == 1
+
+
+def test_a_notice_of_postgres_is_short_and_holds_no_user_id():
+    backend = open_backend(f"{space('postgres').url}&watch={SILENCE}", None)
+    opened(backend)
+    received = []
+    listener = backend.transactions.watch._listener
+    listener._connection.add_notify_handler(lambda notice: received.append(notice.payload))
+    Diary(backend, agent="rules").user("alice" * 500).upsert_preference("likes", "tea")
+    until(lambda: any(" 1" in each for each in received))
+    assert all("alice" not in each and len(each) < 100 for each in received)
+    backend.close()
+
+
+def test_closing_ends_the_thread(place):
+    backend = open_backend(f"{place.url}&watch=0.4", None)
+    opened(backend)
+    thread = backend.transactions.watch._thread
+    backend.close()
+    assert not thread.is_alive()
+    backend = open_backend(f"{place.url}&watch=0.4", None)
+    opened(backend)
+    thread = backend.transactions.watch._thread
+    backend.database.close()
+    del backend
+    gc.collect()
+    until(lambda: not thread.is_alive())
+
+
+@needs_fork
+def test_a_forked_child_watches_by_itself(place, watched, other):
+    alice = opened(watched)
+    other.upsert_preference("likes", "tea")
+    child = os.fork()
+    if not child:
+        is_right = False
+        try:
+            is_right = texts(alice) == ["tea"]
+            until(lambda: is_trusted(watched))
+            other.upsert_preference("likes", "coffee")
+            until(lambda: texts(alice) == ["coffee", "tea"])
+        except AssertionError:
+            is_right = False
+        finally:
+            os._exit(0 if is_right else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    until(lambda: texts(alice) == ["coffee", "tea"])
+    assert is_trusted(watched)
+
+
+def test_an_emptied_redis_is_noticed():
+    database = RedisDatabase(space("redis").server, prefix="x")
+    listener = database.listen()
+    assert listener._notices(["message", "__redis__:invalidate", None]) == [("", None)]
+    listener.close()
+    database.close()
+
+
+def test_a_notice_during_a_request_makes_its_answer_invalid(place):
+    backend = place.backend()
+    heads, head = Heads(), backend.database.head("alice")
+    heads.trust(time.monotonic() + 10)
+    known = heads.of("alice")
+    for interrupt in (
+        lambda: heads.notice(notice_key("alice"), None),
+        lambda: heads.notice(notice_key("alice"), 7),
+        heads.forget_all,
+    ):
+        known.noticed = 0
+        stamp = heads.stamp(known)
+        heads.keep(known, head, stamp)
+        assert heads.valid(known) is not None
+        stamp = heads.stamp(known)
+        interrupt()
+        heads.keep(known, head, stamp)
+        assert heads.valid(known) is None
+    backend.close()
+
+
+def test_wrong_options_of_a_watch_are_refused():
+    with pytest.raises(InvalidValue, match="expected at least"):
+        open_backend("redis://127.0.0.1:1/0?watch=0.01", None)
+    pytest.importorskip("google.cloud.firestore")
+    from tomldiary.errors import BackendError  # noqa: PLC0415 - beside its use
+
+    with pytest.raises((BackendError, NotSupported), match="no option 'watch'"):
+        open_backend("firestore://project/app/memory?watch=1", None)

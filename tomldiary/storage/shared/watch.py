@@ -1,0 +1,165 @@
+"""Watches a database: known states of users are valid for reads while it reports no change of them.
+
+A thread receives the notices of changes on a connection of its own. Several times a second it checks that the database
+answers there, after all notices sent before. If that is too long ago, or the connection breaks, reads ask again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from tomldiary.errors import BackendError, InvalidValue
+from tomldiary.logging import get_logger
+from tomldiary.runtime.fork_safety import renew_after_fork
+from tomldiary.storage.shared.database import DatabaseLost
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tomldiary.storage.shared.heads import Heads
+
+__all__ = ["EVERYTHING", "Listener", "Notice", "Notifies", "Watch"]
+
+_logger = get_logger(__name__)
+_LEAST = 0.2  # seconds
+_BEATS = 4  # checks of the connection during the longest silence
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 30.0  # seconds between two attempts to connect
+
+Notice = tuple[str, "int | None"]
+"""The key of a changed user, see `heads.notice_key`, and the new revision if it is known."""
+EVERYTHING = ""
+"""In place of a key: any user may have changed."""
+
+
+class Listener(Protocol):
+    """A connection on which a database tells of changes. Its methods raise `DatabaseLost` if it breaks."""
+
+    def wait(self, seconds: float) -> Sequence[Notice]:
+        """Return the next notices, or nothing after some seconds."""
+        ...
+
+    def check(self) -> Sequence[Notice]:
+        """Return all notices that were sent before this call, once the database has answered on this connection."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection."""
+        ...
+
+
+@runtime_checkable
+class Notifies(Protocol):
+    """A database that tells of changes."""
+
+    def listen(self) -> Listener:
+        """Return a new connection that receives a notice of every step applied from now on, by any process.
+
+        Raises:
+            DatabaseLost: The database cannot be reached.
+            BackendError: It does not send notices to this user.
+        """
+        ...
+
+
+class Watch:
+    """Keeps known states valid while nothing changes. Thread-safe.
+
+    Args:
+        database: Tells of changes.
+        heads: The known states.
+        silence: Seconds without an answer on the connection after which reads ask again.
+
+    Raises:
+        InvalidValue: `silence` is too short.
+    """
+
+    def __init__(self, database: Notifies, heads: Heads, silence: float) -> None:
+        if silence < _LEAST:
+            raise InvalidValue(
+                f"expected at least {_LEAST} seconds, or 0 for none, found {silence}.",
+                where="watch",
+            )
+        self._database = database
+        self._heads = heads
+        self._silence = silence
+        self._closed = threading.Event()
+        self._listener: Listener | None = None
+        self._inherited: list[Listener] = []
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Begin anew in a forked child, which must not use the connection of its parent."""
+        if self._listener is not None:
+            self._inherited.append(self._listener)  # closing it would end the parent's
+        self._listener = None
+        self._thread: threading.Thread | None = None
+        self._guard = threading.Lock()
+
+    def start(self) -> None:
+        """Start the thread unless it runs."""
+        if self._thread is not None or self._closed.is_set():
+            return
+        with self._guard:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="tomldiary-watch", daemon=True
+                )
+                self._thread.start()
+
+    def stop(self) -> None:
+        """Let the thread end soon."""
+        self._closed.set()
+
+    def close(self) -> None:
+        """End the thread and close its connection."""
+        self.stop()
+        if self._thread is not None:
+            self._thread.join(self._silence)
+        self._heads.distrust()
+
+    # In the thread
+
+    def _run(self) -> None:
+        pause, is_reported = _FIRST_PAUSE, False
+        while not self._closed.is_set():
+            try:
+                self._listener = self._database.listen()
+                self._heads.distrust()  # what is known from before
+                while not self._closed.is_set():
+                    self._check(self._listener)
+                    pause, is_reported = _FIRST_PAUSE, False
+            except (DatabaseLost, BackendError) as error:
+                if not (is_reported or self._closed.is_set()):
+                    _logger.warning(
+                        "%s: changes cannot be watched (%s); each read asks for the version.",
+                        self._database,
+                        error,
+                    )
+                is_reported = True
+            finally:
+                self._heads.distrust()
+                if self._listener is not None:
+                    self._listener.close()
+                    self._listener = None
+            self._closed.wait(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _check(self, listener: Listener) -> None:
+        """Confirm the known states, then take the notices until the next check."""
+        begin = time.monotonic()
+        self._note(listener.check())
+        if not self._closed.is_set():
+            self._heads.trust(begin + self._silence)
+        until = begin + self._silence / _BEATS
+        while not self._closed.is_set() and (left := until - time.monotonic()) > 0:
+            self._note(listener.wait(left))
+
+    def _note(self, notices: Sequence[Notice]) -> None:
+        for key, revision in notices:
+            if key == EVERYTHING:
+                self._heads.forget_all()
+            else:
+                self._heads.notice(key, revision)
