@@ -1,16 +1,14 @@
-"""How often a question finds the turn that answers it, without an embedder: the store's search and recall.
+"""How often a question finds the text that answers it, without an embedder: recall and the store's search.
 
-    python benchmarks/retrieval.py [--data DIR] [--limit 10]
+    python benchmarks/retrieval.py [--data DIR]
 
-LoCoMo: each turn of a conversation is an item of the store and an episode of recall; recall@N is the
-share of a question's gold turns among the first N, averaged over the questions. PrefEval: each stated
-preference of a topic is one entry, and the question is one for which it matters.
-The store fills its answer up with the newest items that do not match; recall does not.
+LoCoMo: each turn of a conversation is an episode of recall, or an item of the store that was put in its session.
+PrefEval: each stated preference is an entry of one user, and the question is one for which it matters.
+recall@N is the share of a question's gold texts among the first N, averaged over the questions.
 
-SQLite FTS5 with Porter stemming runs beside them over the same texts. It is asked for any of the
-question's words, with and without the most common ones. Both data sets are CC BY-NC 4.0 and not part of
-this repository; get them from snap-research/locomo and amazon-science/PrefEval, and name their folder in
---data or $TOMLDIARY_BENCH_DATA.
+SQLite FTS5 with Porter stemming runs beside them over the same texts, with and without function words. Both data
+sets are CC BY-NC 4.0 and not part of this repository; get them from snap-research/locomo and
+amazon-science/PrefEval, and name their folder in --data or $TOMLDIARY_BENCH_DATA.
 """
 
 from __future__ import annotations
@@ -25,27 +23,28 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from langgraph.store.base import PutOp
-
 from tomldiary import Diary
-from tomldiary.retrieval.lexical_index import query_words
-from tomldiary_langgraph import DiaryStore
+from tomldiary.store.operations import Put, Search
+from tomldiary.store.store import ItemStore
+from tomldiary.text.words import asked_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-Case = tuple[str, dict[str, str], list[tuple[str, set[str]]]]
-"""A collection's name, its texts by id, and questions with the ids of their gold texts."""
+Texts = dict[str, tuple[str, str]]
+"""Session and text by id."""
+Case = tuple[Texts, list[tuple[str, set[str]]]]
+"""The texts of a user, and questions with the ids of their gold texts."""
 
 
 def locomo(folder: Path) -> Iterator[Case]:
     for sample in json.loads((folder / "locomo-dev.json").read_text("utf-8")):
-        turns: dict[str, str] = {}
+        turns: Texts = {}
         for name, session in sample["conversation"].items():
             if re.fullmatch(r"session_\d+", name):
                 for turn in session:
                     caption = f" {turn['blip_caption']}" if turn.get("blip_caption") else ""
-                    turns[turn["dia_id"]] = f"{turn['speaker']}: {turn['text']}{caption}"
+                    turns[turn["dia_id"]] = name, f"{turn['speaker']}: {turn['text']}{caption}"
         asked: list[tuple[str, set[str]]] = []
         for question in sample["qa"]:
             found = {
@@ -55,60 +54,79 @@ def locomo(folder: Path) -> Iterator[Case]:
             }
             if gold := found & turns.keys():
                 asked.append((question["question"], gold))
-        yield str(sample["sample_id"]), turns, asked
+        yield turns, asked
 
 
 def prefeval(folder: Path) -> Iterator[Case]:
+    texts: Texts = {}
+    asked: list[tuple[str, set[str]]] = []
     for path in sorted(folder.glob("*.json")):
-        rows = json.loads(path.read_text("utf-8"))
-        texts = {str(number): row["preference"] for number, row in enumerate(rows)}
-        yield path.stem, texts, [(row["question"], {str(n)}) for n, row in enumerate(rows)]
+        for number, row in enumerate(json.loads(path.read_text("utf-8"))):
+            key = f"{path.stem} {number}"
+            texts[key] = "", row["preference"]
+            asked.append((row["question"], {key}))
+    yield texts, asked
 
 
-def plain(texts: dict[str, str], *, all_words: bool) -> Callable[[str, int], list[str]]:
+def plain(texts: Texts, *, all_words: bool) -> Callable[[str, int], list[str]]:
     database = sqlite3.connect(":memory:")
     database.execute("CREATE VIRTUAL TABLE t USING fts5(id UNINDEXED, body, tokenize='porter')")
-    database.executemany("INSERT INTO t VALUES (?, ?)", texts.items())
+    database.executemany(
+        "INSERT INTO t VALUES (?, ?)", [(key, text) for key, (_, text) in texts.items()]
+    )
 
     def search(question: str, limit: int) -> list[str]:
-        asked = re.findall(r"\w+", question) if all_words else query_words(question)
-        words = " OR ".join(f'"{word}"' for word in asked)
+        asked = re.findall(r"\w+", question)
+        telling = [word.shown for word in asked_words(question) if not word.says_little]
+        words = " OR ".join(f'"{word}"' for word in (asked if all_words else telling or asked))
         sql = "SELECT id FROM t WHERE t MATCH ? ORDER BY bm25(t) LIMIT ?"
         return [row[0] for row in database.execute(sql, (words, limit))]
 
     return search
 
 
-def diary(name: str, texts: dict[str, str]) -> Callable[[str, int], list[str]]:
-    store = DiaryStore("memory:")
-    namespace = (name.replace(".", "-"), "turns")
-    store.batch([PutOp(namespace, key, {"text": text}) for key, text in texts.items()])
+def stored(texts: Texts) -> Callable[[str, int], list[str]]:
+    store = ItemStore(Diary("memory:"))
+    for session in dict.fromkeys(session for session, _ in texts.values()):
+        puts = [
+            Put(("alice", "turns"), key, {"text": text})
+            for key, (mine, text) in texts.items()
+            if mine == session
+        ]
+        store.run(puts, session=session)
 
     def search(question: str, limit: int) -> list[str]:
-        return [item.key for item in store.search(namespace, query=question, limit=limit)]
+        found: Any = store.run([Search(("alice", "turns"), query=question, limit=limit)])[0]
+        return [item.key for item in found]
 
-    search("warm up", 1)
     return search
 
 
-def recalled(_: str, texts: dict[str, str]) -> Callable[[str, int], list[str]]:
-    alice = Diary("memory:").user("alice")
+def recalled(texts: Texts) -> Callable[[str, int], list[str]]:
+    diary = Diary("memory:", max_prefs_per_category=100_000)
+    alice, names = diary.user("alice"), {}
     with alice.transaction():
-        names = {alice.add_episode(text, "", session_id="s"): key for key, text in texts.items()}
+        for key, (session, text) in texts.items():
+            if session:
+                name = alice.episodes.add(text, "", session_id=session)
+            else:
+                number, _ = alice.upsert_preference("likes", text)
+                name = f"likes/{number}"
+            names[name] = key
 
     def search(question: str, limit: int) -> list[str]:
         return [names[hit.key] for hit in alice.recall(question, limit)]
 
-    search("warm up", 1)
     return search
 
 
-def measured(cases: list[Case], make: Callable[[str, dict[str, str]], Any]) -> dict[str, float]:
+def measured(cases: list[Case], make: Callable[[Texts], Any]) -> dict[str, float]:
     at_5: list[float] = []
     at_10: list[float] = []
     times: list[float] = []
-    for name, texts, asked in cases:
-        search = make(name, texts)
+    for texts, asked in cases:
+        search = make(texts)
+        search("warm up", 1)
         for question, gold in asked:
             start = time.perf_counter()
             found = search(question, 10)
@@ -131,12 +149,12 @@ def main() -> None:
         ("LoCoMo", list(locomo(options.data / "locomo"))),
         ("PrefEval", list(prefeval(options.data / "prefeval"))),
     ):
-        size = statistics.median(len(texts) for _, texts, _ in cases)
+        size = statistics.median(len(texts) for texts, _ in cases)
         print(f"{title}: {len(cases)} collections of about {size:.0f} texts")
         for name, make in (
-            ("FTS5 porter", lambda _, texts: plain(texts, all_words=False)),
-            ("with all words", lambda _, texts: plain(texts, all_words=True)),
-            ("DiaryStore", diary),
+            ("FTS5 porter", lambda texts: plain(texts, all_words=False)),
+            ("with all words", lambda texts: plain(texts, all_words=True)),
+            ("store.search", stored),
             ("alice.recall", recalled),
         ):
             row = measured(cases, make)

@@ -216,9 +216,6 @@ class BlockKind(EntryKind):
     leads = True
     shape = "blocks/name"
 
-    def body(self, name: str, entry: Mapping[str, Any]) -> str:
-        return f"{name} {entry_text(entry)}"
-
     def line(self, name: str, entry: Mapping[str, Any], group: Group) -> EntryLine:
         return EntryLine(name, entry_text(entry), is_long=True)
 

@@ -223,8 +223,8 @@ class ConversationKind(EntryKind):
     def entries(self, tables: Tables, rules: Rules) -> Iterator[tuple[str, Mapping[str, Any]]]:
         return Conversations(tables).entries()
 
-    def body(self, name: str, entry: Mapping[str, Any]) -> str:
-        return super().body("", entry)
+    def names(self, name: str, entry: Mapping[str, Any]) -> str:
+        return ""
 
     def title(self, name: str, updated: str) -> str:
         return f"conversation of {updated[:10]}"

@@ -20,6 +20,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from tomldiary.entries.facts import moment
+from tomldiary.entries.fields import session_turn
 from tomldiary.entries.kind import Collected, EntryKind, Rules, Tables, Writing
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.views import ListView, Viewed
@@ -244,9 +245,15 @@ class EpisodeKind(EntryKind):
     def entries(self, tables: Tables, rules: Rules) -> Iterator[tuple[str, Mapping[str, Any]]]:
         return episode_entries(tables)
 
-    def body(self, name: str, entry: Mapping[str, Any]) -> str:
+    def body(self, entry: Mapping[str, Any]) -> str:
         steps = (text for step in _steps(entry) for text in step)
         return " ".join([self.text(entry), *steps])
+
+    def names(self, name: str, entry: Mapping[str, Any]) -> str:
+        return ""
+
+    def turn(self, name: str, entry: Mapping[str, Any]) -> tuple[str, str] | None:
+        return session_turn(name, entry)
 
     def seen(self, document: Document, rules: Rules) -> Iterator[str]:
         return (happened(entry) for _, entry in self.entries(document, rules))

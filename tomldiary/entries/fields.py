@@ -20,6 +20,7 @@ __all__ = [
     "entry_data",
     "last_used",
     "said_by",
+    "session_turn",
     "sessions",
     "toml_word",
     "with_value",
@@ -149,3 +150,9 @@ def _is_time(value: Any) -> bool:
     except ValueError:
         return value == ""
     return True
+
+
+def session_turn(place: str, entry: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the session that first wrote an entry, with its place there; None if there was no session."""
+    session = entry.get("_created_by")
+    return (session, place) if isinstance(session, str) and session else None

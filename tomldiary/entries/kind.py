@@ -286,11 +286,20 @@ class EntryKind:
             return "\n".join(str(entry.get(name, "")) for name in self.texts)
         return data_text(entry)
 
-    def body(self, name: str, entry: Mapping[str, Any]) -> str:
-        """Return what recall searches of an entry."""
+    def body(self, entry: Mapping[str, Any]) -> str:
+        """Return what a search compares of an entry: its text and its labels."""
         labels: Any = entry.get(self.labels) if self.labels else None
-        words = " ".join(map(str, cast("list[Any]", labels))) if isinstance(labels, list) else ""
-        return f"{self.text(entry)} {name} {words}"
+        if not isinstance(labels, list):
+            return self.text(entry)
+        return " ".join([self.text(entry), *map(str, cast("list[Any]", labels))])
+
+    def names(self, name: str, entry: Mapping[str, Any]) -> str:
+        """Return what else finds an entry, by its key without the kind."""
+        return name
+
+    def turn(self, name: str, entry: Mapping[str, Any]) -> tuple[str, str] | None:
+        """Return the session that an entry is a turn of, and its place there as text; None if it is no turn."""
+        return None
 
     def title(self, name: str, updated: str) -> str:
         """Return how an entry that recall found is called in front of a model."""

@@ -5,24 +5,23 @@ All of it is escaped data.
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.entries.preferences import Preferences, entry_text
+from tomldiary.entries.kinds import PREFERENCES
 from tomldiary.extraction.draft import MemoryDeps, preference_line, quoted
+from tomldiary.retrieval.lexical_index import LexicalIndex, question_of
 from tomldiary.text.incremental_index import Following
-from tomldiary.text.similarity import normalise
 from tomldiary.text.visible import escape
-from tomldiary.text.words import searchable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable
+
+    from tomldiary.entries.preferences import Preferences
 
 
 __all__ = ["MEMORY_CHARACTERS", "relevant_lines", "turn_message"]
 
-_SHORT_WORD = 2  # words up to this length say nothing about the topic
 _SHORTEST_LINE = 12  # "- a/b: c (1×)"
 MEMORY_CHARACTERS = 8_000
 """Budget for stored preferences in a message, in characters (about 2,000 tokens)."""
@@ -42,7 +41,7 @@ def turn_message(
         user_msg: What the user said.
         assistant_msg: What the assistant answered.
         budget: Characters that stored preferences may take. A larger memory is cut down to what
-            shares words with the turn, then to what was stored last, and says what it leaves out.
+            matches the turn best, then to what was stored last, and says what it leaves out.
     """
     session = deps.conversations.find(deps.session_id) or {}
     summary = quoted(str(session.get("summary", "")), deps.max_summary) or "No summary exists yet."
@@ -119,104 +118,117 @@ def _shown(deps: MemoryDeps, turn: str, budget: int) -> str:
     return "\n" + "\n".join(lines) + "\n" if lines else "(none)"
 
 
+class _Line:
+    """The line of one entry, as it is searched."""
+
+    __slots__ = ("category", "entry", "key", "text")
+
+    turn = None
+
+    def __init__(self, category: str, key: str, entry: dict[str, Any]) -> None:
+        self.category = category
+        self.key = key
+        self.entry = entry
+        self.text = preference_line(category, key, entry)
+
+    @property
+    def order(self) -> tuple[str]:
+        """Sorts entries of equal score; not asked for here."""
+        return (self.key,)
+
+    @property
+    def searched_text(self) -> str:
+        """What a turn is compared with, as in recall."""
+        return PREFERENCES.body(self.entry)
+
+    @property
+    def searched_names(self) -> str:
+        """Names that match too."""
+        return self.category
+
+    @property
+    def updated(self) -> str:
+        """When it was changed last."""
+        return str(self.entry.get("_updated", ""))
+
+
 class _Shelf(Following):
-    """The lines of one category, and by word where they stand."""
+    """The lines of one category, and the index of their words."""
 
     def __init__(self, category: str) -> None:
         super().__init__(category)
-        self.lines: list[str] = []
-        """A line for each entry, empty for what is no entry."""
-        self.updated: list[str] = []
-        self._words: list[frozenset[str]] = []
-        self._by_word: dict[str, set[int]] = {}
-
-    def sharing(self, words: frozenset[str]) -> list[set[int]]:
-        """Return for each of these words that occurs in which lines it does."""
-        return [self._by_word[word] for word in words & self._by_word.keys()]
+        self.lines: list[_Line | None] = []
+        """A line for each entry, None for what is no entry."""
+        self.index: LexicalIndex[_Line] = LexicalIndex()
 
     def _put(self, number: int, key: str, entry: Any) -> None:
-        table = cast("dict[str, Any]", entry) if type(entry) is dict else None
-        words = _words(entry_text(table)) if table is not None else frozenset[str]()
         if number == len(self.lines):
-            self.lines.append("")
-            self.updated.append("")
-            self._words.append(frozenset())
-        self._unplace(number, self._words[number] - words)
-        for word in words - self._words[number]:
-            self._by_word.setdefault(word, set()).add(number)
-        self._words[number] = words
-        self.lines[number] = preference_line(self.category, key, table) if table is not None else ""
-        self.updated[number] = str(table.get("_updated", "")) if table is not None else ""
+            self.lines.append(None)
+        self._remove(self.lines[number])
+        line = (
+            _Line(self.category, key, cast("dict[str, Any]", entry))
+            if type(entry) is dict
+            else None
+        )
+        if line is not None:
+            self.index.add(line)
+        self.lines[number] = line
 
     def _forget(self, known: int) -> None:
-        for number, words in enumerate(self._words[known:], known):
-            self._unplace(number, words)
-        del self.lines[known:], self.updated[known:], self._words[known:]
+        for line in self.lines[known:]:
+            self._remove(line)
+        del self.lines[known:]
 
-    def _unplace(self, number: int, words: frozenset[str]) -> None:
-        for word in words:
-            places = self._by_word[word]
-            places.discard(number)
-            if not places:
-                del self._by_word[word]
+    def _remove(self, line: _Line | None) -> None:
+        if line is not None:
+            self.index.remove(line)
 
 
 def relevant_lines(preferences: Preferences, turn: str, budget: int) -> tuple[list[str], int]:
     """Return the lines to show, in the order of the file, and how many entries they leave out.
+
+    Those that match the turn best come first, as recall ranks them, and then those that were stored last.
 
     Args:
         preferences: The memory as it is now.
         turn: What was said.
         budget: Characters that the lines may take with their line breaks.
     """
-    lines: list[str] = []
+    lines: list[_Line] = []
+    indexes: list[LexicalIndex[_Line]] = []
 
     def add(shelf: _Shelf) -> None:
-        lines.extend(shelf.lines)
+        lines.extend(line for line in shelf.lines if line is not None)
+        indexes.append(shelf.index)
 
     _for_each_shelf(preferences, add)
-    stored = len(lines) - lines.count("")
     # A line is never shorter than this, so a large memory is noticed without adding it up.
-    if stored * _SHORTEST_LINE <= budget:
-        shown = [line for line in lines if line]
+    if len(lines) * _SHORTEST_LINE <= budget:
+        shown = [line.text for line in lines]
         if sum(map(len, shown)) + len(shown) <= budget:
             return shown, 0
-    words = _words(turn)
-    updated: list[str] = []
-    shared: Counter[int] = Counter()
+    question = question_of(turn, indexes)
+    scores: dict[_Line, float] = {}
 
     def compare(shelf: _Shelf) -> None:
-        offset = len(updated)
-        updated.extend(shelf.updated)
-        for places in shelf.sharing(words):
-            shared.update([offset + place for place in places] if offset else places)
+        if question is not None:
+            found = shelf.index.matches(question)
+            scores.update({**found.estimated(), **found.scored})
 
     _for_each_shelf(preferences, compare)
-    # Each sort keeps the order of the one before among equals.
-    first = sorted(shared)
-    first.sort(key=updated.__getitem__)
-    first.sort(key=shared.__getitem__)
-    chosen: list[int] = []
-    # New entries stand at the end of their category.
-    for number in chain(reversed(first), _except(shared, len(lines))):
-        if lines[number]:
-            budget -= len(lines[number]) + 1
-            if budget < 0:
-                break
-            chosen.append(number)
-    return [lines[number] for number in sorted(chosen)], stored - len(chosen)
+    # New entries stand at the end of their category. A sort keeps the order of the one before among equals.
+    first = [line for line in reversed(lines) if line in scores]
+    first.sort(key=lambda line: line.updated, reverse=True)
+    first.sort(key=lambda line: -scores[line])
+    chosen: set[_Line] = set()
+    for line in chain(first, (line for line in reversed(lines) if line not in scores)):
+        budget -= len(line.text) + 1
+        if budget < 0:
+            break
+        chosen.add(line)
+    return [line.text for line in lines if line in chosen], len(lines) - len(chosen)
 
 
 def _for_each_shelf(preferences: Preferences, use: Callable[[_Shelf], None]) -> None:
     for category in preferences.rules.categories:
         preferences.following(category, _Shelf, use)
-
-
-def _except(shown: Mapping[int, int], total: int) -> Iterator[int]:
-    """Yield the other lines, the last first."""
-    return (number for number in range(total - 1, -1, -1) if number not in shown)
-
-
-def _words(text: str) -> frozenset[str]:
-    words = searchable(normalise(text)).split()
-    return frozenset(word for word in words if len(word) > _SHORT_WORD)

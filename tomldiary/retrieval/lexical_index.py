@@ -1,52 +1,50 @@
-"""Ranked search by words, without an embedder: SQLite FTS5 with Porter stemming.
+"""The words of one collection of entries: which entry has which words, and how well it matches a question.
 
-One index serves recall and the store. It lives in memory and is derived: it follows collections of
-entries by identity, since an unchanged entry is the same object in the next version of its collection.
-The words of a query are quoted: no query is ever part of FTS5's own language.
+The index lives in memory and is derived from the entries. Each entry is one row, or one row for each passage of
+a long text. A row keeps the numbers of its words in their order, and each word the rows that have it.
+
+The rank of a row is BM25 over the words and pairs of words of the question, times the share of the question's
+words that it has. Words count by their rarity, so that no list of common words is needed in most languages.
 """
 
 from __future__ import annotations
 
-import re
-import sqlite3
-import threading
-import weakref
+from array import array
+from bisect import bisect_left, insort
 from heapq import nlargest
 from itertools import pairwise
-from math import inf, log
-from sys import maxsize
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from math import log
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
-from tomldiary.runtime.fork_safety import renew_after_fork
-from tomldiary.text.words import folded, query_tokens, searchable, shown
+from tomldiary.text.words import Asked, asked_words, indexed_words
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-__all__ = ["LexicalIndex", "WordTable", "matched_words", "query_words", "shown_words"]
+__all__ = ["LONG", "LexicalIndex", "Matches", "Question", "Searchable", "question_of"]
 
-_COMMON = frozenset(
-    [
-        "a", "about", "an", "and", "are", "as", "at", "be", "been", "but", "by", "can", "could",
-        "did", "do", "does", "for", "from", "had", "has", "have", "he", "her", "hers", "him",
-        "his", "how", "i", "if", "in", "is", "it", "its", "me", "my", "of", "on", "or", "our",
-        "she", "should", "so", "some", "that", "the", "their", "them", "there", "they", "this",
-        "to", "us", "was", "we", "were", "what", "when", "where", "which", "who", "whom", "whose",
-        "why", "will", "with", "would", "you", "your",
-    ]
-)  # fmt: skip
-_MOST_WORDS = 64  # words of a query that are searched for; a longer query is a text
-_MOST_PAIRS = 32
-_LEAST_WEIGHT = 1e-6  # of a word in more than half of the entries, as in SQLite's bm25
-_SCORED_FIRST = 48  # rows that BM25 is computed for first
-_LONG = 600  # characters
-_MOST_LONG = 256
-_SCORES = "SELECT rowid, -bm25(entries) FROM entries WHERE entries MATCH ?"
-_POSSESSIVE = re.compile(r"[\u2019']s\b")
+LONG = 600
+"""Characters up to which a text is one row; a longer one has a row for each passage."""
+_PASSAGE = 400  # characters
+_MOST_WORDS = 64  # words of a question that are searched for, the rarest ones
+_SATURATION = 1.2  # BM25's k1
+_LENGTH_SHARE = 0.75  # BM25's b
+_LITTLE = 0.3  # of its weight, for a word that says little
+_PAIR = 0.5  # of the weight of two words, where they stand side by side
+_BEST, _MEAN = 0.7, 0.3  # share of the best passage, and of the mean of all
+_BEFORE, _BEHIND = 0.5, 0.3  # of the score of the neighbours in a conversation
+_SCORED = 40  # rows that look best, which are scored exactly
+_FEW = 50  # times as many
+_DEAD = 256  # rows of removed entries that are kept at most, beside as many as there are others
 
 
 class Searchable(Protocol):
     """An entry as the index sees it: compared by identity."""
+
+    @property
+    def key(self) -> str:
+        """Its key in the collection."""
+        ...
 
     @property
     def order(self) -> tuple[Any, ...]:
@@ -55,242 +53,313 @@ class Searchable(Protocol):
 
     @property
     def searched_text(self) -> str:
-        """The text to search; "" keeps the entry out of the index."""
+        """The text to search."""
+        ...
+
+    @property
+    def searched_names(self) -> str:
+        """Names that find the entry too, such as its category; they do not count as its length."""
+        ...
+
+    @property
+    def turn(self) -> tuple[str, str] | None:
+        """The session it is a turn of, and its place there as text that sorts; None if it is no turn."""
         ...
 
 
 E = TypeVar("E", bound=Searchable)
-S_co = TypeVar("S_co", bound=Searchable, covariant=True)
 
 
-class Collection(Protocol[S_co]):
-    """One version of a group of entries. Immutable."""
+class Question(NamedTuple):
+    """A question, its words weighed by their rarity among the rows that are searched."""
+
+    words: list[tuple[Asked, float]]
+    """Each word once, with its weight."""
+    pairs: list[tuple[Asked, Asked, float]]
+    """Words that stand side by side, with the weight of both together."""
+    total: float
+    """The weight of all words."""
+    stored: float
+    """The weight of the words that are stored anywhere."""
+    length: float
+    """Words of the average row."""
 
     @property
-    def namespace(self) -> Hashable:
-        """Names the group; the same in every version."""
-        ...
+    def says_little(self) -> bool:
+        """Whether all words say little."""
+        return all(word.says_little for word, _ in self.words)
 
-    @property
-    def ordered(self) -> Sequence[S_co]:
-        """The entries."""
-        ...
-
-
-C = TypeVar("C", bound=Collection[Any])
+    def damping(self, length: int) -> float:
+        """Return what damps the count of a word in a row of a length, as in BM25."""
+        return _SATURATION * (1 - _LENGTH_SHARE + _LENGTH_SHARE * length / self.length)
 
 
-class WordTable:
-    """An FTS5 table in memory; its connection is closed with `close()`, or when the table is dropped.
-
-    A forked child must not touch its parent's connection, not even to close it: another thread of the
-    parent may have held SQLite's lock at the fork. `leave()` keeps it open for as long as the child lives.
-    """
-
-    _left: ClassVar[list[sqlite3.Connection]] = []
+class LexicalIndex(Generic[E]):
+    """The words of one collection. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._database = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
-        self.close = weakref.finalize(self, self._database.close)
-        self.execute("CREATE VIRTUAL TABLE entries USING fts5(body, tokenize='porter unicode61')")
+        self._numbers: dict[str, int] = {}
+        self._having: list[array[int]] = []
+        self._rows: list[array[int]] = []
+        self._owners: list[E] = []
+        self._lengths = array("I")
+        self._places: dict[E, range] = {}
+        self._turns: dict[str, list[tuple[str, int]]] = {}
+        self.length = 0
+        """Words of all rows."""
+        self.size = 0
+        """How many rows there are."""
 
-    def execute(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
-        """Run one statement; the connection commits by itself outside BEGIN and COMMIT."""
-        return self._database.execute(statement, values)  # pyright: ignore[reportArgumentType] - sqlite3 checks the values
+    # Changes
 
-    def leave(self) -> None:
-        """Never close the connection: it is the parent's, and this process is its forked child."""
-        if self.close.detach() is not None:
-            self._left.append(self._database)
+    def add(self, entry: E) -> None:
+        """Index an entry."""
+        text = entry.searched_text
+        names = indexed_words(entry.searched_names)
+        first = len(self._rows)
+        for passage in _passages(text) or ([""] if names else []):
+            words = indexed_words(passage)
+            self._add_row(entry, [*words, *names], len(words))
+        self._places[entry] = range(first, len(self._rows))
+        turn = entry.turn
+        if turn is not None:
+            insort(self._turns.setdefault(turn[0], []), (turn[1], first))
 
+    def _add_row(self, entry: E, words: list[str], length: int) -> None:
+        row = array("I")
+        for word in words:
+            number = self._numbers.setdefault(word, len(self._having))
+            if number == len(self._having):
+                self._having.append(array("I"))
+            row.append(number)
+        for number in set(row):
+            self._having[number].append(len(self._rows))
+        self._rows.append(row)
+        self._owners.append(entry)
+        self._lengths.append(length)
+        self.length += length
+        self.size += 1
 
-class LexicalIndex(Generic[C, E]):
-    """A full-text index of one user's entries. Thread-safe."""
+    def remove(self, entry: E) -> None:
+        """Drop an entry."""
+        turn = entry.turn
+        places = self._places.pop(entry)
+        if turn is not None:
+            turns = self._turns[turn[0]]
+            del turns[bisect_left(turns, (turn[1], places.start))]
+        for at in places:
+            for number in set(self._rows[at]):
+                having = self._having[number]
+                del having[bisect_left(having, at)]
+            self.length -= self._lengths[at]
+            self.size -= 1
+        if len(self._rows) > 2 * self.size + _DEAD:
+            self._compact()
 
-    def __init__(self) -> None:
-        self._begin()
-        renew_after_fork(self)
+    def _compact(self) -> None:
+        """Drop the rows of removed entries; a search that is under way keeps the lists it has."""
+        kept = list(self._places)
+        self.__init__()
+        for entry in kept:
+            self.add(entry)
 
-    def renew(self) -> None:
-        """Start with an empty table: an SQLite connection does not survive a fork."""
-        self._table.leave()
-        self._begin()
+    # Searching
 
-    def _begin(self) -> None:
-        self._guard = threading.Lock()
-        self._table = WordTable()
-        self._seen: dict[Hashable, C] = {}
-        self._rows: dict[E, int] = {}
-        self._by_row: dict[int, tuple[Hashable, E]] = {}
-        self._lengths: dict[int, int] = {}
-        self._length = 0
-        self._long: set[int] = set()
-        self._next = 1
+    def count(self, word: Asked) -> int:
+        """Return how many rows have a word in any of its forms."""
+        return sum(len(self._having[number]) for number in self._forms(word))
 
-    def search(self, collections: Sequence[C], query: str) -> Iterator[tuple[float, C, E]] | None:
-        """Yield matching entries, best first, with their score; None if the query has no words.
+    def _forms(self, word: Asked) -> list[int]:
+        return [self._numbers[form] for form in word.forms if form in self._numbers]
 
-        The rank is BM25 over the words and pairs of words of the query, times the share of the query's
-        words that the entry has. The score is that as a number between 0 and 1: two thirds for a text of
-        average length with each word once. Of many matches the most promising are scored first; behind
-        these, the order follows the score by and large. It is stable while no entry changes.
-        """
-        plain = _POSSESSIVE.sub("", query)
-        words = query_words(plain)
-        if not words:
-            return None
-        return self._matches(collections, words, _pairs(plain, words))
+    def matches(self, question: Question) -> Matches[E]:
+        """Return the entries that have words of a question, as they are now."""
+        shares = self._shares(question)
+        found = Matches(self._owners, self._lengths, shares, question)
+        found.scored = self._scored(question, shares, found.estimate)
+        return found
 
-    def _matches(
-        self, collections: Sequence[C], words: list[str], pairs: list[str]
-    ) -> Iterator[tuple[float, C, E]]:
-        wanted = {each.namespace: each for each in collections}
-        match = " OR ".join(f'"{each}"' for each in (*words, *pairs))
-        given: list[E] = []
-        lowest = inf
-        for most in (_SCORED_FIRST, maxsize):
-            with self._guard:
-                for collection in collections:
-                    self._refresh(collection)
-                # Other searches may have rebuilt rows since: the numbers are read again.
-                behind = [self._rows[entry] for entry in given]
-                rows, is_all = self._scored(match, words, wanted, most, behind)
-                found = [(score, *self._by_row[row]) for row, score in rows]
-            for score, namespace, entry in found:
-                # An entry that scores above the first ones follows them all the same.
-                yield min(score, lowest), wanted[namespace], entry
-            if is_all:
-                return
-            given = [entry for _, _, entry in found]
-            lowest = rows[-1][1]
+    def _shares(self, question: Question) -> dict[int, float]:
+        """Return the weight of the words that each row has; rows with none are left out."""
+        having = [
+            (self._having[number], weight)
+            for word, weight in question.words
+            if not word.says_little or question.says_little
+            for number in self._forms(word)
+        ]
+        if not having:
+            return {}
+        having.sort(key=lambda each: len(each[0]), reverse=True)
+        found = dict.fromkeys(*having[0])
+        get = found.get
+        for rows, weight in having[1:]:
+            for row in rows:
+                found[row] = get(row, 0.0) + weight
+        return found
 
     def _scored(
-        self,
-        match: str,
-        words: list[str],
-        wanted: Mapping[Hashable, C],
-        most: int,
-        given: list[int],
-    ) -> tuple[list[tuple[int, float]], bool]:
-        """Return rows by BM25 times the share of words they have, and whether there are no more.
+        self, question: Question, shares: dict[int, float], estimate: Callable[[int], float]
+    ) -> dict[E, float]:
+        """Return the exact scores of the entries that look best."""
+        looked_at = shares.keys()
+        if len(shares) > _FEW * _SCORED:  # of many rows, a short look at the weight alone
+            least = nlargest(_FEW * _SCORED, shares.values())[-1]
+            looked_at = [row for row, weight in shares.items() if weight >= least]
+        best = {self._owners[row] for row in nlargest(_SCORED, looked_at, key=estimate)}
+        beside = {entry: self._beside(entry) for entry in best}
+        for turns in list(beside.values()):
+            for _, row in turns:
+                entry = self._owners[row]
+                if row in shares and entry not in beside:
+                    beside[entry] = self._beside(entry)
+        score = self._row_score(question)
+        scores = {
+            row: score(row) for entry in beside for row in self._places[entry] if row in shares
+        }
+        return {
+            entry: sum(share * scores.get(row, 0.0) for share, row in turns)
+            + self._entry_score(entry, scores)
+            for entry, turns in beside.items()
+        }
 
-        BM25 takes most of the time. At first it is computed only for the most promising rows: those whose
-        words would weigh most if each occurred once. Long texts are always among them, as they may have a
-        word often. The caller holds the lock.
-        """
-        counts, weights, total = self._counted(words)
-        if len(wanted) < len(self._seen):
-            counts = {row: n for row, n in counts.items() if self._by_row[row][0] in wanted}
-        long = self._long & counts.keys()
-        most = maxsize if len(words) == 1 or len(long) > _MOST_LONG else most
-        is_all = len(counts) - len(long) <= most
-        if is_all:
-            rows, which = given, "NOT IN"
-        else:
-            lengths, mean = self._lengths, self._length / len(self._lengths)
+    def _entry_score(self, entry: E, scores: dict[int, float]) -> float:
+        places = self._places[entry]
+        if len(places) == 1:
+            return scores[places.start]
+        passages = [scores.get(row, 0.0) for row in places]
+        return _BEST * max(passages) + _MEAN * sum(passages) / len(passages)
 
-            def promise(row: int) -> float:
-                return counts[row] * weights[row] / (1.3 * mean + 0.9 * lengths[row])
-
-            rows, which = [*long, *nlargest(most, counts.keys() - long, key=promise)], "IN"
-        found: list[tuple[int, float]] = self._table.execute(
-            f"{_SCORES} AND +rowid {which} ({','.join('?' * len(rows))})",
-            (match, *rows),
-        ).fetchall()
-        scored = [
-            (row, _normal_score(score * counts[row] / len(words) / total))
-            for row, score in found
-            if row in counts
+    def _beside(self, entry: E) -> list[tuple[float, int]]:
+        """Return the rows of the short turns before and behind a short turn, with the share they give it."""
+        turn, places = entry.turn, self._places[entry]
+        if turn is None or len(places) > 1:
+            return []
+        turns = self._turns[turn[0]]
+        at = bisect_left(turns, (turn[1], places.start))
+        rows = [
+            (share, turns[other][1])
+            for share, other in ((_BEFORE, at - 1), (_BEHIND, at + 1))
+            if 0 <= other < len(turns)
         ]
-        scored.sort(key=lambda each: (-each[1], self._by_row[each[0]][1].order))
-        return scored, is_all
+        return [each for each in rows if len(self._places[self._owners[each[1]]]) == 1]
 
-    def _counted(self, words: list[str]) -> tuple[dict[int, int], dict[int, float], float]:
-        """Return how many of the words each row has, their weight, and the weight of all that occur."""
-        total = 0.0
-        counts: dict[int, int] = {}
-        weights: dict[int, float] = {}
-        for word in words:
-            hits: list[tuple[int]] = self._table.execute(
-                "SELECT rowid FROM entries WHERE entries MATCH ?", (f'"{word}"',)
-            ).fetchall()
-            weight = _word_weight(len(hits), len(self._by_row))
-            total += weight if hits else 0.0
-            for (row,) in hits:
-                if row in counts:
-                    counts[row] += 1
-                    weights[row] += weight
-                else:
-                    counts[row] = 1
-                    weights[row] = weight
-        return counts, weights, total
+    def _row_score(self, question: Question) -> Callable[[int], float]:
+        """Return what scores a row exactly."""
+        weights = [weight for _, weight in question.words]
+        wanted = {
+            number: at
+            for at, (word, _) in enumerate(question.words)
+            for number in self._forms(word)
+        }
+        pairs = [
+            (weight, array("I", (one, two)).tobytes())
+            for word, other, weight in question.pairs
+            for one in self._forms(word)
+            for two in self._forms(other)
+        ]
 
-    def _refresh(self, collection: C) -> None:
-        before = self._seen.get(collection.namespace)
-        if before is collection:
-            return
-        old: set[E] = set(before.ordered) if before is not None else set()
-        self._table.execute("BEGIN")
-        for entry in old.difference(collection.ordered):
-            row = self._rows.pop(entry, None)
-            if row is not None:
-                del self._by_row[row]
-                self._length -= self._lengths.pop(row)
-                self._long.discard(row)
-                self._table.execute("DELETE FROM entries WHERE rowid = ?", (row,))
-        for entry in collection.ordered:
-            if entry in old:
-                continue
-            text = searchable(entry.searched_text)
-            if text:
-                row, self._next = self._next, self._next + 1
-                self._rows[entry] = row
-                self._by_row[row] = (collection.namespace, entry)
-                self._lengths[row] = len(text)
-                self._length += len(text)
-                if len(text) > _LONG:
-                    self._long.add(row)
-                self._table.execute("INSERT INTO entries(rowid, body) VALUES (?, ?)", (row, text))
-        self._table.execute("COMMIT")
-        self._seen[collection.namespace] = collection
+        def score(at: int) -> float:
+            row = self._rows[at]
+            damping = question.damping(self._lengths[at])
+            times: dict[int, int] = {}
+            for number in row:
+                if number in wanted:
+                    word = wanted[number]
+                    times[word] = times.get(word, 0) + 1
+            relevance = share = 0.0
+            for word, count in times.items():
+                weight = weights[word]
+                share += weight
+                relevance += weight * count * (_SATURATION + 1) / (count + damping)
+            if pairs and len(times) > 1:
+                data = row.tobytes()
+                together = sum(weight for weight, pair in pairs if pair in data)
+                relevance += together * (_SATURATION + 1) / (1 + damping)
+            return relevance / question.stored * share / question.total
+
+        return score
 
 
-def shown_words(query: str) -> list[str]:
-    """Return the words of a query worth searching for, as a person writes them."""
-    return list(map(shown, query_words(query)))
+class Matches(Generic[E]):
+    """The entries of one collection that have words of a question; entries that change later change nothing here."""
+
+    def __init__(
+        self, owners: list[E], lengths: array[int], shares: dict[int, float], question: Question
+    ) -> None:
+        self._owners = owners
+        self._lengths = lengths
+        self._shares = shares
+        self._question = question
+        self.scored: dict[E, float] = {}
+        """The exact scores of the entries that look best."""
+
+    def __bool__(self) -> bool:
+        return bool(self._shares)
+
+    @property
+    def coverage(self) -> float:
+        """The greatest share of the question's words that one row has, from 0 to 1."""
+        return max(self._shares.values(), default=0.0) / self._question.total
+
+    def estimate(self, row: int) -> float:
+        """Return the score of a row if it had each of its words once."""
+        share, question = self._shares[row], self._question
+        once = (_SATURATION + 1) / (1 + question.damping(self._lengths[row]))
+        return share * once / question.stored * share / question.total
+
+    def estimated(self) -> dict[E, float]:
+        """Return the other entries with their estimated scores."""
+        found: dict[E, float] = {}
+        owners, scored = self._owners, self.scored
+        for row in self._shares:
+            entry = owners[row]
+            if entry not in scored:
+                found[entry] = max(found.get(entry, 0.0), self.estimate(row))
+        return found
 
 
-def matched_words(words: Sequence[str], text: str) -> list[str]:
-    """Return those of `shown_words` that occur in a text, stemmed forms not counted."""
-    lower = folded(text).lower()
-    return [word for word in words if word in lower]
-
-
-def query_words(query: str) -> list[str]:
-    """Return the words of a query worth searching for, as tokens of the index; all if none is left."""
-    words = list(dict.fromkeys(query_tokens(query)))
-    return ([word for word in words if word not in _COMMON] or words)[:_MOST_WORDS]
-
-
-def _pairs(query: str, words: list[str]) -> list[str]:
-    """Return neighbouring words of a query that are both searched for."""
-    known = set(words)
-    found = query_tokens(query)
-    return [f"{one} {other}" for one, other in pairwise(found) if one in known and other in known][
-        :_MOST_PAIRS
+def question_of(query: str, indexes: Sequence[LexicalIndex[Any]]) -> Question | None:
+    """Return a question for a search of some indexes; None if it has no words."""
+    asked = asked_words(query)
+    words = list(dict.fromkeys(asked))
+    if not words:
+        return None
+    size = sum(index.size for index in indexes)
+    length = sum(index.length for index in indexes)
+    having = {word: sum(index.count(word) for index in indexes) for word in words}
+    if len(words) > _MOST_WORDS:  # the rarest of those that are stored
+        words.sort(key=lambda word: having[word] or size + 1)
+        having = {word: having[word] for word in words[:_MOST_WORDS]}
+    weights = {word: _weight(word, max(number, 1), size) for word, number in having.items()}
+    stored = sum(weights[word] for word in having if having[word])
+    pairs = [
+        (one, other, _PAIR * (weights[one] + weights[other]))
+        for one, other in dict.fromkeys(pairwise(asked))
+        if one in weights and other in weights
     ]
+    total = sum(weights.values())
+    return Question(list(weights.items()), pairs, total, stored, length / max(size, 1))
 
 
-def _word_weight(having: int, entries: int) -> float:
-    """Return the BM25 weight of a word that `having` of the entries have, as SQLite computes it."""
-    return max(log((entries - having + 0.5) / (having + 0.5)), _LEAST_WEIGHT)
+def _weight(word: Asked, having: int, size: int) -> float:
+    """Return the weight of a word in BM25, as Lucene computes it: the fewer rows have it, the more."""
+    weight = log(1 + (size - having + 0.5) / (having + 0.5))
+    return weight * _LITTLE if word.says_little else weight
 
 
-def _normal_score(relevance: float) -> float:
-    """Return a relevance as a score between 0 and 1.
-
-    Args:
-        relevance: BM25 divided by the weights of all words of the query that occur anywhere: about 1 for
-            an entry of average length that has each of them once, which gives two thirds.
-    """
-    return relevance / (relevance + 0.5)
+def _passages(text: str) -> list[str]:
+    """Return the passages of a long text, cut between words; a short text as it is."""
+    if not text:
+        return []
+    if len(text) <= LONG:
+        return [text]
+    found: list[str] = []
+    at = 0
+    while at < len(text):
+        end = at + _PASSAGE
+        if end < len(text):
+            space = max(text.rfind(" ", at + 1, end), text.rfind("\n", at + 1, end))
+            end = space if space > at else end
+        found.append(text[at:end])
+        at = end
+    return found

@@ -23,8 +23,9 @@ from functools import lru_cache
 from math import isnan
 from typing import Any, cast
 
+from tomldiary.entries.fields import session_turn
 from tomldiary.errors import InvalidValue
-from tomldiary.text.json_paths import searched_text
+from tomldiary.text.json_paths import searched_names, searched_text
 from tomldiary.toml.parse import MAX_DEPTH
 from tomldiary.toml.values import NULL_FIELD, decode_nulls, encode_nulls, render_value
 
@@ -152,8 +153,18 @@ class Entry:
 
     @property
     def searched_text(self) -> str:
-        """The text to search: texts and field names, the fields it was put with, or nothing."""
+        """The text to search: all texts, those of the fields it was put with, or nothing."""
         return searched_text(self.value, self.index)
+
+    @property
+    def searched_names(self) -> str:
+        """The names of its fields, unless it was put with some of them."""
+        return searched_names(self.value, self.index)
+
+    @property
+    def turn(self) -> tuple[str, str] | None:
+        """The session it was first put in, and when: items of one session follow each other as turns do."""
+        return session_turn(f"{self.table.get('_created', '')} {self.key}", self.table)
 
 
 def table_of(

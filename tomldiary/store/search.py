@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.engine.transaction import open_here
 from tomldiary.errors import Forgotten
-from tomldiary.retrieval.lexical_index import LexicalIndex
+from tomldiary.retrieval.search import UserIndex
 from tomldiary.retrieval.vector_index import Embedding, VectorIndex
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.runtime.lru import Recent
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Finder", "as_item"]
 
 Found = tuple["float | None", "Snapshot", "Entry"]
-Index = LexicalIndex["Snapshot", "Entry"]
+Index = UserIndex["Snapshot", "Entry"]
 _CACHED_USERS = 256
 
 

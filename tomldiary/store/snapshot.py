@@ -134,6 +134,11 @@ class Snapshot:
         return self._entries
 
     @property
+    def searched(self) -> Mapping[str, Part | Snapshot]:
+        """What holds its items, by name: its documents, or itself if it has none."""
+        return {part.kind: part for part in self.parts} if self.parts else {"": self}
+
+    @property
     def ordered(self) -> list[Entry]:
         """Its items, the newest first, then by key."""
         if self._ordered is None:

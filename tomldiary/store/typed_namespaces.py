@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.engine.transaction import open_here
 from tomldiary.entries.collections import Collection, TypedEntries, collections
-from tomldiary.entries.kinds import typed_kinds
+from tomldiary.entries.kinds import KINDS, typed_kinds
 from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary.identifiers.namespaces import SHARED, Namespace
 from tomldiary.storage.protocol import ListsFolders
@@ -36,6 +36,29 @@ def is_typed(namespace: Sequence[str]) -> bool:
 def may_expire(namespace: object) -> bool:
     """Tell whether what is put to a namespace may have a time to live: entries of the diary have none."""
     return not (isinstance(namespace, tuple | list) and is_typed(cast("Sequence[str]", namespace)))
+
+
+class _TypedEntry(Entry):
+    """An entry of the diary as an item: searched as `recall` searches it."""
+
+    __slots__ = ("_kind", "_name")
+
+    def __init__(self, collection: Collection, key: str, table: Mapping[str, Any]) -> None:
+        super().__init__(key, table)
+        self._kind = KINDS[collection[0]]
+        self._name = "/".join((*collection[1:], key))
+
+    @property
+    def searched_text(self) -> str:
+        return self._kind.body(self.table)
+
+    @property
+    def searched_names(self) -> str:
+        return self._kind.names(self._name, self.table)
+
+    @property
+    def turn(self) -> tuple[str, str] | None:
+        return self._kind.turn(self._name, self.table)
 
 
 class TypedNamespaces:
@@ -122,7 +145,9 @@ class TypedNamespaces:
         for key, table in stored.entries(collection):
             entry = known.get(key)
             entries[key] = (
-                entry if entry is not None and entry.table is table else Entry(key, table)
+                entry
+                if entry is not None and entry.table is table
+                else _TypedEntry(collection, key, table)
             )
         if before is not None and len(known) == len(entries):
             same = zip(known.values(), entries.values(), strict=True)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, cast
 
-__all__ = ["all_names", "all_texts", "searched_text", "texts_at"]
+__all__ = ["all_names", "all_texts", "searched_names", "searched_text", "texts_at"]
 
 _INNER_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _TOKEN = re.compile(r"\[[^\[\]]*\]|\{[^{}]*\}|[^.\[{]+|\[.*|\{.*")
@@ -24,15 +24,22 @@ def searched_text(value: Mapping[str, Any], index: Any) -> str:
 
     Args:
         value: Fields of any depth.
-        index: The paths of the texts to search, False for none; anything else means all texts and names.
+        index: The paths of the texts to search, False for none; anything else means all texts.
     """
     if index is False:
         return ""
     if isinstance(index, list):
         paths = map(str, cast("list[Any]", index))
         return " ".join(text for path in paths for text in texts_at(value, path))
+    return " ".join(all_texts(value))
+
+
+def searched_names(value: Mapping[str, Any], index: Any) -> str:
+    """Return the names of fields that find a value too, each once; none if `index` chooses what is searched."""
+    if index is False or isinstance(index, list):
+        return ""
     names = (_INNER_CAPITAL.sub(" ", name) for name in all_names(value))
-    return " ".join((*all_texts(value), *dict.fromkeys(names)))
+    return " ".join(dict.fromkeys(names))
 
 
 def texts_at(value: Any, path: str) -> list[str]:

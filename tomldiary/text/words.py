@@ -1,20 +1,28 @@
-"""How texts and questions are split into words for search, also in scripts that write without spaces.
+"""How texts and questions are split into the words that search compares, in every language.
 
-SQLite splits at spaces and signs, so a Chinese or Thai sentence would be one word, and the marks of Indic scripts
-would split one. Runs of such scripts are indexed as ASCII tokens that name their characters: pairs of
-characters for Chinese, Japanese and Korean, groups of three for Thai and its neighbours, whole words for
-Indic scripts. Arabic words are indexed without the article, prepositions and endings that are written
-onto them (the rules of Larkey's light10 stemmer). All else is left to SQLite.
+One tokenizer serves the index and the question. Letters are folded: case, accents and letters that are written in
+several ways. English words become Porter's stem, words of other languages their first five letters, Arabic
+words lose what is written onto them. Scripts without spaces are cut into pairs of characters (Chinese, Japanese,
+Korean) or groups of three (Thai and its neighbours). Numbers stay whole, and amounts and signs are words of
+their own beside them: "15%" is "15" and "15%".
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from typing import TYPE_CHECKING, NamedTuple
 
+from tomldiary.text.stemming import function_words, is_english, light10, porter
 from tomldiary.text.visible import visible
 
-__all__ = ["folded", "query_tokens", "searchable", "shown"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["VERSION", "Asked", "asked_words", "folded", "indexed_words"]
+
+VERSION = 1
+"""Changes whenever the same text has other words: an index of another version is made anew."""
 
 _PAIRED = (
     "\u3005-\u3007\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3105-\u312f\u31a0-\u31bf\u31f0-\u31ff"
@@ -23,14 +31,26 @@ _PAIRED = (
 _TRIPLED = "\u0e01-\u0e3a\u0e40-\u0e4e\u0e81-\u0ece\u0edc-\u0edf\u0f40-\u0fbc\u1000-\u103f\u1050-\u108f\u1780-\u17d3\uaa60-\uaa7f"
 _MARKED = "\u0900-\u0963\u0971-\u0dff"
 _ARABIC = "\u0620-\u063f\u0641-\u064a\u0671-\u06d3\u06d5\u06ee\u06ef\u06fa-\u06fc\u0750-\u077f\u08a0-\u08c9"
-_RUN = re.compile(
+_WORD = re.compile(
     f"(?P<paired>[{_PAIRED}]+)|(?P<tripled>[{_TRIPLED}]+)|(?P<marked>[{_MARKED}]+)|(?P<arabic>[{_ARABIC}]+)"
+    f"|(?P<latin>[a-z]+(?![^\\W_{_PAIRED}{_TRIPLED}{_MARKED}{_ARABIC}]))|(?P<other>[^\\W_{_PAIRED}{_TRIPLED}{_MARKED}{_ARABIC}]+)"
 )
-_WORD_OR_RUN = re.compile(rf"{_RUN.pattern}|[^\W{_PAIRED}{_TRIPLED}{_MARKED}{_ARABIC}]+")
+_LATIN_WORD = re.compile(r"[a-z]+(?![^\W_])|[^\W_]+")
+_ELIDED = re.compile(r"(?<=\w)['\u2019](?:s|t|d|m)\b|\b(?:[cdjlmnst]|qu)['\u2019](?=\w)")
+_SIGNED = re.compile(
+    r"[$\u20ac\u00a3\u00a5\u20b9]\s?\d[\d.,]*|\d[\d.,]*\s?[%\u20ac$\u00a3\u00a5\u20b9\u00b0]"
+    r"|(?<![\w.])[-+<>=\u2264\u2265]{1,2}\s?\d[\d.,]*|\d+(?:[.:,/-]\d+)+|\b[a-z](?:\+\+|#)"
+)
+_MAY_BE_SIGNED = re.compile(r"\d|[a-z](?:\+\+|#)")
+_MARKS = re.compile(f"[{_MARKED}]")
+_SIZES: dict[str | None, int] = {"paired": 2, "tripled": 3}
 _KANA_ONLY = re.compile("[\u3041-\u3096\u309d-\u309f\u30fc]+")  # endings and particles
 _HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _LONE_HAN = re.compile(f"(?<![{_HAN}])[{_HAN}](?![{_HAN}])")
-_TOKEN = re.compile(r"(?:u\d+)+")
+_ACCENT = re.compile("[\u0300-\u036f]")
+_CUT = 5  # letters of a word of another language that are compared
+_CUT_MARK = "~"
+"""Ends a word that was cut, so that "carol" is never "caroline"."""
 
 # Letters that are written in several ways, and marks that are often left out.
 _FOLDED = {
@@ -39,85 +59,119 @@ _FOLDED = {
     ord("\u06a9"): "\u0643",
     ord("\u0629"): "\u0647",
     **dict.fromkeys([0x640, *range(0x64B, 0x660), 0x670, 0x200C, 0x200D]),
+    ord("\u0131"): "i",
+    ord("\u0142"): "l",
+    ord("\u00f8"): "o",
+    ord("\u00e6"): "ae",
+    ord("\u0153"): "oe",
 }
-_PREFIXES = ("وال", "بال", "كال", "فال", "لل", "ال")
-_SUFFIXES = ("ها", "ان", "ات", "ون", "ين", "يه", "ه", "ي")
-_SHORTEST_STEM = 2
 
 
-def searchable(text: str) -> str:
-    """Return text as it is indexed: with tokens in place of what SQLite cannot split."""
-    if text.isascii():
-        return text
-    return _RUN.sub(lambda run: f" {' '.join(_indexed(run))} ", folded(text))
+class Asked(NamedTuple):
+    """One word of a question."""
 
-
-def query_tokens(query: str) -> list[str]:
-    """Return the words of a question in their order, as they stand in the index."""
-    if query.isascii():
-        return re.findall(r"\w+", query.lower())
-    # Not casefold: SQLite, which splits the texts, keeps ß as it is.
-    found: list[str] = []
-    for word in _WORD_OR_RUN.finditer(folded(query.lower())):
-        found += _asked(word)
-    return found
-
-
-def shown(token: str) -> str:
-    """Return a token of `query_tokens` as a person writes it."""
-    if _TOKEN.fullmatch(token) is None:
-        return token
-    return "".join(chr(int(code)) for code in token.split("u")[1:])
+    shown: str
+    """The word as a person reads it, folded."""
+    forms: tuple[str, ...]
+    """What it may be in the index."""
+    says_little: bool = False
+    """Whether it is a function word of the question's language."""
 
 
 def folded(text: str) -> str:
-    """Return text without hidden characters, in which letters that are written in several ways have one form."""
+    """Return text in lower case without accents and hidden characters, each letter in one form."""
     if text.isascii():
-        return text
-    return unicodedata.normalize("NFKC", visible(text)).translate(_FOLDED)
+        return text.lower()
+    text = unicodedata.normalize("NFKC", visible(text)).casefold().translate(_FOLDED)
+    return unicodedata.normalize("NFC", _ACCENT.sub("", unicodedata.normalize("NFD", text)))
 
 
-def _indexed(run: re.Match[str]) -> list[str]:
-    text = run.group()
-    if run.lastgroup == "arabic":
-        return [_stem(text)]
-    if run.lastgroup == "marked":
-        return [_token(text)]
-    size = 2 if run.lastgroup == "paired" else 3
-    return [*_grams(text, size), *_grams(text, size - 1)]
+def indexed_words(text: str) -> list[str]:
+    """Return the words of a text as an index holds them, in their order; amounts and signs come last."""
+    lower = folded(text)
+    plain = _without_elisions(lower)
+    if lower.isascii():
+        words = _LATIN_WORD.findall(plain)
+        if is_english(words, is_default=text.isascii()):
+            words = list(map(porter, words))
+        else:
+            words = list(map(_cut, words))
+    else:
+        words = _words_of_any_script(plain)
+    return words + _signed(lower) if _MAY_BE_SIGNED.search(lower) else words
 
 
-def _asked(word: re.Match[str]) -> list[str]:
-    text = word.group()
-    if word.lastgroup in (None, "arabic", "marked"):
-        return [text] if word.lastgroup is None else _indexed(word)
-    size = 2 if word.lastgroup == "paired" else 3
+def asked_words(query: str) -> list[Asked]:
+    """Return the words of a question in their order, each with its forms."""
+    text = folded(query)
+    found: list[Asked] = []
+    runs = list(_WORD.finditer(_without_elisions(text)))
+    little = function_words(run.group() for run in runs if run.lastgroup == "latin")
+    for run in runs:
+        found += _asked(run, little)
+    found += [Asked(each, (each,)) for each in _signed(text)]
+    return found
+
+
+def _words_of_any_script(text: str) -> list[str]:
+    runs = [(run.lastgroup, run.group()) for run in _WORD.finditer(text)]
+    latin = [word for kind, word in runs if kind == "latin"]
+    stem = porter if is_english(latin, is_default=False) else _cut
+    words: list[str] = []
+    for kind, word in runs:
+        if kind == "latin":
+            words.append(stem(word))
+        elif kind == "arabic":
+            words.append(_cut(light10(word)))
+        elif kind in _SIZES:
+            size = _SIZES[kind]
+            words += [*_grams(word, size), *_grams(word, size - 1)]
+        else:
+            words.append(_cut(word))
+    return words
+
+
+def _asked(run: re.Match[str], little: frozenset[str]) -> Iterator[Asked]:
+    word, kind = run.group(), run.lastgroup
+    if kind == "latin":
+        yield Asked(word, (porter(word), _cut(word)), word in little)
+    elif kind == "arabic":
+        yield Asked(word, (_cut(light10(word)),))
+    elif kind in _SIZES:
+        for gram in _asked_grams(word, _SIZES[kind]):
+            yield Asked(gram, (gram,))
+    else:
+        yield Asked(word, (_cut(word),))
+
+
+def _asked_grams(text: str, size: int) -> list[str]:
     if len(text) < size:
         return _grams(text, size - 1)
     grams = _grams(text, size)
-    if word.lastgroup == "tripled":
+    if size > 2:  # noqa: PLR2004 - pairs
         return grams
-    telling = [_token(one) for one in _LONE_HAN.findall(text)]
-    telling += [gram for gram in grams if _KANA_ONLY.fullmatch(shown(gram)) is None]
+    telling = _LONE_HAN.findall(text)
+    telling += [gram for gram in grams if _KANA_ONLY.fullmatch(gram) is None]
     return telling or grams
 
 
 def _grams(text: str, size: int) -> list[str]:
-    return [_token(text[at : at + size]) for at in range(len(text) - size + 1)]
+    return [text[at : at + size] for at in range(len(text) - size + 1)]
 
 
-def _token(text: str) -> str:
-    # Decimal digits end it: SQLite's stemmer leaves such a word as it is.
-    return "".join(f"u{ord(char)}" for char in text)
+def _cut(word: str) -> str:
+    return word[:_CUT] + _CUT_MARK if word.isalpha() or _MARKS.search(word) else word
 
 
-def _stem(word: str) -> str:
-    if word.startswith("و") and len(word) > _SHORTEST_STEM + 1:
-        word = word.removeprefix("و")
-    prefix = next((each for each in _PREFIXES if word.startswith(each)), "")
-    if len(word) - len(prefix) >= _SHORTEST_STEM:
-        word = word.removeprefix(prefix)
-    for suffix in _SUFFIXES:
-        if len(word) - len(suffix) >= _SHORTEST_STEM:
-            word = word.removesuffix(suffix)
-    return word
+def _without_elisions(text: str) -> str:
+    return _ELIDED.sub(" ", text) if "'" in text or "\u2019" in text else text
+
+
+def _signed(text: str) -> list[str]:
+    """Return amounts with their signs, times and the like; "500 €" as "€500"."""
+    found: list[str] = []
+    for each in _SIGNED.findall(text):
+        amount = each.replace(" ", "").rstrip(".,")
+        is_behind = not (amount[-1].isdecimal() or amount[0].isalpha())
+        found.append(amount[-1] + amount[:-1] if is_behind else amount)
+    return found

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tomldiary.entries.facts import in_utc, moment
 from tomldiary.entries.kinds import BLOCKS, PREFERENCES, recalled_kinds, shown_kinds
-from tomldiary.retrieval.lexical_index import LexicalIndex, matched_words, shown_words
 from tomldiary.retrieval.ranking import MemoryLines, ShownFact, are_ranked, by_share, ranked
 from tomldiary.retrieval.render import render_memory
+from tomldiary.retrieval.search import UserIndex, matched_words
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.runtime.lru import Recent
@@ -53,7 +53,17 @@ class Source:
     @property
     def searched_text(self) -> str:
         """The text to search."""
-        return self.kind.body(self.key, self.entry)
+        return self.kind.body(self.entry)
+
+    @property
+    def searched_names(self) -> str:
+        """Names that find it too."""
+        return self.kind.names(self.key, self.entry)
+
+    @property
+    def turn(self) -> tuple[str, str] | None:
+        """The session it is a turn of, and its place there."""
+        return self.kind.turn(self.key, self.entry)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -68,7 +78,7 @@ class Hit(Viewed):
     score: float
     """How well it matches, from 0 to 1: two thirds for an entry of average length with every word of the query."""
     reasons: list[str] = field(default_factory=list[str])
-    """The words of the query that occur in the entry, stemmed forms not counted."""
+    """The words of the query that the entry has in any form; function words do not count."""
     created: str = ""
     updated: str = ""
     source: str = ""
@@ -110,16 +120,25 @@ class _Entries:
             self.sources[key] = source
 
     @property
-    def ordered(self) -> list[Source]:
-        """The entries, in the order of the documents."""
-        return list(self.sources.values())
+    def entries(self) -> dict[str, Source]:
+        """The entries by key."""
+        return self.sources
+
+    @property
+    def searched(self) -> dict[str, _Entries]:
+        """Itself, as one part."""
+        return {"": self}
+
+    def get(self, key: str) -> Source | None:
+        """Return an entry."""
+        return self.sources.get(key)
 
 
 class _UserIndex:
     """The index of one user. Thread-safe: a race costs time only."""
 
     def __init__(self) -> None:
-        self._index: LexicalIndex[_Entries, Source] = LexicalIndex()
+        self._index: UserIndex[_Entries, Source] = UserIndex()
         self._entries: dict[str, _Entries] = {}
 
     def search(
@@ -217,8 +236,7 @@ class UserRecall:
 
         found = self._context.indexes.search(self._context.user_id, query, documents, diary)
         counted = (each for each in found if counts(each[1]))
-        words = shown_words(query)
-        return Hits(_hit(source, score, words) for score, source in islice(counted, max(0, limit)))
+        return Hits(_hit(source, score, query) for score, source in islice(counted, max(0, limit)))
 
     def render(
         self,
@@ -347,14 +365,14 @@ def _is_within(entry: Mapping[str, Any], time_range: TimeRange | None) -> bool:
     )
 
 
-def _hit(source: Source, score: float, words: Sequence[str]) -> Hit:
+def _hit(source: Source, score: float, query: str) -> Hit:
     entry = source.entry
     return Hit(
         source.kind.name,
         source.key,
         source.kind.text(entry),
         score,
-        matched_words(words, source.searched_text),
+        matched_words(query, source.searched_text, source.searched_names),
         created=str(entry.get("_created", "")),
         updated=str(entry.get("_updated", "")),
         source=str(entry.get("_source", "")),

@@ -51,8 +51,8 @@ class FactKind(EntryKind):
         for name, key, entry in stored_facts(tables):
             yield f"{name}/{key}", entry
 
-    def body(self, name: str, entry: Mapping[str, Any]) -> str:
-        return f"{name.partition('/')[0]} {data_text(entry)}"
+    def names(self, name: str, entry: Mapping[str, Any]) -> str:
+        return name.partition("/")[0]
 
     def line(self, name: str, entry: Mapping[str, Any], group: Group) -> EntryLine | None:
         key = name.partition("/")[2]

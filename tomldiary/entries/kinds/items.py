@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from tomldiary.entries.facts import moment
-from tomldiary.entries.fields import columns_of, data_text, entry_data, with_value
+from tomldiary.entries.fields import columns_of, data_text, entry_data, session_turn, with_value
 from tomldiary.entries.kind import EntryKind, EntryLine, Group, Rules
 from tomldiary.entries.kinds.parts import part_of
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import UnknownEntry
-from tomldiary.text.json_paths import searched_text
+from tomldiary.text.json_paths import searched_names, searched_text
 from tomldiary.toml.values import decode_nulls
 
 if TYPE_CHECKING:
@@ -79,8 +79,15 @@ class ItemKind(EntryKind):
         only = next(iter(value.values())) if len(value) == 1 else None
         return only if isinstance(only, str) else data_text(value)
 
-    def body(self, name: str, entry: Mapping[str, Any]) -> str:
+    def body(self, entry: Mapping[str, Any]) -> str:
         return searched_text(item_value(entry), entry.get("_index"))
+
+    def names(self, name: str, entry: Mapping[str, Any]) -> str:
+        return searched_names(item_value(entry), entry.get("_index"))
+
+    def turn(self, name: str, entry: Mapping[str, Any]) -> tuple[str, str] | None:
+        key = unquote(name.rpartition("/")[2])
+        return session_turn(f"{entry.get('_created', '')} {key}", entry)
 
     def line(self, name: str, entry: Mapping[str, Any], group: Group) -> EntryLine | None:
         if entry.get("_index") is False:

@@ -1,0 +1,158 @@
+"""Forms of words that search compares: Porter's stem of English words, the first letters of others.
+
+`porter` is the algorithm of M. F. Porter, "An algorithm for suffix stripping", Program 14(3), 1980, with the
+two departures of its author's own program. `light10` follows L. Larkey's light stemmer for Arabic. In other
+languages the first five letters of a word serve almost as well as a stemmer of each language.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from tomldiary.runtime.forgettable_cache import let_go_on_forget
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = ["function_words", "is_english", "light10", "porter"]
+
+# Function words without accents, as they are compared.
+_ENGLISH = frozenset(
+    """a about after all also am an and any are as at be because been before being but by can could did do does
+    doing for from get go had has have having he her here hers him his how i if in into is it its just let like
+    many me more most much my no not now of on or our out over she should so some than that the their them
+    then there these they this those to too up us use very was we were what when where which while who whom whose
+    why will with would you your""".split()  # noqa: SIM905 - one word a line would be a page
+)
+_OTHERS = frozenset(  # of German, Spanish, French, Italian, Portuguese, Turkish, Romanian, Dutch, Swedish and Polish
+    """aber als auch auf aus bei bin bist das dass dem den der des dich dir du ein eine einem einen einer
+    er es fur gern habe haben hat ich ihr immer ist kann kein keine mein meine meinen meiner mich mir
+    mit nach nicht oder sehr seine sich sie sind und uns von vor war warum welche welchen welcher wenn
+    wer wie wir wird wo zu zum zur al como con cuando de del desde donde el ella ellos en era esta este
+    fue ha hace hay la las lo los mas mi mis muy nos para pero por porque que quien se ser sin sobre son
+    su sus tambien tiene una uno unos y ya yo au aux avec ce ces cette dans elle est et il ils je leur
+    lui ma mais mes moi ne nous ou par pas pour quand qui sa ses sont sur ta te tres un une vous a ete
+    ai che chi ci come cosa da dal dalla degli dei della delle di dove e gli ho i io le li mia mie mio
+    nel nella non per perche piu quale quando quanto sono sua suo sulla tra ao aos com do dos ela ele em
+    eu foi isso ja meu minha minhas meus muito na nas nem no nao o onde os pela pelo qual quem seu sao
+    tem um uma voce bana ben benim bir biz bu cok daha diye gibi hangi her icin ile kadar kim nasil
+    nerede sen ve var yok acest aici asta ca care cu din fi in mai mea nu pe pentru sau sunt si aan dan
+    dat deze een haar heb heeft het hij hoe ik is kan maar met mij mijn naar niet nog om ook op uit van
+    voor waar wat wel werd worden zijn zo att av det ett fran for han har hon inte jag med min mitt nar
+    och pa som till vi co czy gdzie jak jest kiedy nie od po to w z za ze""".split()  # noqa: SIM905 - one word a line would be five pages
+)
+_CACHED = 1 << 16
+_LONGEST_ENDING = 7
+_SHORTEST = 3  # letters of a word that is stemmed
+_STEP_2 = {
+    "ational": "ate", "tional": "tion", "enci": "ence", "anci": "ance", "izer": "ize", "bli": "ble",
+    "alli": "al", "entli": "ent", "eli": "e", "ousli": "ous", "ization": "ize", "ation": "ate",
+    "ator": "ate", "alism": "al", "iveness": "ive", "fulness": "ful", "ousness": "ous", "aliti": "al",
+    "iviti": "ive", "biliti": "ble", "logi": "log",
+}  # fmt: skip
+_STEP_3 = {
+    "icate": "ic", "ative": "", "alize": "al", "iciti": "ic", "ical": "ic", "ful": "", "ness": "",
+}  # fmt: skip
+_STEP_4 = dict.fromkeys(
+    ["al", "ance", "ence", "er", "ic", "able", "ible", "ant", "ement", "ment", "ent", "sion", "tion", "ou",
+     "ism", "ate", "iti", "ous", "ive", "ize"], "",
+)  # fmt: skip
+_KEPT = {"sion": "s", "tion": "t"}  # of a suffix of step 4 that is taken off
+
+_ARABIC_PREFIXES = ("وال", "بال", "كال", "فال", "لل", "ال")
+_ARABIC_SUFFIXES = ("ها", "ان", "ات", "ون", "ين", "يه", "ه", "ي")
+_SHORTEST_ARABIC = 2
+
+
+def is_english(words: Iterable[str], *, is_default: bool = True) -> bool:
+    """Tell whether the lower-case words of a text in Latin script are English; `is_default` if none of them tells."""
+    each = set(words)
+    english, others = len(each & _ENGLISH), len(each & _OTHERS)
+    return is_default if english == others else english > others
+
+
+def function_words(words: Iterable[str]) -> frozenset[str]:
+    """Return the words that say little in the language of the words of a question."""
+    return _ENGLISH if is_english(words) else _OTHERS
+
+
+@let_go_on_forget
+@lru_cache(_CACHED)
+def porter(word: str) -> str:
+    """Return the stem of an English word in lower case; anything else comes back as it is."""
+    if len(word) < _SHORTEST or not (word.isascii() and word.isalpha()):
+        return word
+    word = _without_plural(word)
+    word = _without_tense(word)
+    if word.endswith("y") and "v" in _form(word[:-1]):
+        word = word[:-1] + "i"
+    word = _replaced(word, _STEP_2, 0)
+    word = _replaced(word, _STEP_3, 0)
+    word = _replaced(word, _STEP_4, 1)
+    if word.endswith("e"):
+        measure = _measure(word[:-1])
+        if measure > 1 or (measure == 1 and not _ends_cvc(word[:-1])):
+            word = word[:-1]
+    if word.endswith("ll") and _measure(word) > 1:
+        word = word[:-1]
+    return word
+
+
+def light10(word: str) -> str:
+    """Return an Arabic word without the article, prepositions and endings that are written onto it."""
+    if word.startswith("و") and len(word) > _SHORTEST_ARABIC + 1:
+        word = word.removeprefix("و")
+    prefix = next((each for each in _ARABIC_PREFIXES if word.startswith(each)), "")
+    if len(word) - len(prefix) >= _SHORTEST_ARABIC:
+        word = word.removeprefix(prefix)
+    for suffix in _ARABIC_SUFFIXES:
+        if len(word) - len(suffix) >= _SHORTEST_ARABIC:
+            word = word.removesuffix(suffix)
+    return word
+
+
+def _without_plural(word: str) -> str:
+    if word.endswith(("sses", "ies")):
+        return word[:-2]
+    return word[:-1] if word.endswith("s") and not word.endswith("ss") else word
+
+
+def _without_tense(word: str) -> str:
+    if word.endswith("eed"):
+        return word[:-1] if _measure(word[:-3]) else word
+    stem = next((word[: -len(end)] for end in ("ed", "ing") if word.endswith(end)), "")
+    if "v" not in _form(stem):
+        return word
+    if stem.endswith(("at", "bl", "iz")):
+        return stem + "e"
+    if stem[-1] == stem[-2:-1] and _form(stem)[-1] == "c" and stem[-1] not in "lsz":
+        return stem[:-1]
+    return stem + "e" if _measure(stem) == 1 and _ends_cvc(stem) else stem
+
+
+def _replaced(word: str, endings: Mapping[str, str], least: int) -> str:
+    """Replace the longest of some endings where enough of the word stands before it."""
+    for size in range(min(len(word), _LONGEST_ENDING), 1, -1):
+        end = word[-size:]
+        if end in endings:
+            stem = word[:-size] + _KEPT.get(end, "") if least else word[:-size]
+            return stem + endings[end] if _measure(stem) > least else word
+    return word
+
+
+def _form(word: str) -> str:
+    """Return c for each consonant of a word and v for each vowel; y is a vowel behind a consonant."""
+    found = ""
+    for letter in word:
+        is_vowel = letter in "aeiou" or (letter == "y" and found[-1:] == "c")
+        found += "v" if is_vowel else "c"
+    return found
+
+
+def _measure(word: str) -> int:
+    return _form(word).count("vc")
+
+
+def _ends_cvc(word: str) -> bool:
+    return _form(word).endswith("cvc") and word[-1] not in "wxy"
