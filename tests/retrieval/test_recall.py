@@ -79,11 +79,11 @@ def doors(folder):
     def printed(query, kind):
         options = ["--user", "alice", "--path", str(folder), "--limit", "40", "--json"]
         rows = json.loads(CliRunner().invoke(app, ["search", query, *options]).stdout)
-        texts = [row["text"] for row in rows if row["kind"] == kind]
-        return texts if kind == "preferences" else [json.loads(text)["text"] for text in texts]
+        return [row["text"] for row in rows if row["kind"] == kind]
 
     return {
-        "recall": lambda query: [hit.text for hit in alice.recall(query, 20)],
+        "recall": lambda query: [hit.text for hit in alice.recall(query, 20, kinds=["preferences"])],
+        "recall of items": lambda query: [hit.text for hit in alice.recall(query, 20, kinds=["items"])],
         "store.search": stored(name),
         "store.search of typed entries": stored(typed),
         "retriever": lambda query: [each.page_content for each in retriever.invoke(query)],
@@ -93,6 +93,7 @@ def doors(folder):
         ],
         "tool": lambda query: shown(tool.invoke({"query": query, "limit": 20})),
         "verb": lambda query: shown(toolset.recall(query, 20)),
+        "recall of all kinds": lambda query: [hit.text for hit in alice.recall(query, 20)],
         "command line": lambda query: printed(query, "preferences"),
         "command line, items": lambda query: printed(query, "items"),
     }  # fmt: skip
@@ -103,6 +104,9 @@ def test_every_door_returns_the_same_texts_in_the_same_order(tmp_path):
     for question in QUESTIONS:
         found = {name: search(question) for name, search in opened.items()}
         assert len(found["recall"]) > 0
+        whole = found.pop("recall of all kinds")
+        assert found.pop("tool") == found.pop("verb") == whole
+        assert list(dict.fromkeys(whole)) == found["recall"][: len(set(whole))]
         assert found == dict.fromkeys(found, found["recall"]), question
 
 

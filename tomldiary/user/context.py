@@ -91,6 +91,11 @@ class UserContext:
         return self.diary.engine.kinds(self.user_id)
 
     @property
+    def epoch(self) -> int:
+        """How often something of the user was forgotten; 0 in the past, which is not kept."""
+        return 0 if self.past is not None else self.diary.engine.backend.epoch(self.user_id)
+
+    @property
     def lists_documents(self) -> bool:
         """Whether the storage finds documents by itself, such as those of episodes."""
         return self.past is not None or self.diary.engine.lists_documents

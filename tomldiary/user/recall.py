@@ -159,7 +159,7 @@ class Indexes:
 
     def __init__(self) -> None:
         self.renew()
-        self._indexes: Recent[str, _UserIndex] = Recent(_CACHED_USERS)
+        self._indexes: Recent[str, tuple[int, _UserIndex]] = Recent(_CACHED_USERS)
         renew_after_fork(self)
 
     def renew(self) -> None:
@@ -177,6 +177,7 @@ class Indexes:
         query: str,
         documents: Sequence[Searched],
         rules: Rules,
+        epoch: int = 0,
     ) -> Iterator[tuple[float, Source]]:
         """Yield the matching entries of a user, best first, with their score.
 
@@ -185,9 +186,13 @@ class Indexes:
             query: A question or words.
             documents: The documents to search; compared by identity to skip unchanged ones.
             rules: Say which entries count.
+            epoch: How often something of the user was forgotten; an index of before is not kept.
         """
         with self._guard:
-            index = self._indexes.keep(user, self._indexes.get(user) or _UserIndex())
+            known = self._indexes.get(user)
+            if known is None or known[0] != epoch:
+                known = epoch, _UserIndex()
+            index = self._indexes.keep(user, known)[1]
         return index.search(query, documents, rules)
 
 
@@ -234,7 +239,9 @@ class UserRecall:
                 holds is None or holds(source.key, source.entry)
             )
 
-        found = self._context.indexes.search(self._context.user_id, query, documents, diary)
+        found = self._context.indexes.search(
+            self._context.user_id, query, documents, diary, self._context.epoch
+        )
         counted = (each for each in found if counts(each[1]))
         return Hits(_hit(source, score, query) for score, source in islice(counted, max(0, limit)))
 
