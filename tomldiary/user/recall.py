@@ -177,7 +177,7 @@ class Indexes:
         query: str,
         documents: Sequence[Searched],
         rules: Rules,
-        epoch: int = 0,
+        forgotten: int = 0,
     ) -> Iterator[tuple[float, Source]]:
         """Yield the matching entries of a user, best first, with their score.
 
@@ -186,12 +186,12 @@ class Indexes:
             query: A question or words.
             documents: The documents to search; compared by identity to skip unchanged ones.
             rules: Say which entries count.
-            epoch: How often something of the user was forgotten; an index of before is not kept.
+            forgotten: How often something of the user was forgotten; an index of before is not kept.
         """
         with self._guard:
             known = self._indexes.get(user)
-            if known is None or known[0] != epoch:
-                known = epoch, _UserIndex()
+            if known is None or known[0] != forgotten:
+                known = forgotten, _UserIndex()
             index = self._indexes.keep(user, known)[1]
         return index.search(query, documents, rules)
 
