@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 
 import pytest
@@ -15,7 +14,9 @@ from test_cli import ROOT, call, on_a_terminal
 from typer.testing import CliRunner
 
 from tomldiary import Diary
+from tomldiary.cli import output, rows
 from tomldiary.cli.app import app
+from tomldiary.cli.commands import show
 
 PAGE = (ROOT / "docs/cli.md").read_text("utf-8")
 LONG = "I love " + " ".join(f"word{number}" for number in range(30))
@@ -156,13 +157,26 @@ def test_stats_show_what_a_crash_loses(memories):
 # Tables
 
 
+@pytest.fixture
+def people(monkeypatch):
+    """Let commands print for a terminal of so many columns, in this process."""
+
+    def look(columns):
+        for module in (output, rows, show):
+            monkeypatch.setattr(module, "is_terminal", lambda: True, raising=False)
+            monkeypatch.setattr(module, "width", lambda: columns, raising=False)
+
+    return look
+
+
 @pytest.mark.parametrize("columns", [80, 140])
 @pytest.mark.parametrize("command", ["show", "search word7", "history", "why likes/long", "diff 2", "doctor", "users", "stats"])  # fmt: skip
-def test_no_word_is_cut_on_a_terminal(memories, command, columns):
-    line = [sys.executable, "-m", "tomldiary", *command.split(), "--path", memories]
+def test_no_word_is_cut_on_a_terminal(memories, people, command, columns):
+    people(columns)
+    line = [*command.split(), "--path", memories]
     if command not in {"users", "doctor"}:
         line += ["--user", "alice"]
-    shown = COLOUR.sub("", on_a_terminal(*line, columns=columns))
+    shown = COLOUR.sub("", call(*line, check=0 if command != "doctor" else None).stdout)
     lines = shown.split("\n")
     assert max(map(len, lines)) <= columns
     if command.split()[0] in {"show", "search", "history", "why", "diff"}:
@@ -176,7 +190,7 @@ def test_no_word_is_cut_on_a_terminal(memories, command, columns):
 def test_a_terminal_gets_heads_and_colours_and_a_pipe_neither(memories):
     line = ["diff", "2", "--path", memories]
     shown = on_a_terminal(sys.executable, "-m", "tomldiary", *line)
-    assert re.search(r'\x1b\[32m\+text = "Be short', shown.replace('"""\n\x1b[0m', '"')) or "\x1b[32m+" in shown  # fmt: skip
+    assert "\x1b[32m+" in shown
     assert "\x1b" not in call(*line, check=0).stdout
     assert "entries" in on_a_terminal(sys.executable, "-m", "tomldiary", "users", "--path", memories)  # fmt: skip
     assert call("users", "--path", memories, check=0).stdout.startswith("alice  6  ")
@@ -285,26 +299,13 @@ def test_edit_as_json_says_whether_it_changed(memories, edit):
 
 def completed(line, **environment):
     """Return what bash is offered for the last word of a line."""
-    words = line.split(" ")
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import sys; sys.argv[0] = 'tomldiary'; from tomldiary.__main__ import main; main()",
-        ],
-        capture_output=True,
-        encoding="utf-8",
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "_TOMLDIARY_COMPLETE": "complete_bash",
-            "COMP_WORDS": line,
-            "COMP_CWORD": str(len(words) - 1),
-            **environment,
-        },
-        check=False,
-    )
-    assert "Traceback" not in done.stderr
+    asked = {
+        "_TOMLDIARY_COMPLETE": "complete_bash",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(line.count(" ")),
+    }
+    done = call(**asked, **environment)
+    assert done.stderr == ""
     return done.stdout.split("\n")
 
 
@@ -325,7 +326,7 @@ def test_the_shell_completes_users_categories_and_keys(memories, line, offered):
 
 
 def test_a_completion_without_a_memory_is_empty(tmp_path):
-    assert completed("tomldiary why x", TOMLDIARY_PATH=str(tmp_path / "none")).count("") == 2
+    assert completed("tomldiary why x", TOMLDIARY_PATH=str(tmp_path / "none")) == ["", ""]
 
 
 def test_the_completion_script_is_printed():

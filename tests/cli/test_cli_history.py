@@ -147,7 +147,7 @@ def test_why_names_session_turn_and_all_changes(tmp_path, call):
     assert figures["turn"] == "s1#1"
     assert figures["confirmations"] == "2"
     assert figures["verified"].startswith("no")
-    assert "_count: 1 -> 2" in out
+    assert "confirmed 2x" in out
     told = json.loads(call("why", "conversations/s2", "--json", check=0)[1])
     assert (told["session"], len(told["changes"])) == ("s2", 1)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["Column", "Row", "print_rows"]
 
 _GAP = 2
-_TEXT_SHARE = 0.4
+_TEXT_SHARE = 0.35
 """The part of a line that the text needs beside the other columns; with less it goes below them."""
 _BELOW = "    "
 
@@ -59,6 +59,7 @@ def _print_for_people(columns: Sequence[Column], rows: Sequence[Row]) -> None:
     from rich.table import Table  # noqa: PLC0415 - the same
     from rich.text import Text  # noqa: PLC0415 - the same
 
+    rows = [(*(cell.strip() for cell in row[:-1]), row[-1]) for row in rows]  # rich aligns
     shown = [at for at in range(len(columns) - 1) if any(row[at] for row in rows)]
     heads = [columns[at].title for at in shown]
     fixed = sum(

@@ -13,12 +13,14 @@ from tomldiary.cli.memory import full_key, known_user, point
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, DryRun, MemoryPath, UserName, Yes
 from tomldiary.cli.output import print_diff, print_json, print_not_done, print_text, ranges
 from tomldiary.cli.rows import Column, Row, print_rows
+from tomldiary.entries.kinds import KINDS, PREFERENCES
 from tomldiary.errors import EntryConflict, InvalidValue
 from tomldiary.text.visible import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from tomldiary.entries.kind import EntryKind
     from tomldiary.history.queries import HistoryEntry
     from tomldiary.user.user import UserDiary
 
@@ -214,7 +216,7 @@ def _print_changes(changes: Iterable[HistoryEntry]) -> None:
     for change in changes:
         moment = change.time[:19].replace("T", " ")
         mark = "  (displaced by hand)" if change.is_conflict else ""
-        told = f"{_told(change.before, change.after)}{mark}"
+        told = f"{_told(change.key, change.before, change.after)}{mark}"
         who = [
             f"{word} {one_line(value)}"
             for word, value in (("session", change.session), ("by", change.actor))
@@ -228,28 +230,30 @@ def _print_changes(changes: Iterable[HistoryEntry]) -> None:
     print_rows(_COLUMNS, rows)
 
 
-def _told(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> str:
+def _told(key: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> str:
     if before is None or after is None:
         sign, entry = ("-", before) if after is None else ("+", after)
-        return f"{sign} {one_line(_text(entry or {}))}"
+        return f"{sign} {one_line(_kind(key).text(entry or {}))}"
     changed = [
         key
         for key in dict.fromkeys([*before, *after])
         if key not in _ROUTINE and before.get(key) != after.get(key)
     ]
-    parts = [
-        f"{one_line(key)}: {_shown(before, key)} -> {_shown(after, key)}"
+    return "; ".join(
+        f"confirmed {_shown(after, key)}x"
+        if key == "_count"
+        else f"{one_line(key)}: {_shown(before, key)} -> {_shown(after, key)}"
         for key in changed or ["_updated"]
-    ]
-    return "; ".join(parts)
+    )
 
 
 def _shown(entry: Mapping[str, Any], key: str) -> str:
     return one_line(entry[key]) if key in entry else "nothing"
 
 
-def _text(entry: Mapping[str, Any]) -> str:
-    return str(entry.get("text", entry.get("summary", "")))
+def _kind(key: str) -> EntryKind:
+    """Return the kind of the entry with a key; that of a preference goes without its kind."""
+    return KINDS.get(key.partition("/")[0], PREFERENCES)
 
 
 def rollback(
