@@ -24,7 +24,7 @@ from tomldiary.entries.kinds import EPISODES, FACTS, KINDS
 from tomldiary.entries.models import timestamp
 from tomldiary.entries.preferences import PreferenceRules
 from tomldiary.entries.schema import categories, weights
-from tomldiary.errors import DiaryError, ExtractionError, InvalidValue, SchemaError
+from tomldiary.errors import DiaryError, ExtractionError, IdentifierError, InvalidValue, SchemaError
 from tomldiary.extraction.dialogue import CONTEXT_TURNS, Sessions, checked_exchanges, storable
 from tomldiary.extraction.draft import MemoryDeps
 from tomldiary.extraction.extractor import (
@@ -214,7 +214,13 @@ class Diary(Viewed, AncestorCoroutines):
         await in_thread(self.close)
 
     def user(self, user_id: str) -> UserDiary:
-        """Return everything about one user; any non-empty string is a user id."""
+        """Return everything about one user; any non-empty string is a user id.
+
+        Raises:
+            IdentifierError: It is no text, or empty.
+        """
+        if not isinstance(user_id, str) or not user_id:  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+            raise IdentifierError(f"expected a non-empty text as a user id, found {user_id!r}")
         return UserDiary(self, user_id)
 
     def register_schema(
