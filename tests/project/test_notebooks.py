@@ -1,45 +1,133 @@
-"""Each notebook runs from top to bottom, in an event loop that is running already, as in Jupyter."""
+"""Each notebook runs in a kernel from top to bottom; a cell that runs a second time stores nothing new."""
 
 from __future__ import annotations
 
-import ast
-import asyncio
-import inspect
-import json
+import os
+import re
 from pathlib import Path
 
+import nbformat
 import pytest
+from jupyter_client.manager import KernelManager
+from nbclient import NotebookClient
 
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+PATHS = os.pathsep.join([str(ROOT), str(ROOT / "integrations")])
+
+# Run between cells: the fields of every entry that are no bookkeeping, by user and key.
+STATE = """
+import json as _json
+from tomldiary.views.memory import stored_entries as _stored
+def _state():
+    if not isinstance(globals().get("diary"), __import__("tomldiary").Diary):
+        return None
+    return _json.dumps([
+        [user, key, [[name, repr(value)] for name, value in entry.items() if name[0] != "_"]]
+        for user in diary.users() for _, _, key, entry in _stored(diary.user(user))
+    ])
+"""
+BEFORE = "_before, _was = _state(), globals().get('diary')"
+AFTER = "assert _state() == _before and _was is globals().get('diary'), (_before, _state())"
+
+SHOWN = {
+    "01_five_minutes": [
+        "[preferences.allergies.pref001]",
+        "allergic to <mark>walnuts</mark>",
+        "<ins>+ text = &quot;I live in Lisbon since November.&quot;</ins>",
+        "image/png",
+        "<del>I live in Porto.</del> → <ins>I live in Lisbon since November.</ins>",
+        "relationships/pref001  My sister is called Ines.",
+    ],
+    "02_langgraph": [
+        "The walnut cake, of course!",
+        "alice: The carrot cake. It is baked without walnuts.",
+        "bob:   The walnut cake, of course!",
+        "items/<wbr>orders/<wbr>birthday",
+        "[items.birthday]",
+    ],
+    "03_pydantic_ai": [
+        "1. Which device do you have?",
+        "3. Let us look at your R200 by mail.",
+        "4. Which device do you have?",
+        '<span class="td-badge td-good">healthy</span>',
+        "Learn to repair the router",
+    ],
+    "04_one_memory_three_frameworks": [
+        "I never drink coffee after noon.",
+        "half marathon in June",
+        "I&#x27;m allergic to walnuts.",
+        "session pydantic",
+        "<del>My goal is to run a marathon in May.</del> → <ins>My goal is to run a half marathon in June.</ins>",
+    ],
+    "05_history_and_forgetting": [
+        "<del>I&#x27;m allergic to penicillin.</del>",
+        "before: {'Ghent': [1-9]",
+        "after:  {'Ghent': 0} {'penicillin': [1-9]",
+        "The two states are the same.",
+        "Forgotten",
+    ],
+    "06_measuring_memory": [
+        "data: the built-in sample",
+        "recall@5",
+        "Which race is she training for",
+        "merged with another thing",
+        "opposite meaning",
+    ],
+}
 
 
-def cells(path):
-    for cell in json.loads(path.read_text("utf-8"))["cells"]:
-        if cell["cell_type"] == "code":
-            assert cell["outputs"] == []  # kept clean, so that diffs show what changed
-            yield "".join(cell["source"])
+def code(source):
+    return nbformat.v4.new_code_cell(source)
 
 
-async def run_all(path):
-    names = {"__name__": "__main__"}
-    for number, source in enumerate(cells(path)):
-        code = compile(source, f"{path.name}[{number}]", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-        result = eval(code, names)  # noqa: S307 - our own notebook
-        if inspect.isawaitable(result):
-            await result
-    return names
+def outputs(cells):
+    """Return what cells showed, as one text."""
+    found = []
+    for cell in cells:
+        for output in cell.outputs:
+            assert output.get("name") != "stderr", output
+            found.append(output.get("text", ""))
+            data = output.get("data", {})
+            found += [data.get("text/html", ""), data.get("text/plain", ""), *data]
+    return "\n".join(found)
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
-def test_a_notebook_runs_from_top_to_bottom(path, capsys):
-    asyncio.run(run_all(path))
-    assert capsys.readouterr().out.strip()
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    """One kernel for all notebooks: frameworks are imported once."""
+    folder = tmp_path_factory.mktemp("notebooks")
+    manager = KernelManager()
+    env = {**os.environ, "PYTHONPATH": PATHS, "IPYTHONDIR": str(folder)}
+    env.pop("TOMLDIARY_BENCH_DATA", None)
+    manager.start_kernel(cwd=str(folder), env=env)
+    client = NotebookClient(nbformat.v4.new_notebook(), km=manager, timeout=120)
+    yield client
+    client.kc.stop_channels()
+    manager.shutdown_kernel(now=True)
+    manager.cleanup_resources()
 
 
-def test_the_first_notebook_shows_the_whole_point(capsys):
-    names = asyncio.run(run_all(NOTEBOOKS[0]))
-    shown = capsys.readouterr().out
-    assert "[preferences.allergies.pref001]" in shown
-    assert "I'm allergic to walnuts." in shown
-    assert "light roast coffee  (since May)" in shown
-    assert "tea" not in {item.text for item in names["alice"].preferences("likes").values()}
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_and_a_cell_twice_stores_nothing_new(path, client):
+    stored = nbformat.read(path, as_version=4)
+    cells = [cell for cell in stored.cells if cell.cell_type == "code"]
+    assert not any(cell.outputs or cell.execution_count for cell in cells)  # kept clean for diffs
+    run = [code("%reset -f"), code(STATE)]
+    for cell in cells:
+        again = "" if "diary = Diary(" in cell.source else cell.source  # that is another memory
+        run += [code(cell.source), code(BEFORE), code(again), code(AFTER)]
+    client.nb = nbformat.v4.new_notebook(cells=run)
+    client.execute()
+    shown = outputs(client.nb.cells[2::4])
+    for expected in SHOWN[path.stem]:
+        assert re.search(escaped(expected), shown), expected
+
+
+def escaped(expected):
+    """Return a pattern for a text in which `[1-9]` stands for a digit."""
+    return "[1-9]".join(map(re.escape, expected.split("[1-9]")))
+
+
+def test_each_notebook_is_checked():
+    assert [path.stem for path in NOTEBOOKS] == sorted(SHOWN)

@@ -210,8 +210,12 @@ def origin(found: Origin) -> Sheet:
                 _what(entry.key, entry.before, entry.after),
             ]
         )
-    rows, left_out = cut_rows(steps)
     is_gone = bool(found.changes) and found.changes[-1].after is None
+    last = text_of(found.key, found.changes[-1].after) if found.changes else found.text
+    if not is_gone and last != found.text:
+        where = Text("in the file; the next write logs the edit")
+        steps.append([Badge("edited by hand", "warn"), where, Change(last, found.text)])
+    rows, left_out = cut_rows(steps)
     badges = [Badge("removed since", "bad")] if is_gone else []
     if not found.is_verified:
         badges.append(Badge("not verified", "warn"))

@@ -68,6 +68,14 @@ def _finished(ax: Any, title: str, y: str, *, legend: bool) -> Any:
     return ax
 
 
+def _dated(ax: Any) -> None:
+    """Label a time axis with as few digits as it needs."""
+    dates: Any = import_module("matplotlib.dates")
+    locator = dates.AutoDateLocator(maxticks=7)
+    ax.xaxis.set_major_locator(locator)
+    ax.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
+
+
 def _time(written: str) -> datetime:
     return datetime.fromisoformat(written)
 
@@ -106,7 +114,7 @@ def growth(found: Diary, ax: Any = None) -> Any:
     for user, number in largest:
         _draw(ax, steps[user], number, label=_label(user))
     title = f"{counted(len(users), 'user')}, {counted(sum(users.values()), 'entry', 'entries')}"
-    ax.tick_params(axis="x", rotation=20)
+    _dated(ax)
     return _finished(ax, title, "entries", legend=bool(users))
 
 
@@ -127,7 +135,7 @@ def history(user: UserDiary, ax: Any = None) -> Any:
             ax.scatter(times, places, color=colour, label=verb, s=28, alpha=0.75)
     ax.set_yticks(range(len(lanes)), [_label(lane) for lane in lanes])
     ax.margins(y=0.2)
-    ax.tick_params(axis="x", rotation=20)
+    _dated(ax)
     return _finished(ax, counted(len(found), "change"), "", legend=bool(found))
 
 
@@ -175,7 +183,7 @@ def queue(recent: Sequence[tuple[float, float]], stats: Mapping[str, Any], ax: A
     times = [datetime.fromtimestamp(when, UTC) for when, _ in events]
     ax.step(times, [*accumulate(step for _, step in events)], where="post", color="#4c8dd6")
     ax.set_ylim(bottom=0)
-    ax.tick_params(axis="x", rotation=20)
+    _dated(ax)
     title = (
         f"{stats['pending']} pending, {stats['completed']} completed, {stats['failed']} failed;"
         f" half within {stats['latency_p50']:.2g} s, 95% within {stats['latency_p95']:.2g} s"
