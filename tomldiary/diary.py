@@ -75,6 +75,9 @@ class Users(ListView[str]):
 
     __slots__ = ()
 
+    def __repr__(self) -> str:
+        return repr([*self])
+
 
 class StorageStats(DictView[str, Any]):
     """The guarantees of a storage."""

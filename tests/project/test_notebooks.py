@@ -101,7 +101,8 @@ def client(tmp_path_factory):
     env = {**os.environ, "PYTHONPATH": PATHS, "IPYTHONDIR": str(folder)}
     env.pop("TOMLDIARY_BENCH_DATA", None)
     manager.start_kernel(cwd=str(folder), env=env)
-    client = NotebookClient(nbformat.v4.new_notebook(), km=manager, timeout=120)
+    empty = nbformat.v4.new_notebook()
+    client = NotebookClient(empty, km=manager, timeout=120, coalesce_streams=True)
     yield client
     client.kc.stop_channels()
     manager.shutdown_kernel(now=True)

@@ -144,6 +144,11 @@ def test_collections_are_shown_as_tables_with_few_rows(alice):
     assert repr(shown).endswith("… 68 more")
 
 
+def test_a_list_of_users_prints_as_a_list(alice):
+    assert repr(alice.diary.users()) == str(alice.diary.users()) == "['alice']"
+    assert "<code>alice</code>" in alice.diary.users()._repr_html_()
+
+
 def test_empty_collections_say_so():
     nobody = Diary("memory:").user("nobody")
     for shown in (nobody.recall("tea"), nobody.history(), nobody.preferences(), nobody.blocks()):
