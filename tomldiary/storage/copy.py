@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError
-from tomldiary.storage.protocol import Backend, Commit, Rewrite
+from tomldiary.storage.protocol import Backend, Commit, ListsErased, Rewrite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,8 @@ def copy_users(source: Backend, target: Backend) -> Iterator[Copied]:
     """Copy each user, and yield what was copied once it was read back and compared.
 
     A run that was interrupted is repeated: users that the target already has in the same state are left alone. Turns
-    that wait in a writer's queue are not copied; close the writers first.
+    that wait in a writer's queue are not copied; close the writers first. Of users who were erased, only the fencing
+    token is left. A folder has no ids of them, so their tokens are copied from the other storages only.
 
     Args:
         source: Where the users are. Each is read under its lock.
@@ -46,7 +47,8 @@ def copy_users(source: Backend, target: Backend) -> Iterator[Copied]:
             before are complete.
         DocumentError: A document of the source is not UTF-8.
     """
-    for user in source.users():
+    erased = source.erased_users() if isinstance(source, ListsErased) else []
+    for user in (*source.users(), *erased):
         with source.lock(user, _TIMEOUT), target.lock(user, _TIMEOUT):
             yield _copy(source, target, user)
 
@@ -54,11 +56,13 @@ def copy_users(source: Backend, target: Backend) -> Iterator[Copied]:
 def _copy(source: Backend, target: Backend, user: str) -> Copied:
     texts, records = _state(source, user)
     known = _state(target, user)
-    copied = Copied(user, len(texts), len(records), is_new=not any(known))
-    if copied.is_new:
-        epoch = source.epoch(user)
-        if epoch > target.epoch(user):
-            target.rewrite(user, Rewrite({}, epoch))
+    epoch = source.epoch(user)
+    is_behind = not any(known) and epoch > target.epoch(user)
+    is_new = is_behind or (not any(known) and any((texts, records)))
+    copied = Copied(user, len(texts), len(records), is_new=is_new)
+    if is_behind:
+        target.rewrite(user, Rewrite({}, epoch))
+    if is_new and any((texts, records)):
         contents = {kind: text.encode() for kind, text in texts.items()}
         target.commit(user, Commit(contents, dict.fromkeys(contents), records))
         known = _state(target, user)

@@ -107,6 +107,10 @@ class MemoryBackend(AsyncVerbs):
         """Return all user ids that have a document."""
         return sorted(user for user, documents in list(self._documents.items()) if documents)
 
+    def erased_users(self) -> list[str]:
+        """Return the ids of users with a fencing token above 0 and without a document, sorted."""
+        return sorted(user for user in list(self._epochs) if not self._documents.get(user))
+
     def erase(self, user: str, kind: str | None = None) -> bool:
         """Remove a document, or everything of the user."""
         if kind is not None:

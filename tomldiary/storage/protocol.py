@@ -33,6 +33,7 @@ __all__ = [
     "KeepsDisplacedEdits",
     "KeepsHidden",
     "KeepsJournal",
+    "ListsErased",
     "ListsFolders",
     "LocalFolder",
     "Merge",
@@ -193,6 +194,15 @@ class ReadsOneState(Protocol):
 
     def reading(self) -> AbstractContextManager[None]:
         """Let this thread see each user as at its first read in the block; its own writes end that."""
+        ...
+
+
+@runtime_checkable
+class ListsErased(Protocol):
+    """A backend that knows the ids of users of whom nothing but the fencing token is left."""
+
+    def erased_users(self) -> list[str]:
+        """Return the ids of users with a fencing token above 0 and without a document, sorted."""
         ...
 
 

@@ -40,13 +40,19 @@ def run_at_once(work, count):
         thread.join()
 
 
-def test_a_write_after_a_write_is_one_request(counted):
+def test_a_write_after_a_write_is_one_request(counted, opened):
     alice = Diary(counted, agent="rules").user("alice")
     for number in range(3):
         alice.upsert_preference("likes", f"thing number {number}")
     counted.database.requests.clear()
     alice.upsert_preference("likes", "thing number 3")
     assert counted.database.requests == ["apply"]
+    Diary(opened(), agent="rules").user("alice").upsert_preference("likes", "thing number 4")
+    for number in range(5, 7):
+        alice.upsert_preference("likes", f"thing number {number}")
+    counted.database.requests.clear()
+    alice.upsert_preference("likes", "thing number 7")
+    assert counted.database.requests == ["apply"]  # again
 
 
 def test_an_assumed_state_that_is_old_is_noticed_by_each_kind_of_write(counted, opened):

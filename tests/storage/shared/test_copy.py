@@ -94,3 +94,21 @@ def test_another_state_of_a_user_is_not_overwritten(opened):
     assert [item.text for item in Diary(two).user("alice").preferences("likes").values()] == [
         "milk"
     ]
+
+
+@pytest.mark.parametrize("name", ["memory", *engines.SERVERS])
+def test_fencing_tokens_of_erased_users_are_copied(name, opened):
+    one, two = opened(name), opened("folder")
+    diary = fill(one)
+    for user in ("carol", "a/b {c} *", "bob"):
+        diary.user(user).upsert_preference("likes", "tea")
+        diary.user(user).forget(everything=True)
+    assert one.erased_users() == ["a/b {c} *", "bob", "carol"]
+    copied = {each.user: (each.documents, each.is_new) for each in copy_users(one, two)}
+    assert copied == {
+        "alice": (2, True), "bob": (0, True), "carol": (0, True), "a/b {c} *": (0, True),
+    }  # fmt: skip
+    assert [two.epoch(user) for user in copied] == [one.epoch(user) for user in copied]
+    assert two.epoch("bob") == 2
+    assert two.users() == ["alice"]
+    assert not any(each.is_new for each in copy_users(one, two))

@@ -108,8 +108,9 @@ def test_an_own_write_with_a_lost_answer_is_seen_at_once(watched):
 
     watched.database.apply = lost
     watched.transactions.heads.notice = lambda *_: None  # no notice has arrived yet
-    alice.upsert_preference("likes", "coffee")
-    assert texts(alice) == ["coffee", "tea"]
+    alice.blocks.set("persona", "kind")
+    assert alice.blocks["persona"].text == "kind"
+    assert "blocks" in watched.kinds("alice")
 
 
 def kill(place, watched):
@@ -133,15 +134,13 @@ def test_a_killed_connection_makes_reads_ask_until_it_is_back(place, watched, ot
     alice = opened(watched)
     assert texts(alice) == []
     database = watched.transactions.watch._database
-    listen, is_away = database.listen, threading.Event()
-    is_away.set()
+    listen, is_back = database.listen, threading.Event()
 
-    def refused():
-        if is_away.is_set():
-            raise DatabaseLost("away")
+    def listen_late():
+        is_back.wait(20)
         return listen()
 
-    database.listen = refused
+    database.listen = listen_late
     kill(place, watched)
     until(lambda: not is_trusted(watched))
     for number in range(3):
@@ -150,7 +149,7 @@ def test_a_killed_connection_makes_reads_ask_until_it_is_back(place, watched, ot
     assert "changes cannot be watched" in caplog.text
     assert caplog.text.count("changes cannot be watched") == 1
     other.upsert_preference("likes", "during the absence")
-    is_away.clear()
+    is_back.set()
     until(lambda: is_trusted(watched))
     assert "during the absence" in texts(alice)
     other.upsert_preference("likes", "afterwards")
@@ -160,18 +159,21 @@ def test_a_killed_connection_makes_reads_ask_until_it_is_back(place, watched, ot
 def test_a_silent_connection_is_believed_no_longer_than_the_option_says(watched, other):
     alice = opened(watched)
     assert texts(alice) == []
-    listener, is_dropped = watched.transactions.watch._listener, threading.Event()
+    listener = watched.transactions.watch._listener
+    is_silent, is_over = threading.Event(), threading.Event()
 
-    def drop(*_):
-        is_dropped.wait(20)  # as if the network swallowed all packets
+    def swallowed(*_):
+        is_silent.set()
+        is_over.wait(20)  # as if the network dropped all packets
         return ()
 
-    listener.check = listener.wait = drop
+    listener.check = listener.wait = swallowed
+    assert is_silent.wait(10)
     other.upsert_preference("likes", "tea")
     begin = time.monotonic()
     until(lambda: texts(alice) == ["tea"])
     assert time.monotonic() - begin < SILENCE + 0.5
-    is_dropped.set()
+    is_over.set()
 
 
 def test_a_pooler_of_postgres_that_swallows_notices_is_not_believed(caplog):

@@ -169,6 +169,10 @@ class SharedBackend(AsyncVerbs):
         """Return all user ids that have a document, sorted."""
         return sorted(set(self.transactions.asked(lambda: list(self.database.users()))))
 
+    def erased_users(self) -> list[str]:
+        """Return the ids of users with a fencing token above 0 and without a document, sorted."""
+        return sorted(set(self.transactions.asked(lambda: list(self.database.erased()))))
+
     def epoch(self, user: str) -> int:
         """Return the fencing token: how often data of the user was erased."""
         return self._head(user).epoch

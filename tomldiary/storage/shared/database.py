@@ -121,6 +121,10 @@ class Database(Protocol):
         """Yield the ids of all users with documents that are not hidden, in any order, read in pages."""
         ...
 
+    def erased(self) -> Iterable[str]:
+        """Yield the ids of all users with an epoch above 0 and no document that is not hidden, in any order."""
+        ...
+
     def holders(self, kind: str) -> Iterable[str]:
         """Yield the ids of all users with a hidden document, in any order, read in pages."""
         ...

@@ -237,6 +237,13 @@ class FirestoreDatabase:
             if each.id not in left_out:
                 yield unquote(each.id)
 
+    def erased(self) -> Iterator[str]:
+        """Yield the ids of all users without documents of whom data was erased."""
+        for each in self._marked("is_hidden", "==", value=True):
+            user = unquote(each.id)
+            if self.head(user).epoch:
+                yield user
+
     def holders(self, kind: str) -> Iterator[str]:
         """Yield the ids of all users with a hidden document."""
         yield from (unquote(each.id) for each in self._marked("holds", "array_contains", kind))

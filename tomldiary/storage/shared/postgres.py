@@ -91,6 +91,11 @@ SELECT user_id FROM {schema}.users u
 WHERE user_id > %s
     AND EXISTS (SELECT FROM {schema}.documents d WHERE d.user_id = u.user_id AND NOT starts_with(kind, '.'))
 ORDER BY user_id LIMIT %s"""
+_ERASED: LiteralString = """
+SELECT user_id FROM {schema}.users u
+WHERE epoch > 0 AND user_id > %s
+    AND NOT EXISTS (SELECT FROM {schema}.documents d WHERE d.user_id = u.user_id AND NOT starts_with(kind, '.'))
+ORDER BY user_id LIMIT %s"""
 _HOLDERS: LiteralString = """
 SELECT user_id FROM {schema}.documents
 WHERE kind = %s AND starts_with(kind, '.') AND user_id > %s ORDER BY user_id LIMIT %s"""
@@ -288,6 +293,10 @@ class PostgresDatabase:
     def users(self) -> Iterator[str]:
         """Yield the ids of all users with documents, read in pages."""
         return self._ids(_USERS)
+
+    def erased(self) -> Iterator[str]:
+        """Yield the ids of all users without documents of whom data was erased."""
+        return self._ids(_ERASED)
 
     def holders(self, kind: str) -> Iterator[str]:
         """Yield the ids of all users with a hidden document, read in pages."""

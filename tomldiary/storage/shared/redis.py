@@ -12,6 +12,7 @@ Keys, where `{user}` is the percent-encoded user id in braces:
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
@@ -203,6 +204,22 @@ class RedisDatabase:
     def users(self) -> Iterator[str]:
         """Yield the ids of all users with documents."""
         return self._members("users")
+
+    def erased(self) -> Iterator[str]:
+        """Yield the ids of all users without documents of whom data was erased; reads the names of all keys."""
+        start, end = f"{self._prefix}:{{", "}:head"
+        pattern, cursor = re.sub(r"([\\*?\[\]])", r"\\\1", start) + "*" + end, 0
+        while True:
+            scan = partial(self._client.scan, cursor, match=pattern, count=_PAGE, _type="hash")
+            cursor, keys = self._run(scan)
+            for key in keys:
+                user = unquote(key.removeprefix(start).removesuffix(end))
+                erasures = self._run(partial(self._client.hget, key, "erasures"))
+                is_left = partial(self._client.sismember, f"{self._prefix}:users", user)
+                if int(erasures or 0) and not self._run(is_left):
+                    yield user
+            if cursor == 0:
+                return
 
     def holders(self, kind: str) -> Iterator[str]:
         """Yield the ids of all users with a hidden document."""
