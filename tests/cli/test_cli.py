@@ -459,7 +459,10 @@ def test_a_command_does_not_import_the_other_commands():
     assert not loaded & {
         "tomldiary.writer.writer",
         "tomldiary.ingest",
+        "tomldiary.importers",
         "rich.console",
+        "asyncio",
+        "sqlite3",
     }
 
 

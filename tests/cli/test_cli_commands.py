@@ -322,6 +322,8 @@ def completed(line, **environment):
     ],
 )
 def test_the_shell_completes_users_categories_and_keys(memories, line, offered):
+    if "alice" in line:
+        Diary(memories).user("bob").upsert_preference("likes", "tea")
     assert offered in completed(line, TOMLDIARY_PATH=str(memories))
 
 

@@ -75,6 +75,9 @@ def _user(ctx: Any) -> UserDiary:
     from tomldiary.cli.memory import known_user  # noqa: PLC0415 - only completion needs it here
 
     name = ctx.params.get("user") or ctx.params.get("name") or os.environ.get("TOMLDIARY_USER")
+    if not name and any(each.name == "name" for each in ctx.command.params):
+        # An option that lacks its value ends the parsing before the arguments.
+        name = next((word for word in ctx.args if not word.startswith("-")), None)
     return known_user(_path(ctx), name)
 
 

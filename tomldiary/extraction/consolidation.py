@@ -10,7 +10,6 @@ What an extractor finds is stored together with this mark, in one transaction. A
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -158,6 +157,8 @@ async def _read(diary: Diary, user_id: str, each: _Pending) -> Applied | None:
 
 
 async def _extract(diary: Diary, user_id: str, each: _Pending) -> list[Operation]:
+    import asyncio  # noqa: PLC0415 - slow to import, and only consolidation needs it
+
     episode = each.episode
     deps = await diary.build_deps(user_id, episode.session_id, context_now=each.when)
     deps.user_id, deps.earlier = user_id, each.earlier

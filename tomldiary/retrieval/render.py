@@ -33,7 +33,9 @@ _CHARACTERS_PER_TOKEN = 4
 # Greek, Cyrillic, Arabic and Indic scripts have about two characters in a token; Thai, Chinese, Japanese, Korean
 # and symbols have one. Latin ones have four.
 _TWO_PER_TOKEN = re.compile("[\u0250-\u0dff]")
-_ONE_PER_TOKEN = re.compile("[\u0e00-\U0010ffff]")
+_ONE_PER_TOKEN = re.compile(
+    "[^\0-\u0dff]"
+)  # the rest; a range up to the last character compiles slowly
 _MORE_LINES = "\n  (… "
 _MORE_WORDS = " … (cut; "
 _RATHER_WORDS = 1.5  # times as much text
