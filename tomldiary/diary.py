@@ -21,6 +21,7 @@ from tomldiary.entries.fact_rules import FactRules
 from tomldiary.entries.facts import in_utc
 from tomldiary.entries.kind import Writing
 from tomldiary.entries.kinds import EPISODES, FACTS, KINDS
+from tomldiary.entries.kinds.rules import EntryRules
 from tomldiary.entries.models import timestamp
 from tomldiary.entries.preferences import PreferenceRules
 from tomldiary.entries.schema import categories, weights
@@ -169,6 +170,7 @@ class Diary(Viewed, AncestorCoroutines):
         self.preference_rules = rules
         self.turn_rules = TurnRules(rules, max_conversations)
         self.fact_schemas: dict[str, FactSchema] = {}
+        self.entry_rules = EntryRules()
         self._descriptions = descriptions
         self._extractor: tuple[Any, Extractor] | None = None
         self.compaction = CompactionRunner(self)
@@ -244,9 +246,33 @@ class Diary(Viewed, AncestorCoroutines):
             if other.model is model and other.name != name:
                 raise SchemaError(f"{model.__name__} is registered as {other.name!r} already.")
         self.fact_schemas = {**self.fact_schemas, name: schema}
+        rules = schema.constraint
+        if rules.append_only or rules.required or rules.ttl or self.entry_rules.of(f"facts/{name}"):
+            self._set_rule(f"facts/{name}", rules)
         for kind in KINDS.values():
             if kind.is_guarded:
                 self.engine.guards[kind.name] = partial(kind.undo_edits, rules=self)
+
+    def constrain(self, collection: str, constraint: Constraint) -> None:
+        """Set what the entries of a collection obey, whichever door they come through; again replaces it.
+
+        Every transaction is checked, also of tools, stores, imports and rollbacks. Hand edits of files are not.
+
+        Args:
+            collection: `preferences/likes`, `blocks`, `blocks/persona`, `items/work`, `conversations` and so on; the
+                most exact one counts. Types of facts have their constraint from `register_schema`.
+            constraint: What they obey; `temporal`, `multi_valued` and `normalise` are for facts.
+
+        Raises:
+            SchemaError: There is no such collection, or the rule does not apply to it.
+        """
+        if collection.partition("/")[0] == FACTS.name:
+            raise SchemaError("facts have their constraint from register_schema.")
+        self._set_rule(collection, constraint)
+
+    def _set_rule(self, collection: str, constraint: Constraint) -> None:
+        self.entry_rules.set(collection, constraint, self.allowed)
+        self.engine.check = partial(self.entry_rules.apply, rules=self)
 
     def with_agent(self, agent: Any) -> Self:
         """Return a diary with another extractor; it shares everything else."""

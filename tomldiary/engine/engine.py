@@ -99,6 +99,8 @@ class Engine(DocumentCache):
         """Called with the user and a transaction under the user's lock; an error refuses the transaction."""
         self.after_change: tuple[Callable[[str], None], ...] = ()
         """Called with the user after each transaction and erasure; must be quick and raise nothing."""
+        self.check: Callable[[Transaction], None] | None = None
+        """Called with each transaction that changes something, before it is stored; raises if a rule forbids it."""
         self._operations: HistoryIndex[tuple[int, str]] = HistoryIndex(backend, _operation_in)
 
     # Reading
@@ -390,7 +392,7 @@ class Engine(DocumentCache):
             HandEditConflict: There was one more hand edit at each attempt.
             BackendError: The storage failed; see `Backend.commit`.
         """
-        user, changed = transaction.user, transaction.changed()
+        user, changed = transaction.user, self._checked(transaction)
         deadline = time.monotonic() + self.lock_timeout
         for attempt in count(1):
             if not changed:
@@ -405,7 +407,7 @@ class Engine(DocumentCache):
                     repeated = again()
                     if repeated is None:
                         return
-                    transaction, changed = repeated, repeated.changed()
+                    transaction, changed = repeated, self._checked(repeated)
                     continue
                 if is_shared:
                     raise  # what the block has read may have changed too
@@ -418,6 +420,12 @@ class Engine(DocumentCache):
                 raise
             else:
                 return
+
+    def _checked(self, transaction: Transaction) -> Changed:
+        """Return what a transaction changes, once the rules allow it."""
+        if self.check is not None and transaction.changed():
+            self.check(transaction)
+        return transaction.changed()
 
     def _store(self, user: str, changed: Changed, source: Source) -> int:
         saved = prepare_saves(self.backend, user, changed, self.logged, self.save_timeout)

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 from unicodedata import normalize
@@ -53,7 +54,7 @@ _EXPECTED = (
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What the facts of one type obey, beside their model.
+    """What the facts of one type obey beside their model, or the entries of another collection.
 
     Args:
         singleton_key: The field, or fields, that tell facts apart: of facts with equal values there is
@@ -66,6 +67,10 @@ class Constraint:
             the field that tells these apart: `{"likes": "object"}`.
         normalise: Fields whose text is compared without case, spaces and marks: `Name-Is`, `nameIs` and
             `name_is` are one. The file keeps what was said first.
+        append_only: Texts and lists may only grow, and nothing is removed; only `forget` takes it out.
+        required: Fields that must have a value.
+        ttl: How long an entry lives from its last change; None is for ever. What is over is neither recalled nor
+            rendered, and the user's next write removes it.
 
     Raises:
         SchemaError: The rules exclude each other, or the limit is less than one.
@@ -77,6 +82,9 @@ class Constraint:
     limit: int | None = None
     multi_valued: Mapping[str, str] | None = None
     normalise: str | Sequence[str] = ()
+    append_only: bool = False
+    required: str | Sequence[str] = ()
+    ttl: timedelta | None = None
 
     def __post_init__(self) -> None:
         if self.immutable and self.temporal:
@@ -85,6 +93,12 @@ class Constraint:
             )
         if self.limit is not None and self.limit < 1:
             raise SchemaError(f"limit: expected a number from 1 on, found {self.limit}.")
+        if self.ttl is not None and self.ttl <= timedelta(0):
+            raise SchemaError(f"ttl: expected a time longer than zero, found {self.ttl}.")
+        if self.append_only and self.temporal:
+            raise SchemaError(
+                "append_only and temporal exclude each other: a fact ends where another begins."
+            )
         if self.multi_valued and not self.keys:
             raise SchemaError("multi_valued is about values of a singleton key. Name that too.")
 
@@ -94,6 +108,12 @@ class Constraint:
         given = self.singleton_key
         if given is None:
             return ()
+        return (given,) if isinstance(given, str) else tuple(given)
+
+    @property
+    def required_fields(self) -> tuple[str, ...]:
+        """The fields that must have a value."""
+        given = self.required
         return (given,) if isinstance(given, str) else tuple(given)
 
     @property

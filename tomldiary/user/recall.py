@@ -235,6 +235,8 @@ class UserRecall:
 
         def counts(source: Source) -> bool:
             holds = current.get(source.document)
+            if diary.entry_rules.is_over(f"{source.kind.name}/{source.key}", source.entry, at):
+                return False
             return _is_within(source.entry, time_range) and (
                 holds is None or holds(source.key, source.entry)
             )
@@ -328,9 +330,16 @@ class UserRecall:
         first: list[str] = []
         lanes: list[tuple[float, list[ShownFact]]] = []
         rest: list[str] = []
+        rules = self._diary.entry_rules
         for _, kind, document in documents:
             for weight, facts in ranked(kind, document, self._diary, at):
                 lane = facts
+                if rules.has_times:
+                    lane = [
+                        each
+                        for each in lane
+                        if not rules.is_over("/".join(each.key), each.entry, at)
+                    ]
                 if but_session:
                     lane = [each for each in lane if kind.session(each.name) != but_session]
                 if kind.leads:

@@ -1,0 +1,187 @@
+"""Constraints on entries of every kind hold whichever door a change comes through."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from pydantic import BaseModel
+
+from tomldiary import Constraint, Diary
+from tomldiary.agents.verbs import MemoryVerbs
+from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached, SchemaError
+from tomldiary.store.operations import Put
+from tomldiary.store.store import ItemStore
+
+WORK = ("alice", "work")
+OLD = datetime.now(UTC) - timedelta(days=40)
+
+
+class Note(BaseModel):
+    key: str
+    text: str
+    author: str = ""
+
+
+@pytest.fixture(params=["folder", "memory"])
+def diary(request, tmp_path):
+    return Diary(tmp_path if request.param == "folder" else "memory:", agent="rules")
+
+
+@pytest.fixture
+def alice(diary):
+    return diary.user("alice")
+
+
+def put(diary, key, value):
+    ItemStore(diary).run([Put(WORK, key, value)])
+
+
+WRITES = {
+    "preferences/likes": lambda diary, text: diary.user("alice").upsert_preference(
+        "likes", text, id="x"
+    ),
+    "blocks": lambda diary, text: diary.user("alice").blocks.set("x", text),
+    "items/work": lambda diary, text: put(diary, "x", {"text": text}),
+    "conversations": lambda diary, text: ItemStore(diary).run(
+        [Put(("alice", "diary", "conversations"), "x", {"summary": text})]
+    ),
+}
+each_kind = pytest.mark.parametrize("place", WRITES)
+
+
+@each_kind
+def test_an_immutable_entry_is_neither_changed_nor_removed(diary, alice, place):
+    diary.constrain(place, Constraint(immutable=True))
+    WRITES[place](diary, "first")
+    before = alice.export()["documents"]
+    key = "likes/x" if place.startswith("preferences") else f"{place}/x"
+    with pytest.raises(ImmutableEntry):
+        WRITES[place](diary, "second")
+    assert "is never changed" in MemoryVerbs(alice, "s").forget(key)
+    with pytest.raises((ImmutableEntry, InvalidValue)), alice.transaction():
+        WRITES[place](diary, "third")
+    assert alice.export()["documents"] == before
+    assert alice.forget(everything=True)
+
+
+@each_kind
+def test_an_append_only_entry_may_grow(diary, alice, place):
+    diary.constrain(place, Constraint(append_only=True))
+    WRITES[place](diary, "one")
+    WRITES[place](diary, "one two")
+    for text in ("two", "one"):
+        with pytest.raises(InvalidValue, match="may only grow"):
+            WRITES[place](diary, text)
+    with pytest.raises((InvalidValue, ImmutableEntry)):
+        alice.rollback()
+    assert "one two" in str(alice.export()["documents"])
+
+
+@each_kind
+def test_a_full_collection_takes_no_new_entry(diary, alice, place):
+    diary.constrain(place, Constraint(limit=1))
+    WRITES[place](diary, "one")
+    WRITES[place](diary, "two")
+    more = {
+        "preferences/likes": lambda: alice.upsert_preference("likes", "other", id="y"),
+        "blocks": lambda: alice.blocks.set("y", "other"),
+        "items/work": lambda: put(diary, "y", {"text": "other"}),
+        "conversations": lambda: ItemStore(diary).run(
+            [Put(("alice", "diary", "conversations"), "y", {"summary": "other"})]
+        ),
+    }
+    with pytest.raises(LimitReached):
+        more[place]()
+    alice.upsert_preference("goals", "another category")
+
+
+def test_a_field_that_tells_items_apart_has_each_value_once(diary):
+    diary.constrain("items/work", Constraint(singleton_key="mail", required="mail"))
+    put(diary, "a", {"mail": "x@y"})
+    put(diary, "a", {"mail": "x@y", "n": 1})
+    with pytest.raises(InvalidValue, match="items/work/a has the same mail"):
+        put(diary, "b", {"mail": "x@y"})
+    with pytest.raises(InvalidValue, match=r"items/work/b.mail: expected a value"):
+        put(diary, "b", {"mail": " "})
+    put(diary, "b", {"mail": "z@y"})
+
+
+def test_an_entry_that_is_over_is_hidden_and_then_removed(diary, alice):
+    for place in ("preferences/likes", "blocks"):
+        diary.constrain(place, Constraint(ttl=timedelta(days=30)))
+    alice.upsert_preference("likes", "old walnut", now=OLD)
+    alice.upsert_preference("likes", "new walnut")
+    alice.blocks.set("old", "an old walnut", now=OLD)
+    alice.episodes.add("old walnut", "", now=OLD)
+    assert [hit.text for hit in alice.recall("walnut", kinds=["preferences", "blocks"])] == [
+        "new walnut"
+    ]
+    assert "old walnut" not in alice.render()
+    alice.upsert_preference("goals", "any other write")
+    assert list(alice.preferences("likes")) == ["pref002"]
+    assert "old" not in alice.blocks
+    assert len(alice.episodes()) == 1
+    assert "old walnut" in alice.as_of(1).document("preferences")
+    assert alice.upsert_preference("likes", "a third one")[0] == "pref003"
+
+
+def test_the_most_exact_rule_counts(diary, alice):
+    diary.constrain("blocks", Constraint(immutable=True))
+    diary.constrain("blocks/notes", Constraint())
+    alice.blocks.set("notes", "one")
+    alice.blocks.set("notes", "two")
+    alice.blocks.set("persona", "one")
+    with pytest.raises(ImmutableEntry):
+        alice.blocks.set("persona", "two")
+
+
+def test_facts_have_the_same_rules(diary, alice):
+    rules = Constraint(singleton_key="key", append_only=True, required="author", limit=2)
+    diary.register_schema("note", Note, rules)
+    alice.facts.commit(Note(key="a", text="one", author="x"))
+    alice.facts.commit(Note(key="a", text="one two", author="x"))
+    with pytest.raises(InvalidValue, match="may only grow"):
+        alice.facts.commit(Note(key="a", text="two", author="x"))
+    with pytest.raises(InvalidValue, match=r"facts/note/b.author: expected a value"):
+        alice.facts.commit(Note(key="b", text="one"))
+    with pytest.raises(InvalidValue, match="may only grow"):
+        alice.facts.delete("note/a")
+    assert alice.facts.get("note/a").data.text == "one two"
+
+
+def test_a_fact_that_is_over_is_hidden(diary, alice):
+    diary.register_schema("note", Note, Constraint(ttl=timedelta(days=30)))
+    alice.facts.commit(Note(key="a", text="old walnut"), now=OLD)
+    assert alice.recall("walnut") == []
+    alice.blocks.set("x", "any other write")
+    assert alice.facts.count() == 0
+
+
+def test_an_import_obeys_the_rules(diary, alice):
+    diary.constrain("blocks", Constraint(limit=1))
+    bob = diary.user("bob")
+    alice.blocks.set("one", "x")
+    other = Diary("memory:").user("carol")
+    other.blocks.set("two", "y")
+    with pytest.raises(LimitReached):
+        alice.import_(other.export())
+    bob.import_(other.export())
+    assert list(bob.blocks()) == ["two"]
+
+
+@pytest.mark.parametrize(
+    ("place", "rule"),
+    [
+        ("hats", {}),
+        ("preferences/hats", {}),
+        ("facts/diet", {}),
+        ("blocks", {"temporal": True}),
+        ("blocks", {"normalise": "text"}),
+        ("blocks", {"ttl": timedelta(0)}),
+        ("blocks", {"append_only": True, "temporal": True}),
+    ],
+)
+def test_a_rule_that_cannot_hold_is_refused(diary, place, rule):
+    with pytest.raises(SchemaError):
+        diary.constrain(place, Constraint(**rule))

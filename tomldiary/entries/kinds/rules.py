@@ -1,0 +1,205 @@
+"""Constraints on entries of any kind, checked by every transaction before it is stored.
+
+A rule is set for a collection, such as `preferences/likes`, `blocks`, `blocks/persona` or `items/work`; the most
+exact one counts. Types of facts have theirs from `register_schema`; of these, only what is not enforced when a fact
+is committed is checked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from tomldiary.entries.facts import moment, same_data
+from tomldiary.entries.fields import entry_data, last_used
+from tomldiary.entries.kinds import KINDS, PREFERENCES, entry_kind
+from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached, SchemaError
+from tomldiary.toml.document import Document
+from tomldiary.toml.values import decode_nulls
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from tomldiary.engine.transaction import Transaction
+    from tomldiary.entries.constraints import Constraint
+    from tomldiary.entries.kind import Rules
+    from tomldiary.toml.document import Path
+
+__all__ = ["EntryRules"]
+
+_NOTHING = Document.parse("")
+
+_Entries = dict[str, Mapping[str, Any]]
+
+
+class EntryRules:
+    """The rules of a diary by collection."""
+
+    def __init__(self) -> None:
+        self._rules: dict[str, Constraint] = {}
+
+    def set(self, collection: str, rule: Constraint, categories: Iterable[str]) -> None:
+        """Set the rule of a collection.
+
+        Raises:
+            SchemaError: There is no such kind or category, or the rule is one for facts only.
+        """
+        kind, _, rest = collection.partition("/")
+        if kind not in KINDS:
+            raise SchemaError(f"{kind!r} is no kind of entries. Use one of: {', '.join(KINDS)}.")
+        category = rest.partition("/")[0]
+        if kind == "preferences" and rest and category not in categories:
+            raise SchemaError(
+                f"there is no category {category!r}. Use one of: {', '.join(categories)}."
+            )
+        if kind != "facts" and (rule.temporal or rule.multi_valued or rule.normalised):
+            raise SchemaError("temporal, multi_valued and normalise are about facts.")
+        self._rules = {**self._rules, collection: rule}
+
+    def of(self, key: str) -> tuple[str, Constraint] | None:
+        """Return the collection and the rule of an entry by its key with the kind in front."""
+        place = key
+        while place:
+            rule = self._rules.get(place)
+            if rule is not None:
+                return place, rule
+            place = place.rpartition("/")[0]
+        return None
+
+    @property
+    def has_times(self) -> bool:
+        """Whether some entries live for a time only."""
+        return any(rule.ttl is not None for rule in self._rules.values())
+
+    def is_over(self, key: str, entry: Mapping[str, Any], at: datetime) -> bool:
+        """Return whether an entry has outlived the time that its rule gives it."""
+        found = self.of(key) if self._rules else None
+        if found is None or found[1].ttl is None:
+            return False
+        since = moment(last_used(entry))
+        return since is not None and since + found[1].ttl <= at
+
+    def apply(self, tx: Transaction, rules: Rules) -> None:
+        """Remove what is over from the documents of a transaction, and check what it changes.
+
+        Args:
+            tx: The transaction, with its changes.
+            rules: The options that entries obey.
+
+        Raises:
+            ImmutableEntry, InvalidValue, LimitReached: A rule forbids a change. Nothing may be stored.
+        """
+        changed = tx.changed()
+        kinds = {place.partition("/")[0] for place in self._rules}
+        documents = {*tx.engine.kinds(tx.user), *changed} if kinds else set[str]()
+        for name in sorted(kinds):
+            mine = [each for each in documents if entry_kind(each).name == name]
+            if any(rule.ttl is not None for rule in self._rules.values()):
+                self._sweep(tx, mine, rules)
+            if any(each in changed for each in mine):
+                self._check(tx, mine)
+
+    def _sweep(self, tx: Transaction, documents: Iterable[str], rules: Rules) -> None:
+        now = tx.engine.now()
+        for name in documents:
+            for key, path, entry in _entries(name, _before(tx, name)):
+                is_left = same_data(entry, tx.document(name).table(path))
+                if is_left and self.is_over(key, entry, now):
+                    entry_kind(name).remove(tx.edit(name), path, rules)
+
+    def _check(self, tx: Transaction, documents: Iterable[str]) -> None:
+        before: _Entries = {}
+        after: _Entries = {}
+        for name in sorted(documents):
+            before.update({key: entry for key, _, entry in _entries(name, _before(tx, name))})
+            after.update({key: entry for key, _, entry in _entries(name, tx.document(name))})
+        touched: set[str] = set()
+        for key in dict.fromkeys([*before, *after]):
+            old, new = before.get(key), after.get(key)
+            found = self.of(key)
+            if found is None or same_data(old, new):
+                continue
+            touched.add(found[0])
+            if old is None or not self.is_over(key, old, tx.engine.now()):
+                _check_entry(found[1], key, old, new)
+        for place in touched:
+            rule = self._rules[place]
+            if not place.startswith("facts/"):  # which are counted and told apart when committed
+                _check_collection(
+                    place, rule, *(self._within(place, each) for each in (before, after))
+                )
+
+    def _within(self, place: str, entries: _Entries) -> _Entries:
+        found = ((key, self.of(key), entry) for key, entry in entries.items())
+        return {key: entry for key, rule, entry in found if rule is not None and rule[0] == place}
+
+
+def _before(tx: Transaction, name: str) -> Document:
+    """Return a document as it was before the transaction."""
+    changed = tx.changed()
+    if name not in changed:
+        return tx.document(name)
+    base = changed[name][0]
+    return _NOTHING if base is None else base.document
+
+
+def _entries(name: str, document: Document) -> Iterator[tuple[str, Path, Mapping[str, Any]]]:
+    """Yield key, path and table of each entry of a document, the kind in front of each key."""
+    kind = entry_kind(name)
+    for path, entry in kind.tables(document).items():
+        key = kind.key(path, name)
+        yield (f"{kind.name}/{key}" if kind is PREFERENCES else key), path, entry
+
+
+def _check_entry(
+    rule: Constraint, key: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None
+) -> None:
+    if old is not None and rule.immutable and not key.startswith("facts/"):
+        raise ImmutableEntry(key)
+    if old is not None and rule.append_only and not _is_grown(old, new):
+        raise InvalidValue(
+            "it may only grow: what it says stays at its beginning, and it is not removed. Append to it.",
+            where=key,
+        )
+    for name in rule.required_fields if new is not None else ():
+        value: Any = decode_nulls(new or {}).get(name)
+        if value is None or (isinstance(value, str) and not value.strip()):
+            raise InvalidValue(
+                "expected a value, found nothing; it is required.", where=f"{key}.{name}"
+            )
+
+
+def _check_collection(place: str, rule: Constraint, before: _Entries, after: _Entries) -> None:
+    if rule.limit is not None and len(after) > max(rule.limit, len(before)):
+        raise LimitReached(place, rule.limit)
+    seen: dict[str, str] = {}
+    for key, entry in after.items() if rule.keys else ():
+        data = decode_nulls(entry)
+        values = [data.get(name) for name in rule.keys]
+        if any(value is None for value in values):
+            continue
+        other = seen.setdefault(repr(values), key)
+        if other != key and not (other in before and key in before):
+            raise InvalidValue(
+                f"{other} has the same {', '.join(rule.keys)}. Change that entry instead.",
+                where=key,
+            )
+
+
+def _is_grown(old: Mapping[str, Any], new: Mapping[str, Any] | None) -> bool:
+    """Return whether an entry holds all that it held, with more behind it."""
+    if new is None:
+        return False
+    after = entry_data(new)
+    for name, value in entry_data(old).items():
+        now: Any = after.get(name)
+        if isinstance(value, str) and isinstance(now, str):
+            if not now.startswith(value):
+                return False
+        elif isinstance(value, list) and isinstance(now, list):
+            known = cast("list[Any]", value)
+            if cast("list[Any]", now)[: len(known)] != known:
+                return False
+        elif now != value:
+            return False
+    return True
