@@ -1,0 +1,91 @@
+"""The table of costs in docs/scaling.md: no call makes more requests, reads or writes than it says."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from pathlib import Path
+
+from requests_counted import counted
+from tomldiary import Diary, MemoryWriter, Turn
+
+PAGE = Path(__file__).parents[3] / "docs" / "scaling.md"
+UNITS = ("requests", "reads", "writes", "deletes")
+LONG = 60
+
+
+def documented(engine):
+    """Return the costs of an engine by what they are for: requests, and with Firestore the charged documents."""
+    section = PAGE.read_text("utf-8").partition("## What a call costs")[2].partition("\n## ")[0]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in section.splitlines()
+        if line.startswith("|")
+    ]
+    first = {"postgres": 1, "redis": 2, "firestore": 3}[engine]
+    cells = {row[0]: row[first : first + (4 if engine == "firestore" else 1)] for row in rows[2:]}
+    return {name: [int(cell) for cell in each] for name, each in cells.items()}
+
+
+def test_no_call_costs_more_than_its_documentation_says(engine, opened, monkeypatch):
+    counts = counted(engine.name, monkeypatch)
+    diary, other = (Diary(opened(), agent="rules", similarity=101) for _ in range(2))
+    alice, numbers = diary.user("alice"), itertools.count()
+    gate = threading.Event()
+
+    def turn():
+        return Turn("alice", "s", f"I love thing number {next(numbers)}.", "Noted.")
+
+    def add_turn(user):
+        each = turn()
+        user.add_turn(each.user_msg, each.assistant_msg, session_id=each.session_id)
+
+    def after_another_process():
+        add_turn(other.user("alice"))
+        counts.clear()
+        alice.preferences()
+
+    def cost(work):
+        """Return the least of several runs: searches of writers, once a second, may fall into one."""
+        found = []
+        for _ in range(5):
+            counts.clear()
+            work()
+            found.append([counts[unit] for unit in UNITS])
+        return min(found)
+
+    for _ in range(2):
+        add_turn(alice)
+    other.user("alice").preferences()
+    measured = {
+        "`preferences`, `render`: nothing changed": cost(alice.preferences),
+        "the same after another process wrote": cost(after_another_process),
+    }
+    add_turn(alice)
+    measured["`upsert_preference`, `DiaryStore.put`"] = cost(
+        lambda: alice.upsert_preference("likes", turn().user_msg)
+    )
+    measured["`add_turn`"] = cost(lambda: add_turn(alice))
+    with MemoryWriter(diary, lease=600) as writer:
+        writer.submit_nowait(turn()).wait(LONG)
+        measured["a turn of a writer"] = cost(lambda: writer.submit_nowait(turn()).wait(LONG))
+        web = MemoryWriter(Diary(opened()), workers=0)
+        measured["a turn from a writer with `workers=0`"] = cost(
+            lambda: web.submit_nowait(turn()).wait(LONG)
+        )
+        web.close_sync()
+        measured["a search of a writer, each second"] = cost(writer._journal_queue._look)
+    with MemoryWriter(Diary(opened(), agent=lambda *_args, **_: gate.wait(LONG))) as busy:
+        for user in ("ann", "bob"):
+            busy.submit_nowait(Turn(user, "s", "I love tea.", "Noted.")).wait_stored(LONG)
+        with MemoryWriter(diary, lease=600) as writer:
+            waiting = cost(writer._journal_queue._look)
+        gate.set()
+    idle = measured["a search of a writer, each second"]
+    measured["in it, for each user whose turns another writer has"] = [
+        -(-(one - two) // 2) for one, two in zip(waiting, idle, strict=True)
+    ]
+    limits = documented(engine.name)
+    assert {*measured} == {*limits}
+    for name, found in measured.items():
+        assert all(a <= b for a, b in zip(found, limits[name], strict=False)), (name, found)
