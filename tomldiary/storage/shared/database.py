@@ -122,7 +122,7 @@ class Database(Protocol):
         ...
 
     def erased(self) -> Iterable[str]:
-        """Yield the ids of all users with an epoch above 0 and no document that is not hidden, in any order."""
+        """Yield the ids of all users of whom data was erased and no visible document is left, in any order."""
         ...
 
     def holders(self, kind: str) -> Iterable[str]:

@@ -18,6 +18,7 @@ process dies in between, the next write of the user deletes it.
 from __future__ import annotations
 
 import contextlib
+import os
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -101,7 +102,8 @@ class FirestoreDatabase:
         except ImportError as error:
             raise MissingExtra("a Firestore backend", "firestore") from error
         self._project = project_id
-        self._timeout = timeout
+        # The client would repeat a request for a minute; `answer` and `outcome` repeat it for the time of the option.
+        self._once: dict[str, Any] = {"retry": None, "timeout": timeout}
         credentials = _credentials(credentials_path, credentials_dict)
         self._client: Any = self._run(
             lambda: firestore.Client(project=project_id, database=database, credentials=credentials)
@@ -131,8 +133,9 @@ class FirestoreDatabase:
             exceptions.DeadlineExceeded,
             exceptions.RetryError,
             exceptions.InternalServerError,
+            exceptions.ResourceExhausted,
         ) as error:
-            raise DatabaseLost(type(error).__name__) from error
+            raise DatabaseLost(_reason(error)) from error
         except (exceptions.FailedPrecondition, exceptions.AlreadyExists, exceptions.Aborted):
             raise
         except exceptions.NotFound as error:
@@ -160,7 +163,7 @@ class FirestoreDatabase:
         fields = [*_HEAD_FIELDS, _PARTS, *(["content"] if kinds else [])]
         query = self._user(user).select(fields)
         head = _FirestoreHead()
-        for each in self._run(lambda: list(query.stream(retry=None, timeout=self._timeout))):
+        for each in self._run(lambda: list(query.stream(**self._once))):
             if each.id == _HEAD:
                 head.take(each)
             elif each.id.endswith(_SUFFIX):
@@ -177,9 +180,7 @@ class FirestoreDatabase:
     def read(self, user: str, kinds: Sequence[str]) -> dict[str, tuple[str, Token]]:
         """Return the texts and versions of those documents that exist."""
         places = {self._document(user, kind): kind for kind in kinds}
-        found = self._run(
-            lambda: list(self._client.get_all(list(places), retry=None, timeout=self._timeout))
-        )
+        found = self._run(lambda: list(self._client.get_all(list(places), **self._once)))
         return {
             places[each.reference]: (self._text(each, "content"), each.update_time)
             for each in found
@@ -194,11 +195,7 @@ class FirestoreDatabase:
             return values.get(field) or ""
         parts = snapshot.reference.collection(_PARTS)
         found = self._run(
-            lambda: list(
-                self._client.get_all(
-                    [parts.document(n) for n in names], retry=None, timeout=self._timeout
-                )
-            )
+            lambda: list(self._client.get_all([parts.document(n) for n in names], **self._once))
         )
         texts = {each.id: each.get("content") for each in found if each.exists}
         if len(texts) < len(names):
@@ -207,9 +204,7 @@ class FirestoreDatabase:
 
     def records(self, user: str, below: int, limit: int) -> list[tuple[int, str]]:
         """Return at most `limit` history records with lower sequence numbers, newest first."""
-        snapshot = self._run(
-            lambda: self._user(user).document(_HEAD).get(retry=None, timeout=self._timeout)
-        )
+        snapshot = self._run(lambda: self._user(user).document(_HEAD).get(**self._once))
         if not snapshot.exists:
             return []
         head = _FirestoreHead()
@@ -226,14 +221,14 @@ class FirestoreDatabase:
             .end_at({"seq": head.first})
             .limit(limit)
         )
-        found = self._run(lambda: list(query.stream(retry=None, timeout=self._timeout)))
+        found = self._run(lambda: list(query.stream(**self._once)))
         return [(each.get("seq"), self._text(each, "record")) for each in found]
 
     def users(self) -> Iterator[str]:
         """Yield the ids of all users with documents, in pages of the client library."""
         hidden = self._marked("is_hidden", "==", value=True)
         left_out = {each.id for each in hidden} | {_HEAD}
-        for each in self._run(lambda: list(self._base.collections(timeout=self._timeout))):
+        for each in self._run(lambda: list(self._base.collections(**self._once))):
             if each.id not in left_out:
                 yield unquote(each.id)
 
@@ -253,7 +248,7 @@ class FirestoreDatabase:
 
         chosen = FieldFilter(name, operator, value)
         query = self._base.collection(_HEAD).where(filter=chosen).select([])
-        return self._run(lambda: list(query.stream(retry=None, timeout=self._timeout)))
+        return self._run(lambda: list(query.stream(**self._once)))
 
     # Writing
 
@@ -263,7 +258,7 @@ class FirestoreDatabase:
 
         assert isinstance(head, _FirestoreHead)  # noqa: S101 - only this class makes heads for it
         self._clear_trash(user, head)
-        batch = _Batch(self._client, self._run, self._timeout)
+        batch = _Batch(self._client, self._run, self._once)
         place = self._user(user).document(_HEAD)
         generation, first, trash = head.generation, head.first, list[str]()
         if step.dropped == WHOLE_HISTORY:
@@ -328,7 +323,7 @@ class FirestoreDatabase:
         return {kind: results[self._document(user, kind).path] for kind in step.contents}
 
     def _listed(self, collection: Any) -> list[Any]:
-        return self._run(lambda: list(collection.list_documents(timeout=self._timeout)))
+        return self._run(lambda: list(collection.list_documents(**self._once)))
 
     def _mark(self, user: str) -> Any:
         return self._base.collection(_HEAD).document(_segment(user))
@@ -351,23 +346,21 @@ class FirestoreDatabase:
                 kept = head.parts.get(name, ())
                 for target in [parts.document(part)] if part != "*" else self._listed(parts):
                     if target.id not in kept:
-                        self._run(partial(target.delete, retry=None, timeout=self._timeout))
+                        self._run(partial(target.delete, **self._once))
         option = self._client.write_option(last_update_time=head.time)
-        done = self._run(
-            lambda: place.update({"trash": []}, option=option, retry=None, timeout=self._timeout)
-        )
+        done = self._run(lambda: place.update({"trash": []}, option=option, **self._once))
         head.trash, head.time = [], done.update_time
 
     def _delete_all(self, query: Any) -> None:
         """Delete the history records that a query finds, and their parts."""
         query = query.limit(_MOST_DELETES).select([_PARTS])
-        while found := self._run(lambda: list(query.stream(retry=None, timeout=self._timeout))):
+        while found := self._run(lambda: list(query.stream(**self._once))):
             batch = self._client.batch()
             for each in found:
                 for part in each.to_dict().get(_PARTS) or ():
                     batch.delete(each.reference.collection(_PARTS).document(part))
                 batch.delete(each.reference)
-            self._run(lambda b=batch: b.commit(retry=None, timeout=self._timeout))
+            self._run(lambda b=batch: b.commit(**self._once))
 
     def close(self) -> None:
         """Close the connections."""
@@ -409,11 +402,11 @@ class _Batch:
     """The writes of one step; texts that do not fit are written in parts before it."""
 
     def __init__(
-        self, client: Any, run: Callable[[Callable[[], Any]], Any], timeout: float
+        self, client: Any, run: Callable[[Callable[[], Any]], Any], once: Mapping[str, Any]
     ) -> None:
         self._client = client
         self._run = run
-        self._timeout = timeout
+        self._once = once
         self._batch: Any = client.batch()
         self._paths: list[str] = []
         self._size = 0
@@ -441,7 +434,7 @@ class _Batch:
             for part in _parts(text):
                 names.append(uuid4().hex)
                 target = place.collection(_PARTS).document(names[-1])
-                self._run(lambda t=target, p=part: t.create({"content": p}, timeout=self._timeout))
+                self._run(partial(target.create, {"content": part}, **self._once))
                 self._written.append(target)
             text = ""
         else:
@@ -457,13 +450,22 @@ class _Batch:
 
     def commit(self) -> dict[str, Any]:
         """Commit, and return the new version of each document by its path."""
-        done = self._run(lambda: self._batch.commit(retry=None, timeout=self._timeout))
+        done = self._run(lambda: self._batch.commit(**self._once))
         return {path: each.update_time for path, each in zip(self._paths, done, strict=True)}
 
     def take_back(self) -> None:
         """Delete the parts of a step that was not applied."""
         for part in self._written:
-            self._run(part.delete)
+            self._run(partial(part.delete, **self._once))
+
+
+def _reason(error: Exception) -> str:
+    """Return why a request may be repeated: the kind of the error, and the emulator if one was asked."""
+    emulator = os.environ.get("FIRESTORE_EMULATOR_HOST")
+    kind = type(error).__name__
+    if kind == "ResourceExhausted":
+        kind += ", a quota of the project"
+    return f"{kind}, with the emulator {emulator} of FIRESTORE_EMULATOR_HOST" if emulator else kind
 
 
 def _marks(kinds: Iterable[str]) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def outcome(
         BackendError: It was not applied, or that cannot be found out.
     """
     deadline = time.monotonic() + timeout
-    while True:
+    for number in count():
         try:
             now = answer(database, timeout, lambda: database.head(user))
             if now.revision == head.revision:
@@ -75,6 +75,7 @@ def outcome(
         except DatabaseLost as lost:
             if time.monotonic() >= deadline:
                 raise unknown_outcome(database, error) from lost
+            pause(number)
             continue
         except BackendError as lost:
             raise unknown_outcome(database, error) from lost
@@ -83,6 +84,7 @@ def outcome(
         # After a further step of another process the versions are not those of our texts.
         is_newest = now.revision == head.revision + 1
         return {kind: now.versions.get(kind) for kind in step.contents} if is_newest else {}
+    raise AssertionError
 
 
 def unknown_outcome(database: Database, error: BaseException) -> BackendError:
