@@ -14,7 +14,7 @@ from tomldiary import Diary, MemoryWriter
 from tomldiary.errors import MissingExtra
 from tomldiary.user.recall import Hits
 
-NAME = "_a$b$ \x1b[1m\u202e" + "x" * 60
+NAME = "_$\\frac$ \x1b[1m\u202e" + "x" * 60
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_growth_ends_at_the_number_of_entries(diary, pyplot):
     assert max(max(line.get_ydata()) for line in users) == 2
     texts = drawn(ax)
     assert "2 users, 2 entries" in texts
-    assert r" _a$b$ \x1b[1m\u202e" in "".join(texts)  # a name, not a formula
+    assert r" _$\frac$ \x1b[1m\u202e" in "".join(texts)  # a name, not a formula
 
 
 def test_growth_after_a_redaction_of_history_ends_at_the_same_number(diary, pyplot):

@@ -43,6 +43,7 @@ def test_a_diary_is_opened_and_its_names_are_set(shell, alice, tmp_path):
 
 
 def test_a_text_is_remembered_and_found(shell, alice):
+    shell.push({"dark": "light", "roast": "raw"})
     changes = shell.run_line_magic("remember", "I'm allergic to walnuts.")
     assert "allergies/pref001" in repr(changes)
     assert shell.run_line_magic("remember", "likes: $dark {roast} coffee")[0].key == "likes/pref001"

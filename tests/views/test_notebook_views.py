@@ -243,6 +243,24 @@ def test_a_card_shows_categories_blocks_facts_and_sessions():
         assert part in said
 
 
+def test_names_in_a_file_that_was_edited_by_hand_do_not_run(tmp_path):
+    file = tmp_path / "ann" / "preferences.toml"
+    file.parent.mkdir()
+    name = r'"<img src=x onerror=alert(1)>\u001b\u202e"'
+    file.write_text(
+        f'[preferences.{name}.{name}]\ntext = "tea"\n[preferences.likes.{name}]\ntext = 7\n{name} = {name}\n'
+    )
+    (file.parent / "facts.toml").write_text(f"[facts.{name}.{name}]\n{name} = 1\n")
+    (file.parent / "blocks.toml").write_text("[blocks.broken\n")
+    diary = Diary(tmp_path)
+    said = read(diary.user("ann")._repr_html_())
+    assert said.count("<img src=x onerror=alert(1)>") >= 4
+    assert "Problem: " in said
+    assert not OBEYED.search(as_text(diary.user("ann")))
+    assert "ann" in read(diary._repr_html_())
+    assert len(diary.to_pandas()) == 1
+
+
 def test_the_origin_is_a_chain_from_the_turn_to_the_entry():
     user = Diary("memory:", agent="rules").user("ann")
     user.add_turn("I love green tea.", "Noted.", session_id="monday")

@@ -50,31 +50,45 @@ class Summary(NamedTuple):
     last_write: str
     """When the last transaction was stored (ISO 8601); "" if there is none."""
     problem: str = ""
-    """Why the memory cannot be read; "" if it can."""
+    """Why a part of the memory cannot be read; "" if all can."""
 
 
-def stored_entries(one: UserDiary) -> Iterator[tuple[str, Path, str, dict[str, Any]]]:
-    """Yield kind, path, key and fields of each entry of a user, document by document."""
+def stored_entries(
+    one: UserDiary, broken: list[DiaryError] | None = None
+) -> Iterator[tuple[str, Path, str, dict[str, Any]]]:
+    """Yield kind, path, key and fields of each entry of a user, document by document.
+
+    Args:
+        one: The user.
+        broken: Gets the error of each document that cannot be read; its entries are left out.
+    """
     for name in one.documents():
         kind = entry_kind(name)
         if kind.name.startswith("."):
             continue
-        for path, entry in kind.tables(Document.parse(one.document(name))).items():
+        try:
+            document = Document.parse(one.document(name))
+        except DiaryError as error:
+            if broken is not None:
+                broken.append(error)
+            continue
+        for path, entry in kind.tables(document).items():
             yield kind.name, path, entry_key(path, name), entry
 
 
 def summary_of(found: Diary, user_id: str) -> Summary:
     """Return counts and the last write of one user; a memory that cannot be read says why."""
     counts: Counter[str] = Counter()
-    last, number, problem = "", 0, ""
+    last, number = "", 0
+    broken: list[DiaryError] = []
     try:
-        counts.update(kind for kind, *_ in stored_entries(found.user(user_id)))
+        counts.update(kind for kind, *_ in stored_entries(found.user(user_id), broken))
         newest = next(Timeline(found.engine.backend, user_id).records(), None)
         if newest is not None:
             last, number = newest.time, newest.seq
     except DiaryError as error:
-        problem = str(error)
-    return Summary(user_id, counts, number, last, problem)
+        broken.append(error)
+    return Summary(user_id, counts, number, last, str(broken[0]) if broken else "")
 
 
 def _counts(counts: Counter[str]) -> str:
@@ -124,7 +138,8 @@ def users(found: Sequence[str]) -> Sheet:
 
 def user(found: UserDiary) -> Sheet:
     """Return the card of a user: categories, newest entries, blocks, facts, and last sessions."""
-    entries = list(stored_entries(found))
+    broken: list[DiaryError] = []
+    entries = list(stored_entries(found, broken))
     counts = Counter(kind for kind, *_ in entries)
     groups = Counter(path[1] for kind, path, *_ in entries if kind == "preferences")
     types = Counter(path[1] for kind, path, *_ in entries if kind == "facts")
@@ -136,9 +151,11 @@ def user(found: UserDiary) -> Sheet:
     badges += [Badge(f"{number} {one_line(name)} (fact)") for name, number in types.most_common(6)]
     notes = [_counts(counts)]
     if not found.is_past:
-        notes.append(_last_write(found))
-    with suppress(DiaryError):
-        notes += [f"Problem: {cut(str(problem), 200)}" for problem in found.problems()[:3]]
+        with suppress(DiaryError):
+            notes.append(_last_write(found))
+    with suppress(DiaryError):  # one that `broken` has
+        broken = found.problems()
+    notes += [f"Problem: {cut(str(problem), 200)}" for problem in broken[:3]]
     tables = [
         _newest(entries),
         _table("Blocks", ("block", "text"), _of(entries, "blocks"), newest=False),
