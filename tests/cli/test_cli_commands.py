@@ -289,6 +289,21 @@ def test_edit_keeps_what_an_agent_wrote_meanwhile(memories, tmp_path):
     assert {"I love light roast.", "late tea"} <= {*likes(memories)}
 
 
+@pytest.mark.parametrize(("editor", "says"), [("'", "is no command"), ("false", "ended with code 1"), ("no-such-editor", "No such file")])  # fmt: skip
+def test_an_editor_that_fails_stores_nothing(memories, editor, says):
+    before = (memories / "alice/preferences.toml").read_bytes()
+    done = call("edit", "--path", memories, VISUAL=editor)
+    assert (done.returncode, says in done.stderr) == (2, True)
+    assert (memories / "alice/preferences.toml").read_bytes() == before
+
+
+def test_piped_help_and_usage_errors_have_no_frames(memories):
+    for line in (["--help"], ["show", "--help"], ["writer", "list", "--help"], ["show", "--nonsense"], ["forget"]):  # fmt: skip
+        done = call(*line)
+        assert "\u256d" not in done.stdout + done.stderr
+        assert "Usage: " in done.stdout + done.stderr
+
+
 def test_edit_as_json_says_whether_it_changed(memories, edit):
     done = edit("dark", "light", arguments=("preferences", "--json"))
     assert json.loads(done.stdout) == {"document": "preferences", "is_changed": True, "problems": []}  # fmt: skip

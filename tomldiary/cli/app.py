@@ -44,6 +44,8 @@ _COMMANDS = {
     "completion": "completion:completion",
 }
 _EXIT_UNUSABLE = 2
+# Help and wrong usage are in frames on a terminal only.
+_MARKUP = "rich" if sys.stdout.isatty() and sys.stderr.isatty() else None
 
 
 class _Commands(TyperGroup):
@@ -65,6 +67,11 @@ class _Commands(TyperGroup):
             found = program
         command: Any = typer.main.get_command(found)
         command.name = cmd_name
+        for each in (
+            command,
+            *(command.commands.values() if isinstance(command, TyperGroup) else ()),
+        ):
+            each.rich_markup_mode = _MARKUP
         return command
 
 
@@ -75,6 +82,7 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},  # of all commands
     pretty_exceptions_enable=False,
+    rich_markup_mode=_MARKUP,
 )
 
 

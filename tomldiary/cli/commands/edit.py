@@ -229,7 +229,11 @@ def _is_known(diary: Diary, user: str, kind: str, text: str) -> bool:
 def _edited(file: Path) -> str:
     """Return the text of a file after the editor has closed it."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
-    done = subprocess.run([*shlex.split(editor), str(file)], check=False)  # noqa: S603 - the user's own editor
+    try:
+        command = shlex.split(editor)
+    except ValueError as error:
+        raise InvalidValue(f"$VISUAL or $EDITOR is no command ({error})", where=editor) from None
+    done = subprocess.run([*command, str(file)], check=False)  # noqa: S603 - the user's own editor
     if done.returncode != 0:
         raise InvalidValue(f"ended with code {done.returncode}; nothing was stored", where=editor)
     with file.open(encoding="utf-8", errors="surrogateescape", newline="") as saved:
