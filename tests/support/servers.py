@@ -89,10 +89,12 @@ def running(
 
 
 @contextlib.contextmanager
-def postgres(folder: Path, port: int | None = None, password: str = "") -> Iterator[str]:
+def postgres(
+    folder: Path, port: int | None = None, password: str = "", *, crashes: bool = False
+) -> Iterator[str]:
     """Run PostgreSQL on a data folder, which is created if it is missing; yield its URL.
 
-    Without a password it trusts every local user.
+    Without a password it trusts every local user. If it crashes at the end, its next start recovers from its log.
     """
     port = port or free_port()
     data = folder / "postgres"
@@ -132,9 +134,9 @@ def postgres(folder: Path, port: int | None = None, password: str = "") -> Itera
     command = [program("postgres"), "-D", str(data), "-p", str(port)]
     for name, value in settings.items():
         command += ["-c", f"{name}={value}"]
-    with running(
-        command, port, signal.SIGINT, cwd="/", **options
-    ):  # a fast shutdown, clients or not
+    # SIGINT is a fast shutdown, clients or not; SIGQUIT an immediate one, which leaves everything as it is.
+    end = signal.SIGQUIT if crashes else signal.SIGINT
+    with running(command, port, end, cwd="/", **options):
         url = f"postgresql://tomldiary@127.0.0.1:{port}/postgres"
         _wait_for_postgres(port)
         yield url
@@ -151,8 +153,8 @@ def _wait_for_postgres(port: int) -> None:
 
 
 @contextlib.contextmanager
-def redis(folder: Path, port: int | None = None) -> Iterator[str]:
-    """Run Redis with an append-only file that is synced at each write; yield its URL."""
+def redis(folder: Path, port: int | None = None, *, crashes: bool = False) -> Iterator[str]:
+    """Run Redis with an append-only file that is synced at each write; yield its URL. It may crash at the end."""
     port = port or free_port()
     settings = {
         "port": port, "bind": "127.0.0.1", "dir": folder, "appendonly": "yes", "appendfsync": "always", "save": "",
@@ -160,7 +162,7 @@ def redis(folder: Path, port: int | None = None) -> Iterator[str]:
     command = [program("redis-server")]
     for name, value in settings.items():
         command += [f"--{name}", str(value)]
-    with running(command, port):
+    with running(command, port, signal.SIGKILL if crashes else signal.SIGTERM):
         yield f"redis://127.0.0.1:{port}/0"
 
 
@@ -179,9 +181,11 @@ def firestore() -> Iterator[str]:
         yield f"127.0.0.1:{port}"
 
 
-def running_as(name: str, folder: Path, port: int) -> contextlib.AbstractContextManager[str]:
+def running_as(
+    name: str, folder: Path, port: int, *, crashes: bool = False
+) -> contextlib.AbstractContextManager[str]:
     """Run PostgreSQL or Redis on a folder and a port, which may be used again afterwards; yield its URL."""
-    return {"postgres": postgres, "redis": redis}[name](folder, port)
+    return {"postgres": postgres, "redis": redis}[name](folder, port, crashes=crashes)
 
 
 def main() -> int:

@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -24,48 +23,6 @@ from tomldiary.cli.app import app, run
 from tomldiary.doctor.doctor import check
 from tomldiary.errors import MissingExtra
 from tomldiary.storage.open import open_backend
-
-
-@pytest.mark.parametrize("name", ["postgres", "redis"])
-def test_writes_go_on_after_a_restart_of_the_server(name):
-    engines.space(name)  # skips without servers
-    with tempfile.TemporaryDirectory(prefix="tomldiary-") as folder:
-        check_restart(name, Path(folder), servers.free_port())
-
-
-def check_restart(name, folder, port):
-    done, failed = [], []
-    stop = threading.Event()
-
-    def write(alice):
-        for number in range(100_000):
-            if stop.is_set():
-                return
-            try:
-                alice.upsert_preference("likes", f"thing number {number}")
-                done.append(number)
-            except BackendError as error:
-                failed.append(str(error))
-
-    with servers.running_as(name, folder, port) as url:
-        backend = open_backend(f"{url}?timeout=20", None)
-        diary = Diary(backend, agent="rules", max_prefs_per_category=100_000)
-        thread = threading.Thread(target=write, args=[diary.user("alice")])
-        thread.start()
-        while len(done) < 10:
-            time.sleep(0.01)
-    with servers.running_as(name, folder, port):
-        before = len(done)
-        deadline = time.monotonic() + 60
-        while len(done) < before + 10 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        stop.set()
-        thread.join()
-        assert len(done) >= before + 10, failed
-        kept = {item.text for item in diary.user("alice").preferences("likes").values()}
-        assert {f"thing number {number}" for number in done} <= kept
-        assert len(kept) <= len(done) + len(failed)
-        backend.close()
 
 
 @pytest.mark.parametrize(
