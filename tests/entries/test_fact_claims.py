@@ -9,6 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from tomldiary import Constraint, Diary
+from tomldiary.entries.facts import Facts
 from tomldiary.errors import InvalidValue, SchemaError, UnknownEntry, WeakClaim
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -171,3 +172,20 @@ def test_a_normal_form_is_part_of_the_key_that_names_a_fact(alice):
     assert alice.facts.get("said/alice/name_is").data.object == "Alice"
     with pytest.raises(UnknownEntry):
         alice.facts.update("said/alice/Name-Is", {"object": "x"})
+
+
+def test_a_query_by_the_whole_key_looks_at_no_other_fact(alice, monkeypatch):
+    with alice.transaction():
+        for number in range(50):
+            alice.facts.commit("diet", {"role": f"r{number}", "food": "rice"})
+            say(alice, "likes", f"food {number}")
+    looked = []
+    wrong = Facts.wrong
+    monkeypatch.setattr(Facts, "wrong", staticmethod(lambda *given: looked.append(given[1]) or wrong(*given)))  # fmt: skip
+    assert [fact.data.role for fact in alice.facts.query("diet", {"role": "r7"})] == ["r7"]
+    likes = {"subject": "alice", "predicate": "Likes", "object": "Food 7"}
+    assert objects(alice, where=likes) == ["food 7"]
+    assert len(looked) == 2
+    assert len(objects(alice, where={"subject": "alice", "predicate": "likes"})) == 50
+    assert alice.facts.query("diet", {"role": {"$in": ["r7", "r8"]}}, limit=1)
+    assert alice.facts.query("diet", {"role": None}) == []

@@ -43,6 +43,7 @@ __all__ = [
     "interval",
     "moment",
     "same_data",
+    "schema_named",
     "short",
     "stored_facts",
     "undo_edits",
@@ -107,14 +108,7 @@ class Facts:
         Raises:
             SchemaError: It is not registered.
         """
-        found = self.registered(name)
-        if found is None:
-            known = ", ".join(self._schemas) or "none"
-            raise SchemaError(
-                f"the fact type {name!r} is not registered. Call diary.register_schema first; known:"
-                f" {known}."
-            )
-        return found
+        return schema_named(self._schemas, name)
 
     def entry(self, name: str, key: str) -> Mapping[str, Any] | None:
         """Return an entry as it is in the file, valid or not."""
@@ -175,13 +169,20 @@ class Facts:
 
         Args:
             name: The type.
-            group: Only those with this singleton key, of a temporal type.
+            group: Only those with this singleton key.
             matching: Only those for which it is true.
         """
         schema = self.schema(name)
         is_temporal = schema.constraint.temporal
         found: list[Held] = []
-        rows = self.raw(name) if group is None else self._ask(name, lambda each: each.group(group))
+        rows: Iterable[tuple[str, Mapping[str, Any]]]
+        if group is None:
+            rows = self.raw(name)
+        elif is_temporal:
+            rows = self._ask(name, lambda each: each.group(group))
+        else:
+            entry = self.entry(name, group)
+            rows = [] if entry is None else [(group, entry)]
         for key, entry in rows:
             if matching is not None and not is_temporal and not matching(entry):
                 continue  # of temporal facts all count: each may end another
@@ -254,6 +255,22 @@ class Facts:
         except InvalidValue as error:
             return error
         raise AssertionError  # it was wrong a moment ago
+
+
+def schema_named(schemas: Mapping[str, FactSchema], name: str) -> FactSchema:
+    """Return a type's schema.
+
+    Raises:
+        SchemaError: It is not registered.
+    """
+    found = schemas.get(name)
+    if found is None:
+        known = ", ".join(schemas) or "none"
+        raise SchemaError(
+            f"the fact type {name!r} is not registered. Call diary.register_schema first; known:"
+            f" {known}."
+        )
+    return found
 
 
 def undo_edits(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tomldiary.entries.constraints import FactSchema
     from tomldiary.entries.facts import Held
 
-__all__ = ["MANAGED", "Matches", "ordered", "plain", "shown"]
+__all__ = ["MANAGED", "Matches", "ordered", "plain", "shown", "single_key"]
 
 _ORDERING = ("$gt", "$gte", "$lt", "$lte")
 _EQUALITIES = ("$eq", "$ne", "$in", "$nin", "$not")
@@ -112,6 +112,19 @@ class Matches:
         if not all(_equals(_value(entry, name), value) for name, value in self._wanted.items()):
             return False
         return self._meets is None or self._meets(_dates_as_text(_fields(entry)))
+
+
+def single_key(schema: FactSchema, where: Mapping[str, Any]) -> str | None:
+    """Return the singleton key that a query asks for, so that no other fact is looked at; None if it asks for more."""
+    names = schema.constraint.keys
+    if not names or any("." in name or is_condition(name, where.get(name, {})) for name in names):
+        return None
+    try:
+        return schema.singleton(
+            plain({n: v for n, v in where.items() if "." not in n and n[:1] != "$"}, schema.name)
+        )
+    except InvalidValue:
+        return None
 
 
 def _normalised(where: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine.transaction import Source, fingerprint
 from tomldiary.entries.fact_rules import FactRules, Provenance
-from tomldiary.entries.facts import Fact, FactList, Facts, Held
+from tomldiary.entries.facts import Fact, FactList, Facts, Held, schema_named
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.retrieval.filters import fields_of
 from tomldiary.runtime.async_bridge import async_twin
-from tomldiary.user.fact_queries import MANAGED, Matches, ordered, plain, shown
+from tomldiary.user.fact_queries import MANAGED, Matches, ordered, plain, shown, single_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -256,7 +256,7 @@ class UserFacts:
             meets = Matches(schema, given, session_id)
             found += [
                 (schema, held)
-                for held in book.held(schema.name, matching=meets)
+                for held in book.held(schema.name, single_key(schema, given), matching=meets)
                 if include_ended or held.holds(at)
             ]
         return found
@@ -294,7 +294,7 @@ class UserFacts:
             schema = self._schema_of(fact)
             return schema, schema.data(fact)
         self._check_type(fact)
-        schema = self._facts().schema(fact)
+        schema = schema_named(self._diary.fact_schemas, fact)
         fields = plain(data or {}, fact)
         schema.check_fields(list(fields))
         return schema, schema.checked(fields)
