@@ -144,6 +144,13 @@ def test_collections_are_shown_as_tables_with_few_rows(alice):
     assert repr(shown).endswith("… 68 more")
 
 
+def test_a_text_that_is_shown_alone_is_not_cut(alice):
+    text = " ".join(["tea"] * 500)
+    alice.upsert_preference("goals", text)
+    assert text in alice.preferences("goals")["pref001"]._repr_html_()
+    assert "… 1,599 more" in alice.preferences("goals")._repr_html_()
+
+
 def test_a_list_of_users_prints_as_a_list(alice):
     assert repr(alice.diary.users()) == str(alice.diary.users()) == "['alice']"
     assert "<code>alice</code>" in alice.diary.users()._repr_html_()

@@ -52,7 +52,7 @@ __all__ = [
     "preferences",
 ]
 
-_WHOLE = 100_000  # characters: a text that is shown alone is not cut
+_WHOLE = 10_000  # characters of a text that is shown alone
 
 
 def _quote(text: object) -> str:
@@ -94,7 +94,7 @@ def preference(item: PreferenceItem) -> Sheet:
     """Return the view of one preference."""
     said = _said(item)
     rows: list[list[Cell]] = [
-        [Text("text"), Text(cut(item.text, _WHOLE))],
+        [Text("text"), Text(item.text, most=_WHOLE)],
         *([Text("contexts"), Text(", ".join(item.contexts))] for _ in item.contexts[:1]),
         *([Text(name), Text(value)] for name, value in own_fields(item).items()),
         [Text("said"), Text(counted(item.count, "time"))],
@@ -138,7 +138,7 @@ def preference_tables(found: Mapping[str, Mapping[str, PreferenceItem]]) -> Shee
 def conversation(item: ConversationItem) -> Sheet:
     """Return the view of one conversation."""
     rows: list[list[Cell]] = [
-        [Text("summary"), Text(cut(item.summary, _WHOLE) or "none yet")],
+        [Text("summary"), Text(item.summary or "none yet", most=_WHOLE)],
         [Text("keywords"), Text(", ".join(item.keywords))],
         [Text("turns"), Text(item.turns)],
         [Text("began (UTC)"), Moment(item.created)],
@@ -202,7 +202,7 @@ def fact(one: Fact) -> Sheet:
     if one.source:
         rows.append([Text("from turn"), Key(one.source)])
     short = f"{one.id} {', '.join(f'{name}={value}' for name, value in data.items())}"
-    return Sheet(one.id, [Table(("", ""), rows)], line=short)
+    return Sheet(cut(one.id, 80), [Table(("", ""), rows)], line=short)
 
 
 def facts(found: Sequence[Fact]) -> Sheet:
@@ -227,7 +227,7 @@ def facts(found: Sequence[Fact]) -> Sheet:
 def block(one: TextBlock) -> Sheet:
     """Return the view of one block."""
     rows: list[list[Cell]] = [
-        [Text(cut(one.text, _WHOLE))],
+        [Text(one.text, most=_WHOLE)],
         [Text(f"updated {minute_of(one.updated)} UTC", is_quiet=True)],
     ]
     pinned = [Badge("pinned")] if one.is_pinned else []
@@ -253,8 +253,8 @@ def blocks(found: Mapping[str, TextBlock]) -> Sheet:
 def episode(one: Episode) -> Sheet:
     """Return the view of one episode."""
     rows: list[list[Cell]] = [
-        [Text("user"), Text(cut(one.input, _WHOLE))],
-        [Text("assistant"), Text(cut(one.output, _WHOLE))],
+        [Text("user"), Text(one.input, most=_WHOLE)],
+        [Text("assistant"), Text(one.output, most=_WHOLE)],
         [Text("session"), Key(one.session_id)],
         [Text("time (UTC)"), Moment(one.created)],
     ]

@@ -28,7 +28,7 @@ STYLE = """
 .td th{font-weight:500;opacity:.65;white-space:nowrap}
 .td td{white-space:pre-wrap}
 .td code,.td pre{font:12px/1.5 ui-monospace,monospace;color:inherit;background:none;padding:0;margin:0;white-space:pre-wrap}
-.td td.td-w{overflow-wrap:anywhere}
+.td td.td-w,.td pre{overflow-wrap:anywhere}
 .td .td-q{opacity:.65}
 .td .td-t{white-space:nowrap;font-variant-numeric:tabular-nums}
 .td mark{background:rgba(255,193,7,.38);color:inherit;border-radius:2px;padding:0 1px}

@@ -57,7 +57,7 @@ def _pairs(values: Mapping[str, Any]) -> Table:
 
 
 def _shown(name: str, value: Any) -> Cell:
-    if value is None:
+    if value is None or value in ({}, [], ""):
         return Text("none", is_quiet=True)
     if isinstance(value, bool):
         return Text("yes" if value else "no")

@@ -91,6 +91,8 @@ class Text:
     value: object
     words: Sequence[str] = ()
     is_quiet: bool = False
+    most: int = MOST_CHARACTERS
+    """Characters of it that are shown."""
 
     @property
     def text(self) -> str:
@@ -99,7 +101,7 @@ class Text:
 
     def html(self) -> str:
         """The text with line breaks, and the words marked."""
-        parts = _parts(cut(printable(str(self.value))), self.words)
+        parts = _parts(cut(printable(str(self.value)), self.most), self.words)
         found = "".join(
             f"<mark>{html.escape(part)}</mark>" if number % 2 else html.escape(part)
             for number, part in enumerate(parts)
