@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from copy import copy
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -52,11 +52,12 @@ from tomldiary.runtime.views import DictView, ListView, Viewed, drawn, pretty
 from tomldiary.storage.open import open_backend
 from tomldiary.storage.protocol import Backend, BackendProtocol, Durability, FixedDocuments
 from tomldiary.text.similarity import DEFAULT_THRESHOLD, Scorer, Similarity
+from tomldiary.user.held import QUARANTINE, Trust, Why, hold
 from tomldiary.user.recall import Indexes
 from tomldiary.user.user import UserDiary
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from pydantic import BaseModel
 
@@ -109,6 +110,9 @@ class Diary(Viewed, AncestorCoroutines):
         scorer: Compares two normalised texts, 0 to 100; None is rapidfuzz `token_set_ratio`.
         durability: What a returned write survives ("full", "process", "none"), for a folder only.
         lock_timeout: Seconds a writer waits for another one of the same user.
+        quarantine: Actors whose changes wait for a review, such as {"web", "tool"}, or a function of the actor.
+            "rule" and "model" are the extractors. See `alice.review`.
+        draft_lifetime: How long a draft of a session waits to be promoted.
 
     Raises:
         SchemaError: `pref_table_cls` cannot be read as categories.
@@ -133,6 +137,8 @@ class Diary(Viewed, AncestorCoroutines):
         scorer: Scorer | None = None,
         durability: Durability | None = None,
         lock_timeout: float = 30.0,
+        quarantine: Collection[str] | Callable[[str], bool] = (),
+        draft_lifetime: timedelta = timedelta(hours=24),
     ) -> None:
         descriptions = categories(pref_table_cls)
         self.pref_table_cls = pref_table_cls
@@ -171,6 +177,8 @@ class Diary(Viewed, AncestorCoroutines):
         self.turn_rules = TurnRules(rules, max_conversations)
         self.fact_schemas: dict[str, FactSchema] = {}
         self.entry_rules = EntryRules()
+        self.trust = Trust(quarantine)
+        self.draft_lifetime = draft_lifetime
         self._descriptions = descriptions
         self._extractor: tuple[Any, Extractor] | None = None
         self.compaction = CompactionRunner(self)
@@ -364,6 +372,14 @@ class Diary(Viewed, AncestorCoroutines):
             known = (self.agent, resolve_extractor(self.agent, self.pref_table_cls))
             self._extractor = known
         return known[1]
+
+    @property
+    def extractor_origin(self) -> str:
+        """Where extracted entries come from: "rule", "model:" and its name, or "model"."""
+        agent = os.environ.get("EXTRACTOR_MODEL", "") if self.agent is None else self.agent
+        if not isinstance(agent, str) or not agent:
+            return "model"
+        return "rule" if agent == "rules" else f"model:{agent}"
 
     async def current_epoch(self, user_id: str) -> int:
         """Return how often something of a user was forgotten, without holding the event loop."""
@@ -600,12 +616,20 @@ class Diary(Viewed, AncestorCoroutines):
         moment = timestamp(now)
         last: list[Transaction] = []
 
-        def change(tx: Transaction) -> Applied:
-            last[:] = [tx]
-            applied = apply_turn(
+        origin = self.extractor_origin
+
+        def extracted(tx: Transaction) -> Applied:
+            return apply_turn(
                 tx, operations, self.turn_rules, session_id=session_id, now=moment,
                 turns=operation.turns, schemas=self.fact_schemas,
             )  # fmt: skip
+
+        def change(tx: Transaction) -> Applied:
+            last[:] = [tx]
+            if self.trust.waits(origin):
+                applied = hold(tx, extracted, Why(QUARANTINE, session_id, origin, ""))
+            else:
+                applied = extracted(tx)
             for turn in said:
                 if not turn.is_empty:
                     documents = {*tx.engine.kinds(tx.user), *tx.changed()}
@@ -618,8 +642,8 @@ class Diary(Viewed, AncestorCoroutines):
             return Applied(transaction=seq, is_repeated=True)
 
         source = Source(
-            "turn", session_id, actor="extractor", operation=operation.id,
-            content=operation.content, is_new=operation.is_new,
+            "turn", session_id, actor="extractor", reason="" if origin == "rule" else origin,
+            operation=operation.id, content=operation.content, is_new=operation.is_new,
         )  # fmt: skip
         done = self.engine.write(
             user_id, change, source,

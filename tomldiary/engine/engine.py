@@ -227,6 +227,11 @@ class Engine(DocumentCache):
         joined = self._readable(user)
         return "" if joined is None else joined.session
 
+    def actor_here(self, user: str) -> str:
+        """Return the actor of the transaction that a write of this user joins, or ""."""
+        joined = self._readable(user)
+        return "" if joined is None else joined.actor
+
     # Writing
 
     def write(  # noqa: D417 - the docstring describes `epoch` in its text
@@ -361,6 +366,7 @@ class Engine(DocumentCache):
             raise SequenceConflict.of(expected, last)
         transaction = Transaction(self, user)
         transaction.session, transaction.has_operation = source.session, bool(source.operation)
+        transaction.actor = source.actor
         return transaction
 
     def _finish(self, transaction: Transaction, source: Source) -> None:

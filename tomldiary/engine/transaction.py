@@ -64,6 +64,8 @@ class Transaction:
         """The thread that runs the blocking calls of the task that owns the transaction."""
         self.session = ""
         """The session of entries that name none of their own."""
+        self.actor = ""
+        """Who makes the changes that name nobody."""
         self.has_operation = False
         """Whether it has an idempotency key."""
         self.contents: list[str] = []
@@ -170,6 +172,10 @@ class Transaction:
                 self._before.get(kind) or self.engine.load(self.user, kind, is_written=True)
             )
         return edit.peek() if edit.is_changed else _document_of(self._bases[kind])
+
+    def before(self, kind: str) -> Document:
+        """Return a document of which an edit was asked for, without the changes."""
+        return _document_of(self._bases[kind])
 
     def documents(self, kinds: Sequence[str]) -> list[Document]:
         """Return documents like `document`; faster if some of them are changed right afterwards."""

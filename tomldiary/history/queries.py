@@ -9,6 +9,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tomldiary.entries.fields import entry_data
 from tomldiary.entries.kinds import entry_key, entry_kind, path_of
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.history.as_of import USUAL_KINDS, PastDocuments, PastTexts, Point, point_of
@@ -22,7 +23,7 @@ from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import render_path, same_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from tomldiary.entries.kind import Rules
     from tomldiary.storage.protocol import HistorySource
@@ -103,6 +104,8 @@ class Origin(Viewed):
     """False if a rule stored a sentence that was not verified."""
     confirmations: int
     """How many times it was stated."""
+    origin: str
+    """Where it comes from: the actor of the last write of its content, "hand", "rule", "model" or "model:…"; or ""."""
     changes: Changes
     """All its changes in the kept history, oldest first."""
 
@@ -196,6 +199,7 @@ class HistoryQueries:
             turn=str(entry.get("_source", "")),
             is_verified=entry.get("_verified", True) is not False,
             confirmations=count if isinstance(count, int) else 1,
+            origin=_origin_of(entry, changes),
             changes=changes,
         )
 
@@ -271,6 +275,18 @@ class HistoryQueries:
 
     def _document(self, kind: str) -> Document:
         return self._past.engine.document(self._past.user_id, kind)
+
+
+def _origin_of(entry: Mapping[str, Any], changes: Sequence[HistoryEntry]) -> str:
+    """Return where the content of an entry comes from, by the entry, else by its changes, oldest first."""
+    if "_origin" in entry:
+        return str(entry["_origin"])
+    for change in reversed(changes):
+        if entry_data(change.before or {}) != entry_data(change.after or {}):
+            if change.type == "turn":
+                return change.reason or ("rule" if "_verified" in entry else "model")
+            return change.actor
+    return ""
 
 
 def entry_changes(record: Record) -> Iterator[HistoryEntry]:

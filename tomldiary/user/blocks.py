@@ -82,6 +82,7 @@ class UserBlocks:
         actor: str = "",
         reason: str = "",
         now: datetime | None = None,
+        ephemeral: bool = False,
     ) -> TextBlock:
         """Make a block hold exactly `text`, and return it; a missing block is created.
 
@@ -94,6 +95,7 @@ class UserBlocks:
             actor: Who makes the change, for history.
             reason: Why, for history.
             now: The time to write down; None is the current time.
+            ephemeral: Whether it becomes a draft of the session, see `UserDiary.draft`.
 
         Raises:
             InvalidValue: The name or the text is too long. Nothing was changed.
@@ -106,7 +108,10 @@ class UserBlocks:
 
         asked = fingerprint("set_block", name, text, pinned)
         return self._write(
-            name, change, Source("set_block", session_id, actor, reason, content=asked)
+            name,
+            change,
+            Source("set_block", session_id, actor, reason, content=asked),
+            ephemeral=ephemeral,
         )
 
     aset = async_twin(set)  # noqa: A003 - the method above
@@ -121,6 +126,7 @@ class UserBlocks:
         reason: str = "",
         now: datetime | None = None,
         operation_id: str = "",
+        ephemeral: bool = False,
     ) -> TextBlock:
         """Append `text` to a block as lines of its own; a missing block is created.
 
@@ -134,6 +140,7 @@ class UserBlocks:
             reason: Why, for history.
             now: The time to write down; None is the current time.
             operation_id: Your idempotency key; the same one a second time changes nothing.
+            ephemeral: Whether it becomes a draft of the session, see `UserDiary.draft`.
 
         Raises:
             InvalidValue: The block would be too long. Nothing was changed.
@@ -148,7 +155,7 @@ class UserBlocks:
 
         asked = fingerprint("append_block", name, text)
         why = Source("append_block", session_id, actor, reason, operation_id, asked)
-        return self._write(name, change, why)
+        return self._write(name, change, why, ephemeral=ephemeral)
 
     aappend = async_twin(append)
 
@@ -162,6 +169,7 @@ class UserBlocks:
         actor: str = "",
         reason: str = "",
         now: datetime | None = None,
+        ephemeral: bool = False,
     ) -> TextBlock:
         """Replace the only occurrence of `old` in a block, and return the block.
 
@@ -173,6 +181,7 @@ class UserBlocks:
             actor: Who makes the change, for history.
             reason: Why, for history.
             now: The time to write down; None is the current time.
+            ephemeral: Whether it becomes a draft of the session, see `UserDiary.draft`.
 
         Raises:
             UnknownEntry: There is no such block.
@@ -186,25 +195,37 @@ class UserBlocks:
 
         asked = fingerprint("replace_in_block", name, old, new)
         why = Source("replace_in_block", session_id, actor, reason, content=asked)
-        return self._write(name, change, why)
+        return self._write(name, change, why, ephemeral=ephemeral)
 
     areplace = async_twin(replace)
 
     def delete(
-        self, name: str, *, session_id: str = "", actor: str = "", reason: str = ""
+        self,
+        name: str,
+        *,
+        session_id: str = "",
+        actor: str = "",
+        reason: str = "",
+        ephemeral: bool = False,
     ) -> TextBlock:
         """Remove a block from the file and return it; history keeps it.
+
+        With `ephemeral` it becomes a draft of the session, see `UserDiary.draft`.
 
         Raises:
             UnknownEntry: There is no such block.
         """
         asked = fingerprint("delete_block", name)
         why = Source("delete_block", session_id, actor, reason, content=asked)
-        return self._context.write(lambda tx: to_block(Blocks(tx.edit(_KIND)).delete(name)), why)
+        return self._context.to(session_id, ephemeral=ephemeral).write(
+            lambda tx: to_block(Blocks(tx.edit(_KIND)).delete(name)), why
+        )
 
     adelete = async_twin(delete)
 
-    def _write(self, name: str, change: Callable[[Blocks], None], why: Source) -> TextBlock:
+    def _write(
+        self, name: str, change: Callable[[Blocks], None], why: Source, *, ephemeral: bool
+    ) -> TextBlock:
         def write(tx: Transaction) -> TextBlock:
             book = Blocks(tx.edit(_KIND))
             change(book)
@@ -218,7 +239,8 @@ class UserBlocks:
             made = self._context.change_made(seq)
             return to_block(found if found is not None else made.after or {})
 
-        return self._context.write(write, why, on_repeat=stored if why.operation else None)
+        context = self._context.to(why.session, ephemeral=ephemeral)
+        return context.write(write, why, on_repeat=stored if why.operation else None)
 
     def _stored(self) -> Blocks:
         return Blocks(self._context.document(_KIND))

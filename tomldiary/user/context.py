@@ -7,8 +7,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from tomldiary.entries.facts import in_utc
+from tomldiary.entries.models import timestamp
+from tomldiary.entries.pending import held_entry
+from tomldiary.errors import InvalidValue
 from tomldiary.history.queries import HistoryEntry, change_made
 from tomldiary.runtime.async_bridge import async_twin
+from tomldiary.user.held import DRAFTS, Overlay, Why, drafts_of, hold
 from tomldiary.user.recall import Indexes
 
 if TYPE_CHECKING:
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
     from tomldiary.history.as_of import PastDocuments
     from tomldiary.toml.document import Document
 
-__all__ = ["UserContext", "delegated"]
+__all__ = ["DraftContext", "UserContext", "delegated"]
 
 S = TypeVar("S")
 P = ParamSpec("P")
@@ -36,6 +40,9 @@ class UserContext:
         user_id: Whose memory.
         past: The documents of a point of history; None reads the current ones.
     """
+
+    is_draft = False
+    """Whether it is the draft of a session."""
 
     def __init__(self, diary: Diary, user_id: str, past: PastDocuments | None = None) -> None:
         self.diary = diary
@@ -117,8 +124,27 @@ class UserContext:
         *,
         on_repeat: Callable[[int], R] | None = None,
     ) -> R:
-        """Commit a change on fresh state; see `Engine.write`."""
-        return self.engine.write(self.user_id, change, source, on_repeat=on_repeat)
+        """Commit a change on fresh state; see `Engine.write`.
+
+        A change by an actor without trust waits for a review instead.
+        """
+        engine, trust = self.engine, self.diary.trust
+        origin = source.actor or engine.actor_here(self.user_id)
+        if origin:
+            session = self.session(source.session)
+            change = trust.changed(change, origin, session, source.reason)
+            on_repeat = None if trust.waits(origin) else on_repeat
+        return engine.write(self.user_id, change, source, on_repeat=on_repeat)
+
+    def to(self, session_id: str, *, ephemeral: bool) -> UserContext:
+        """Return where a write goes: here, or with `ephemeral` to the drafts of a session.
+
+        Raises:
+            InvalidValue: A draft has no session.
+        """
+        return (
+            DraftContext(self.diary, self.user_id, self.session(session_id)) if ephemeral else self
+        )
 
     def refuse_nested(self, operation_id: str) -> None:
         """Refuse an operation id inside an open transaction, which has one of its own.
@@ -131,6 +157,70 @@ class UserContext:
     def change_made(self, seq: int) -> HistoryEntry:
         """Return the one change that a transaction made, to answer its repetition."""
         return change_made(self.engine.backend, self.user_id, seq)
+
+
+class DraftContext(UserContext):
+    """One user of a diary with the drafts of one session in the memory; what is written becomes a draft.
+
+    Args:
+        diary: Has the schemas, the limits and the engine.
+        user_id: Whose memory.
+        session_id: The session.
+
+    Raises:
+        InvalidValue: The session is empty.
+    """
+
+    is_draft = True
+
+    def __init__(self, diary: Diary, user_id: str, session_id: str) -> None:
+        super().__init__(diary, user_id)
+        if not session_id:
+            raise InvalidValue("a draft belongs to a session. Give its id.", where="session_id")
+        self.indexes = Indexes()
+        self.session_id = session_id
+
+    def overlay(self) -> Overlay:
+        """Return the documents with the drafts in them."""
+        drafts = drafts_of(super().document(DRAFTS), self.session_id)
+        changes = {place: held_entry(entry) for place, (_, entry) in drafts.items()}
+        return Overlay(super().document, super().kinds(), changes)
+
+    def document(self, kind: str) -> Document:
+        """Return a document with the drafts in it."""
+        return self.overlay().document(kind)
+
+    def entries(self, kind: str) -> Document:
+        """Return all entries of a kind with the drafts among them."""
+        return self.overlay().entries(kind)
+
+    def cached(self, *kinds: str) -> list[Document] | None:  # noqa: ARG002 - the same for all
+        """Return None: drafts are read anew."""
+        return None
+
+    def read(self, name: str) -> Document:
+        """Return the entries of a kind with the drafts among them."""
+        return self.entries(name)
+
+    def kinds(self) -> list[str]:
+        """Return the names of the user's documents."""
+        return list(self.overlay())
+
+    def session(self, given: str) -> str:
+        """Return the session to write down."""
+        return given or self.session_id
+
+    def write(
+        self,
+        change: Callable[[Transaction], R],
+        source: Source,
+        *,
+        on_repeat: Callable[[int], R] | None = None,  # noqa: ARG002 - a repetition is made anew, without effect
+    ) -> R:
+        """Keep what a change would do as drafts of the session."""
+        expires = timestamp(self.diary.engine.now() + self.diary.draft_lifetime)
+        why = Why(DRAFTS, self.session_id, source.actor, source.reason, expires)
+        return self.engine.write(self.user_id, lambda tx: hold(tx, change, why), source)
 
 
 def delegated(

@@ -62,6 +62,7 @@ class UserEpisodes:
         operation_id: str = "",
         id: str | None = None,  # noqa: A002 - the word of `delete`
         steps: Sequence[ToolStep] = (),
+        ephemeral: bool = False,
     ) -> str:
         """Append one turn, word for word, and return its id; it is never changed.
 
@@ -75,6 +76,7 @@ class UserEpisodes:
             operation_id: Your idempotency key; the same one a second time changes nothing.
             id: An id of your own; the same one for the same texts changes nothing. None is the time.
             steps: The tools that were called in between.
+            ephemeral: Whether it becomes a draft of the session, see `UserDiary.draft`.
 
         Raises:
             InvalidValue: A text is too long, or the id has other texts. Nothing was changed.
@@ -99,7 +101,9 @@ class UserEpisodes:
 
         asked = fingerprint("add_episode", input, output, *([id] if id else []))
         why = Source("add_episode", session_id, actor, reason, operation_id, asked)
-        return self._context.write(change, why, on_repeat=self._added)
+        return self._context.to(session_id, ephemeral=ephemeral).write(
+            change, why, on_repeat=self._added
+        )
 
     aadd = async_twin(add)
 

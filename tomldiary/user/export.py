@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.engine.transaction import Source, fingerprint
-from tomldiary.entries.kinds import KINDS, entry_kind, typed_kinds
-from tomldiary.entries.kinds.parts import join, part_name, part_of, parts_among
+from tomldiary.entries.kinds import KINDS, entry_kind
+from tomldiary.entries.kinds.parts import part_name, part_of
 from tomldiary.entries.models import FORMAT_VERSION, timestamp
 from tomldiary.errors import DocumentError, EntryConflict, InvalidValue
 from tomldiary.hand_edits.detect import NOTHING, check_version
@@ -21,6 +21,7 @@ from tomldiary.storage.local.layout import checked_kind
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import render_path, same_value
+from tomldiary.user.held import check_rules
 
 if TYPE_CHECKING:
     from tomldiary.engine.engine import Transaction
@@ -161,7 +162,7 @@ class UserExport:
                     " replace=True makes the memory what the export holds.",
                     keys=conflicts,
                 )
-            self._check_imported(tx, before)
+            check_rules(tx, before, self._diary)
             if why is None:
                 changed = sorted(tx.changed())
                 raise _Preview(
@@ -179,16 +180,6 @@ class UserExport:
             return self._context.write(change, source)
         except _Preview as looked:
             return [], looked.differences
-
-    def _check_imported(self, tx: Transaction, before: Mapping[str, Document]) -> None:
-        """Raise if the result breaks a rule of single entries, or of many."""
-        for kind in typed_kinds():
-            names = {name for name in {*before, *tx.changed()} if entry_kind(name) is kind}
-            parts = parts_among(kind.name, names) if kind.is_split else [kind.name]
-            if not names.isdisjoint(parts):
-                old = join(kind, [before.get(part, NOTHING) for part in parts])
-                new = join(kind, [tx.document(part) for part in parts])
-                kind.check_import(old, new, self._diary)
 
     def _consistent(self) -> tuple[int, dict[str, Document]]:
         """Return the last transaction, and all documents as it left them.

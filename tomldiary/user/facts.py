@@ -54,6 +54,7 @@ class UserFacts:
         valid_to: datetime | None = None,
         now: datetime | None = None,
         operation_id: str = "",
+        ephemeral: bool = False,
     ) -> str:
         """Store a fact under the constraint of its type, and return its id, `type/key`.
 
@@ -73,6 +74,7 @@ class UserFacts:
             valid_to: End of its interval; None lasts until another fact replaces it.
             now: The time to write down; None is the current time.
             operation_id: Your idempotency key; the same one a second time changes nothing.
+            ephemeral: Whether it becomes a draft of the session, see `UserDiary.draft`.
 
         Raises:
             SchemaError: The model or the name is not registered.
@@ -94,7 +96,7 @@ class UserFacts:
             "commit", schema.name, stored, str(valid_from), str(valid_to), source, *claim
         )
         why = Source("commit", session_id, actor, reason, operation_id, asked)
-        key = self._context.write(
+        key = self._context.to(session_id, ephemeral=ephemeral).write(
             change, why, on_repeat=lambda seq: self._context.change_made(seq).key.split("/", 2)[2]
         )
         return f"{schema.name}/{key}"
@@ -111,6 +113,7 @@ class UserFacts:
         reason: str = "",
         valid_to: datetime | None = None,
         now: datetime | None = None,
+        ephemeral: bool = False,
     ) -> str:
         """Change fields of a fact, and return its id; of a temporal type that of the new interval.
 
@@ -122,6 +125,7 @@ class UserFacts:
             reason: Why, for history.
             valid_to: When a temporal fact ceased to hold; `changes` is then empty.
             now: The time to write down; None is the current time.
+            ephemeral: Whether it becomes a draft of the session, see `UserDiary.draft`.
 
         Raises:
             UnknownEntry: There is no such fact.
@@ -140,7 +144,7 @@ class UserFacts:
 
         asked = fingerprint("update", fact_id, fields, str(valid_to))
         why = Source("update", session_id, actor, reason, content=asked)
-        return f"{name}/{self._context.write(change, why)}"
+        return f"{name}/{self._context.to(session_id, ephemeral=ephemeral).write(change, why)}"
 
     aupdate = async_twin(update)
 
@@ -151,8 +155,11 @@ class UserFacts:
         session_id: str = "",
         actor: str = "",
         reason: str = "",
+        ephemeral: bool = False,
     ) -> dict[str, Any]:
         """Remove a fact from the file and return its fields; history keeps it.
+
+        With `ephemeral` it becomes a draft of the session, see `UserDiary.draft`.
 
         Raises:
             UnknownEntry: There is no such fact.
@@ -164,7 +171,7 @@ class UserFacts:
             return FactRules(tx.entries(_KIND), self._diary.fact_schemas).delete(fact_id)
 
         why = Source("delete", session_id, actor, reason, content=fingerprint("delete", fact_id))
-        return shown(self._context.write(change, why))
+        return shown(self._context.to(session_id, ephemeral=ephemeral).write(change, why))
 
     adelete = async_twin(delete)
 

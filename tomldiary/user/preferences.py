@@ -87,6 +87,7 @@ class UserPreferences:
         reason: str = "",
         now: datetime | None = None,
         operation_id: str = "",
+        ephemeral: bool = False,
     ) -> tuple[str, PreferenceItem]:
         """Store a preference, or change or confirm the one with `id`, and return it with its id.
 
@@ -107,6 +108,7 @@ class UserPreferences:
             reason: Why, for history.
             now: The time to write down; None is the current time.
             operation_id: Your idempotency key; the same one a second time changes nothing.
+            ephemeral: Whether it becomes a draft of the session, see `UserDiary.draft`.
 
         Raises:
             UnknownCategory, UnknownEntry, LimitReached, InvalidValue: Nothing was changed.
@@ -150,7 +152,9 @@ class UserPreferences:
             entry = found[1] if found is not None else made.after or {}
             return key, entry_to_item(entry, item_type(self._diary.pref_table_cls, category))
 
-        return self._context.write(change, why, on_repeat=stored)
+        return self._context.to(session_id, ephemeral=ephemeral).write(
+            change, why, on_repeat=stored
+        )
 
     def remove_preference(
         self,
@@ -160,10 +164,12 @@ class UserPreferences:
         session_id: str = "",
         actor: str = "",
         reason: str = "",
+        ephemeral: bool = False,
     ) -> PreferenceItem:
         """Remove a preference from the file and return it; history keeps it, and its id is not reused.
 
-        To erase a text everywhere, use `forget`.
+        To erase a text everywhere, use `forget`. With `ephemeral` it becomes a draft of the session, see
+        `UserDiary.draft`.
 
         Raises:
             UnknownCategory, UnknownEntry: Nothing was changed.
@@ -182,7 +188,7 @@ class UserPreferences:
             except ValidationError:  # an entry that does not fit its type can still be removed
                 return entry_to_item(entry)
 
-        return self._context.write(
+        return self._context.to(session_id, ephemeral=ephemeral).write(
             change,
             Source("remove_preference", session_id, actor, reason, asked=(category, id)),
         )

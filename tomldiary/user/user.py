@@ -16,7 +16,7 @@ from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.facts import Facts
 from tomldiary.entries.kinds import typed_kinds
 from tomldiary.entries.kinds.parts import duplicates, part_of
-from tomldiary.errors import DiaryError, InvalidValue, UnknownEntry
+from tomldiary.errors import DiaryError, InvalidValue, NotSupported, UnknownEntry
 from tomldiary.extraction.consolidation import Consolidated, consolidate
 from tomldiary.forgetting.forget import forget, preview
 from tomldiary.forgetting.selection import ForgetReceipt, Selection
@@ -29,12 +29,13 @@ from tomldiary.runtime.async_bridge import async_twin, sync_twin
 from tomldiary.runtime.views import Viewed, drawn, pretty
 from tomldiary.toml.values import render_path
 from tomldiary.user.blocks import UserBlocks
-from tomldiary.user.context import UserContext, delegated
+from tomldiary.user.context import DraftContext, UserContext, delegated
 from tomldiary.user.deprecated import DeprecatedNames
 from tomldiary.user.episodes import UserEpisodes
 from tomldiary.user.export import UserExport
 from tomldiary.user.facts import UserFacts
 from tomldiary.user.items import UserItems
+from tomldiary.user.pending import UserDrafts, UserReview, Verdict
 from tomldiary.user.preferences import UserConversations, UserPreferences
 from tomldiary.user.recall import UserRecall
 
@@ -51,6 +52,7 @@ __all__ = ["UserDiary"]
 
 _KINDS = ("preferences", "conversations")
 _FOR_PROGRAMS = {
+    "diary",
     "diff_text",
     "document",
     "documents",
@@ -61,8 +63,16 @@ _FOR_PROGRAMS = {
     "kept_history",
     "last_transaction",
     "memory_lines",
+    "prune_history",
+    "remove_conversation",
+    "similar",
 }
 """Public methods for adapters and tools, which completion leaves out."""
+
+
+_DRAFT_TURN = (
+    "a turn is extracted into the memory, not into a draft. Call add_turn of diary.user(…)."
+)
 
 
 def _past(context: UserContext) -> PastTexts:
@@ -126,6 +136,33 @@ class UserDiary(Viewed, DeprecatedNames):
         """What stores put in namespaces of this user: `get`, `update`, `delete`, by the key that `recall` shows."""
         return UserItems(self._context)
 
+    # What waits for a decision
+
+    @cached_property
+    def review(self) -> UserReview:
+        """Changes from sources without trust: `list`, `accept`, `edit`, `reject`; `alice.review()` lists them."""
+        return UserReview(self._context)
+
+    confirm, aconfirm = delegated(Verdict, Verdict.confirm)
+
+    def draft(self, session_id: str) -> UserDiary:
+        """Return the memory with the drafts of a session in it; what is written there becomes a draft.
+
+        A draft is seen by its session only, until `promote_session`. It ends after `Diary(draft_lifetime=…)`.
+
+        Args:
+            session_id: The session.
+
+        Raises:
+            InvalidValue: The session is empty.
+        """
+        context = DraftContext(self.diary, self.user_id, session_id)
+        return UserDiary(self.diary, self.user_id, context=context)
+
+    drafts, adrafts = delegated(UserDrafts, UserDrafts.drafts)
+    promote_session, apromote_session = delegated(UserDrafts, UserDrafts.promote_session)
+    discard_session, adiscard_session = delegated(UserDrafts, UserDrafts.discard_session)
+
     # Preferences
 
     preferences, apreferences = delegated(UserPreferences, UserPreferences.preferences)
@@ -163,6 +200,7 @@ class UserDiary(Viewed, DeprecatedNames):
         reason: str = "",
         operation_id: str = "",
         expected: int | None = None,
+        ephemeral: bool = False,
     ) -> Generator[UserDiary]:
         """Group changes: all of them are stored at the end of the `with` block, or none.
 
@@ -175,14 +213,17 @@ class UserDiary(Viewed, DeprecatedNames):
             reason: Why, for history.
             operation_id: Your idempotency key; the same one a second time changes nothing.
             expected: The number of the last transaction that you have read; a newer one is a conflict.
+            ephemeral: Whether what is written through the diary of the `with` statement becomes drafts of the
+                session.
 
         Raises:
             Conflict: There is a newer transaction, or `operation_id` was used for a different change.
             NestedTransaction: A transaction of another user is open here.
         """
         source = Source("transaction", session_id, actor, reason, operation_id)
+        target = self.draft(session_id) if ephemeral else self
         with self._context.engine.transaction(self.user_id, source, expected=expected):
-            yield self
+            yield target
 
     @asynccontextmanager
     async def atransaction(
@@ -193,11 +234,13 @@ class UserDiary(Viewed, DeprecatedNames):
         reason: str = "",
         operation_id: str = "",
         expected: int | None = None,
+        ephemeral: bool = False,
     ) -> AsyncGenerator[UserDiary]:
         """Group changes like `transaction`, waiting for the lock without holding the event loop."""
         source = Source("transaction", session_id, actor, reason, operation_id)
+        target = self.draft(session_id) if ephemeral else self
         async with self._context.engine.atransaction(self.user_id, source, expected=expected):
-            yield self
+            yield target
 
     def has_done(self, operation_id: str) -> bool:
         """Return whether a transaction with this operation id is in history; `forget` erases the id too."""
@@ -382,6 +425,8 @@ class UserDiary(Viewed, DeprecatedNames):
         Raises:
             ExtractionError: The extractor failed. Nothing was changed.
         """
+        if self._context.is_draft:
+            raise NotSupported(_DRAFT_TURN)
         return await self.diary.process_turn(
             self.user_id, session_id, user_msg, assistant_msg,
             now=now, earlier=earlier, operation_id=operation_id, steps=steps, episode=episode,

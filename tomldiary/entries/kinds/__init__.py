@@ -16,6 +16,7 @@ from tomldiary.entries.kind import EntryKind
 from tomldiary.entries.kinds.facts import FactKind
 from tomldiary.entries.kinds.items import ItemKind
 from tomldiary.entries.kinds.preferences import PreferenceKind
+from tomldiary.entries.pending import PendingKind
 from tomldiary.errors import UnknownEntry
 
 if TYPE_CHECKING:
@@ -26,11 +27,13 @@ if TYPE_CHECKING:
 __all__ = [
     "BLOCKS",
     "CONVERSATIONS",
+    "DRAFTS",
     "EPISODES",
     "FACTS",
     "ITEMS",
     "KINDS",
     "PREFERENCES",
+    "QUARANTINE",
     "entry_key",
     "entry_kind",
     "entry_path",
@@ -68,8 +71,8 @@ def shown_kinds() -> list[EntryKind]:
 
 
 def typed_kinds() -> list[EntryKind]:
-    """Return the kinds that obey the diary's rules: all but items."""
-    return [kind for kind in KINDS.values() if kind is not ITEMS]
+    """Return the kinds that obey the diary's rules: all but items and pending changes."""
+    return [kind for kind in KINDS.values() if kind is not ITEMS and not kind.is_private]
 
 
 # Keys
@@ -134,3 +137,6 @@ FACTS = register(FactKind("facts"))
 BLOCKS = register(BlockKind("blocks", texts=("text",)))
 EPISODES = register(EpisodeKind("episodes", texts=("input", "output")))
 ITEMS = register(ItemKind("items"))
+DRAFTS = register(PendingKind("drafts"))
+QUARANTINE = register(PendingKind("quarantine"))
+"""Changes from sources without trust, which wait for a review."""

@@ -1,0 +1,338 @@
+"""Holds changes back: runs a write on a copy of the memory, and keeps the difference as pending changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from tomldiary.engine.transaction import Transaction
+from tomldiary.entries.kinds import CONVERSATIONS, PREFERENCES, entry_key, entry_kind, typed_kinds
+from tomldiary.entries.kinds.parts import join, parts_among
+from tomldiary.entries.models import timestamp
+from tomldiary.entries.pending import Raw, held_entry, pending_entry, place_of, waiting
+from tomldiary.entries.preferences import Preferences
+from tomldiary.errors import EntryConflict, InvalidValue
+from tomldiary.hand_edits.detect import NOTHING, Known
+from tomldiary.history.queries import table_changes
+from tomldiary.history.record import SNAPSHOT, next_sequence
+from tomldiary.history.timeline import Timeline
+from tomldiary.toml.edit import Edit
+from tomldiary.toml.values import same_value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
+    from tomldiary.entries.kind import Rules, Tables
+    from tomldiary.entries.pending import PendingChange
+    from tomldiary.toml.document import Document, Path
+
+__all__ = [
+    "DRAFTS",
+    "ORIGINS",
+    "QUARANTINE",
+    "Overlay",
+    "Trust",
+    "Why",
+    "check_rules",
+    "drafts_of",
+    "hold",
+    "make",
+    "stamped",
+]
+
+R = TypeVar("R")
+
+ORIGINS = frozenset({"assistant", "import", "model", "rule", "tool", "user", "web"})
+"""Actors that entries name in `_origin`."""
+DRAFTS, QUARANTINE = "drafts", "quarantine"
+_MANAGED = {"_count", "_created", "_updated", "_created_by", "_updated_by", "text", "contexts"}
+_Place = tuple[str, "Path"]
+"""An entry: its document and its path."""
+
+
+class Why(NamedTuple):
+    """Why changes are held back."""
+
+    into: str
+    """`DRAFTS` or `QUARANTINE`."""
+    session: str
+    origin: str
+    reason: str
+    expires: str = ""
+
+
+class Overlay(Mapping[str, Known]):
+    """The documents of a user with pending changes in them.
+
+    Args:
+        read: Returns a document without them.
+        listed: The names of the user's documents.
+        changes: What entries would hold; None removes one.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[str], Document],
+        listed: Iterable[str],
+        changes: Mapping[_Place, Mapping[str, Any] | None],
+    ) -> None:
+        self._read = read
+        self._changes = changes
+        self._listed = sorted({*listed, *(document for document, _ in changes)})
+        self._made: dict[str, Document] = {}
+
+    def document(self, kind: str) -> Document:
+        """Return a document with the changes in it."""
+        found = self._made.get(kind)
+        if found is None:
+            found = self._read(kind)
+            mine = {path: after for (name, path), after in self._changes.items() if name == kind}
+            if mine:
+                edit = Edit(found)
+                for path, after in mine.items():
+                    if after is None:
+                        edit.delete(path)
+                    else:
+                        edit.put(path, after)
+                found = edit.done()
+            self._made[kind] = found
+        return found
+
+    def entries(self, kind: str) -> Document:
+        """Return all entries of a kind as one document."""
+        known = entry_kind(kind)
+        parts = parts_among(kind, self._listed) if known.is_split else [kind]
+        return join(known, [self.document(part) for part in parts])
+
+    def __getitem__(self, kind: str) -> Known:
+        document = self.document(kind)
+        if not document.text:
+            raise KeyError(kind)
+        return Known(None, document, "", is_logged=True)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._listed)
+
+    def __len__(self) -> int:
+        return len(self._listed)
+
+    def __bool__(self) -> bool:
+        return True  # also of a user without documents: those of an open transaction count
+
+
+def hold(tx: Transaction, change: Callable[[Transaction], R], why: Why) -> R:
+    """Run a write on a copy, and store as pending what it changed; conversations are changed at once.
+
+    Returns:
+        What the write returns as if it were made.
+    """
+    earlier = drafts_of(tx.document(DRAFTS), why.session) if why.into == DRAFTS else {}
+    overlay = Overlay(
+        tx.document,
+        {*tx.engine.kinds(tx.user), *tx.kinds()},
+        {place: held_entry(entry) for place, (_, entry) in earlier.items()},
+    )
+    copy = Transaction(tx.engine, tx.user, before=overlay)
+    copy.session = tx.session
+    result = change(copy)
+    for document, (base, edit) in copy.changed().items():
+        if entry_kind(document) is CONVERSATIONS:
+            tx.replace(document, edit.done())
+            continue
+        _keep(tx, why, document, base.document if base is not None else NOTHING, edit, earlier)
+    if why.into == DRAFTS:
+        _drop_expired(tx)
+    return result
+
+
+def drafts_of(tables: Tables, session_id: str) -> dict[_Place, tuple[str, Raw]]:
+    """Return the drafts of a session that have not expired, with their ids, by the entries they change."""
+    return {
+        place_of(entry): (name, entry)
+        for name, entry in waiting(tables, DRAFTS, timestamp()).items()
+        if entry.get("_created_by") == session_id
+    }
+
+
+def _keep(
+    tx: Transaction,
+    why: Why,
+    document: str,
+    before: Document,
+    edit: Edit,
+    earlier: Mapping[_Place, tuple[str, Raw]],
+) -> None:
+    """Store what an edit changed in one document as pending changes."""
+    kind, pending = entry_kind(document), tx.edit(why.into)
+    old, new = kind.tables(before), kind.tables(edit.done())
+    based_on = next_sequence(tx.engine.backend.last_record(tx.user)) - 1
+    now = timestamp()
+    for path in dict.fromkeys([*old, *new]):
+        after = new.get(path)
+        if same_value(old.get(path), after):
+            continue
+        name, first = earlier.get((document, path), ("", {}))
+        real = tx.document(document).table(path)
+        if name and same_value(None if real is None else {**real}, after):
+            pending.delete((why.into, name))
+            continue
+        fresh = pending_entry(
+            document, path, entry_key(path, kind.home(document)), after,
+            based_on=first.get("based_on", based_on), is_new=first.get("is_new", real is None),
+            session=why.session, origin=why.origin, reason=why.reason, now=now, expires=why.expires,
+        )  # fmt: skip
+        if not name and _is_known(waiting(pending, why.into, now).values(), fresh):
+            continue
+        pending.put((why.into, name or _free(pending, why.into, based_on + 1)), fresh)
+
+
+def _is_known(known: Iterable[Raw], fresh: Raw) -> bool:
+    """Return whether the same new entry waits already, so that a source that repeats itself adds nothing."""
+    return bool(fresh["is_new"]) and any(
+        place_of(each)[1][:-1] == place_of(fresh)[1][:-1]
+        and each.get("origin") == fresh.get("origin")
+        and each.get("_created_by") == fresh.get("_created_by")
+        and same_value(_content(held_entry(each)), _content(held_entry(fresh)))
+        for each in known
+    )
+
+
+def _free(pending: Edit, into: str, seq: int) -> str:
+    """Return a new id: the number of the transaction, which is never given out again."""
+    name, number = str(seq), 1
+    while pending.table((into, name)) is not None:
+        number += 1
+        name = f"{seq}-{number}"
+    return name
+
+
+def _drop_expired(tx: Transaction) -> None:
+    edit = tx.edit(DRAFTS)
+    kept = waiting(edit, DRAFTS, timestamp())
+    for name in [name for name in edit.table((DRAFTS,)) or {} if name not in kept]:
+        edit.delete((DRAFTS, name))
+
+
+def stamped(tx: Transaction, change: Callable[[Transaction], R], origin: str) -> R:
+    """Run a write, and note in the entries whose content it changed where that comes from."""
+    known = {name: tx.document(name) for name in tx.kinds()}
+    result = change(tx)
+    for name in tx.kinds():
+        old = known.get(name) or tx.before(name)
+        kind = entry_kind(name)
+        before, after = kind.tables(old), kind.tables(tx.document(name))
+        for path, entry in after.items():
+            was = before.get(path)
+            if was is not entry and not same_value(_content(was), _content(entry)):
+                tx.edit(name).put(path, {**entry, "_origin": origin})
+    return result
+
+
+def _content(entry: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if entry is None:
+        return None
+    return {name: value for name, value in entry.items() if not name.startswith("_")}
+
+
+def make(
+    tx: Transaction, changes: Sequence[PendingChange], rules: Rules, into: str, *, force: bool
+) -> None:
+    """Make pending changes, and remove them from what waits.
+
+    Raises:
+        EntryConflict: An entry was changed since; lists the keys.
+        LimitReached, ImmutableEntry, InvalidValue: A rule forbids it.
+    """
+    conflicts = [] if force else _changed_since(tx, changes)
+    if conflicts:
+        raise EntryConflict(
+            f"{', '.join(conflicts)} changed since. Nothing was changed;",
+            keys=conflicts,
+            hint="force=True overwrites.",
+        )
+    before = {each.document: tx.document(each.document) for each in changes}
+    before |= {name: tx.document(name) for name in tx.engine.kinds(tx.user)}
+    for each in changes:
+        if into == QUARANTINE and each.after is not None and each.origin:
+            each = replace(each, after={**each.after, "_origin": each.origin})  # noqa: PLW2901 - the same change
+        _make(tx, each, rules)
+        tx.edit(into).delete((into, each.id))
+    check_rules(tx, before, rules)
+
+
+def _make(tx: Transaction, each: PendingChange, rules: Rules) -> None:
+    kind, path = entry_kind(each.document), each.path
+    if not path:
+        raise InvalidValue("the pending change names no entry. Reject it.", where=each.id)
+    edit = tx.entries(kind.name) if kind.is_split else tx.edit(each.document)
+    if each.after is None:
+        edit.delete(path)
+    elif kind is PREFERENCES and each.is_new:
+        # Its id may have been given away, and the same text may have been stored meanwhile.
+        contexts: Any = each.after.get("contexts", [])
+        fields = {name: value for name, value in each.after.items() if name not in _MANAGED}
+        Preferences(edit, rules.preference_rules).upsert(
+            path[-2], None, str(each.after.get("text", "")), contexts,
+            now=timestamp(), session=each.session, fields=fields,
+        )  # fmt: skip
+    else:
+        edit.put(path, each.after)
+
+
+def _changed_since(tx: Transaction, changes: Sequence[PendingChange]) -> list[str]:
+    """Return the keys of entries that transactions changed after the pending change was written."""
+    waiting = [
+        each for each in changes if not (each.is_new and each.document.startswith("preferences"))
+    ]
+    first = min((each.based_on for each in waiting), default=0)
+    found: set[str] = set()
+    for record in Timeline(tx.engine.backend, tx.user).records() if waiting else ():
+        if record.seq <= first:
+            break
+        if record.type == SNAPSHOT:
+            found |= {each.key for each in waiting if each.based_on < record.seq}
+            break
+        keys = {entry_key(path, home) for home, path, _, _ in table_changes(record)}
+        found |= {each.key for each in waiting if each.key in keys and each.based_on < record.seq}
+    return sorted(found)
+
+
+def check_rules(tx: Transaction, before: Mapping[str, Document], rules: Rules) -> None:
+    """Raise if the changes of a transaction break a rule of single entries, or of many."""
+    for kind in typed_kinds():
+        names = {name for name in {*before, *tx.changed()} if entry_kind(name) is kind}
+        parts = parts_among(kind.name, names) if kind.is_split else [kind.name]
+        if not names.isdisjoint(parts):
+            old = join(kind, [before.get(part, NOTHING) for part in parts])
+            new = join(kind, [tx.document(part) for part in parts])
+            kind.check_import(old, new, rules)
+
+
+class Trust:
+    """Which actors are trusted; an actor is a word such as "web", and after a colon what it was, such as a page.
+
+    Args:
+        quarantine: The actors whose changes wait for a review, or a function of the actor.
+    """
+
+    def __init__(self, quarantine: Collection[str] | Callable[[str], bool] = ()) -> None:
+        if isinstance(quarantine, str):
+            raise InvalidValue("expected a set of actors, found text.", where="quarantine")
+        self._quarantine = quarantine if callable(quarantine) else frozenset(quarantine)
+
+    def waits(self, origin: str) -> bool:
+        """Return whether changes of an actor wait for a review."""
+        if callable(self._quarantine):
+            return self._quarantine(origin)
+        return bool({origin, origin.partition(":")[0]} & self._quarantine)
+
+    def changed(
+        self, change: Callable[[Transaction], R], origin: str, session: str, reason: str
+    ) -> Callable[[Transaction], R]:
+        """Return a change that is held back, or that notes where its content comes from, as the actor demands."""
+        if self.waits(origin):
+            return lambda tx: hold(tx, change, Why(QUARANTINE, session, origin, reason))
+        if origin.partition(":")[0] in ORIGINS:
+            return lambda tx: stamped(tx, change, origin)
+        return change

@@ -1,0 +1,261 @@
+"""`alice.review`: changes that wait for a decision, and confirmed entries; and the drafts of sessions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tomldiary.engine.transaction import Source
+from tomldiary.entries.kinds import entry_kind, path_of
+from tomldiary.entries.models import timestamp
+from tomldiary.entries.pending import (
+    PendingChange,
+    Raw,
+    held_entry,
+    place_of,
+    to_pending,
+    waiting,
+)
+from tomldiary.errors import InvalidValue, UnknownEntry
+from tomldiary.runtime.async_bridge import async_twin
+from tomldiary.user.held import DRAFTS, QUARANTINE, make
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from tomldiary.engine.transaction import Transaction
+    from tomldiary.user.context import UserContext
+
+__all__ = ["UserDrafts", "UserReview", "Verdict"]
+
+_Changes = list[PendingChange]
+
+
+class _Waiting:
+    """Pending changes of one user in one document."""
+
+    into = ""
+
+    def __init__(self, context: UserContext) -> None:
+        self._context = context
+
+    def _all(self) -> _Changes:
+        found = waiting(self._context.document(self.into), self.into, timestamp())
+        return [self._change(name, entry) for name, entry in found.items()]
+
+    def _change(self, name: str, entry: Raw) -> PendingChange:
+        document, path = place_of(entry)
+        kind, held = entry_kind(document), held_entry(entry)
+        before = None
+        if not entry.get("is_new"):
+            before = self._context.entries(kind.name if kind.is_split else document).table(path)
+        return to_pending(name, entry, "" if held is None else kind.text(held), before)
+
+    def _decide(self, chosen: _Changes, source: Source, *, is_made: bool, force: bool) -> None:
+        """Make changes, or drop them, as one transaction."""
+
+        def decided(tx: Transaction) -> None:
+            if is_made:
+                make(tx, chosen, self._context.diary, self.into, force=force)
+            else:
+                for each in chosen:
+                    tx.edit(self.into).delete((self.into, each.id))
+
+        # Not `context.write`: the decision is a person's, whoever made the change.
+        self._context.engine.write(self._context.user_id, decided, source)
+
+
+class UserReview(_Waiting):
+    """Changes from sources without trust, as `alice.review`. `alice.review()` lists them."""
+
+    into = QUARANTINE
+
+    def __repr__(self) -> str:
+        return f"UserReview({self._context.user_id!r})"
+
+    def __call__(self) -> _Changes:
+        """Return the changes that wait, oldest first; see `list`."""
+        return self.list()
+
+    def list(self) -> _Changes:
+        """Return the changes that wait, oldest first."""
+        return self._all()
+
+    alist = async_twin(list)  # noqa: A003 - the method above
+
+    def accept(
+        self, *ids: str, force: bool = False, actor: str = "user", reason: str = ""
+    ) -> _Changes:
+        """Make changes that wait, as one transaction, and return them.
+
+        Args:
+            ids: Which ones.
+            force: Also those whose entry was changed since.
+            actor: Who decided, for history.
+            reason: Why, for history.
+
+        Raises:
+            UnknownEntry: None waits under an id.
+            Conflict: An entry was changed since; `keys` lists them. Nothing was changed.
+            LimitReached, ImmutableEntry, InvalidValue: A rule forbids it. Nothing was changed.
+        """
+        return self._decided(ids, Source("accept", "", actor, reason), is_made=True, force=force)
+
+    aaccept = async_twin(accept)
+
+    def reject(self, *ids: str, actor: str = "user", reason: str = "") -> _Changes:
+        """Drop changes that wait, and return them; history keeps them.
+
+        Raises:
+            UnknownEntry: None waits under an id.
+        """
+        return self._decided(ids, Source("reject", "", actor, reason), is_made=False)
+
+    areject = async_twin(reject)
+
+    def _decided(
+        self, ids: Collection[str], source: Source, *, is_made: bool, force: bool = False
+    ) -> _Changes:
+        waiting = {each.id: each for each in self._all()}
+        missing = [name for name in ids if name not in waiting]
+        if missing or not ids:
+            known = ", ".join(waiting) or "none"
+            raise UnknownEntry(f"{QUARANTINE}/{', '.join(missing)}", f"These wait: {known}.")
+        chosen = [waiting[name] for name in dict.fromkeys(ids)]
+        self._decide(chosen, source, is_made=is_made, force=force)
+        return chosen
+
+    def edit(self, id: str, fields: Mapping[str, Any], *, actor: str = "user") -> PendingChange:  # noqa: A002 - the word of the list
+        """Change the fields of a change that waits, and return it; it still waits.
+
+        Args:
+            id: Which one.
+            fields: New values by name, such as {"text": "…"}; None removes a field.
+            actor: Who edited, for history.
+
+        Raises:
+            UnknownEntry: None waits under the id.
+            InvalidValue: A field is managed by the diary, or the change would remove the entry.
+        """
+        managed = [name for name in fields if name.startswith("_")]
+        if managed:
+            raise InvalidValue("fields with _ in front are managed.", where=managed[0])
+
+        def change(tx: Transaction) -> None:
+            edit, path = tx.edit(QUARANTINE), (QUARANTINE, id)
+            stored = edit.table(path)
+            if stored is None:
+                raise UnknownEntry(f"{QUARANTINE}/{id}")
+            held = held_entry(stored)
+            if held is None:
+                raise InvalidValue("it would remove the entry; accept or reject it.", where=id)
+            fresh = {name: value for name, value in {**held, **fields}.items() if value is not None}
+            edit.put(path, {**stored, "entry": fresh, "_updated": timestamp()})
+
+        source = Source("edit", "", actor)
+        self._context.engine.write(self._context.user_id, change, source)
+        return next(each for each in self._all() if each.id == id)
+
+    aedit = async_twin(edit)
+
+
+class UserDrafts(_Waiting):
+    """Drafts of sessions: what was written with `ephemeral=True`."""
+
+    into = DRAFTS
+
+    def drafts(self, session_id: str | None = None) -> _Changes:
+        """Return the drafts of a session, or of all sessions, oldest first."""
+        return [each for each in self._all() if session_id in {None, each.session}]
+
+    def promote_session(
+        self,
+        session_id: str,
+        *,
+        keys: Collection[str] | None = None,
+        force: bool = False,
+        actor: str = "",
+        reason: str = "",
+    ) -> _Changes:
+        """Make the drafts of a session, as one transaction, and return them; `rollback` undoes it.
+
+        Args:
+            session_id: The session.
+            keys: Only drafts of these entries; None is all.
+            force: Also those whose entry was changed since.
+            actor: Who decided, for history.
+            reason: Why, for history.
+
+        Raises:
+            Conflict: An entry was changed since; `keys` lists them. Nothing was changed.
+            LimitReached, ImmutableEntry, InvalidValue: A rule forbids it. Nothing was changed.
+        """
+        source = Source("promote", session_id, actor, reason)
+        return self._chosen(session_id, keys, source, is_made=True, force=force)
+
+    def discard_session(
+        self,
+        session_id: str,
+        *,
+        keys: Collection[str] | None = None,
+        actor: str = "",
+        reason: str = "",
+    ) -> _Changes:
+        """Drop the drafts of a session, and return them; `rollback` brings them back.
+
+        Args:
+            session_id: The session.
+            keys: Only drafts of these entries; None is all.
+            actor: Who decided, for history.
+            reason: Why, for history.
+        """
+        source = Source("discard", session_id, actor, reason)
+        return self._chosen(session_id, keys, source, is_made=False)
+
+    def _chosen(
+        self,
+        session_id: str,
+        keys: Collection[str] | None,
+        source: Source,
+        *,
+        is_made: bool,
+        force: bool = False,
+    ) -> _Changes:
+        chosen = [each for each in self.drafts(session_id) if keys is None or each.key in keys]
+        if chosen:
+            self._decide(chosen, source, is_made=is_made, force=force)
+        return chosen
+
+
+class Verdict:
+    """Confirms entries of one user."""
+
+    def __init__(self, context: UserContext) -> None:
+        self._context = context
+
+    def confirm(self, key: str, *, actor: str = "user", reason: str = "") -> None:
+        """Mark an entry as verified by a person; `why(key).is_verified` is then true.
+
+        Args:
+            key: As `history` and `recall` show it.
+            actor: Who confirmed it, for history.
+            reason: Why, for history.
+
+        Raises:
+            UnknownEntry: There is no such entry.
+        """
+        diary = self._context.diary
+        path = path_of(key, diary.allowed, diary.fact_schemas)
+
+        def change(tx: Transaction) -> None:
+            kind = entry_kind(path[0])
+            names, place = kind.places(path, [*tx.engine.kinds(tx.user), *tx.kinds()])
+            for name in names:
+                edit = tx.entries(name) if kind.is_split else tx.edit(name)
+                entry = edit.table(place)
+                if entry is not None:
+                    edit.put(place, {**entry, "_verified": True})
+                    return
+            raise UnknownEntry(key)
+
+        source = Source("confirm", "", actor, reason)
+        self._context.engine.write(self._context.user_id, change, source)
