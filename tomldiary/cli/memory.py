@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -53,12 +53,13 @@ def open_memory(path: str) -> Diary:
     return Diary(path, agent="rules")
 
 
-def known_user(path: str, user: str | None) -> UserDiary:
+def known_user(path: str, user: str | None, categories: Iterable[str] = ()) -> UserDiary:
     """Return one user who is in a folder, with the categories that the user's file has.
 
     Args:
         path: The folder, or the URL of a database.
         user: Whose memory; None is the only user, who is then named on a terminal.
+        categories: Further categories.
 
     Raises:
         InvalidValue: There is no such folder, or `user` is None and there is not exactly one user.
@@ -71,7 +72,8 @@ def known_user(path: str, user: str | None) -> UserDiary:
     if not diary.engine.backend.kinds(user):
         raise IdentifierError(f"nothing is known about {user!r} in {shown(path)}")
     document = diary.engine.entries(user, PREFERENCES.name)
-    return Diary(diary.engine.backend, _table_of(document), agent="rules").user(user)
+    table = _table_of(document, categories)
+    return Diary(diary.engine.backend, table, agent="rules").user(user)
 
 
 def user_to_change(
@@ -125,8 +127,8 @@ def stored_preferences(document: Document) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _table_of(document: Document) -> type[BaseModel]:
-    names = stored_preferences(document) or {"preferences": {}}
+def _table_of(document: Document, categories: Iterable[str] = ()) -> type[BaseModel]:
+    names = {*stored_preferences(document), *categories} or {"preferences"}
     fields: dict[str, Any] = {
         name: (dict[str, PreferenceItem], {}) for name in names if not name.startswith("_")
     }

@@ -189,8 +189,12 @@ def _keep(
 
 def _is_known(known: Iterable[Raw], fresh: Raw) -> bool:
     """Return whether the same new entry waits already, so that a source that repeats itself adds nothing."""
-    return bool(fresh["is_new"]) and any(
-        place_of(each)[1][:-1] == place_of(fresh)[1][:-1]
+    document, path = place_of(fresh)
+    # The next preference gets the id of the one that waits; other entries are named by who writes them.
+    named = path[:-1] if entry_kind(document) is PREFERENCES and fresh["is_new"] else path
+    return any(
+        place_of(each)[1][: len(named)] == named
+        and each.get("is_new") == fresh["is_new"]
         and each.get("origin") == fresh.get("origin")
         and each.get("_created_by") == fresh.get("_created_by")
         and same_value(_content(held_entry(each)), _content(held_entry(fresh)))

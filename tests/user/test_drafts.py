@@ -1,0 +1,185 @@
+"""Drafts: seen by their session only, promoted or discarded, both undoable, and gone after a time."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from pydantic import BaseModel
+
+from tomldiary import Constraint, Diary
+from tomldiary.errors import EntryConflict, InvalidValue, NotSupported
+
+
+class Diet(BaseModel):
+    role: str
+    value: str
+
+
+@pytest.fixture(params=["memory:", "folder"])
+def alice(request, tmp_path):
+    diary = Diary("memory:" if request.param == "memory:" else tmp_path, agent="rules")
+    diary.register_schema("diet", Diet, constraint=Constraint(singleton_key="role"))
+    return diary.user("alice")
+
+
+def written(alice):
+    """One draft of each kind, by one session."""
+    options = {"session_id": "s1", "ephemeral": True}
+    alice.upsert_preference("likes", "jazz canary", **options)
+    alice.facts.commit(Diet(role="user", value="vegan"), **options)
+    alice.blocks.append("notes", "first", **options)
+    alice.blocks.append("notes", "second", **options)
+    alice.episodes.add("question", "answer", **options)
+
+
+def texts(diary):
+    return (
+        [item.text for item in diary.preferences("likes").values()],
+        [fact.data.value for fact in diary.facts.query("diet")],
+        [block.text for block in diary.blocks().values()],
+        [each.input for each in diary.episodes()],
+    )
+
+
+EVERYTHING = (["jazz canary"], ["vegan"], ["first\nsecond"], ["question"])
+NOTHING = ([], [], [], [])
+
+
+def test_a_draft_is_seen_by_its_session_only(alice):
+    written(alice)
+    assert texts(alice) == texts(alice.draft("s2")) == NOTHING
+    assert texts(alice.draft("s1")) == EVERYTHING
+    assert "jazz" not in alice.render() + alice.draft("s2").render()
+    assert "jazz canary" in alice.draft("s1").render()
+    assert alice.recall("jazz canary") == []
+    assert [hit.key for hit in alice.draft("s1").recall("jazz canary")] == ["likes/pref001"]
+    assert len(alice.drafts("s1")) == len(alice.drafts()) == 4
+    assert alice.drafts("s2") == []
+
+
+def test_promoting_and_discarding_are_undone_by_rollback(alice):
+    written(alice)
+    alice.promote_session("s1")
+    assert texts(alice) == EVERYTHING
+    assert alice.drafts() == []
+    alice.rollback()
+    assert texts(alice) == NOTHING
+    assert texts(alice.draft("s1")) == EVERYTHING
+    alice.discard_session("s1")
+    assert texts(alice.draft("s1")) == NOTHING
+    alice.rollback()
+    assert texts(alice.draft("s1")) == EVERYTHING
+
+
+def test_discarding_leaves_what_was_promoted(alice):
+    written(alice)
+    alice.promote_session("s1", keys=["blocks/notes"])
+    assert [each.key for each in alice.discard_session("s1")][:2] == [
+        "likes/pref001",
+        "facts/diet/user",
+    ]
+    assert texts(alice) == ([], [], ["first\nsecond"], [])
+    assert alice.promote_session("s1") == alice.discard_session("s1") == []
+
+
+def test_a_draft_changes_and_removes_stored_entries(alice):
+    alice.blocks.set("notes", "stored")
+    alice.upsert_preference("likes", "tea")
+    draft = alice.draft("s1")
+    draft.blocks.append("notes", "drafted")
+    draft.remove_preference("likes", "pref001")
+    assert (draft.blocks["notes"].text, [*draft.preferences("likes")]) == ("stored\ndrafted", [])
+    assert (alice.blocks["notes"].text, [*alice.preferences("likes")]) == ("stored", ["pref001"])
+    alice.promote_session("s1")
+    assert (alice.blocks["notes"].text, [*alice.preferences("likes")]) == ("stored\ndrafted", [])
+
+
+def test_a_draft_that_is_taken_back_is_no_draft(alice):
+    alice.blocks.set("notes", "stored", session_id="s1")
+    draft = alice.draft("s1")
+    draft.blocks.set("new", "text")
+    draft.blocks.delete("new")
+    assert alice.drafts() == []
+
+
+def test_promoting_over_a_newer_write_is_a_conflict(alice):
+    alice.blocks.set("notes", "stored")
+    alice.blocks.append("notes", "draft", session_id="s1", ephemeral=True)
+    alice.blocks.append("notes", "newer")
+    with pytest.raises(EntryConflict) as conflict:
+        alice.promote_session("s1")
+    assert conflict.value.keys == ["blocks/notes"]
+    assert alice.blocks["notes"].text == "stored\nnewer"
+    alice.promote_session("s1", force=True)
+    assert alice.blocks["notes"].text == "stored\ndraft"
+
+
+def test_a_promoted_preference_gets_a_free_id_and_is_never_stored_twice(alice):
+    alice.upsert_preference("likes", "jazz", session_id="s1", ephemeral=True)
+    alice.upsert_preference("likes", "tea", session_id="s2", ephemeral=True)
+    alice.upsert_preference("likes", "jazz")
+    alice.promote_session("s1")
+    alice.promote_session("s2")
+    assert [item.text for item in alice.preferences("likes").values()] == ["jazz", "tea"]
+
+
+def test_a_transaction_of_drafts_is_all_or_nothing(alice):
+    with alice.transaction(session_id="s1", ephemeral=True) as draft:
+        draft.blocks.set("one", "1")
+        draft.blocks.append("one", "2")
+    with (
+        pytest.raises(ZeroDivisionError),
+        alice.transaction(session_id="s1", ephemeral=True) as draft,
+    ):
+        draft.blocks.set("two", str(1 / 0))
+    assert [(each.key, each.text) for each in alice.drafts()] == [("blocks/one", "1\n2")]
+    assert alice.last_transaction() == 1
+
+
+def test_drafts_end_after_their_time(alice):
+    alice.diary.draft_lifetime = timedelta(seconds=-1)
+    alice.blocks.set("old", "canary", session_id="s1", ephemeral=True)
+    assert alice.drafts() == []
+    assert not alice.draft("s1").blocks()
+    assert alice.promote_session("s1") == []
+    alice.diary.draft_lifetime = timedelta(hours=1)
+    alice.blocks.set("new", "text", session_id="s2", ephemeral=True)
+    assert "canary" not in alice.document("drafts")
+
+
+def test_forgetting_a_session_erases_its_drafts(tmp_path):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.upsert_preference("likes", "jazz canary", session_id="s1", ephemeral=True)
+    alice.forget(session_id="s1")
+    assert alice.drafts() == []
+    stored = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert b"canary" not in stored
+
+
+def test_export_and_import_take_drafts_along(alice):
+    written(alice)
+    bob = alice.diary.user("bob")
+    bob.import_(alice.export())
+    assert texts(bob.draft("s1")) == EVERYTHING
+
+
+def test_a_draft_without_a_session_and_a_drafted_turn_are_refused(alice):
+    with pytest.raises(InvalidValue, match="belongs to a session"):
+        alice.blocks.set("notes", "x", ephemeral=True)
+    with pytest.raises(InvalidValue, match="belongs to a session"):
+        alice.draft("")
+    with pytest.raises(NotSupported, match="not into a draft"):
+        alice.draft("s1").add_turn("I like tea.", "Fine.", session_id="s1")
+
+
+def test_drafts_have_coroutines(alice):
+    async def run():
+        await alice.blocks.aset("notes", "x", session_id="s1", ephemeral=True)
+        async with alice.atransaction(session_id="s1", ephemeral=True) as draft:
+            await draft.blocks.aappend("notes", "y")
+        return [each.key for each in await alice.apromote_session("s1")]
+
+    assert asyncio.run(run()) == ["blocks/notes"]
+    assert alice.blocks["notes"].text == "x\ny"

@@ -1,0 +1,229 @@
+"""Where entries come from, and the quarantine of sources that are not trusted."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pydantic import BaseModel
+from typer.testing import CliRunner
+
+from outside_index import ScriptedIndex
+from tomldiary import Constraint, Diary
+from tomldiary.cli.app import app
+from tomldiary.errors import (
+    EntryConflict,
+    ImmutableEntry,
+    InvalidValue,
+    LimitReached,
+    UnknownEntry,
+)
+
+SPAM = "casino bonus canary"
+
+
+class Diet(BaseModel):
+    role: str
+    value: str
+
+
+@pytest.fixture
+def diary(tmp_path):
+    made = Diary(
+        tmp_path / "memories",
+        agent="rules",
+        quarantine={"web", "tool:crm"},
+        max_prefs_per_category=3,
+    )
+    made.register_schema("diet", Diet, constraint=Constraint(singleton_key="role", immutable=True))
+    return made
+
+
+@pytest.fixture
+def alice(diary):
+    return diary.user("alice")
+
+
+def planted(alice, **options):
+    options = {"actor": "web:https://example.org", "session_id": "s1", **options}
+    alice.upsert_preference("likes", SPAM, **options)
+    (change,) = alice.review()
+    return change
+
+
+def test_no_reader_shows_what_waits_for_review(diary, alice):
+    index = ScriptedIndex()
+    diary.hooks.add(index, name="index")
+    alice.upsert_preference("likes", "tea")
+    change = planted(alice)
+    assert (change.key, change.text, change.origin) == (
+        "likes/pref002",
+        SPAM,
+        "web:https://example.org",
+    )
+    assert SPAM not in alice.render() + alice.render("casino bonus")
+    assert [hit.text for hit in alice.recall("casino bonus canary tea")] == ["tea"]
+    assert [item.text for item in alice.preferences("likes").values()] == ["tea"]
+    assert [each.key for each in diary.changes(follow=False)] == ["likes/pref001"]
+    assert diary.hooks.flush()
+    assert index.texts("alice") == {"likes/pref001": "tea"}
+    diary.close()
+
+
+@pytest.mark.parametrize("actor", ["web", "web:page", "tool:crm"])
+def test_every_verb_of_an_actor_without_trust_waits(alice, actor):
+    alice.facts.commit(Diet(role="user", value="vegan"), actor=actor)
+    alice.blocks.set("persona", SPAM, actor=actor)
+    alice.episodes.add(SPAM, "answer", actor=actor)
+    with alice.transaction(actor=actor):
+        alice.blocks.set("within", SPAM)
+    assert len(alice.review()) == 4
+    assert len(alice.facts.query("diet")) == len(alice.blocks) == len(alice.episodes()) == 0
+
+
+def test_other_actors_do_not_wait(alice):
+    for actor in ("", "user", "tool", "tool:search", "webmaster"):
+        alice.blocks.set(f"by {actor}", "text", actor=actor)
+    assert alice.review() == []
+    assert len(alice.blocks) == 5
+
+
+def test_an_accepted_change_keeps_its_origin_and_is_undone_by_rollback(alice):
+    change = planted(alice)
+    alice.review.accept(change.id, reason="checked")
+    origin = alice.why("likes/pref001")
+    assert (origin.text, origin.origin, origin.session) == (SPAM, "web:https://example.org", "s1")
+    assert alice.history(limit=1)[0].reason == "checked"
+    alice.rollback()
+    assert [each.id for each in alice.review()] == [change.id]
+    assert not alice.preferences("likes")
+
+
+def test_an_edited_change_still_waits_and_a_rejected_one_is_gone(alice):
+    change = planted(alice)
+    assert alice.review.edit(change.id, {"text": "other"}).text == "other"
+    assert not alice.preferences("likes")
+    with pytest.raises(InvalidValue, match="managed"):
+        alice.review.edit(change.id, {"_origin": "user"})
+    assert [each.text for each in alice.review.reject(change.id)] == ["other"]
+    assert alice.review() == []
+    with pytest.raises(UnknownEntry, match="These wait: none"):
+        alice.review.accept(change.id)
+
+
+def test_a_source_that_repeats_itself_waits_once(alice):
+    planted(alice)
+    planted(alice)
+    alice.upsert_preference("likes", "other", actor="web")
+    assert len(alice.review()) == 2
+
+
+def test_accepting_obeys_the_rules_and_changes_of_today(diary, alice):
+    change = planted(alice)
+    for text in ("one", "two", "three"):
+        alice.upsert_preference("likes", text)
+    with pytest.raises(LimitReached):
+        alice.review.accept(change.id)
+    alice.remove_preference("likes", "pref002")
+    alice.review.accept(change.id)
+    assert alice.preferences("likes")["pref004"].text == SPAM
+    alice.blocks.set("persona", "kind")
+    alice.blocks.append("persona", SPAM, actor="web")
+    (waiting,) = alice.review()
+    assert waiting.before["text"] == "kind"
+    alice.blocks.set("persona", "changed since")
+    with pytest.raises(EntryConflict, match="blocks/persona changed since"):
+        alice.review.accept(waiting.id)
+    alice.review.accept(waiting.id, force=True)
+    assert alice.blocks["persona"].text == f"kind\n{SPAM}"
+    alice.facts.commit(Diet(role="user", value="vegan"), actor="web")
+    (fact,) = alice.review()
+    alice.facts.commit(Diet(role="user", value="omnivore"))
+    with pytest.raises(ImmutableEntry):
+        alice.review.accept(fact.id, force=True)
+    assert alice.facts.get("diet/user").data.value == "omnivore"
+
+
+def test_an_operation_id_that_waits_is_repeated_without_effect(alice):
+    for _ in range(2):
+        alice.upsert_preference("likes", SPAM, actor="web", operation_id="op1")
+    assert len(alice.review()) == 1
+
+
+def test_forgetting_reaches_what_waits(tmp_path, alice):
+    planted(alice)
+    alice.blocks.set("notes", "said by s2", session_id="s2")
+    alice.blocks.append("notes", "more", session_id="s1", actor="web")
+    alice.forget(session_id="s2")
+    assert [each.key for each in alice.review()] == ["likes/pref001"]
+    alice.forget(session_id="s1")
+    stored = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert SPAM.encode() not in stored
+    assert b"said by s2" not in stored
+
+
+def test_extracted_entries_wait_while_conversations_are_counted(tmp_path):
+    alice = Diary(tmp_path, agent="rules", quarantine={"rule"}).user("alice")
+    alice.add_turn("I'm allergic to walnuts.", "Noted.", session_id="s1")
+    assert not any(alice.preferences().values())
+    assert alice.conversations()["s1"].turns == 1
+    (change,) = alice.review()
+    alice.review.accept(change.id)
+    origin = alice.why(change.key)
+    assert (origin.origin, origin.turn, origin.is_verified) == ("rule", "s1#1", False)
+
+
+def test_why_names_the_origin_and_confirm_verifies(tmp_path):
+    def extract(message, deps):
+        deps.upsert("likes", "new", "jazz", [])
+
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.add_turn("I'm allergic to walnuts.", "Noted.", session_id="s1")
+    ((category, items),) = [each for each in alice.preferences().items() if each[1]]
+    key = f"{category}/{next(iter(items))}"
+    assert (alice.why(key).origin, alice.why(key).is_verified) == ("rule", False)
+    alice.confirm(key)
+    assert (alice.why(key).origin, alice.why(key).is_verified) == ("rule", True)
+    alice.upsert_preference("likes", "tea", actor="tool:crm")
+    alice.blocks.set("later", "text")
+    alice.prune_history(keep=1)
+    assert alice.why("likes/pref001").origin == "tool:crm"
+    alice.blocks.set("persona", "kind", actor="me")
+    alice.confirm("blocks/persona")
+    assert (alice.why("blocks/persona").origin, alice.why("blocks/persona").is_verified) == (
+        "me",
+        True,
+    )
+    Diary(tmp_path, agent=extract).user("alice").add_turn("I like jazz.", "Fine.", session_id="s2")
+    assert alice.why("likes/pref002").origin == "model"
+    with pytest.raises(UnknownEntry):
+        alice.confirm("likes/pref009")
+
+
+def test_the_command_line_lists_edits_accepts_and_rejects(tmp_path, alice):
+    planted(alice)
+    alice.blocks.set("persona", "x", actor="web")
+    where = ["--user", "alice", "--path", str(tmp_path / "memories")]
+
+    def call(*words):
+        return CliRunner().invoke(app, [*words, *where])
+
+    assert "likes/pref001  casino bonus canary\n" in call("review").output
+    assert json.loads(call("review", "--json").output)[1]["key"] == "blocks/persona"
+    call("review", "edit", "1", "--text", "tea")
+    assert "1 change accepted" in call("review", "accept", "1").output
+    call("review", "reject", "2")
+    assert alice.review() == []
+    assert alice.preferences("likes")["pref001"].text == "tea"
+    for wrong in (["burn", "1"], ["accept"], ["edit", "1"], ["list", "1"]):
+        assert isinstance(call("review", *wrong).exception, InvalidValue)
+
+
+def test_a_quarantine_may_be_a_function_and_is_never_one_text(tmp_path):
+    alice = Diary(tmp_path, agent="rules", quarantine=lambda actor: actor != "user").user("alice")
+    alice.blocks.set("one", "x", actor="user")
+    alice.blocks.set("two", "x", actor="anything")
+    alice.blocks.set("three", "x")
+    assert [*alice.blocks] == ["one", "three"]
+    with pytest.raises(InvalidValue, match="a set of actors"):
+        Diary(tmp_path, agent="rules", quarantine="web")

@@ -1,0 +1,77 @@
+"""`review`: list, accept, edit and reject changes from sources that are not trusted."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tomldiary.cli.memory import known_user
+from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, Whose
+from tomldiary.cli.output import counted, print_json, print_text
+from tomldiary.cli.rows import Column, print_rows
+from tomldiary.errors import InvalidValue
+from tomldiary.text.visible import one_line
+
+if TYPE_CHECKING:
+    from tomldiary.entries.pending import PendingChange
+
+__all__ = ["review"]
+
+_ACTIONS = ("list", "accept", "reject", "edit")
+_COLUMNS = (
+    Column("id"),
+    Column("from", "yellow"),
+    Column("entry", "cyan"),
+    Column("text"),
+)
+
+
+def review(
+    action: Annotated[str, typer.Argument(help="list, accept, reject or edit.")] = "list",
+    ids: Annotated[list[str] | None, typer.Argument(help="What the list shows first.")] = None,
+    *,
+    user: Whose,
+    text: Annotated[str | None, typer.Option(help="The new text, for edit.")] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Accept although the entry was changed since.")
+    ] = False,
+    path: MemoryPath = DEFAULT_PATH,
+    as_json: AsJson = False,
+) -> None:
+    """Decide on changes of sources that are not trusted; no prompt shows them before."""
+    if action not in _ACTIONS:
+        raise InvalidValue(f"expected {', '.join(_ACTIONS)}, found {action!r}", where="action")
+    if (action == "list") == bool(ids):
+        raise InvalidValue("give the ids that the list shows, and none for list", where="ids")
+    if (action == "edit") != (text is not None):
+        raise InvalidValue("edit needs --text, and nothing else takes it", where="--text")
+    waiting = known_user(path, user).review()
+    categories = {each.path[1] for each in waiting if each.path[:1] == ("preferences",)}
+    alice = known_user(path, user, categories)
+    found: list[PendingChange]
+    if action == "accept":
+        found = alice.review.accept(*(ids or ()), force=force)
+    elif action == "reject":
+        found = alice.review.reject(*(ids or ()))
+    elif action == "edit":
+        found = [alice.review.edit(each, {"text": text}) for each in ids or ()]
+    else:
+        found = waiting
+    if as_json:
+        print_json([_row(each) for each in found])
+        return
+    print_rows(
+        _COLUMNS,
+        [
+            (each.id, one_line(each.origin), one_line(each.key), one_line(each.text or "(removed)"))
+            for each in found
+        ],
+    )
+    words = {"list": "wait", "accept": "accepted", "reject": "rejected", "edit": "edited"}
+    print_text(f"{counted(len(found), 'change')} {words[action]}")
+
+
+def _row(change: PendingChange) -> dict[str, Any]:
+    return {**asdict(change), "path": list(change.path)}
