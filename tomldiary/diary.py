@@ -52,7 +52,7 @@ from tomldiary.runtime.views import DictView, ListView, Viewed, drawn, pretty
 from tomldiary.storage.open import open_backend
 from tomldiary.storage.protocol import Backend, BackendProtocol, Durability, FixedDocuments
 from tomldiary.text.similarity import DEFAULT_THRESHOLD, Scorer, Similarity
-from tomldiary.user.held import QUARANTINE, Trust, Why, hold
+from tomldiary.user.pending.held import QUARANTINE, Trust, Why, hold
 from tomldiary.user.recall import Indexes
 from tomldiary.user.user import UserDiary
 

@@ -21,7 +21,7 @@ __all__ = ["app", "run"]
 _COMMANDS = {
     "demo": "commands.demo:demo",
     "ingest": "commands.ingest:ingest",
-    "review": "commands.review:review",
+    "review": "review:review",
     "users": "commands.users:users",
     "show": "commands.show:show",
     "add": "commands.edit:add",

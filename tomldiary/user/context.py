@@ -7,12 +7,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from tomldiary.entries.facts import in_utc
+from tomldiary.entries.kinds.pending import held_entry
 from tomldiary.entries.models import timestamp
-from tomldiary.entries.pending import held_entry
 from tomldiary.errors import InvalidValue
 from tomldiary.history.queries import HistoryEntry, change_made
 from tomldiary.runtime.async_bridge import async_twin
-from tomldiary.user.held import DRAFTS, Overlay, Why, drafts_of, hold
+from tomldiary.user.pending.held import DRAFTS, Overlay, Why, drafts_of, hold
 from tomldiary.user.recall import Indexes
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from tomldiary.storage.local.layout import checked_kind
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import render_path, same_value
-from tomldiary.user.held import check_rules
+from tomldiary.user.pending.held import check_rules
 
 if TYPE_CHECKING:
     from tomldiary.engine.engine import Transaction

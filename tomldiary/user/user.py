@@ -35,7 +35,7 @@ from tomldiary.user.episodes import UserEpisodes
 from tomldiary.user.export import UserExport
 from tomldiary.user.facts import UserFacts
 from tomldiary.user.items import UserItems
-from tomldiary.user.pending import UserDrafts, UserReview, Verdict
+from tomldiary.user.pending.verbs import UserDrafts, UserReview, Verdict
 from tomldiary.user.preferences import UserConversations, UserPreferences
 from tomldiary.user.recall import UserRecall
 

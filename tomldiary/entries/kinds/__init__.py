@@ -15,8 +15,8 @@ from tomldiary.entries.episodes import EpisodeKind
 from tomldiary.entries.kind import EntryKind
 from tomldiary.entries.kinds.facts import FactKind
 from tomldiary.entries.kinds.items import ItemKind
+from tomldiary.entries.kinds.pending import PendingKind
 from tomldiary.entries.kinds.preferences import PreferenceKind
-from tomldiary.entries.pending import PendingKind
 from tomldiary.errors import UnknownEntry
 
 if TYPE_CHECKING:

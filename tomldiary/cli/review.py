@@ -15,7 +15,7 @@ from tomldiary.errors import InvalidValue
 from tomldiary.text.visible import one_line
 
 if TYPE_CHECKING:
-    from tomldiary.entries.pending import PendingChange
+    from tomldiary.entries.kinds.pending import PendingChange
 
 __all__ = ["review"]
 

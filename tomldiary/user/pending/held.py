@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from tomldiary.engine.transaction import Transaction
 from tomldiary.entries.kinds import CONVERSATIONS, PREFERENCES, entry_key, entry_kind, typed_kinds
 from tomldiary.entries.kinds.parts import join, parts_among
+from tomldiary.entries.kinds.pending import Raw, held_entry, pending_entry, place_of, waiting
 from tomldiary.entries.models import timestamp
-from tomldiary.entries.pending import Raw, held_entry, pending_entry, place_of, waiting
 from tomldiary.entries.preferences import Preferences
 from tomldiary.errors import EntryConflict, InvalidValue
 from tomldiary.hand_edits.detect import NOTHING, Known
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from tomldiary.entries.kind import Rules, Tables
-    from tomldiary.entries.pending import PendingChange
+    from tomldiary.entries.kinds.pending import PendingChange
     from tomldiary.toml.document import Document, Path
 
 __all__ = [

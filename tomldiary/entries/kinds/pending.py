@@ -1,4 +1,4 @@
-"""Pending changes: what a write would change, kept apart from the memory until somebody decides.
+"""Pending changes: what a write would change, kept apart from the memory until a decision.
 
     [quarantine.12]                          # or [drafts.12]
     key = "likes/pref003"

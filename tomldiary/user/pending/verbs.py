@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine.transaction import Source
 from tomldiary.entries.kinds import entry_kind, path_of
-from tomldiary.entries.models import timestamp
-from tomldiary.entries.pending import (
+from tomldiary.entries.kinds.pending import (
     PendingChange,
     Raw,
     held_entry,
@@ -15,9 +14,10 @@ from tomldiary.entries.pending import (
     to_pending,
     waiting,
 )
+from tomldiary.entries.models import timestamp
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.runtime.async_bridge import async_twin
-from tomldiary.user.held import DRAFTS, QUARANTINE, make
+from tomldiary.user.pending.held import DRAFTS, QUARANTINE, make
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -60,7 +60,7 @@ class _Waiting:
                 for each in chosen:
                     tx.edit(self.into).delete((self.into, each.id))
 
-        # Not `context.write`: the decision is a person's, whoever made the change.
+        # Not `context.write`, which would hold back a decision by an actor without trust.
         self._context.engine.write(self._context.user_id, decided, source)
 
 
