@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from tomldiary.entries.facts import moment
@@ -27,7 +28,7 @@ from tomldiary.runtime.views import ListView, Viewed
 from tomldiary.toml.values import encode_nulls
 
 if TYPE_CHECKING:
-    from tomldiary.toml.document import Document
+    from tomldiary.toml.document import Document, Path
 
 
 __all__ = [
@@ -238,6 +239,9 @@ class EpisodeKind(EntryKind):
 
     def documents(self, listed: Iterable[str]) -> list[str]:
         return episode_kinds(listed)
+
+    def stated(self, path: Path, entry: Mapping[str, Any]) -> Iterator[str]:
+        return islice(super().stated(path, entry), 1, None)
 
     def documents_of(self, name: str, listed: Iterable[str]) -> list[str]:
         return homes_of(listed, name)

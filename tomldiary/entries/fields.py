@@ -22,6 +22,7 @@ __all__ = [
     "said_by",
     "session_turn",
     "sessions",
+    "texts_in",
     "toml_word",
     "with_value",
     "wrong_fields",
@@ -62,6 +63,19 @@ def _plain_text(value: Any) -> str:
         inner = cast("dict[str, Any]", value)
         return " ".join(f"{key} {_plain_text(each)}" for key, each in inner.items())
     return str(value)
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Yield the texts in a value, however deep, and the names of fields in tables inside."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, inner in cast("Mapping[str, Any]", value).items():
+            yield name
+            yield from texts_in(inner)
+    elif isinstance(value, list):
+        for inner in cast("list[Any]", value):
+            yield from texts_in(inner)
 
 
 def with_value(data: dict[str, Any], old: Mapping[str, Any], now: str) -> dict[str, Any]:

@@ -11,7 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
-from tomldiary.entries.fields import columns_of, data_text, last_used, with_value, wrong_fields
+from tomldiary.entries.fields import (
+    columns_of,
+    data_text,
+    entry_data,
+    last_used,
+    texts_in,
+    with_value,
+    wrong_fields,
+)
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -285,6 +293,12 @@ class EntryKind:
         if self.texts:
             return "\n".join(str(entry.get(name, "")) for name in self.texts)
         return data_text(entry)
+
+    def stated(self, path: Path, entry: Mapping[str, Any]) -> Iterator[str]:
+        """Yield all texts that the writer of an entry gave, its name included if the writer chose it."""
+        yield path[-1]
+        for value in entry_data(entry).values():
+            yield from texts_in(value)
 
     def body(self, entry: Mapping[str, Any]) -> str:
         """Return what a search compares of an entry: its text and its labels."""

@@ -1,6 +1,6 @@
 """Selections for erasure, and the receipt of an erasure.
 
-A selection names a session, a turn, a time or a whole user. It covers the content of entries:
+A selection names a session, a turn, a time, an entry, a text or a whole user. It covers the content of entries:
 
 - Content that another session stated too stays, under the name of that session.
 - Content that only the selection stated is erased from the files and from every version in history.
@@ -17,12 +17,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.fields import author, said_by
-from tomldiary.entries.kinds import entry_kind
+from tomldiary.entries.kinds import entry_key, entry_kind
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.views import Viewed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 __all__ = ["ForgetReceipt", "Selection", "content"]
 
@@ -67,16 +67,26 @@ class ForgetReceipt(Viewed):
 
 @dataclass(frozen=True)
 class Selection:
-    """What to erase; exactly one of the four fields is set. Create it with `one_of`."""
+    """What to erase; exactly one of the fields is set. Create it with `one_of`."""
 
     session_id: str = ""
     before: datetime | None = None
     source: str = ""
     everything: bool = False
+    key: str = ""
+    """The key of an entry, as history shows it."""
+    matching: str = ""
+    """A text that content mentions, in any case of its letters."""
 
     @classmethod
     def one_of(
-        cls, session_id: object, before: object, source: object, everything: object
+        cls,
+        session_id: object,
+        before: object,
+        source: object,
+        everything: object,
+        key: object = None,
+        matching: object = None,
     ) -> Selection:
         """Return the selection.
 
@@ -85,14 +95,17 @@ class Selection:
         """
         if everything is not True and everything is not False:
             raise InvalidValue("everything must be True or False.", where="forget")
-        given = [value for value in (session_id, before, source) if value is not None]
+        given = [
+            value for value in (session_id, before, source, key, matching) if value is not None
+        ]
         if len(given) + everything != 1:
             raise InvalidValue(
-                "give exactly one of session_id, before, source, everything=True.",
+                "give exactly one of session_id, before, source, key, matching, everything=True.",
                 where="forget",
             )
-        for name, value in (("session_id", session_id), ("source", source)):
-            if value is not None and (not isinstance(value, str) or not value):
+        texts = {"session_id": session_id, "source": source, "key": key, "matching": matching}
+        for name, value in texts.items():
+            if value is not None and (not isinstance(value, str) or not value.strip()):
                 raise InvalidValue(f"{name} must be a non-empty string.", where="forget")
         if before is not None and not isinstance(before, datetime):
             raise InvalidValue("before must be a datetime.", where="forget")
@@ -101,6 +114,8 @@ class Selection:
             _aware(before) if before is not None else None,
             cast("str", source or ""),
             everything,
+            cast("str", key or ""),
+            cast("str", matching or "").strip(),
         )
 
     def covers(
@@ -122,16 +137,32 @@ class Selection:
         if self.source:
             source = values.get("_source")
             return isinstance(source, str) and self.names(source, self.source)
-        assert self.before is not None  # noqa: S101 - one of the four is set
+        if self.key:
+            known = entry_kind(kind)
+            return self.key in {
+                entry_key(path, known.home(kind)),
+                values.get("key") if known.is_private else "",
+            }
+        if self.matching:
+            return self.mentions(entry_kind(kind).stated(path, values))
+        assert self.before is not None  # noqa: S101 - one of the fields is set
         return _updated(values, when) < self.before
 
     def is_mentioned(self, text: str) -> bool:
-        """Return whether the text of a transaction's field names the session."""
-        return bool(self.session_id) and self._word.search(text) is not None
+        """Return whether the text of a transaction's field names the session, the entry or the text."""
+        if self.matching:
+            return self.mentions([text])
+        named = self.session_id or self.key
+        return bool(named) and self._word.search(text) is not None
+
+    def mentions(self, texts: Iterable[str]) -> bool:
+        """Return whether a text contains the one to erase."""
+        wanted = self.matching.casefold()
+        return any(wanted in text.casefold() for text in texts)
 
     @cached_property
     def _word(self) -> re.Pattern[str]:
-        return re.compile(rf"(?<!\w){re.escape(self.session_id)}(?!\w)")
+        return re.compile(rf"(?<!\w){re.escape(self.session_id or self.key)}(?!\w)")
 
     @staticmethod
     def names(source: str, wanted: str) -> bool:
@@ -165,6 +196,8 @@ class Selection:
             "session_id": self.session_id,
             "source": self.source,
             "everything": self.everything,
+            "key": self.key,
+            "matching": self.matching,
         }
         return {name: value for name, value in fields.items() if value}
 

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.engine.engine import Source
 from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.facts import Facts
-from tomldiary.entries.kinds import typed_kinds
+from tomldiary.entries.kinds import entry_key, path_of, typed_kinds
 from tomldiary.entries.kinds.parts import duplicates, part_of
 from tomldiary.errors import DiaryError, InvalidValue, NotSupported, UnknownEntry
 from tomldiary.extraction.consolidation import Consolidated, consolidate
 from tomldiary.forgetting.forget import forget, preview
 from tomldiary.forgetting.selection import ForgetReceipt, Selection
+from tomldiary.forgetting.traces import traces
 from tomldiary.history.as_of import PastTexts, Point
 from tomldiary.history.queries import HistoryQueries
 from tomldiary.history.retention import Retention
@@ -66,6 +67,7 @@ _FOR_PROGRAMS = {
     "prune_history",
     "remove_conversation",
     "similar",
+    "traces",
 }
 """Public methods for adapters and tools, which completion leaves out."""
 
@@ -332,6 +334,8 @@ class UserDiary(Viewed, DeprecatedNames):
         session_id: str | None = None,
         before: datetime | None = None,
         source: str | None = None,
+        key: str | None = None,
+        matching: str | None = None,
         everything: bool = False,
         dry_run: bool = False,
     ) -> ForgetReceipt:
@@ -353,6 +357,9 @@ class UserDiary(Viewed, DeprecatedNames):
             before: Everything last updated before this time (without a zone: UTC).
             source: What was extracted from this turn, `session#turn`, or from all turns of a session, even if
                 other sessions confirmed it since.
+            key: One entry with all its versions, as `history` and `recall` show its key.
+            matching: Content that mentions this text, in any case of its letters. An entry that did not mention
+                it before returns to that content. Comments of other entries stay.
             everything: The whole user, with documents and history.
             dry_run: Only count what would be erased; `files` is empty then.
 
@@ -362,7 +369,8 @@ class UserDiary(Viewed, DeprecatedNames):
             DocumentError: A document cannot be read at the moment. Nothing was changed.
             BackendError: The storage failed; the message says whether something was changed.
         """
-        selection = Selection.one_of(session_id, before, source, everything)
+        named = None if key is None else self._named(key)
+        selection = Selection.one_of(session_id, before, source, everything, named, matching)
         is_known = True
         with suppress(DiaryError):  # a user that cannot be listed may exist
             is_known = bool(self._context.kinds())
@@ -379,6 +387,28 @@ class UserDiary(Viewed, DeprecatedNames):
         return replace(receipt, found_elsewhere=self._elsewhere())
 
     aforget = async_twin(forget)
+
+    def traces(self, text: str) -> list[str]:
+        """Return the places of the storage that still hold a text; empty is the proof that it is erased.
+
+        Every file of the user, of the journals and of the indexes is read, so this takes a while.
+
+        Args:
+            text: What to look for, in any case of its letters.
+
+        Raises:
+            InvalidValue: The text is blank.
+        """
+        if not text.strip():
+            raise InvalidValue("expected a text that is not blank.", where="traces")
+        return traces(self._context.engine.backend, self.user_id, text)
+
+    atraces = async_twin(traces)
+
+    def _named(self, key: str) -> str:
+        """Return a key as history shows it."""
+        path = path_of(key, self.diary.allowed, self.diary.fact_schemas) if key else ()
+        return entry_key(path) if path else key
 
     def _elsewhere(self) -> tuple[tuple[str, ...], ...]:
         """Return namespaces of other owners up to the label that is this user."""

@@ -405,6 +405,11 @@ def _is_selected(turn: Turn, data: dict[str, Any], selection: Selection) -> bool
     if selection.source:
         source = f"{turn.session_id}#{data['operation']}"
         return selection.names(source, selection.source) or data["operation"] == selection.source
+    if selection.matching:
+        earlier = (text for exchange in turn.earlier or () for text in exchange)
+        return selection.mentions([turn.user_msg, turn.assistant_msg, *earlier])
+    if selection.key:
+        return False  # it is not known what the turn will say
     said = turn.context_now or datetime.fromisoformat(data["time"])
     said = said if said.tzinfo is not None else said.replace(tzinfo=UTC)
     return selection.before is not None and said < selection.before

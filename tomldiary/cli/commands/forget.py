@@ -30,6 +30,12 @@ def forget(
     source: Annotated[
         str | None, typer.Option(metavar="SESSION#TURN", help="Entries extracted from this turn.")
     ] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="One entry with all its versions.")
+    ] = None,
+    matching: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Content that mentions this text.")
+    ] = None,
     everything: Annotated[
         bool, typer.Option("--everything", help="The whole user, history included.")
     ] = False,
@@ -38,10 +44,16 @@ def forget(
     as_json: AsJson = False,
 ) -> None:
     """Erase content for good; a dry run unless --yes is given."""
-    chosen = {"--session": session, "--before": before, "--source": source}
+    chosen = {
+        "--session": session,
+        "--before": before,
+        "--source": source,
+        "--key": key,
+        "--matching": matching,
+    }
     given = {name: value for name, value in chosen.items() if value is not None}
     if len(given) + everything != 1:
-        raise InvalidValue("use exactly one of --session, --before, --source and --everything")
+        raise InvalidValue(f"use exactly one of {', '.join(chosen)} and --everything")
     for name, value in given.items():
         if not value:
             raise InvalidValue("expected a non-empty text", where=name)
@@ -54,6 +66,8 @@ def forget(
         session_id=session,
         before=moment,
         source=source,
+        key=key,
+        matching=matching,
         everything=everything,
         dry_run=not is_done,
     )
@@ -71,6 +85,8 @@ def forget(
     )
     if is_done:
         print_text(f"forgotten: {numbers} emptied")
+        for place in alice.traces(matching) if matching else ():
+            print_text(f"the text is still in {one_line(place)}")
     else:
         print_text(f"would forget: {numbers} would be emptied")
         print_not_done()

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from tomldiary.entries.facts import moment
-from tomldiary.entries.fields import columns_of, data_text, entry_data, session_turn, with_value
+from tomldiary.entries.fields import (
+    columns_of,
+    data_text,
+    entry_data,
+    session_turn,
+    texts_in,
+    with_value,
+)
 from tomldiary.entries.kind import EntryKind, EntryLine, Group, Rules
 from tomldiary.entries.kinds.parts import part_of
 from tomldiary.entries.models import timestamp
@@ -64,6 +71,10 @@ class ItemKind(EntryKind):
     def path(self, key: str) -> Path | None:
         base, _, name = key.rpartition("/")
         return (base, unquote(name)) if base.startswith(f"{self.name}/") else None
+
+    def stated(self, path: Path, entry: Mapping[str, Any]) -> Iterator[str]:
+        yield path[-1]
+        yield from texts_in(entry_data(entry))  # the names of fields are the writer's too
 
     def entries(self, tables: Tables, rules: Rules) -> Iterator[tuple[str, Mapping[str, Any]]]:
         for name, entry in super().entries(tables, rules):

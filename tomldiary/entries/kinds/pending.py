@@ -20,11 +20,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.entries.fields import said_by
+from tomldiary.entries.fields import entry_data, said_by, texts_in
 from tomldiary.entries.kind import EntryKind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from tomldiary.entries.kind import Collected, Rules, Tables
     from tomldiary.toml.document import Path
@@ -47,6 +47,11 @@ class PendingKind(EntryKind):
     is_recalled = is_shown = False
     is_private = True
     unchanged_because = "it waits for a decision of a person, with `tomldiary review`."
+
+    def stated(self, path: Path, entry: Mapping[str, Any]) -> Iterator[str]:
+        yield str(entry.get("reason", ""))
+        for value in entry_data(held_entry(entry) or {}).values():
+            yield from texts_in(value)
 
     def text(self, entry: Mapping[str, Any]) -> str:
         return str((held_entry(entry) or {}).get("text", ""))

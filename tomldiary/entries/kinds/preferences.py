@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import ValidationError
@@ -42,6 +43,10 @@ class PreferenceKind(EntryKind):
     is_reserved = True
     order = 1
     shape = "category/id"
+
+    def stated(self, path: Path, entry: Mapping[str, Any]) -> Iterator[str]:
+        is_given = number_of(path[-1]) is None
+        yield from islice(super().stated(path, entry), 0 if is_given else 1, None)
 
     def key(self, path: Path, document: str = "") -> str:
         return "/".join(path[1:])

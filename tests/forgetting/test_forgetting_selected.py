@@ -1,0 +1,152 @@
+"""Erasing one entry for good, or every mention of a text, and the proof that nothing is left."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from datetime import UTC, datetime
+
+import pytest
+from typer.testing import CliRunner
+
+from engines import SERVERS, space
+from tomldiary import Diary, MemoryWriter, Turn
+from tomldiary.cli.app import app
+from tomldiary.errors import InvalidValue, UnknownEntry
+from tomldiary.store.operations import Put
+from tomldiary.store.store import ItemStore
+
+CANARY = "Walnut"
+
+
+@pytest.fixture
+def alice(tmp_path):
+    return Diary(tmp_path, agent="rules").user("alice")
+
+
+def filled(alice):
+    """A memory with a text in entries of every kind, in any case, and entries without it."""
+    alice.upsert_preference("likes", f"{CANARY}s rock", contexts=["party"])
+    alice.upsert_preference("likes", "tea", contexts=["walnut cake"])
+    alice.upsert_preference("likes", "jazz")
+    alice.blocks.set("notes", "calm")
+    alice.blocks.append("notes", "walnut pie", session_id="s3")
+    alice.blocks.set("walnut", "named so")
+    alice.episodes.add("do you like WALNUT?", "yes", now=datetime(2026, 1, 1, tzinfo=UTC))
+    alice.episodes.add("hello", "hi", now=datetime(2026, 1, 2, tzinfo=UTC))
+    alice.upsert_preference("likes", "walnut oil", session_id="s9", ephemeral=True)
+
+
+def test_every_mention_of_a_text_is_erased_and_nothing_else(alice):
+    filled(alice)
+    counted = alice.forget(matching="walnut", dry_run=True)
+    assert alice.traces(CANARY)
+    done = alice.forget(matching="wALNUT")
+    assert (done.entries, done.records) == (counted.entries, counted.records)
+    assert alice.traces(CANARY) == []
+    assert [item.text for item in alice.preferences("likes").values()] == ["jazz"]
+    assert {name: block.text for name, block in alice.blocks().items()} == {"notes": "calm"}
+    assert [each.input for each in alice.episodes()] == ["hello"]
+    assert alice.drafts() == []
+
+
+def test_one_entry_is_erased_with_all_its_versions(alice):
+    alice.upsert_preference("likes", "old secret")
+    alice.upsert_preference("likes", "new canary", id="pref001")
+    alice.upsert_preference("likes", "tea")
+    alice.upsert_preference("likes", "draft canary", id="pref001", session_id="s1", ephemeral=True)
+    receipt = alice.forget(key="likes/pref001")
+    assert receipt.entries == 2
+    assert alice.traces("secret") == alice.traces("canary") == []
+    assert [*alice.preferences("likes")] == ["pref002"]
+    assert alice.history("likes/pref001") == []
+    assert alice.upsert_preference("likes", "jazz")[0] == "pref003"
+    assert alice.forget(key="likes/pref001").entries == 0
+
+
+def test_keys_of_every_kind_can_be_erased(alice):
+    filled(alice)
+    ItemStore(alice.diary).run([Put(("alice", "mem"), "k1", {"text": "item canary"})])
+    alice.add_turn("I like canary birds.", "Fine.", session_id="s7")
+    (episode, _) = alice.episodes()
+    keys = ["blocks/notes", f"episodes/{episode.id}", "items/mem/k1", "conversations/s7"]
+    for key in keys:
+        assert alice.forget(key=key, dry_run=True) != alice.forget(key="blocks/none", dry_run=True)
+        alice.forget(key=key)
+    assert alice.traces("item canary") == alice.traces("walnut pie") == []
+    with pytest.raises(UnknownEntry):
+        alice.forget(key="nonsense")
+    for wrong in ("", " "):
+        with pytest.raises(InvalidValue):
+            alice.forget(matching=wrong)
+        with pytest.raises(InvalidValue):
+            alice.traces(wrong)
+    with pytest.raises(InvalidValue, match="exactly one"):
+        alice.forget(key="likes/pref001", matching="x")
+
+
+def test_generated_ids_and_times_do_not_count_as_mentions(alice):
+    filled(alice)
+    for text in ("pref", "2026", "likes", "_created", "text"):
+        assert alice.forget(matching=text, dry_run=True).entries == 0
+
+
+def test_waiting_turns_that_mention_the_text_are_erased(tmp_path):
+    began, may_end = threading.Event(), threading.Event()
+
+    def extract(message, deps):
+        began.set()
+        assert may_end.wait(20)
+
+    alice = Diary(tmp_path, agent=extract).user("alice")
+    with MemoryWriter(alice.diary, workers=1) as writer:
+        for said in ("Hello.", "I like walnut bread.", "I like tea."):
+            writer.submit_nowait(Turn("alice", "s1", said, "Fine."))
+        assert began.wait(20)
+        deadline = time.monotonic() + 20
+        while not alice.traces("tea") and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert alice.traces("walnut")
+        alice.forget(matching="walnut")
+        assert alice.traces("walnut") == []
+        assert alice.traces("tea")
+        may_end.set()
+
+
+def test_what_a_model_extracted_from_a_turn_is_erased_by_its_source(alice):
+    def extract(message, deps):
+        deps.upsert("likes", "new", deps.user_msg, [])
+
+    said = alice.diary.with_agent(extract).user("alice")
+    for text in ("canary birds", "tea"):
+        said.add_turn(text, "Fine.", session_id="s1")
+    assert alice.why("likes/pref001").turn == "s1#1"
+    alice.forget(source="s1#1")
+    assert alice.traces("canary") == []
+    assert [item.text for item in alice.preferences("likes").values()] == ["tea"]
+
+
+@pytest.mark.parametrize("name", ["memory", *SERVERS])
+def test_shared_storage_has_no_trace_either(name):
+    backend = "memory:" if name == "memory" else space(name).backend()
+    alice = Diary(backend, agent="rules").user("alice")
+    filled(alice)
+    assert {"preferences", "history", "blocks"} <= {*alice.traces(CANARY)}
+    alice.forget(matching="walnut")
+    assert alice.traces(CANARY) == []
+
+
+def test_the_command_line_erases_a_key_and_a_text(tmp_path, alice):
+    filled(alice)
+
+    def call(*words):
+        return CliRunner().invoke(
+            app, ["forget", *words, "--user", "alice", "--path", str(tmp_path)]
+        )
+
+    assert json.loads(call("--matching", "walnut", "--json").output)["is_done"] is False
+    assert alice.traces(CANARY)
+    assert "forgotten" in call("--matching", "walnut", "--yes").output
+    assert "forgotten" in call("--key", "likes/pref003", "--yes").output
+    assert alice.traces(CANARY) == alice.traces("jazz") == []

@@ -1,0 +1,62 @@
+"""Traces: where the storage still holds a text, byte by byte, as the proof of an erasure."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tomldiary.storage.local.user_dirs import SYSTEM
+from tomldiary.storage.protocol import KeepsHidden, LocalFolder
+from tomldiary.toml.values import render_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tomldiary.storage.protocol import Backend
+
+__all__ = ["traces"]
+
+_HIDDEN = (".dead-letters", ".hooks", ".queue")
+
+
+def traces(backend: Backend, user: str, text: str) -> list[str]:
+    """Return the places of a user that hold a text, in any case of its letters; in a folder also those of all users.
+
+    Args:
+        backend: The storage.
+        user: Whose memory.
+        text: What to look for, as it was written and as TOML and JSON escape it.
+
+    Returns:
+        Paths of files below the folder; names of documents, "history" and hidden documents in a database.
+    """
+    forms = {text, render_text(text)[1:-1], json.dumps(text)[1:-1]}
+    wanted = [form.casefold().encode("utf-8", "surrogatepass") for form in forms]
+    found: set[str] = set()
+    for name, content in _contents(backend, user):
+        folded = content.decode("utf-8", "replace").casefold().encode()
+        if any(each in folded for each in wanted):
+            found.add(name)
+    return sorted(found)
+
+
+def _contents(backend: Backend, user: str) -> Iterator[tuple[str, bytes]]:
+    if isinstance(backend, LocalFolder):
+        top = backend.base_path
+        folders = [top / SYSTEM, Path(backend.place(user, "preferences")).parent]
+        for place, _, names in (step for folder in folders for step in os.walk(folder)):
+            for name in names:
+                path = Path(place) / name
+                if path.is_file() and not path.is_symlink():
+                    yield path.relative_to(top).as_posix(), path.read_bytes()
+        return
+    for kind in backend.kinds(user):
+        stored = backend.read(user, kind)
+        yield kind, (stored.text if stored is not None else "").encode()
+    for record in backend.records(user):
+        yield "history", record.encode()
+    if isinstance(backend, KeepsHidden):
+        for kind in _HIDDEN:
+            yield kind, backend.hidden(user, kind)[0].encode()
