@@ -64,6 +64,8 @@ _FOR_PROGRAMS = {
     "kept_history",
     "last_transaction",
     "memory_lines",
+    "plot_merges",
+    "problems",
     "prune_history",
     "remove_conversation",
     "similar",
