@@ -372,7 +372,33 @@ def test_a_profile_is_numbers_and_names_only(place):
         "blocks": {"persona": 12},
         "episodes": 1,
         "items": {},
+        "drafts": 0,
+        "quarantine": 0,
+        "sessions": 1,
     }
+
+
+def test_a_profile_counts_sessions_and_what_waits(tmp_path):
+    alice = Diary(tmp_path, agent="rules", quarantine={"web"}).user("alice")
+    alice.blocks.set("one", "x", session_id="s1")
+    alice.blocks.append("one", "y", session_id="s2")
+    alice.blocks.set("two", "x", session_id="s3", ephemeral=True)
+    alice.blocks.set("three", "x", actor="web")
+    profile = alice.profile()
+    assert (profile["sessions"], profile["drafts"], profile["quarantine"]) == (3, 1, 1)
+
+
+def test_an_export_for_other_programs_has_all_fields_and_the_history(place):
+    alice = filled(opened(place))
+    alice.upsert_preference("likes", "Wien", id="pref001")
+    found = json.loads(json.dumps(alice.export(entries=True, history=True)))
+    assert found["documents"] == alice.export()["documents"]
+    assert found["entries"]["likes/pref001"]["text"] == "Wien"
+    assert {*found["entries"]} == {each.key for each in alice.diff(0)}
+    assert len(found["history"]) == found["seq"] == alice.last_transaction()
+    bob = alice.diary.user("bob")
+    bob.import_(found)
+    assert bob.export(entries=True)["entries"] == found["entries"]
 
 
 def test_a_profile_counts_items_and_facts_that_hold(place):

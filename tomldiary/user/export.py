@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.engine.transaction import Source, fingerprint
-from tomldiary.entries.kinds import KINDS, entry_kind
+from tomldiary.entries.fields import sessions
+from tomldiary.entries.kinds import KINDS, entry_key, entry_kind
 from tomldiary.entries.kinds.parts import part_name, part_of
 from tomldiary.entries.models import FORMAT_VERSION, timestamp
 from tomldiary.errors import DocumentError, EntryConflict, InvalidValue
 from tomldiary.hand_edits.detect import NOTHING, check_version
 from tomldiary.history.queries import Difference, differences
+from tomldiary.history.record import next_sequence
 from tomldiary.history.timeline import EMPTY, Timeline
 from tomldiary.identifiers.namespaces import ROOT as ITEMS
 from tomldiary.identifiers.namespaces import Namespace, is_hashed, kind_of, namespace_of
 from tomldiary.storage.local.layout import checked_kind
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
-from tomldiary.toml.values import render_path, same_value
+from tomldiary.toml.values import decode_nulls, render_path, same_value
 from tomldiary.user.pending.held import check_rules
 
 if TYPE_CHECKING:
@@ -57,30 +60,44 @@ class UserExport:
 
         Returns:
             `user`; entries in `preferences` by category, `conversations`, `facts` by type (those that hold
-            now), `blocks` by name (characters), `episodes`, `items` by namespace; and `last_seen`, when
-            the last conversation or episode was; "" if there is none.
+            now), `blocks` by name (characters), `episodes`, `items` by namespace, `drafts` and `quarantine`;
+            `sessions`, how many sessions the entries name; and `last_seen`, when the last conversation or
+            episode was; "" if there is none.
         """
         at = self._context.moment(None)
         listed = self._context.kinds()
         found: dict[str, Any] = {"user": self._user}
         times: list[str] = []
+        named: set[str] = set()
         for kind in KINDS.values():
             documents = {name: self._context.entries(name) for name in kind.documents(listed)}
             found[kind.name] = kind.profile(documents, self._diary, at)
             times += [time for each in documents.values() for time in kind.seen(each, self._diary)]
-        return {**found, "last_seen": max(times, default="")}
+            for document in documents.values():
+                for path, entry in kind.tables(document).items():
+                    named |= sessions(kind, path, entry)
+        return {**found, "sessions": len(named), "last_seen": max(times, default="")}
 
-    def export(self) -> dict[str, Any]:
+    def export(self, *, entries: bool = False, history: bool = False) -> dict[str, Any]:
         """Return all documents as of one transaction, as JSON values.
+
+        Args:
+            entries: Whether to add the fields of all entries, for other programs; an import does not read them.
+            history: Whether to add the history; an import begins a history of its own.
 
         Returns:
             `format`, `version`, `user`, `time`, `seq` (the last transaction in it), and `documents`: the
-            TOML texts by name, byte for byte. History is not in it.
+            TOML texts by name, byte for byte. With `entries` the fields by key, and with `history` the
+            records as TOML texts, oldest first.
 
         Raises:
             DocumentError: A document cannot be read at the moment, so the export would be incomplete.
         """
         seq, documents = self._consistent()
+        more: dict[str, Any] = {"entries": _entries(documents)} if entries else {}
+        if history:
+            records = [*self._diary.engine.backend.records(self._user)][::-1]
+            more["history"] = [text for text in records if next_sequence(text) - 1 <= seq]
         return {
             "format": _FORMAT,
             "version": EXPORT_VERSION,
@@ -90,6 +107,7 @@ class UserExport:
             "documents": {
                 kind: document.text for kind, document in sorted(documents.items()) if document.text
             },
+            **more,
         }
 
     def import_(
@@ -209,6 +227,17 @@ class UserExport:
                 raise problem
             documents[kind] = self._context.document(kind)
         return documents
+
+
+def _entries(documents: Mapping[str, Document]) -> dict[str, Any]:
+    """Return the fields of all entries by key, as JSON values; times are ISO 8601."""
+    found: dict[str, Any] = {}
+    for name, document in sorted(documents.items()):
+        kind = entry_kind(name)
+        for path, entry in kind.tables(document).items():
+            fields = json.dumps(decode_nulls(entry), default=str)
+            found.setdefault(entry_key(path, kind.home(name)), json.loads(fields))
+    return found
 
 
 def _shows(documents: Mapping[str, Document], record: Record | None) -> bool:
