@@ -128,7 +128,7 @@ def stored_preferences(document: Document) -> dict[str, dict[str, Any]]:
 
 
 def _table_of(document: Document, categories: Iterable[str] = ()) -> type[BaseModel]:
-    names = {*stored_preferences(document), *categories} or {"preferences"}
+    names = [*dict.fromkeys([*stored_preferences(document), *categories])] or ["preferences"]
     fields: dict[str, Any] = {
         name: (dict[str, PreferenceItem], {}) for name in names if not name.startswith("_")
     }
