@@ -16,7 +16,7 @@ from tomldiary.engine.engine import Engine, Source, Transaction
 from tomldiary.engine.transaction import fingerprint
 from tomldiary.entries.constraints import Constraint, FactSchema
 from tomldiary.entries.conversations import MAX_SUMMARY
-from tomldiary.entries.episodes import KeptTurn, ToolStep, new_episode
+from tomldiary.entries.episodes import KeptTurn, ToolStep, checked_steps, new_episode
 from tomldiary.entries.fact_rules import FactRules
 from tomldiary.entries.facts import in_utc
 from tomldiary.entries.kind import Writing
@@ -460,6 +460,7 @@ class Diary(Viewed, AncestorCoroutines):
         """
         import asyncio  # noqa: PLC0415 - slow to import, and most of a diary needs none of it
 
+        called = checked_steps(steps)  # before a model is asked
         operation = operation or current_operation.get()
         if operation is None:
             epoch = await self.current_epoch(user_id)  # read before any data
@@ -483,7 +484,7 @@ class Diary(Viewed, AncestorCoroutines):
                 " later, or give Diary a longer extraction_timeout."
             ) from error
         when = now or datetime.now(UTC)
-        turn = KeptTurn(storable(user_msg), storable(assistant_msg), when, tuple(steps))
+        turn = KeptTurn(storable(user_msg), storable(assistant_msg), when, called)
         done = await in_thread(
             self.commit_turn,
             user_id,

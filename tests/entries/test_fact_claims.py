@@ -126,8 +126,9 @@ def test_a_confirmed_claim_becomes_surer_and_never_less_sure(alice):
     assert alice.facts.get(key).confidence == 0.8
     assert alice.facts.query("said", {"_confidence": {"$gte": 0.8}})
     assert not alice.facts.query("said", {"_confidence": {"$gt": 0.8}})
-    with pytest.raises(InvalidValue, match="from 0 to 1"):
-        say(alice, "lives_in", "Paris", confidence=1.5)
+    for wrong in (1.5, -1, float("nan"), "high", True, None):
+        with pytest.raises(InvalidValue, match="from 0 to 1"):
+            say(alice, "lives_in", "Paris", confidence=wrong)
 
 
 def test_an_update_leaves_the_confidence_as_it_is(alice):

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from tomldiary import Constraint, Diary, MemoryWriter
-from tomldiary.errors import ExtractorUnusable
+from tomldiary.errors import DiaryError, ExtractorUnusable
 from tomldiary.extraction.fact_tools import commit_fact
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -223,3 +223,8 @@ def test_closing_a_writer_ends_a_consolidation_and_keeps_what_was_read(alice, di
     assert homes(alice) == ["Paris"]
     cities.pause = None
     assert alice.consolidate().read == 2
+
+
+def test_a_point_of_history_is_not_consolidated(alice):
+    with pytest.raises(DiaryError, match="cannot be changed"):
+        alice.as_of(1).consolidate()

@@ -128,3 +128,18 @@ def test_results_of_the_diarys_own_tools_are_left_out():
     calls = [("1", "recall", {}), ("2", "search", {"q": "é"}), ("3", "my_recall", "{}")]
     steps = tool_steps(calls, {"1": "a secret", "2": "found"}, ["my_recall"])
     assert steps == (ToolStep("search", '{"q": "é"}', "found"),)
+
+
+@pytest.mark.parametrize("steps", [["search"], [()], [("a", "b", "c", "d")]])
+def test_steps_of_another_shape_are_refused(diary, steps):
+    alice = diary.user("alice")
+    for call in (
+        lambda: alice.add_turn("q", "a", "s1", steps=steps),
+        lambda: alice.episodes.add("q", "a", steps=steps),
+        lambda: Turn("alice", "s1", "q", "a", steps=steps),
+    ):
+        with pytest.raises(InvalidValue, match="expected the name of a tool"):
+            call()
+    assert said(alice) == []
+    alice.add_turn("q", "a", "s1", steps=[("search",)])
+    assert alice.episodes()[0].steps == (ToolStep("search"),)

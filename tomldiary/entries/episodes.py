@@ -37,6 +37,7 @@ __all__ = [
     "Episodes",
     "KeptTurn",
     "ToolStep",
+    "checked_steps",
     "episode_entries",
     "episode_kinds",
     "happened",
@@ -64,6 +65,23 @@ class ToolStep(NamedTuple):
     arguments: str = ""
     """As JSON."""
     result: str = ""
+
+
+def checked_steps(given: Iterable[Sequence[str]]) -> tuple[ToolStep, ...]:
+    """Return calls of tools that were given as steps or as tuples of text.
+
+    Raises:
+        InvalidValue: One of them is something else.
+    """
+    found: list[ToolStep] = []
+    for step in given:
+        if isinstance(step, str) or not 1 <= len(step) <= len(_STEP):
+            raise InvalidValue(
+                "expected the name of a tool, its arguments as JSON and its result, as texts in a tuple.",
+                where=f"{_ROOT}.steps",
+            )
+        found.append(ToolStep(*map(str, step)))
+    return tuple(found)
 
 
 class KeptTurn(NamedTuple):

@@ -78,9 +78,10 @@ class FactRules(Facts):
         Raises:
             ImmutableEntry, LimitReached, WeakClaim, InvalidValue: Nothing was changed.
         """
-        if not 0 <= by.confidence <= 1:
+        given: Any = by.confidence
+        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= 1:
             raise InvalidValue(
-                f"expected a number from 0 to 1, found {by.confidence}.",
+                f"expected a number from 0 to 1, found {given!r}.",
                 where=f"{schema.name}._confidence",
             )
         single = schema.singleton(decode_nulls(data))

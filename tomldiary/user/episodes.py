@@ -10,7 +10,7 @@ from tomldiary.engine.transaction import Source, fingerprint
 from tomldiary.entries.episodes import (
     Episode,
     Episodes,
-    ToolStep,
+    checked_steps,
     episode_entries,
     episode_kinds,
     happened,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tomldiary.engine.engine import Transaction
+    from tomldiary.entries.episodes import ToolStep
     from tomldiary.user.context import UserContext
 
 __all__ = ["UserEpisodes"]
@@ -88,7 +89,7 @@ class UserEpisodes:
         when = datetime.now(UTC) if now is None else in_utc(now)
         value: dict[str, Any] = {"input": input, "output": output}
         if steps:
-            value["steps"] = [ToolStep(*step)._asdict() for step in steps]
+            value["steps"] = [step._asdict() for step in checked_steps(steps)]
 
         def change(tx: Transaction) -> str:
             documents = {*tx.engine.kinds(tx.user), *tx.changed()}

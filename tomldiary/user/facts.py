@@ -91,7 +91,7 @@ class UserFacts:
             book = FactRules(tx.entries(_KIND), self._diary.fact_schemas)
             return book.commit(schema, stored, by, start=valid_from, end=valid_to)
 
-        claim = [] if confidence >= 1 and not force else [confidence, force]
+        claim = [] if confidence == 1 and not force else [confidence, force]
         asked = fingerprint(
             "commit", schema.name, stored, str(valid_from), str(valid_to), source, *claim
         )

@@ -37,7 +37,9 @@ class UserItems:
 
     def get(self, key: str) -> dict[str, Any] | None:
         """Return the value of an item, or None."""
-        path = _path(key)
+        path = _known_path(key)
+        if path is None:
+            return None
         names, place = ITEMS.places(path, self._context.kinds())
         tables = (self._context.document(name).table(place) for name in names)
         found = next((table for table in tables if table is not None), None)
@@ -119,8 +121,12 @@ class UserItems:
         raise UnknownEntry(f"{ITEMS.name}/{key.removeprefix(f'{ITEMS.name}/')}")
 
 
+def _known_path(key: str) -> Path | None:
+    return ITEMS.path(key) or ITEMS.path(f"{ITEMS.name}/{key}")
+
+
 def _path(key: str) -> Path:
-    path = ITEMS.path(key) or ITEMS.path(f"{ITEMS.name}/{key}")
+    path = _known_path(key)
     if path is None:
         raise UnknownEntry(key, "The key of an item is items/namespace/key.")
     return path

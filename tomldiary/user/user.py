@@ -484,6 +484,7 @@ class UserDiary(Viewed, DeprecatedNames):
         Raises:
             ExtractorUnusable, MissingExtra: The extractor cannot run at all.
         """
+        _ = self._context.engine  # a point of history cannot be written
         diary = self.diary if extractor is None else self.diary.with_agent(extractor)
         return await consolidate(diary, self.user_id, limit=limit, include_read=include_read)
 

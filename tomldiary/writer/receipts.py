@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from tomldiary.engine.transaction import fingerprint
-from tomldiary.entries.episodes import ToolStep
+from tomldiary.entries.episodes import ToolStep, checked_steps
 from tomldiary.extraction.dialogue import MAX_EARLIER, checked_exchanges, storable
 from tomldiary.runtime.views import Viewed
 
@@ -61,7 +61,8 @@ class Turn:
 
     def __post_init__(self) -> None:
         if self.steps:
-            known = tuple(ToolStep(*(storable(str(each)) for each in step)) for step in self.steps)
+            steps = checked_steps(self.steps)
+            known = tuple(ToolStep(*(storable(each) for each in step)) for step in steps)
             object.__setattr__(self, "steps", known)
         for name in ("user_msg", "assistant_msg"):
             text = getattr(self, name)
