@@ -49,6 +49,12 @@ class Engine(NamedTuple):
         return _READERS[self.name](self)
 
 
+def needs(name: str) -> pytest.MarkDecorator:
+    """Mark tests that need a server; without it they are skipped before anything is set up."""
+    reason = f"no {name} server; run: python tests/support/servers.py python -m pytest"
+    return pytest.mark.skipif(not os.environ.get(_VARIABLES[name]), reason=reason)
+
+
 def space(name: str, folder: Path | None = None) -> Engine:
     """A new place in a folder, in memory or in a server; skip the test if there is no server."""
     if name == "folder":
@@ -58,7 +64,7 @@ def space(name: str, folder: Path | None = None) -> Engine:
         return Engine(name, "memory:", only=open_backend("memory:", None))
     server = os.environ.get(_VARIABLES[name], "")
     if not server:
-        pytest.skip(f"no {name} server; run: python tests/support/servers.py python -m pytest")
+        pytest.skip(needs(name).kwargs["reason"])
     name_of_space = f"t{uuid4().hex[:12]}"
     urls = {
         "postgres": f"{server}?schema={name_of_space}",
@@ -68,7 +74,7 @@ def space(name: str, folder: Path | None = None) -> Engine:
     return Engine(name, urls[name], server)
 
 
-@pytest.fixture(params=SERVERS)
+@pytest.fixture(params=[pytest.param(name, marks=needs(name)) for name in SERVERS])
 def engine(request: pytest.FixtureRequest, disk: Path) -> Engine:
     """A new space in each of the servers; a module for more places has a fixture of this name."""
     return space(request.param, disk)

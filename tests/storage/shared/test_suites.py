@@ -35,14 +35,17 @@ class Server:
         return self.engine.texts()
 
 
+@engines.needs("postgres")
 class Postgres(Server):
     name = "postgres"
 
 
+@engines.needs("redis")
 class Redis(Server):
     name = "redis"
 
 
+@engines.needs("firestore")
 class Firestore(Server):
     name = "firestore"
 
