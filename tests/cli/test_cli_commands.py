@@ -187,6 +187,22 @@ def test_no_word_is_cut_on_a_terminal(memories, people, command, columns):
     assert "_count" not in shown or not command.startswith("diff")
 
 
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202eevil\u200b\x9b31m"
+OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\u200b]")
+
+
+def test_tables_show_hostile_text_as_escapes(tmp_path, people):
+    people(100)
+    eve = Diary(tmp_path / "m", durability="process").user(f"eve{HOSTILE}")
+    eve.upsert_preference("likes", f"tea {HOSTILE}", id=f"id{HOSTILE}", contexts=[HOSTILE], session_id=HOSTILE)  # fmt: skip
+    eve.blocks.set(f"b{HOSTILE}", f"[red]{HOSTILE}[/red]\nline")
+    for line in (["show", eve.user_id], ["search", "tea"], ["history"], ["diff", "0"], ["users"], ["stats", "--user", eve.user_id]):  # fmt: skip
+        shown = call(*line, "--path", tmp_path / "m", check=0).stdout
+        assert OBEYED.search(COLOUR.sub("", shown)) is None
+        assert "evil" in shown
+    assert "[red]" in call("show", eve.user_id, "--path", tmp_path / "m", check=0).stdout
+
+
 def test_a_terminal_gets_heads_and_colours_and_a_pipe_neither(memories):
     line = ["diff", "2", "--path", memories]
     shown = on_a_terminal(sys.executable, "-m", "tomldiary", *line)

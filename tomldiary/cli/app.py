@@ -68,10 +68,8 @@ class _Commands(TyperGroup):
             found = program
         command: Any = typer.main.get_command(found)
         command.name = cmd_name
-        for each in (
-            command,
-            *(command.commands.values() if isinstance(command, TyperGroup) else ()),
-        ):
+        group: Any = command.commands.values() if isinstance(command, TyperGroup) else ()
+        for each in (command, *group):
             each.rich_markup_mode = _MARKUP
         return command
 

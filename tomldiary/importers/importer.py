@@ -6,6 +6,7 @@ second import of the same records adds nothing.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -32,10 +33,10 @@ from tomldiary.importers import (
 from tomldiary.importers.records import Block, Episode, Fact, Found, Item, Note, Record
 from tomldiary.store.operations import Get, Put
 from tomldiary.store.store import ItemStore
-from tomldiary.toml.values import same_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from datetime import datetime
 
     from tomldiary.user.user import UserDiary
 
@@ -132,8 +133,7 @@ def carry_over(
         writer.compare(result)
     else:
         with alice.transaction(actor=_ACTOR, reason=f"import from {source}"):
-            for record in writer.compare(result):
-                writer.add(record)
+            writer.add(writer.compare(result))
     result.is_done = not dry_run
     return result
 
@@ -191,7 +191,7 @@ class _Writer:
 
     def compare(self, result: Import) -> list[Record]:
         """Sort records into those that are missing, present and different; return the missing ones."""
-        known = _Known(self._alice, self._items)
+        known = _Known(self._alice, self._items, self._records)
         missing: list[Record] = []
         for record in self._records:
             key, is_same = known.find(record, self._target(record))
@@ -211,8 +211,15 @@ class _Writer:
             return record.category
         return self._category or _CATEGORY
 
-    def add(self, record: Record) -> None:
-        """Add a record that is missing."""
+    def add(self, records: list[Record]) -> None:
+        """Add records that are missing; items in one batch."""
+        for record in records:
+            if not isinstance(record, Item):
+                self._add(record)
+        items = [each for each in records if isinstance(each, Item)]
+        self._items.run([Put(each.namespace, each.key, dict(each.value)) for each in items])
+
+    def _add(self, record: Note | Block | Fact | Episode) -> None:
         alice = self._alice
         if isinstance(record, Note):
             alice.upsert_preference(
@@ -232,30 +239,38 @@ class _Writer:
                 valid_from=record.valid_from if is_temporal else None,
                 valid_to=record.valid_to if is_temporal else None,
             )
-        elif isinstance(record, Episode):
+        else:
             alice.episodes.add(
                 record.input, record.output, session_id=record.session, now=record.when
             )
-        else:
-            self._items.run([Put(record.namespace, record.key, dict(record.value))])
 
 
 class _Known:
     """What a memory holds, and what an import adds to it, by what tells records apart."""
 
-    def __init__(self, alice: UserDiary, items: ItemStore) -> None:
+    def __init__(self, alice: UserDiary, items: ItemStore, records: list[Record]) -> None:
         self._alice = alice
-        self._items = items
         self._texts = {
             _plain(item.text): f"{category}/{key}"
             for category, entries in alice.preferences().items()
             for key, item in entries.items()
         }
         self._blocks = {name: block.text for name, block in alice.blocks.all().items()}
-        self._facts = [
-            (fact.type, fact.id, fact.data.model_dump(exclude_none=True), fact.valid_from)
-            for fact in alice.facts.query(include_ended=True)
-        ]
+        self._facts: dict[tuple[str, str], list[tuple[str, datetime | None]]] = {}
+        for fact in alice.facts.query(include_ended=True):
+            data = fact.data.model_dump(exclude_none=True)
+            self._facts.setdefault((fact.type, _canonical(data)), []).append(
+                (fact.id, fact.valid_from)
+            )
+        asked = [each for each in records if isinstance(each, Item)]
+        stored: list[Any] = items.run(
+            [Get(each.namespace, each.key, refresh=False) for each in asked]
+        )
+        self._items: dict[tuple[tuple[str, ...], str], Mapping[str, Any]] = {
+            (each.namespace, each.key): item.value
+            for each, item in zip(asked, stored, strict=True)
+            if item is not None
+        }
         self._episodes = Counter(
             (each.session_id, each.input, each.output) for each in alice.episodes.list()
         )
@@ -288,19 +303,21 @@ class _Known:
         return key, None if item is None else False
 
     def _fact(self, fact: Fact) -> tuple[str, bool | None]:
-        said = {name: value for name, value in fact.data.items() if value is not None}
-        for name, key, data, start in self._facts:
-            is_then = fact.valid_from is None or start == fact.valid_from
-            if name == fact.type and is_then and same_value(data, said):
+        data = {name: value for name, value in fact.data.items() if value is not None}
+        same = self._facts.setdefault((fact.type, _canonical(data)), [])
+        for key, start in same:
+            if fact.valid_from is None or start == fact.valid_from:
                 return f"facts/{key}", True
-        self._facts.append((fact.type, f"{fact.type}/…", said, fact.valid_from))
-        return f"facts/{fact.type}/{_short(str(said))}", None
+        key = f"{fact.type}/{_short(_canonical(data))}"
+        same.append((key, fact.valid_from))
+        return f"facts/{key}", None
 
     def _item(self, item: Item) -> tuple[str, bool | None]:
-        user = self._alice.user_id
-        key = entry_key((ITEMS.name, item.key), kind_of(user, item.namespace))
-        stored: Any = self._items.run([Get(item.namespace, item.key, refresh=False)])[0]
-        return key, None if stored is None else stored.value == item.value
+        key = entry_key((ITEMS.name, item.key), kind_of(self._alice.user_id, item.namespace))
+        place = (item.namespace, item.key)
+        stored = self._items.get(place)
+        self._items.setdefault(place, item.value)
+        return key, None if stored is None else stored == item.value
 
 
 def _renamed(record: Record, old: str | None, new: str) -> Record:
@@ -316,6 +333,10 @@ def _note_id(note: Note) -> str:
     """Return the id of a note as an entry; the same for the same note."""
     wanted = f"imported-{note.id}"
     return wanted if _SHORT_ID.fullmatch(wanted) else f"imported-{_short(note.id or note.text)}"
+
+
+def _canonical(data: Mapping[str, Any]) -> str:
+    return json.dumps(data, sort_keys=True, default=str)
 
 
 def _short(text: str) -> str:
