@@ -373,6 +373,19 @@ class Diary(Viewed, AncestorCoroutines):
             self._extractor = known
         return known[1]
 
+    def keep_extracted(
+        self,
+        tx: Transaction,
+        change: Callable[[Transaction], Applied],
+        session_id: str,
+        reason: str = "",
+    ) -> Applied:
+        """Make the changes of an extractor, or hold them back if extractors are not trusted."""
+        origin = self.extractor_origin
+        if self.trust.waits(origin):
+            return hold(tx, change, Why(QUARANTINE, session_id, origin, reason))
+        return change(tx)
+
     @property
     def extractor_origin(self) -> str:
         """Where extracted entries come from: "rule", "model:" and its name, or "model"."""
@@ -627,10 +640,7 @@ class Diary(Viewed, AncestorCoroutines):
 
         def change(tx: Transaction) -> Applied:
             last[:] = [tx]
-            if self.trust.waits(origin):
-                applied = hold(tx, extracted, Why(QUARANTINE, session_id, origin, ""))
-            else:
-                applied = extracted(tx)
+            applied = self.keep_extracted(tx, extracted, session_id)
             for turn in said:
                 if not turn.is_empty:
                     documents = {*tx.engine.kinds(tx.user), *tx.changed()}

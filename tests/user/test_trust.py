@@ -173,6 +173,22 @@ def test_extracted_entries_wait_while_conversations_are_counted(tmp_path):
     assert (origin.origin, origin.turn, origin.is_verified) == ("rule", "s1#1", False)
 
 
+def test_what_is_consolidated_waits_and_is_forgotten_with_its_episode(tmp_path):
+    alice = Diary(tmp_path, agent="rules", quarantine={"rule"}).user("alice")
+    episode = alice.episodes.add("I'm allergic to walnuts.", "Noted.", session_id="s1")
+    alice.consolidate()
+    alice.consolidate()
+    assert not any(alice.preferences().values())
+    (change,) = alice.review()
+    assert change.reason == f"episodes/{episode}"
+    alice.review.accept(change.id)
+    assert alice.why(change.key).origin == "rule"
+    alice.rollback()
+    alice.forget(session_id="s1")
+    assert alice.review() == []
+    assert alice.traces("walnuts") == []
+
+
 def test_why_names_the_origin_and_confirm_verifies(tmp_path):
     def extract(message, deps):
         deps.upsert("likes", "new", "jazz", [])

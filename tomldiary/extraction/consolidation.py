@@ -189,20 +189,23 @@ def _is_done(diary: Diary, user_id: str, each: _Pending) -> bool:
 def _commit(
     diary: Diary, user_id: str, each: _Pending, operations: Sequence[Operation], epoch: int
 ) -> Applied | None:
-    episode = each.episode
+    episode, why = each.episode, _why(each)
 
-    def change(tx: Transaction) -> Applied | None:
-        if _is_done(diary, user_id, each):
-            return None
-        applied = apply_turn(
+    def extracted(tx: Transaction) -> Applied:
+        return apply_turn(
             tx, operations, diary.turn_rules, session_id=episode.session_id,
             now=timestamp(each.when), turns=0, schemas=diary.fact_schemas,
             origin=f"episodes/{episode.id}",
         )  # fmt: skip
+
+    def change(tx: Transaction) -> Applied | None:
+        if _is_done(diary, user_id, each):
+            return None
+        applied = diary.keep_extracted(tx, extracted, episode.session_id, why.reason)
         _put_mark(tx, each, {"done": True})
         return applied
 
-    return diary.engine.write(user_id, change, _why(each), epoch=epoch)
+    return diary.engine.write(user_id, change, why, epoch=epoch)
 
 
 def _note_failure(diary: Diary, user_id: str, each: _Pending, cause: str) -> None:

@@ -283,8 +283,9 @@ def _origin_of(entry: Mapping[str, Any], changes: Sequence[HistoryEntry]) -> str
         return str(entry["_origin"])
     for change in reversed(changes):
         if entry_data(change.before or {}) != entry_data(change.after or {}):
-            if change.type == "turn":
-                return change.reason or ("rule" if "_verified" in entry else "model")
+            if change.type in {"turn", "consolidate"}:
+                said = change.reason if change.type == "turn" else ""
+                return said or ("rule" if "_verified" in entry else "model")
             return change.actor
     return ""
 
