@@ -10,6 +10,7 @@ import pytest
 
 from outside_index import ScriptedIndex
 from tomldiary import Diary
+from tomldiary.backends import LocalBackend
 from tomldiary.errors import HookError, InvalidValue, NotSupported, UnknownEntry
 from tomldiary.hooks.change import Change, Position
 from tomldiary.hooks.cursors import KIND, Cursor, Cursors
@@ -362,6 +363,37 @@ def test_two_deliveries_at_once_end_with_the_newest_state(place, index):
     index.apply = overtaken
     first.deliver("alice")
     assert index.texts("alice")["blocks/persona"] == "newest"
+
+
+class SlowToPublish(LocalBackend):
+    """Logs a transaction, and lets another thread run before its documents show it."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.between = None
+
+    def _publish(self, *arguments):
+        if self.between is not None:
+            self.between()
+        return super()._publish(*arguments)
+
+
+def test_a_delivery_waits_for_documents_that_lag_behind_history(tmp_path, index):
+    backend = SlowToPublish(tmp_path)
+    alice = Diary(backend, agent="rules").user("alice")
+    alice.blocks.set("persona", "old")
+    delivery = Delivery(alice.diary.engine, "index", index)
+    delivery.deliver("alice")
+    other = threading.Thread(target=delivery.deliver, args=["alice"])
+
+    def meanwhile():
+        other.start()
+        other.join(0.3)
+
+    backend.between = meanwhile
+    alice.blocks.set("persona", "new")
+    other.join(20)
+    assert index.texts("alice") == {"blocks/persona": "new"}
 
 
 class _NoLocks:
