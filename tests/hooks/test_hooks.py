@@ -295,9 +295,11 @@ def test_search_shows_nothing_that_the_memory_no_longer_holds(diary, index):
     diary.hooks.add(index, name="index")
     alice = fill(diary)
     alice.upsert_preference("likes", "filter coffee", id="new")
+    alice.upsert_preference("likes", "coffee bars", id="new")
     assert diary.hooks.flush()
     index.gate.clear()  # the index stays behind
     alice.remove_preference("likes", "pref001")
+    alice.upsert_preference("likes", "loud coffee bars", id="pref003")
     alice.forget(session_id="s2")
     found = diary.hooks.search("index", "coffee kind hello", user="alice")
     index.gate.set()

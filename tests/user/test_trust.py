@@ -145,8 +145,10 @@ def test_accepting_obeys_the_rules_and_changes_of_today(diary, alice):
 
 
 def test_an_operation_id_that_waits_is_repeated_without_effect(alice):
-    for _ in range(2):
-        alice.upsert_preference("likes", SPAM, actor="web", operation_id="op1")
+    answers = [
+        alice.upsert_preference("likes", SPAM, actor="web", operation_id="op1") for _ in range(2)
+    ]
+    assert [(key, item.text) for key, item in answers] == [("pref001", SPAM)] * 2
     assert len(alice.review()) == 1
 
 
