@@ -7,7 +7,7 @@ from copy import copy
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tomldiary.compaction.runner import CompactionRunner
 from tomldiary.compat.coroutines import AncestorCoroutines
@@ -43,6 +43,7 @@ from tomldiary.extraction.operations import (
     TurnRules,
     apply_turn,
     current_operation,
+    redacted,
     turn_source,
 )
 from tomldiary.extraction.tool_writes import find_tool_writes
@@ -51,13 +52,14 @@ from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.runtime.views import DictView, ListView, Viewed, drawn, pretty
 from tomldiary.storage.open import open_backend
 from tomldiary.storage.protocol import Backend, BackendProtocol, Durability, FixedDocuments
+from tomldiary.text.redaction import Redact, Redactor, redactor_of
 from tomldiary.text.similarity import DEFAULT_THRESHOLD, Scorer, Similarity
 from tomldiary.user.pending.held import QUARANTINE, Trust, Why, hold
 from tomldiary.user.recall import Indexes
 from tomldiary.user.user import UserDiary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from pydantic import BaseModel
 
@@ -65,6 +67,8 @@ if TYPE_CHECKING:
     from tomldiary.hooks.feed import Feed
     from tomldiary.hooks.hooks import Hooks
     from tomldiary.toml.document import Document
+
+T = TypeVar("T")
 
 __all__ = ["Diary", "TOMLDiary", "diary_of"]
 
@@ -113,6 +117,8 @@ class Diary(Viewed, AncestorCoroutines):
         quarantine: Actors whose changes wait for a review, such as {"web", "tool"}, or a function of the actor.
             "rule" and "model" are the extractors. See `alice.review`.
         draft_lifetime: How long a draft of a session waits to be promoted.
+        redact: Takes secrets out of every text before it is stored, queued, indexed or shown to a model: True is
+            all built-in kinds, or some of `tomldiary.text.redaction.KINDS`, or a function of a text. None is off.
 
     Raises:
         SchemaError: `pref_table_cls` cannot be read as categories.
@@ -135,6 +141,7 @@ class Diary(Viewed, AncestorCoroutines):
         max_summary_chars: int = MAX_SUMMARY,
         similarity: float = DEFAULT_THRESHOLD,
         scorer: Scorer | None = None,
+        redact: bool | str | Iterable[str] | Redact | Redactor | None = None,
         durability: Durability | None = None,
         lock_timeout: float = 30.0,
         quarantine: Collection[str] | Callable[[str], bool] = (),
@@ -166,10 +173,13 @@ class Diary(Viewed, AncestorCoroutines):
         self.extraction_timeout = extraction_timeout
         self.sessions = Sessions(context_turns)
         self.similarity = Similarity(similarity, scorer)
+        self.redactor = redactor_of(redact)
         self.indexes = Indexes()
         self.engine = Engine(
             open_backend(backend, durability), self.schema_name, lock_timeout=lock_timeout
         )
+        if self.redactor is not None:
+            self.engine.redact = self.redactor.entry
         is_place = isinstance(backend, str | os.PathLike)
         self.backend: Any = self.engine.backend if is_place else backend
         rules = PreferenceRules(tuple(self.allowed), max_prefs_per_category)
@@ -350,6 +360,7 @@ class Diary(Viewed, AncestorCoroutines):
                 "is_shared": backend.is_shared,
                 "documents": None if documents is None else list(documents),
                 **self.extractor_stats(),
+                **({"redacted": self.redactor.stats()} if self.redactor is not None else {}),
             }
         )
 
@@ -473,7 +484,10 @@ class Diary(Viewed, AncestorCoroutines):
         """
         import asyncio  # noqa: PLC0415 - slow to import, and most of a diary needs none of it
 
-        called = checked_steps(steps)  # before a model is asked
+        user_msg, assistant_msg = self.redacted(user_msg), self.redacted(assistant_msg)
+        earlier = self.redacted(earlier)
+        # Checked before a model is asked.
+        called = tuple(ToolStep(*self.redacted(tuple(step))) for step in checked_steps(steps))
         operation = operation or current_operation.get()
         if operation is None:
             epoch = await self.current_epoch(user_id)  # read before any data
@@ -514,6 +528,10 @@ class Diary(Viewed, AncestorCoroutines):
         """Return whether a turn is kept word for word; None is what the diary says."""
         return self.episodes if wanted is None else wanted
 
+    def redacted(self, value: T) -> T:
+        """Return a text, or a list or table of texts, as the diary stores it; see `redact`."""
+        return value if self.redactor is None else self.redactor.values(value)
+
     async def build_deps(
         self, user_id: str, session_id: str, *, context_now: datetime | None = None
     ) -> MemoryDeps:
@@ -535,6 +553,7 @@ class Diary(Viewed, AncestorCoroutines):
             deps.fact_schemas, deps.facts = schemas, FactRules(stored.overlay(), schemas)
         deps.descriptions = self._descriptions
         deps.max_summary = self.max_summary_chars
+        deps.redact = self.redactor
         return deps
 
     def _documents(self, user_id: str) -> list[Document]:
@@ -564,7 +583,8 @@ class Diary(Viewed, AncestorCoroutines):
             ExtractionError: The extractor failed.
         """
         operation = operation or TurnOperation()
-        said = user_msg, assistant_msg = storable(user_msg), storable(assistant_msg)
+        user_msg, assistant_msg = storable(user_msg), storable(assistant_msg)
+        said = user_msg, assistant_msg = self.redacted(user_msg), self.redacted(assistant_msg)
         backend = self.engine.backend
         epoch = (
             operation.epoch if operation.epoch is not None else await self.current_epoch(user_id)
@@ -584,7 +604,8 @@ class Diary(Viewed, AncestorCoroutines):
         deps.begin_turn()
         await self.run_extractor(turn_message(deps, user_msg, assistant_msg), deps)
         self.sessions.keep(user_id, session_id, said, epoch)
-        return deps.operations
+        redactor = self.redactor
+        return deps.operations if redactor is None else redacted(deps.operations, redactor.values)
 
     async def run_extractor(self, message: str, deps: MemoryDeps) -> None:
         """Run the extractor on a draft.

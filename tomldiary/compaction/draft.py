@@ -16,7 +16,14 @@ from tomldiary.entries.models import timestamp
 from tomldiary.entries.preferences import MAX_TEXT, entry_text
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.extraction.extractor import load_factory
-from tomldiary.extraction.operations import Operation, SetFields, SetSummary
+from tomldiary.extraction.operations import (
+    CommitFact,
+    ForgetPreference,
+    Operation,
+    SetFields,
+    SetSummary,
+    UpsertPreference,
+)
 from tomldiary.toml.values import render_value
 
 if TYPE_CHECKING:
@@ -320,7 +327,9 @@ def operation_path(operation: Operation) -> tuple[str, ...]:
         return operation.path
     if isinstance(operation, SetSummary):
         return ("conversations", operation.session_id)
-    return ("preferences", operation.category, operation.id or "")
+    if isinstance(operation, UpsertPreference | ForgetPreference):
+        return ("preferences", operation.category, operation.id or "")
+    return ("facts", operation.type if isinstance(operation, CommitFact) else operation.id)
 
 
 def _preference_path(block_id: str) -> tuple[str, ...]:

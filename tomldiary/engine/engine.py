@@ -7,7 +7,7 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager, nullconte
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.engine.cache import DocumentCache
 from tomldiary.engine.commit import log_only, merge_displaced, prepare, prepare_saves
@@ -40,7 +40,7 @@ from tomldiary.storage.protocol import (
 from tomldiary.toml.edit import Edit
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator
+    from collections.abc import AsyncGenerator, Callable, Generator, Mapping
     from contextlib import AbstractContextManager
 
     from tomldiary.engine.commit import Changed, Prepared
@@ -95,6 +95,8 @@ class Engine(DocumentCache):
         self.template = edit.done()
         self.guards: dict[str, Callable[..., None]] = {}
         """By kind: restores immutable entries in an edit; see `EntryKind.undo_edits`."""
+        self.redact: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+        """Takes out of an entry what must not be stored; None stores entries as they are."""
         self.before_commit: tuple[Callable[[str, Prepared], None], ...] = ()
         """Called with the user and a transaction under the user's lock; an error refuses the transaction."""
         self.after_change: tuple[Callable[[str], None], ...] = ()
@@ -454,6 +456,8 @@ class Engine(DocumentCache):
                     replace(known, is_logged=True, is_saved=True, logged=None, conflicts=[]),
                 )
         is_after_save = saved is not None
+        if self.redact is not None:
+            source = replace(source, reason=str(self.redact({"reason": source.reason})["reason"]))
         prepared = prepare(
             self.backend, user, changed, source, self.schema_name, replaces_save=is_after_save
         )

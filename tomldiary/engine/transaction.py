@@ -102,6 +102,7 @@ class Transaction:
             self.engine.check_kept(kind)
             base = self._bases[kind] = self._settled(kind)
             edit = Edit(base.document if base is not None else self.engine.template)
+            edit.redact = self.engine.redact
             self.engine.undo_edits(self.user, kind, edit, base)
             self._keep(kind, edit)
         return edit

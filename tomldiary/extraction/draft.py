@@ -8,7 +8,7 @@ itself is ever stored: its operations are applied to fresh state.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.conversations import MAX_SUMMARY, Conversations, checked_summary
@@ -113,6 +113,8 @@ class MemoryDeps:
         self.assistant_msg = ""
         self.earlier: tuple[Exchange, ...] = ()
         """The exchanges before this turn, oldest first; earlier turns have dealt with them."""
+        self.redact: Callable[[str], str] | None = None
+        """Takes out of a text what must not be stored."""
         self.tool_writes: ToolWrites = NO_WRITES
         """What tools of the host stored and removed during the turn."""
         self._confirmed: set[tuple[str, str]] | None = None
@@ -272,6 +274,8 @@ class MemoryDeps:
             InvalidValue: Also a text that states what was removed in this turn by a tool of the host.
         """
         key = self.preferences.wanted(category, key)
+        if text is not None and self.redact is not None:
+            text = self.redact(text)  # before it is compared with what is stored
         if text is not None and self.tool_writes.was_removed(text):
             raise InvalidValue(
                 "the user has just had this removed. It is not stored again.", where=category

@@ -48,6 +48,7 @@ __all__ = [
     "apply_turn",
     "current_operation",
     "from_dict",
+    "redacted",
     "set_fields",
     "to_dict",
     "to_table",
@@ -405,6 +406,30 @@ def _source(conversations: Conversations, session_id: str) -> str:
     """Return the turn that was counted last, as entries name the turn they were taken from."""
     entry = conversations.find(session_id) or {}
     return f"{session_id}#{entry.get('_turns', 0)}"
+
+
+_NAMES = frozenset(
+    {"category", "id", "session_id", "kind", "path", "type", "created_as", "removed"}
+)
+"""Fields of operations that name something."""
+
+
+def redacted(operations: Sequence[Operation], redact: Callable[[Any], Any]) -> list[Operation]:
+    """Return operations with every text redacted; names and what the diary writes itself stay."""
+    fresh: list[Operation] = []
+    for operation in operations:
+        changes: dict[str, Any] = {}
+        for each in fields(operation):
+            value = getattr(operation, each.name)
+            if each.name in {"values", "fields"}:
+                pairs = cast("tuple[tuple[str, Any], ...]", value)
+                changes[each.name] = tuple(
+                    (key, said if key[:1] == "_" else redact(said)) for key, said in pairs
+                )
+            elif each.name not in _NAMES:
+                changes[each.name] = redact(value)
+        fresh.append(replace(operation, **changes))
+    return fresh
 
 
 def set_fields(edit: EditedTables, operation: SetFields) -> None:

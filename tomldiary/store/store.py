@@ -198,6 +198,8 @@ class ItemStore(ItemPuts):
         )
 
     def _checked(self, op: Operation, signed_in: str | None = None) -> Operation:
+        if isinstance(op, Put) and op.value is not None:
+            op = replace(op, value=self.diary.redacted(op.value))  # before it is embedded
         found = self._valid(op)
         if isinstance(found, Search):
             self._owners.check_prefix(found.prefix, signed_in)

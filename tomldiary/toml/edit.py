@@ -13,7 +13,7 @@ from tomldiary.toml.parse import MAX_BYTES, parse_toml, too_large
 from tomldiary.toml.values import plain_value, render_block, render_key, render_path, same_value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
 __all__ = ["Edit"]
@@ -21,6 +21,9 @@ __all__ = ["Edit"]
 
 class Edit(Overlay):
     """Changes to tables of one document, text and values; `done()` gives the new document."""
+
+    redact: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    """Applied to the values of each table that is put, but for `_meta`."""
 
     def __init__(self, document: Document, *, is_changed: bool = False) -> None:
         super().__init__(document)
@@ -50,6 +53,8 @@ class Edit(Overlay):
         Raises:
             InvalidValue: A value that TOML cannot hold, or a table that cannot be changed in place.
         """
+        if self.redact is not None and path[0] != "_meta":
+            data = self.redact(data)
         old = self.table(path)
         if old is None:
             self._insert(path, data, at_head=at_head)
@@ -66,6 +71,8 @@ class Edit(Overlay):
         Raises:
             InvalidValue: As in `put`.
         """
+        if self.redact is not None:
+            value = self.redact({key: value})[key]
         old = self.table(path) or {}
         block = self._index.get(path)
         was, now = plain_value(old.get(key)), plain_value(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.engine.transaction import Source, fingerprint
@@ -155,6 +155,9 @@ class UserExport:
     ) -> tuple[list[str], list[Difference]]:
         """Return the documents and the entries that change; without `why`, roll the change back."""
         documents = _renamed(_checked(data), data.get("user"), self._user)
+        if self._context.diary.redactor is not None:
+            redact = self._context.diary.redactor.entry
+            documents = {kind: _redacted(each, redact) for kind, each in documents.items()}
 
         def change(tx: Transaction) -> tuple[list[str], list[Difference]]:
             conflicts: list[str] = []
@@ -325,6 +328,18 @@ def _labels(base: str, document: Document, user: str) -> Namespace | None:
         except InvalidValue:
             return None
     return found
+
+
+def _redacted(
+    document: Document, redact: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+) -> Document:
+    """Return a document with the values of every table redacted."""
+    edit = Edit(document)
+    edit.redact = redact
+    for path in document.index:
+        if path[0] != "_meta":
+            edit.put(path, edit.table(path) or {})
+    return edit.done() if edit.is_changed else document
 
 
 def _home(document: str) -> str:

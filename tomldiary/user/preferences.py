@@ -119,6 +119,7 @@ class UserPreferences:
         moment = timestamp(now)
         # iterated more than once
         contexts = [contexts] if isinstance(contexts, str) else list(contexts)
+        text = self._diary.redacted(text)  # before it is compared with what is stored
 
         def change(tx: Transaction) -> tuple[str, PreferenceItem]:
             book = Preferences(tx.entries(_KIND), self._diary.turn_rules.preferences)

@@ -14,9 +14,11 @@ import logging
 import os
 import threading
 import weakref
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from tomldiary.diary import Diary
+from tomldiary.entries.episodes import ToolStep
 from tomldiary.errors import InvalidValue
 from tomldiary.extraction.extractor import setup_problem
 from tomldiary.logging import get_logger, show
@@ -128,6 +130,7 @@ class MemoryWriter(Viewed):
         self.diary = diary
         # Any object with `update_memory` can be a diary, but only a `Diary` has an engine with a backend.
         own = diary if isinstance(diary, Diary) else None  # pyright: ignore[reportUnnecessaryIsInstance] - see above
+        self._own = own
         self._backend: Backend | None = own.engine.backend if own is not None else None
         self._sessions = own.sessions if own is not None else None
         if workers == 0 and not isinstance(self._backend, SharedBackend):
@@ -277,11 +280,11 @@ class MemoryWriter(Viewed):
             operation_id,
             earlier,
         )
-        return await self._admission.submit(turn)
+        return await self._admission.submit(self._redacted(turn))
 
     async def submit_turn(self, turn: Turn) -> Receipt:
         """Submit a `Turn` like `submit`."""
-        return await self._admission.submit(turn)
+        return await self._admission.submit(self._redacted(turn))
 
     def submit_nowait(self, turn: Turn) -> Receipt:
         """Queue a turn from sync code and return its receipt at once; another thread stores it.
@@ -294,7 +297,20 @@ class MemoryWriter(Viewed):
             InvalidValue: A text cannot be stored in a file.
             Conflict: A turn with this operation id and different content was already submitted.
         """
-        return self._admission.submit_nowait(turn)
+        return self._admission.submit_nowait(self._redacted(turn))
+
+    def _redacted(self, turn: Turn) -> Turn:
+        """Return a turn without what the diary does not store: it is queued and journaled like this."""
+        if self._own is None or self._own.redactor is None:
+            return turn
+        redacted = self._own.redacted
+        return replace(
+            turn,
+            user_msg=redacted(turn.user_msg),
+            assistant_msg=redacted(turn.assistant_msg),
+            earlier=redacted(turn.earlier),
+            steps=[ToolStep(*redacted(tuple(step))) for step in turn.steps],
+        )
 
     def _start(self) -> None:
         if self._workers.thread is None:
@@ -327,7 +343,7 @@ class MemoryWriter(Viewed):
         """
         with self._state:
             stats = stats_of(self._metrics, self._options, self._workers, self._admission)
-        counted = self.diary.extractor_stats()
+        counted = self._own.extractor_stats() if self._own is not None else {}
         return WriterStats({**stats, **counted, "setup_problem": self._setup_problem()})
 
     def health(self, *, longest_wait: float = 300.0, most_errors: float = 0.05) -> Health:

@@ -1,0 +1,93 @@
+"""The built-in detectors, measured on a corpus: what they find, and what they leave."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tomldiary.errors import InvalidValue
+from tomldiary.text.redaction import KINDS, Redactor, redactor_of
+
+ROWS = [
+    tuple(line.replace("~", "").split(" | ", 1))
+    for line in (Path(__file__).parent / "corpus.txt").read_text("utf-8").splitlines()
+    if line and not line.startswith("#")
+]
+MARK = re.compile(r"\[redacted: (\w+)\]")
+
+
+def figures():
+    """Return for each kind how many were to be found, were found, and were found where none is."""
+    wanted, found, wrong = Counter(), Counter(), Counter()
+    for kind, line in ROWS:
+        hidden = re.findall("«(.*?)»", line)
+        redacted = Redactor()(line.replace("«", "").replace("»", ""))
+        kinds = MARK.findall(redacted)
+        wanted[kind] += len(hidden)
+        found[kind] += sum(text not in redacted for text in hidden) if kind in kinds else 0
+        wrong.update(each for each in kinds if each != kind)
+        if kinds.count(kind) > len(hidden):
+            wrong[kind] += kinds.count(kind) - len(hidden)
+    return wanted, found, wrong
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_recall_and_precision_of_a_kind(kind):
+    wanted, found, wrong = figures()
+    assert wanted[kind] >= 5
+    assert found[kind] / wanted[kind] >= 0.95
+    assert found[kind] / (found[kind] + wrong[kind]) >= 0.95
+
+
+def test_a_redacted_text_is_not_redacted_again():
+    for _, line in ROWS:
+        once = Redactor()(line)
+        assert Redactor()(once) == once
+
+
+def test_kinds_are_counted_and_texts_are_not_kept():
+    redactor = Redactor()
+    assert redactor("a@example.org, b@example.org") == "[redacted: email], [redacted: email]"
+    assert redactor.stats() == {"email": 2}
+    assert "example" not in repr(vars(redactor)["_counts"]) + repr(redactor)
+
+
+def test_only_the_kinds_that_are_asked_for_go():
+    assert Redactor(["card"])("a@example.org") == "a@example.org"
+    with pytest.raises(InvalidValue, match="expected some of key"):
+        Redactor(["names"])
+
+
+def test_an_option_may_be_true_a_kind_kinds_or_a_function():
+    assert redactor_of(None) is redactor_of(False) is None
+    assert redactor_of(True).kinds == KINDS
+    assert redactor_of("email").kinds == ("email",)
+    assert redactor_of(["email", "card"]).kinds == ("email", "card")
+    own = redactor_of(lambda text: text.replace("Anna", "[name]"))
+    assert own("Anna, a@example.org") == "[name], a@example.org"
+    assert own.stats() == {"other": 1}
+    assert redactor_of(own) is own
+
+
+def test_values_are_redacted_inside_and_stay_the_same_objects_elsewhere():
+    redactor = Redactor()
+    clean = {"a": ["x", 1], "b": {"c": "y"}}
+    assert redactor.values(clean) is clean
+    assert redactor.values({"a": ["x@y.org", 1], "b": ("z",)}) == {
+        "a": ["[redacted: email]", 1],
+        "b": ("z",),
+    }
+    assert redactor.entry({"_created_by": "x@y.org", "text": "x@y.org"}) == {
+        "_created_by": "x@y.org",
+        "text": "[redacted: email]",
+    }
+
+
+@pytest.mark.parametrize(
+    "text", ["@" * 20000, "1 " * 20000, "+1" * 9000, "a." * 20000, "password " * 4000, "x" * 50000]
+)
+def test_long_texts_take_linear_time(text):
+    Redactor()(text)

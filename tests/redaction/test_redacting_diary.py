@@ -1,0 +1,236 @@
+"""What a diary redacts reaches no file, journal, log, span, index or model, through any door."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import SimpleNamespace
+
+import pytest
+from pydantic import BaseModel
+
+from tomldiary import Diary, MemoryWriter, RetryPolicy, Turn
+from tomldiary.agents.verbs import MemoryVerbs
+from tomldiary.entries.episodes import ToolStep
+from tomldiary.errors import InvalidValue
+from tomldiary.extraction import tools
+from tomldiary.retrieval.vector_index import Embedding
+from tomldiary.store.operations import Put
+from tomldiary.store.store import ItemStore
+from tomldiary.text.redaction import Redactor
+
+CANARY = "canary.wren@example.org"
+CARD = "4111 1111 1111 1111"
+SAID = f"My mail is {CANARY}, my card is {CARD}."
+KEPT = "My mail is [redacted: email], my card is [redacted: card]."
+
+
+def everything(folder):
+    """All bytes below a folder, the names of files included."""
+    return b"\n".join(
+        str(path).encode() + (path.read_bytes() if path.is_file() else b"")
+        for path in folder.rglob("*")
+    )
+
+
+def holds_no_canary(folder):
+    found = everything(folder)
+    return not any(text.encode() in found for text in (CANARY, "canary.wren", CARD, "1111 1111"))
+
+
+@pytest.fixture
+def diary(tmp_path):
+    return Diary(tmp_path / "memories", agent="rules", redact=True)
+
+
+class Contact(BaseModel):
+    name: str
+    note: str = ""
+
+
+def remember(diary, alice):
+    assert "Noted" in MemoryVerbs(alice, "s").remember(SAID, "likes", [CANARY])
+    return alice.preferences("likes")["pref001"].text
+
+
+def upsert(diary, alice):
+    return alice.upsert_preference("likes", SAID, reason=f"told me by {CANARY}")[1].text
+
+
+def episode(diary, alice):
+    alice.episodes.add(SAID, SAID, session_id="s")
+    return alice.episodes.list()[0].input
+
+
+def block(diary, alice):
+    alice.blocks.set("note", SAID)
+    alice.blocks.append("note", f"also {CANARY}")
+    return alice.blocks["note"].text.split("\n")[0]
+
+
+def fact(diary, alice):
+    diary.register_schema("contact", Contact)
+    alice.facts.commit(Contact(name="Anna", note=SAID))
+    return str(alice.facts.query("contact")[0].data.note)
+
+
+DOORS = {"remember": remember, "upsert": upsert, "episode": episode, "block": block, "fact": fact}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_what_goes_through_a_door_is_stored_redacted(diary, tmp_path, door):
+    alice = diary.user("alice")
+    assert DOORS[door](diary, alice) == KEPT
+    assert holds_no_canary(tmp_path)
+    assert diary.stats()["redacted"]["email"] >= 1
+
+
+def test_a_turn_is_read_and_kept_redacted(tmp_path):
+    seen = []
+
+    async def run(message, *, deps):
+        seen.append((message, deps.user_msg, deps.assistant_msg, deps.earlier))
+        await tools.upsert_preference(SimpleNamespace(deps=deps), "likes", text=deps.user_msg)
+        deps.upsert("likes", "own", f"made up: {CANARY}", [CARD])
+        deps.summarise(f"About {CANARY}.", [CANARY])
+        deps.prefs["preferences"]["likes"]["own"]["note"] = CARD
+
+    diary = Diary(tmp_path / "m", agent=run, redact=True, episodes=True)
+    alice = diary.user("alice")
+    alice.add_turn(SAID, f"I noted {CANARY}.", session_id="s", earlier=[(SAID, CANARY)])
+    assert CANARY not in str(seen)
+    assert CARD not in str(seen)
+    assert alice.preferences("likes")["pref001"].text == KEPT
+    assert alice.preferences("likes")["own"].text == "made up: [redacted: email]"
+    assert alice.conversations()["s"].summary == "About [redacted: email]."
+    assert alice.episodes.list()[0].input == KEPT
+    assert holds_no_canary(tmp_path)
+
+
+def test_equal_redacted_texts_are_confirmed_not_stored_twice(diary):
+    alice = diary.user("alice")
+    for said in ("a@example.org", "b@example.org"):
+        alice.upsert_preference("likes", f"letters to {said}")
+    assert [item.count for item in alice.preferences("likes").values()] == [2]
+
+
+def test_items_are_redacted_before_they_are_embedded_and_stored(diary, tmp_path):
+    store = ItemStore(diary)
+    store.run([Put(("alice", "notes"), "k", {"text": SAID, "deep": {"list": [CANARY, 1]}})])
+    assert "[redacted: email]" in str(diary.user("alice").recall("mail", 5))
+    assert holds_no_canary(tmp_path)
+
+
+def test_an_embedder_is_given_redacted_texts(diary):
+    given = []
+
+    def embed(texts):
+        given.extend(texts)
+        return [[1.0, 0.0] for _ in texts]
+
+    store = ItemStore(diary, embedding=Embedding(2, embed, ("text",), "counting"))
+    store.run([Put(("alice", "notes"), "k", {"text": SAID})])
+    assert given == [KEPT]
+
+
+def test_operations_and_the_draft_of_an_extractor_are_redacted(tmp_path):
+    answers = []
+
+    async def run(message, *, deps):
+        context = SimpleNamespace(deps=deps)
+        deps.upsert("likes", None, SAID, [CARD])
+        answers.append(await tools.list_preferences(context, "likes"))
+        deps.summarise(f"About {CANARY}.", [CANARY])
+        deps.prefs["preferences"]["likes"]["own"] = {"text": CANARY, "_created_by": CANARY}
+
+    diary = Diary(tmp_path, agent=run, redact=True)
+    operations = asyncio.run(diary.extract_turn("alice", "s", "x", "y"))
+    assert CARD not in str(operations)
+    assert str(operations).count(CANARY) == 1  # the name of a session stays
+    assert CANARY not in answers[0]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_queued_turn_is_in_no_journal_letter_or_log(tmp_path, caplog, fails):
+    async def run(message, *, deps):
+        if fails:
+            raise RuntimeError("no service")
+        deps.upsert("likes", None, f"x {CANARY}", ())
+
+    diary = Diary(tmp_path / "m", agent=run, redact=True)
+
+    async def work():
+        writer = MemoryWriter(diary, workers=1, retry=RetryPolicy(attempts=1))
+        async with writer:
+            receipt = await writer.submit_turn(
+                Turn(
+                    "alice",
+                    "s",
+                    SAID,
+                    CANARY,
+                    earlier=[(CANARY, SAID)],
+                    steps=[ToolStep("t", CARD, CANARY)],
+                )
+            )
+            nowait = writer.submit_nowait(Turn("alice", "s", f"again {SAID}", ""))
+            assert await receipt.astored()
+            nowait.wait_stored(20)
+            assert holds_no_canary(tmp_path)
+
+    with caplog.at_level(logging.DEBUG):
+        asyncio.run(work())
+    assert holds_no_canary(tmp_path)
+    assert CANARY not in caplog.text
+    assert CARD not in caplog.text
+
+
+def test_an_import_is_redacted(tmp_path):
+    open_one = Diary("memory:", agent="rules").user("alice")
+    open_one.upsert_preference("likes", SAID)
+    open_one.blocks.set("note", f"line\n{SAID}")
+    open_one.episodes.add(SAID, "", session_id="s")
+    for replace in (False, True):
+        alice = Diary(tmp_path / str(replace), redact=True).user("alice")
+        alice.import_(open_one.export(), replace=replace)
+        assert alice.preferences("likes")["pref001"].text == KEPT
+    assert holds_no_canary(tmp_path)
+
+
+def test_names_are_not_redacted(diary):
+    alice = diary.user(CANARY)
+    alice.upsert_preference("likes", "tea", session_id=CANARY)
+    assert diary.users() == [CANARY]
+    assert alice.preferences("likes")["pref001"].created_by == CANARY
+
+
+def test_redaction_is_off_by_default(tmp_path):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.upsert_preference("likes", SAID)
+    assert alice.preferences("likes")["pref001"].text == SAID
+    assert "redacted" not in alice.diary.stats()
+
+
+def test_a_function_of_the_host_redacts(tmp_path):
+    diary = Diary(tmp_path, redact=lambda text: text.replace("Anna", "[name]"))
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "Anna's cakes")
+    assert alice.preferences("likes")["pref001"].text == "[name]'s cakes"
+    assert diary.stats()["redacted"] == {"other": 1}
+    both = Diary("memory:", redact=Redactor(["email"], also=str.upper)).user("alice")
+    both.upsert_preference("likes", f"tea {CANARY}")
+    assert both.preferences("likes")["pref001"].text == "TEA [REDACTED: EMAIL]"
+
+
+def test_an_unknown_kind_is_refused_at_once():
+    with pytest.raises(InvalidValue, match="expected some of key"):
+        Diary("memory:", redact=["name"])
+
+
+def test_what_waits_for_a_review_is_redacted(tmp_path):
+    diary = Diary(tmp_path, redact=True, quarantine={"web"})
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", SAID, actor="web")
+    alice.episodes.add(SAID, "", actor="web")
+    alice.blocks.set("note", SAID, actor="web")
+    assert b"[redacted: email]" in everything(tmp_path)
+    assert holds_no_canary(tmp_path)

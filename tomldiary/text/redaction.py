@@ -1,0 +1,206 @@
+"""Secrets, keys, cards, account numbers, e-mail addresses and telephone numbers, found in text and taken out.
+
+Detectors are patterns with checks: the check digits of cards (Luhn, ISO/IEC 7812-1) and of IBANs (ISO 13616), the
+prefixes that providers give their keys, and the words that people write before a password. Scanners that exist
+read whole files and need the network libraries they come with; these read one text.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
+
+from tomldiary.errors import InvalidValue
+from tomldiary.runtime.fork_safety import renew_after_fork
+
+__all__ = ["KINDS", "Redact", "Redactor", "redactor_of"]
+
+Redact = Callable[[str], str]
+"""Takes a text, returns it without what must not be stored."""
+
+_KEY = re.compile(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+    r"|\b(?:AKIA|ASIA|AGPA|AIDA|AROA)[0-9A-Z]{16}\b"
+    r"|\b(?:ghp|gho|ghu|ghs|ghr)_[A-Za-z0-9]{30,}\b|\bgithub_pat_\w{22,}"
+    r"|\bglpat-[\w-]{20,}|\bxox[abeoprs]-[\w-]{10,}|\b(?:sk|pk|rk)_(?:live|test)_\w{16,}"
+    r"|\bsk-(?:\w+-)*[\w-]{20,}|\bAIza[\w-]{35}|\bya29\.[\w-]{20,}|\bhf_[A-Za-z0-9]{30,}|\bnpm_[A-Za-z0-9]{36}"
+    r"|\bpypi-[\w-]{50,}|\bSG\.[\w-]{16,}\.[\w-]{16,}|\bdop_v1_[0-9a-f]{64}|\bEAA[A-Za-z0-9]{60,}"
+    r"|\beyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]*"
+    r"|(?<=[Bb]earer )[\w.~+/-]{20,}=*|(?<=AccountKey=)[\w+/]{40,}=*",
+    re.DOTALL,
+)
+_ANNOUNCED = (
+    r"pass ?(?:word|code|phrase)s?|passwd|pwd|secrets?|(?:api|access|secret|private)[ _-]?key|(?:auth|access|api)?[ _-]?token"
+    r"|client[ _-]?secret|pin(?: code)?|passwort|kennwort|geheimzahl|contraseña|clave|mot de passe|senha|palavra-passe|пароль|密码|パスワード"
+)
+_SECRET = re.compile(
+    rf"(?<![\w-])(?:{_ANNOUNCED})[\"']?(?:\s+(?:for|to|of|für|zu|de|du|do|da|di)\s+(?:\S+\s+){{1,3}}?)?\s*"
+    r"(?P<sign>[:=：]=?|=>|\bis\b|\bist\b|\blautet\b|\bes\b|\best\b|\bé\b|\bè\b|是|は)\s*[\"'`]?(?P<value>[^\s\"'`,;]{3,}[^\s\"'`,;.])",
+    re.IGNORECASE,
+)
+_IN_ADDRESS = re.compile(r"(?<=://)(?P<user>[^\s:/@]*):(?P<value>[^\s/@]+)(?=@)")
+_PLAIN_WORD = re.compile(r"[^\W\d_]+[.!?)]*")
+_CARD = re.compile(r"(?<![\w.+-])(?:[2-6])(?:[ -]?\d){12,18}(?![\w]|[.-]\d)")
+_IBAN = re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b")
+_EMAIL = re.compile(r"(?<![\w.+%-])[\w.+%'-]{1,64}@[\w-]+(?:\.[\w-]+)*\.[^\W\d_]{2,}", re.UNICODE)
+_PHONE = re.compile(
+    r"(?<![\w.,:/+-])(?:"
+    r"\+\d{1,3}[ ()./-]{0,3}(?:\d[ ()./-]{0,2}){6,12}\d"  # +49 (0)30 1234567
+    r"|00\d{2}[ ./-]?(?:\d[ ./-]?){6,11}\d"  # 0049 30 1234567
+    r"|\(?0\d{1,5}\)?[ /.-] ?\d(?:[ .-]?\d){4,9}"  # 030 1234567, (0170) 12 34 567
+    r"|0\d(?:[ .-]\d{2}){4}"  # 06 12 34 56 78
+    r"|(?:1[ .-])?\(?[2-9]\d{2}\)?[ .-]\d{3}[ .-]\d{4}"  # (212) 555-0123
+    r"|[679]\d{2} \d{2} \d{2} \d{2}|[679]\d{2} \d{3} \d{3}"  # 612 34 56 78
+    r")(?![\w]|[.,:/-]\d)"
+)
+_DIGITS = re.compile(r"\D")
+_FEWEST, _MOST = 7, 15  # digits of a number, ITU-T E.164
+
+
+def _is_card(found: re.Match[str]) -> bool:
+    digits = [int(digit) for digit in _DIGITS.sub("", found.group())]
+    doubled = [digit * 2 - 9 * (digit > 4) for digit in digits[-2::-2]]  # noqa: PLR2004 - Luhn
+    return len(set(digits)) > 1 and (sum(digits[-1::-2]) + sum(doubled)) % 10 == 0
+
+
+def _is_iban(found: re.Match[str]) -> bool:
+    text = found.group().replace(" ", "")
+    number = "".join(str(int(char, 36)) for char in text[4:] + text[:4])
+    return int(number) % 97 == 1
+
+
+def _is_phone(found: re.Match[str]) -> bool:
+    return _FEWEST <= len(_DIGITS.sub("", found.group())) <= _MOST
+
+
+def _is_secret(found: re.Match[str]) -> bool:
+    value = found["value"]
+    if value.startswith("[redacted"):
+        return False
+    # "The password is required" names none; "password: tiger" does.
+    return found["sign"][0] in ":=：" or _PLAIN_WORD.fullmatch(value) is None
+
+
+def _always(_: re.Match[str]) -> bool:
+    return True
+
+
+# In this order: a key may look like the value of a secret, an address holds a password and looks like an e-mail.
+_DETECTORS: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str]], bool]], ...] = (
+    ("key", _KEY, _always),
+    ("secret", _IN_ADDRESS, _always),
+    ("secret", _SECRET, _is_secret),
+    ("email", _EMAIL, _always),
+    ("iban", _IBAN, _is_iban),
+    ("card", _CARD, _is_card),
+    ("phone", _PHONE, _is_phone),
+)
+KINDS = tuple(dict.fromkeys(kind for kind, *_ in _DETECTORS))
+"""What the built-in detectors find."""
+
+
+class Redactor:
+    """Replaces what it finds by "[redacted: kind]", and counts kinds, never texts. Thread-safe.
+
+    Args:
+        kinds: Which of `KINDS` to look for; None is all of them.
+        also: A function of your own, applied behind the detectors; what it changes counts as "other".
+
+    Raises:
+        InvalidValue: There is no such kind.
+    """
+
+    def __init__(self, kinds: Iterable[str] | None = None, also: Redact | None = None) -> None:
+        wanted = tuple(KINDS if kinds is None else kinds)
+        unknown = [kind for kind in wanted if kind not in KINDS]
+        if unknown:
+            raise InvalidValue(
+                f"expected some of {', '.join(KINDS)}, found {', '.join(unknown)}.", where="redact"
+            )
+        self.kinds = wanted
+        self._also = also
+        self._detectors = [each for each in _DETECTORS if each[0] in wanted]
+        self._counts: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        renew_after_fork(self)
+
+    def __repr__(self) -> str:
+        return f"Redactor({list(self.kinds)!r})"
+
+    def renew(self) -> None:
+        """Take a new lock in a forked child."""
+        self._lock = threading.Lock()
+
+    def stats(self) -> dict[str, int]:
+        """Return how often each kind was taken out."""
+        with self._lock:
+            return dict(self._counts)
+
+    def __call__(self, text: str) -> str:
+        """Return a text without what was found."""
+        found: Counter[str] = Counter()
+        for kind, pattern, is_one in self._detectors:
+            text = pattern.sub(lambda match: _taken_out(match, kind, is_one, found), text)  # noqa: B023 - called at once
+        if self._also is not None:
+            changed = self._also(text)
+            found["other"] += changed != text
+            text = changed
+        if found:
+            with self._lock:
+                self._counts.update(found)
+        return text
+
+    def values(self, value: Any) -> Any:
+        """Return a value with every text in it redacted; what has no such text is the same object."""
+        if isinstance(value, str):
+            return self(value)
+        if isinstance(value, Mapping):
+            table = cast("Mapping[str, Any]", value)
+            fresh = {key: self.values(each) for key, each in table.items()}
+            return fresh if any(fresh[key] is not each for key, each in table.items()) else table
+        if isinstance(value, list | tuple):
+            listed = cast("list[Any] | tuple[Any, ...]", value)
+            items = [self.values(each) for each in listed]
+            if all(new is old for new, old in zip(items, listed, strict=True)):
+                return listed
+            return items if isinstance(listed, list) else tuple(items)
+        return value
+
+    def entry(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the fields of an entry redacted, without those that the diary writes itself ("_created")."""
+        return {key: each if key[:1] == "_" else self.values(each) for key, each in data.items()}
+
+
+def _taken_out(
+    match: re.Match[str], kind: str, is_one: Callable[[re.Match[str]], bool], found: Counter[str]
+) -> str:
+    if not is_one(match):
+        return match.group()
+    found[kind] += 1
+    mark = f"[redacted: {kind}]"
+    if "value" not in match.re.groupindex:
+        return mark
+    start, end = match.start("value") - match.start(), match.end("value") - match.start()
+    return match.group()[:start] + mark + match.group()[end:]
+
+
+def redactor_of(redact: bool | str | Iterable[str] | Redact | Redactor | None) -> Redactor | None:  # noqa: FBT001 - an option
+    """Return the redactor that an option of a diary stands for; None does nothing.
+
+    Raises:
+        InvalidValue: It is no redactor, function, kind or list of kinds.
+    """
+    if redact is None or redact is False:
+        return None
+    if redact is True:
+        return Redactor()
+    if isinstance(redact, Redactor):
+        return redact
+    if isinstance(redact, str):
+        return Redactor([redact])
+    if callable(redact):
+        return Redactor((), redact)
+    return Redactor(redact)
