@@ -17,6 +17,7 @@ from tomldiary import Diary
 from tomldiary.cli import output, rows
 from tomldiary.cli.app import app
 from tomldiary.cli.commands import show
+from tomldiary.cli.mistakes import mistakes
 
 PAGE = (ROOT / "docs/cli.md").read_text("utf-8")
 LONG = "I love " + " ".join(f"word{number}" for number in range(30))
@@ -270,6 +271,13 @@ def test_edit_explains_a_mistake_and_opens_the_editor_again(memories, edit):
     assert told[2] == f"{' ' * (len(number) + 5 + 5)}^"
     assert "Open it again?" in done.stderr
     assert told[-2] == "unchanged: preferences"
+
+
+def test_the_page_shows_how_a_mistake_is_explained():
+    text = '[_meta]\nversion = "0.3"\n\n\n[preferences.likes.pref001]\ntext "I love tea."\n'
+    found = mistakes(Diary("memory:", agent="rules"), "preferences", text, "")
+    assert [each.is_fatal for each in found] == [True]
+    assert f"{found[0].explained}\nOpen it again?" in PAGE
 
 
 def test_edit_stores_nothing_that_does_not_parse(memories, edit):
