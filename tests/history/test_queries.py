@@ -354,7 +354,7 @@ def test_why_and_history_accept_keys_of_items(alice):
     for key in keys:
         assert [each.key for each in alice.history(key)] == [key] * keys.count(key)
         assert alice.why(key).key == key
-    assert alice.why("items/a/k").text == "text = green tea"
+    assert alice.why("items/a/k").text == "green tea"
     assert alice.why("items/b/c%2fk %25").text == "text = slashed, n = 3"
     assert [each.after["text"] for each in alice.history("items/b/c/k")] == ["tea c"]
     assert {each.key for each in alice.diff(0)} == set(keys)

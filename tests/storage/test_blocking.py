@@ -99,6 +99,7 @@ CALLS: dict[str, Any] = {
     "facts.aget": None,
     "facts.aupdate": None,
     "facts.aquery": ("diet",),
+    "facts.acount": ("diet",),
     "facts.adelete": None,
     "episodes.aadd": ("a question", "an answer"),
     "episodes.alist": (),
@@ -119,6 +120,7 @@ CALLS: dict[str, Any] = {
     "aimport_": None,
     "aimport_preview": None,
     "aforget": None,
+    "aconsolidate": (),
 }
 
 

@@ -30,8 +30,8 @@ class Indexed(Generic[V]):
     """The transaction after which it is complete."""
     last: int = 0
     """The newest transaction."""
-    record: str | None = None
-    """Its record; another text shows that the indexed history was not stored, or was replaced."""
+    record: int = 0
+    """The hash of its record, which holds no text; another one shows that the indexed history was not stored, or was replaced."""
     epoch: int = 0
     found: dict[str, V] = field(default_factory=dict[str, Any])
 
@@ -74,7 +74,7 @@ class HistoryIndex(Generic[V]):
             known = self._users.get(user)
         if known is not None and known.last == seq - 1:
             known.found.update(found)
-            known.last, known.record = seq, record
+            known.last, known.record = seq, hash(record)
 
     def of(self, user: str) -> Indexed[V]:
         """Return the values by key and the range they cover; the caller holds the user's lock.
@@ -100,12 +100,12 @@ class HistoryIndex(Generic[V]):
 
         That is so if the user was removed, if history was rewritten, or if a transaction was not stored after all.
         """
-        continues = known.record is None or (last == known.last and record == known.record)
+        continues = not known.record or (last == known.last and hash(record) == known.record)
         fresh: dict[str, V] = {}
         for text in self._backend.records(user) if last > known.last else ():
             seq = next_sequence(text) - 1
             if seq <= known.last:
-                continues = continues or text == known.record
+                continues = continues or hash(text) == known.record
                 break
             for key, value in self._read(seq, text).items():
                 fresh.setdefault(key, value)
@@ -113,7 +113,7 @@ class HistoryIndex(Generic[V]):
                 break
         if continues:
             known.found.update(fresh)  # safe: the user's lock is held
-            known.last, known.record = last, record
+            known.last, known.record = last, hash(record)
         return continues
 
 

@@ -85,10 +85,13 @@ class TestLongOnFirestore(Firestore, Long):
 class Stores(Server, StoreSuite):
     has_vectors = importlib.util.find_spec("numpy") is not None
 
+    store_backend = None
+
     @pytest.fixture(autouse=True)
     def _closed(self):
         yield
-        self.store_backend.close()
+        if self.store_backend is not None:
+            self.store_backend.close()
 
     def make_store(self, tmp_path, *, index=None, ttl=None):
         self.store_backend = self.new_backend()
