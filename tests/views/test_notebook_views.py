@@ -14,8 +14,13 @@ import pytest
 from pydantic import BaseModel
 
 from tomldiary import Constraint, Diary, MemoryWriter
+from tomldiary.doctor.files import Finding, Findings
 from tomldiary.entries.facts import Fact
+from tomldiary.evaluation.measure import Answer, Run
+from tomldiary.evaluation.report import Report
+from tomldiary.extraction.consolidation import Consolidated
 from tomldiary.history.queries import HistoryEntry
+from tomldiary.importers.importer import Import
 from tomldiary.ingest.runner import IngestReport
 from tomldiary.runtime.views import DictView, ListView, Viewed
 from tomldiary.user.recall import Hit, Hits
@@ -61,7 +66,9 @@ def filled(text, name):
         user.similar("likes", text), user.history(), user.history()[-1], user.diff(1), user.diff(1)[0],
         user.why("likes/pref001"), writer, writer.stats(), writer.health(), receipt,
         user.rollback(dry_run=True), user.kept_history(), user.forget(session_id=session, dry_run=True),
-        IngestReport(1, 1, 0, 0.1, 1, 1, [text]),
+        IngestReport(1, 1, 0, 0.1, 1, 1, [text]), Import(text, {text: 1}, [text], [text], [text], [text]),
+        Consolidated(1, 1, [text], [text]), Finding("problem", text, text, text),
+        Findings([Finding("warning", text, text, text)]), Report([Run(text, (1,), (), [Answer(text, text, text, (1,), 1, 0.1)] * 2)]),
         user.add_turn(f"I hate {text}.", "", session_id=session),
     ]  # fmt: skip
     return [*shown, *user.similar("likes", text)[:1]]

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tomldiary.doctor.files import Finding, check_files, check_place
+from tomldiary.doctor.files import Finding, Findings, check_files, check_place
 from tomldiary.entries.kinds import entry_kind, typed_kinds
 from tomldiary.entries.kinds.parts import duplicates
 from tomldiary.errors import BackendError, DiaryError, DocumentError, NewerVersion
@@ -51,7 +51,7 @@ def check(
     users: Collection[str] | None = None,
     *,
     mounts: str | os.PathLike[str] = "/proc/mounts",
-) -> list[Finding]:
+) -> Findings:
     """Return the findings about a store, worst first; nothing is changed.
 
     Args:
@@ -60,7 +60,7 @@ def check(
         mounts: The kernel's list of file systems; without it (not on Linux) that check is left out.
     """
     found = findings(diary, users, mounts=mounts)
-    return sorted(found, key=lambda finding: _LEVELS.index(finding.level))
+    return Findings(sorted(found, key=lambda finding: _LEVELS.index(finding.level)))
 
 
 def findings(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from tomldiary.runtime.views import ListView, Viewed
 from tomldiary.storage.local.layout import JOB_NAME
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ _REMOTE = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+@dataclass(frozen=True, slots=True, repr=False)
+class Finding(Viewed):
     """One result of a health check: what was found, where, and what to do about it."""
 
     level: Literal["note", "warning", "problem"]
@@ -43,6 +44,12 @@ class Finding:
     place: str
     message: str
     remedy: str = ""
+
+
+class Findings(ListView[Finding]):
+    """The findings about a store, worst first."""
+
+    __slots__ = ()
 
 
 def check_place(files: FileSystem, base: Path, mounts: Path) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import MissingExtra
 from tomldiary.evaluation.intervals import compare
+from tomldiary.runtime.views import Viewed
 
 if TYPE_CHECKING:
     import os
@@ -21,8 +22,8 @@ __all__ = ["Report"]
 _SLOWEST = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+@dataclass(frozen=True, slots=True, repr=False)
+class Report(Viewed):
     """Runs over the same questions; the first one is what the others are compared with."""
 
     runs: Sequence[Run]

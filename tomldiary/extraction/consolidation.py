@@ -22,6 +22,7 @@ from tomldiary.extraction.message import turn_message
 from tomldiary.extraction.operations import Applied, apply_turn
 from tomldiary.logging import get_logger
 from tomldiary.runtime.async_bridge import in_thread
+from tomldiary.runtime.views import Viewed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,8 +39,8 @@ _ATTEMPTS = 3  # after something else of the user was forgotten meanwhile
 _logger = get_logger(__name__)
 
 
-@dataclass(slots=True)
-class Consolidated:
+@dataclass(slots=True, repr=False)
+class Consolidated(Viewed):
     """What became of a user's episodes in one call."""
 
     read: int = 0

@@ -31,6 +31,7 @@ from tomldiary.importers import (
     memstate,
 )
 from tomldiary.importers.records import Block, Episode, Fact, Found, Item, Note, Record
+from tomldiary.runtime.views import Viewed
 from tomldiary.store.operations import Get, Put
 from tomldiary.store.store import ItemStore
 
@@ -64,8 +65,8 @@ _DIGITS = 12
 _NAMED = 5
 
 
-@dataclass(slots=True)
-class Import:
+@dataclass(slots=True, repr=False)
+class Import(Viewed):
     """What an import added, or with `dry_run` would add.
 
     source   : the name of the source

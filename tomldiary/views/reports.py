@@ -22,10 +22,14 @@ from tomldiary.views.sheet import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from tomldiary.doctor.files import Finding
+    from tomldiary.evaluation.report import Report
+    from tomldiary.extraction.consolidation import Consolidated
     from tomldiary.extraction.operations import Applied
     from tomldiary.forgetting.selection import ForgetReceipt
     from tomldiary.history.retention import KeptHistory
     from tomldiary.history.rollback import Rollback
+    from tomldiary.importers.importer import Import
     from tomldiary.ingest.runner import IngestReport
     from tomldiary.writer.metrics import Health
     from tomldiary.writer.receipts import Receipt
@@ -33,8 +37,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "applied",
+    "consolidated",
+    "evaluation",
+    "finding",
+    "findings",
     "forget_receipt",
     "health",
+    "imported",
     "ingest_report",
     "kept_history",
     "receipt",
@@ -193,6 +202,66 @@ def kept_history(kept: KeptHistory) -> Sheet:
     line = f"transactions {kept.first} to {kept.last}, since {minute(kept.since)}"
     note = "Older transactions were dropped." if kept.is_pruned else ""
     return Sheet("History", notes=[line, note], line=line)
+
+
+def imported(found: Import) -> Sheet:
+    """Return the view of an import from another program."""
+    groups: tuple[tuple[str, Tone, Sequence[str]], ...] = (
+        ("added" if found.is_done else "would be added", "good", found.added),
+        ("exists, unchanged", "", found.present),
+        ("exists with other content, kept", "warn", found.kept),
+    )
+    rows = [(Badge(word, tone), Key(key)) for word, tone, keys in groups for key in keys]
+    shown, left_out = cut_rows(rows)
+    records = ", ".join(f"{number} {kind}" for kind, number in found.found.items())
+    counts = ", ".join(f"{len(keys)} {word}" for word, _, keys in groups)
+    notes = [f"records: {records}", counts, *(cut(each) for each in found.left_out)]
+    title = f"Import from {found.source}"
+    table = Table(("", "key"), shown, left_out=left_out)
+    return Sheet(title, [table], notes, line=f"{found.source}: {counts}")
+
+
+def consolidated(found: Consolidated) -> Sheet:
+    """Return the view of what became of episodes."""
+    skipped: list[list[Cell]] = [[Badge("skipped", "warn"), Text(each)] for each in found.skipped]
+    failed: list[list[Cell]] = [[Badge("failed", "bad"), Key(each)] for each in found.failed]
+    shown, left_out = cut_rows([*skipped, *failed])
+    line = f"{counted(found.read, 'episode')} read, {counted(found.applied, 'change')}"
+    line += f", {len(found.failed)} failed" if found.failed else ""
+    return Sheet("Consolidation", [Table(("", ""), shown, left_out=left_out)], [line], line=line)
+
+
+_LEVELS: Mapping[str, Tone] = {"warning": "warn", "problem": "bad"}
+
+
+def _finding_row(one: Finding) -> list[Cell]:
+    level = Badge(one.level, _LEVELS.get(one.level, ""))
+    return [level, Key(one.place), Text(one.message), Text(one.remedy)]
+
+
+_FINDING_COLUMNS = ("", "where", "what", "remedy")
+
+
+def finding(one: Finding) -> Sheet:
+    """Return the view of one result of a health check."""
+    short = one_line(f"{one.level} {one.place}: {one.message}")
+    return Sheet("Finding", [Table(_FINDING_COLUMNS, [_finding_row(one)])], line=short)
+
+
+def findings(found: Sequence[Finding]) -> Sheet:
+    """Return the view of a health check."""
+    shown, left_out = cut_rows([_finding_row(one) for one in found])
+    table = Table(_FINDING_COLUMNS, shown, left_out=left_out)
+    return Sheet(counted(len(found), "finding"), [table], empty="Nothing was found.")
+
+
+def evaluation(found: Report) -> Sheet:
+    """Return the view of runs over the same questions."""
+    head, *rows = found.rows()
+    cells: list[list[Cell]] = [[Text(value) for value in row] for row in rows]
+    questions = counted(len(found.runs[0].answers), "question")
+    title = f"{counted(len(found.runs), 'run')} over {questions}"
+    return Sheet(title, [Table(head, cells)], line=title)
 
 
 def ingest_report(found: IngestReport) -> Sheet:
