@@ -115,6 +115,11 @@ CALLS: dict[str, Any] = {
     "akept_history": (),
     "aprune_history": None,
     "arollback": (),
+    "adrafts": (),
+    "apromote_session": ("s1",),
+    "adiscard_session": ("s1",),
+    "aconfirm": None,
+    "atraces": ("walnuts",),
     "aprofile": (),
     "aexport": (),
     "aimport_": None,
@@ -139,6 +144,7 @@ def test_user_diary_coroutines_do_not_block(diary):
     async def main():
         alice = diary.user("alice")
         await alice.aupsert_preference("likes", "green tea")
+        await alice.aconfirm("likes/pref001")
         for name, arguments in CALLS.items():
             if arguments is not None:
                 await attrgetter(name)(alice)(*arguments)
