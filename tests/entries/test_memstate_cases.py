@@ -1,7 +1,8 @@
 """The 27 rollback and constraint cases in which MemState fails, each with the right answer.
 
 The cases and their numbers are those of a table measured on MemState 0.5.1. It tells others about a
-write by hooks that can fail; here the storage fails instead, and the search index follows by itself.
+write by hooks that can fail; here the storage fails instead, and the search index follows by itself. With
+hooks and drafts the cases are in `tests/hooks/test_memstate_hooks.py`.
 """
 
 from __future__ import annotations
