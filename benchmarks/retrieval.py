@@ -1,4 +1,4 @@
-"""How often a question finds the text that answers it, without an embedder: recall and the store's search.
+"""How often a question finds the text that answers it: recall and the store's search, by words and with vectors.
 
     python benchmarks/retrieval.py [--data DIR]
 
@@ -6,7 +6,8 @@ LoCoMo: each turn of a conversation is an episode of recall, or an item of the s
 PrefEval: each stated preference is an entry of one user, and the question is one for which it matters.
 recall@N is the share of a question's gold texts among the first N, averaged over the questions.
 
-SQLite FTS5 with Porter stemming runs beside them over the same texts, with and without function words. Both data
+SQLite FTS5 with Porter stemming runs beside them over the same texts, with and without function words, and so do the
+cosine of the local embedder alone and the reciprocal ranks of both. Both data
 sets are CC BY-NC 4.0 and not part of this repository; get them from snap-research/locomo and
 amazon-science/PrefEval, and name their folder in --data or $TOMLDIARY_BENCH_DATA.
 """
@@ -20,10 +21,12 @@ import re
 import sqlite3
 import statistics
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tomldiary import Diary
+from tomldiary.retrieval.embedders import local_embedder
 from tomldiary.store.operations import Put, Search
 from tomldiary.store.store import ItemStore
 from tomldiary.text.words import asked_words
@@ -102,8 +105,8 @@ def stored(texts: Texts) -> Callable[[str, int], list[str]]:
     return search
 
 
-def recalled(texts: Texts) -> Callable[[str, int], list[str]]:
-    diary = Diary("memory:", max_prefs_per_category=100_000)
+def recalled(texts: Texts, embedder: str | None = None) -> Callable[[str, int], list[str]]:
+    diary = Diary("memory:", max_prefs_per_category=100_000, embedder=embedder)
     alice, names = diary.user("alice"), {}
     with alice.transaction():
         for key, (session, text) in texts.items():
@@ -116,6 +119,36 @@ def recalled(texts: Texts) -> Callable[[str, int], list[str]]:
 
     def search(question: str, limit: int) -> list[str]:
         return [names[hit.key] for hit in alice.recall(question, limit)]
+
+    return search
+
+
+def dense(texts: Texts) -> Callable[[str, int], list[str]]:
+    numpy, embed = import_module("numpy"), local_embedder()
+    keys = list(texts)
+
+    def unit(several: list[str]) -> Any:
+        found = numpy.asarray(embed(several), "float32")
+        return found / numpy.maximum(numpy.linalg.norm(found, axis=1, keepdims=True), 1e-9)
+
+    matrix = unit([text for _, text in texts.values()])
+
+    def search(question: str, limit: int) -> list[str]:
+        order = numpy.argsort(-(matrix @ unit([question])[0]), kind="stable")[:limit]
+        return [keys[at] for at in order]
+
+    return search
+
+
+def fused_by_rank(texts: Texts) -> Callable[[str, int], list[str]]:
+    searches = plain(texts, all_words=False), dense(texts)
+
+    def search(question: str, limit: int) -> list[str]:
+        scores: dict[str, float] = {}
+        for each in searches:
+            for rank, key in enumerate(each(question, 100)):
+                scores[key] = scores.get(key, 0.0) + 1 / (60 + rank)
+        return sorted(scores, key=lambda key: -scores[key])[:limit]
 
     return search
 
@@ -156,6 +189,9 @@ def main() -> None:
             ("with all words", lambda texts: plain(texts, all_words=True)),
             ("store.search", stored),
             ("alice.recall", recalled),
+            ("  with vectors", lambda texts: recalled(texts, "local")),
+            ("dense, cosine", dense),
+            ("RRF of both", fused_by_rank),
         ):
             row = measured(cases, make)
             print(f"  {name:16}" + "".join(f"{key} {value:.3f}  " for key, value in row.items()))

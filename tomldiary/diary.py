@@ -48,6 +48,7 @@ from tomldiary.extraction.operations import (
 )
 from tomldiary.extraction.tool_writes import find_tool_writes
 from tomldiary.identifiers.namespaces import SHARED
+from tomldiary.retrieval.embedders import DiaryEmbedder
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.runtime.views import DictView, ListView, Viewed, drawn, pretty
 from tomldiary.storage.open import open_backend
@@ -113,6 +114,8 @@ class Diary(Viewed, AncestorCoroutines):
         similarity: Score from which a stored preference is suggested instead of a new one, 0 to 100.
         scorer: Compares two normalised texts, 0 to 100; None is rapidfuzz `token_set_ratio`.
         durability: What a returned write survives ("full", "process", "none"), for a folder only.
+        embedder: Ranks by meaning beside words: "local" (static vectors, offline), a function of a list of texts,
+            LangChain's `Embeddings` or pydantic-ai's `Embedder`. None ranks by words alone.
         lock_timeout: Seconds a writer waits for another one of the same user.
         quarantine: Actors whose changes wait for a review, such as {"web", "tool"}, or a function of the actor.
             "rule" and "model" are the extractors. See `alice.review`.
@@ -146,6 +149,7 @@ class Diary(Viewed, AncestorCoroutines):
         lock_timeout: float = 30.0,
         quarantine: Collection[str] | Callable[[str], bool] = (),
         draft_lifetime: timedelta = timedelta(hours=24),
+        embedder: Any = None,
     ) -> None:
         descriptions = categories(pref_table_cls)
         self.pref_table_cls = pref_table_cls
@@ -180,6 +184,7 @@ class Diary(Viewed, AncestorCoroutines):
         )
         if self.redactor is not None:
             self.engine.redact = self.redactor.entry
+        self.embedder = None if embedder is None else DiaryEmbedder(self.engine, embedder)
         is_place = isinstance(backend, str | os.PathLike)
         self.backend: Any = self.engine.backend if is_place else backend
         rules = PreferenceRules(tuple(self.allowed), max_prefs_per_category)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 from langgraph.store.base import ensure_embeddings
 from langgraph.store.base.embed import EmbeddingsLambda
 
-from tomldiary.agents.options import known_keys
+from tomldiary.agents.options import known_keys, one_of
 from tomldiary.errors import InvalidValue
+from tomldiary.retrieval.embedders import name_of
 from tomldiary.retrieval.vector_index import Embedding
 from tomldiary.runtime.async_bridge import in_daemon_thread, is_private_loop
 
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Embedder"]
 
-# The last three are of PostgresStore and SqliteStore. `text_fields` is SqliteStore's name for `fields`; a cosine
+# Three are of PostgresStore and SqliteStore. `text_fields` is SqliteStore's name for `fields`; a cosine
 # over all vectors needs no other setting.
-_KEYS = ("dims", "embed", "fields", "ann_index_config", "distance_type", "text_fields")
+_KEYS = ("dims", "embed", "fields", "ann_index_config", "distance_type", "text_fields", "ranking")
+_RANKINGS = ("fused", "cosine")
 
 Vectors = tuple["list[list[float]]", "list[list[float]]"]
 
@@ -33,7 +35,8 @@ class Embedder:
     """Embeds what a batch needs, sync or async, with whatever `IndexConfig` takes.
 
     Args:
-        index: LangGraph's `IndexConfig`: `dims`, `embed`, `fields` (or `text_fields`).
+        index: LangGraph's `IndexConfig`: `dims`, `embed`, `fields` (or `text_fields`), and `ranking`: "fused" (words and vectors,
+            the default) or "cosine".
 
     Raises:
         InvalidValue: `dims` is not a number above 0, `fields` is no list of paths, or `text_fields` differs from it.
@@ -49,6 +52,7 @@ class Embedder:
             isinstance(path, str) for path in cast("Sequence[Any]", fields)
         ):
             raise InvalidValue("expected a list of paths.", where="index.fields")
+        one_of("index.ranking", given.get("ranking", "fused"), _RANKINGS)
         self.embeddings: Embeddings = ensure_embeddings(given.get("embed"))
         self._is_async_alone = isinstance(self.embeddings, EmbeddingsLambda) and not hasattr(
             self.embeddings, "func"
@@ -57,7 +61,8 @@ class Embedder:
             dims,
             self.embeddings.embed_documents,
             tuple(cast("Sequence[str]", fields)),
-            _name(given.get("embed")),
+            name_of(given.get("embed")),
+            is_cosine=given.get("ranking") == "cosine",
         )
 
     def vectors(self, work: Prepared) -> Vectors:
@@ -92,13 +97,3 @@ def _fields(index: Mapping[str, Any]) -> Any:
     if fields is not None:
         return fields
     return ["$"] if text_fields is None else text_fields
-
-
-def _name(embed: Any) -> str:
-    """Return what tells one model from another: what was asked for, or the object's class and model."""
-    if isinstance(embed, str):
-        return embed
-    given = (getattr(embed, name, None) for name in ("model", "model_name", "model_id"))
-    model = next((each for each in given if isinstance(each, str) and each), None)
-    kind = getattr(embed, "__qualname__", None) or type(embed).__qualname__
-    return str(kind) if model is None else f"{kind} {model}"

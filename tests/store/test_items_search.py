@@ -13,9 +13,10 @@ import pytest
 from tomldiary import Diary
 from tomldiary.errors import Forgotten, InvalidValue, MissingExtra
 from tomldiary.retrieval import lexical_index
+from tomldiary.retrieval.embedders import LOCAL_DIMS, local_embedder
 from tomldiary.retrieval.filters import compile_filter
 from tomldiary.retrieval.search import UserIndex
-from tomldiary.retrieval.vector_index import LOCAL_DIMS, Embedding, local_embedder
+from tomldiary.retrieval.vector_index import Embedding
 from tomldiary.store.operations import Get, Put, Search
 from tomldiary.store.store import ItemStore
 from tomldiary.text.json_paths import texts_at

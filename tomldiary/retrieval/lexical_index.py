@@ -14,14 +14,15 @@ from bisect import bisect_left, insort
 from heapq import nlargest
 from itertools import pairwise
 from math import log
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from tomldiary.retrieval.collections import Searchable
 from tomldiary.text.words import Asked, asked_words, indexed_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["LONG", "LexicalIndex", "Matches", "Question", "Searchable", "question_of"]
+__all__ = ["LONG", "LexicalIndex", "Matches", "Question", "question_of"]
 
 LONG = 600
 """Characters up to which a text is one row; a longer one has a row for each passage."""
@@ -36,35 +37,6 @@ _BEFORE, _BEHIND = 0.5, 0.3  # of the score of the neighbours in a conversation
 _SCORED = 40  # rows that look best, which are scored exactly
 _FEW = 50  # times as many
 _DEAD = 256  # rows of removed entries that are kept at most, beside as many as there are others
-
-
-class Searchable(Protocol):
-    """An entry as the index sees it: compared by identity."""
-
-    @property
-    def key(self) -> str:
-        """Its key in the collection."""
-        ...
-
-    @property
-    def order(self) -> tuple[Any, ...]:
-        """Sorts entries of equal score."""
-        ...
-
-    @property
-    def searched_text(self) -> str:
-        """The text to search."""
-        ...
-
-    @property
-    def searched_names(self) -> str:
-        """Names that find the entry too, such as its category; they do not count as its length."""
-        ...
-
-    @property
-    def turn(self) -> tuple[str, str] | None:
-        """The session it is a turn of, and its place there as text that sorts; None if it is no turn."""
-        ...
 
 
 E = TypeVar("E", bound=Searchable)

@@ -7,49 +7,36 @@ and no others. Entries that do not change are the same objects in the next versi
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from bisect import bisect_right
+from itertools import accumulate, groupby, takewhile
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from tomldiary.retrieval.lexical_index import LexicalIndex, Matches, Searchable, question_of
+from tomldiary.retrieval.collections import Collection, Part, Searchable, changes
+from tomldiary.retrieval.lexical_index import LexicalIndex, Matches, question_of
+from tomldiary.retrieval.vector_index import QueryVector, numpy
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.text.words import asked_words, indexed_words
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping, Sequence
 
-__all__ = ["Collection", "UserIndex", "matched_words"]
+__all__ = ["Ranked", "UserIndex", "matched_words"]
 
-S_co = TypeVar("S_co", bound=Searchable, covariant=True)
 E = TypeVar("E", bound=Searchable)
-
-
-class Part(Protocol[S_co]):
-    """Some entries of a collection; an object that never changes."""
-
-    @property
-    def entries(self) -> Mapping[str, S_co]:
-        """The entries by key."""
-        ...
-
-
-class Collection(Protocol[S_co]):
-    """One version of a group of entries. Immutable."""
-
-    @property
-    def namespace(self) -> Hashable:
-        """Names the group; the same in every version."""
-        ...
-
-    @property
-    def searched(self) -> Mapping[str, Part[S_co]]:
-        """Its parts by name; one that did not change is the same object in the next version."""
-        ...
-
-    def get(self, key: str) -> S_co | None:
-        """Return the entry of a key."""
-        ...
-
-
 C = TypeVar("C", bound=Collection[Any])
+_HALF = 3.0
+"""The rank, in deviations, whose score is a half."""
+_NOISE = 1e-9
+
+
+class Ranked(NamedTuple, Generic[C, E]):
+    """An entry as words and vectors together rank it."""
+
+    rank: float
+    """Deviations above the mean."""
+    cosine: float
+    collection: C
+    entry: E
 
 
 class _Followed(Generic[E]):
@@ -57,26 +44,16 @@ class _Followed(Generic[E]):
 
     def __init__(self) -> None:
         self.words: LexicalIndex[E] = LexicalIndex()
-        self.parts: dict[str, Part[E]] = {}
+        self.parts: Mapping[str, Part[E]] = {}
 
     def follow(self, parts: Mapping[str, Part[E]]) -> None:
         """Update to other parts."""
-        gone: dict[E, None] = {}
-        come: dict[E, None] = {}
-        for name in self.parts.keys() | parts.keys():
-            before, now = self.parts.get(name), parts.get(name)
-            if before is now:
-                continue
-            old: Mapping[str, E] = before.entries if before is not None else {}
-            new: Mapping[str, E] = now.entries if now is not None else {}
-            gone.update((entry, None) for key, entry in old.items() if new.get(key) is not entry)
-            come.update((entry, None) for key, entry in new.items() if old.get(key) is not entry)
-        for entry in gone.keys() - come.keys():  # one may have moved to another part
+        changed = changes(self.parts, parts)
+        for entry in changed.gone:
             self.words.remove(entry)
-        for entry in come:
-            if entry not in gone:
-                self.words.add(entry)
-        self.parts = dict(parts)
+        for entry in changed.come:
+            self.words.add(entry)
+        self.parts = parts
 
 
 class UserIndex(Generic[C, E]):
@@ -91,19 +68,50 @@ class UserIndex(Generic[C, E]):
         self._guard = threading.Lock()
         self._followed: dict[Hashable, _Followed[E]] = {}
 
-    def search(self, collections: Sequence[C], query: str) -> Iterator[tuple[float, C, E]] | None:
-        """Yield matching entries, best first, with their score; None if the query has no words.
+    def search(
+        self,
+        collections: Sequence[C],
+        query: str,
+        asked: QueryVector | None = None,
+    ) -> Iterator[tuple[float, C, E]] | None:
+        """Yield matching entries, best first, with their score; None if the query has no words and no vector.
 
-        The score is a number between 0 and 1: about two thirds for a text of average length with each word once.
-        Entries that look best are scored first; behind these, the order follows the score by and large.
+        The score is a number between 0 and 1. By words it is about two thirds for a text of average length with each
+        word once. Entries that look best are scored first; behind these, the order follows the score by and large.
+
+        Args:
+            collections: What is searched.
+            query: A question or words.
+            asked: The query as a vector, to rank by vectors too; None ranks by words alone.
         """
+        if asked is None:
+            found = self._matches(collections, query)
+            return _in_order(collections, found) if found is not None else None
+        fused = self.fused(collections, query, asked)
+        return (
+            (each.rank / (each.rank + _HALF), each.collection, each.entry)
+            for each in takewhile(lambda each: each.rank > 0, fused)
+        )
+
+    def fused(
+        self, collections: Sequence[C], query: str, asked: QueryVector
+    ) -> Iterator[Ranked[C, E]]:
+        """Yield all entries that have vectors, best first by words and vectors together.
+
+        Both scores are standardised over all entries. That of words weighs as much as the greatest share of the
+        query's words that one entry has. An embedding may ask for the cosine alone.
+        """
+        is_cosine = asked.vectors.embedding.is_cosine
+        found = [] if is_cosine else self._matches(collections, query) or []
+        return _fused(collections, found, asked)
+
+    def _matches(self, collections: Sequence[C], query: str) -> list[Matches[E]] | None:
         with self._guard:
             followed = [self._follow(each) for each in collections]
             question = question_of(query, [each.words for each in followed])
             if question is None:
                 return None
-            found = [each.words.matches(question) for each in followed]
-        return _in_order(collections, found)
+            return [each.words.matches(question) for each in followed]
 
     def _follow(self, collection: C) -> _Followed[E]:
         known = self._followed.get(collection.namespace)
@@ -136,6 +144,52 @@ def _sorted(
     ]
     found.sort(key=lambda each: (-each[0], each[2].order))
     return found
+
+
+def _fused(
+    collections: Sequence[C],
+    found: Sequence[Matches[E]],
+    asked: QueryVector,
+) -> Iterator[Ranked[C, E]]:
+    np = numpy()
+    several, cosines, centred = asked.vectors.cosines(collections, asked.vector)
+    if asked.vectors.embedding.is_cosine:
+        ranks = cosines
+    else:
+        ranks = _standardised(centred)
+        if any(found):
+            scores = [
+                {**matches.estimated(), **matches.scored} if matches else {} for matches in found
+            ]
+            words = np.asarray(
+                [
+                    known.get(entry, 0.0)
+                    for known, entries in zip(scores, several, strict=True)
+                    for entry in entries
+                ]
+            )
+            # Where words have little to say, vectors decide.
+            ranks = ranks + max(each.coverage for each in found) * _standardised(words)
+    ends = list(accumulate(map(len, several)))
+    places = np.argsort(-ranks, kind="stable").tolist()
+    given: set[E] = set()
+    for _, alike in groupby(places, key=ranks.__getitem__):
+        rows: list[Ranked[C, E]] = []
+        for place in alike:
+            number = bisect_right(ends, place)
+            entry = several[number][place - ends[number]]
+            collection = collections[number]
+            if entry not in given and collection.get(entry.key) is entry:
+                given.add(entry)
+                rows.append(Ranked(float(ranks[place]), float(cosines[place]), collection, entry))
+        rows.sort(key=lambda row: row.entry.order)
+        yield from rows
+
+
+def _standardised(scores: Any) -> Any:
+    """Return scores with the mean 0 and the deviation 1."""
+    deviation = float(scores.std()) if len(scores) else 0.0
+    return (scores - scores.mean()) / deviation if deviation > _NOISE else scores * 0.0
 
 
 def _normal(relevance: float) -> float:

@@ -1,4 +1,4 @@
-"""Search by meaning: a vector for every text, a float32 matrix for every namespace.
+"""Search by meaning: a vector for every text, a float32 matrix for every collection.
 
 Vectors are stored by the text they stand for. A text that is removed or no longer indexed is never found,
 and equal texts are embedded once. The files `.tomldiary/index/<user>/vectors-…` are derived: they may be
@@ -14,29 +14,29 @@ import threading
 from dataclasses import dataclass
 from hashlib import blake2b
 from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 from tomldiary.errors import InvalidValue, MissingExtra
 from tomldiary.logging import get_logger
+from tomldiary.retrieval.collections import changes
 from tomldiary.runtime.capabilities import PRIVATE
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.storage.files import FileSystem
 from tomldiary.text.json_paths import texts_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
-    from tomldiary.identifiers.namespaces import Namespace
-    from tomldiary.store.item import Entry
-    from tomldiary.store.snapshot import Snapshot
+    from tomldiary.retrieval.collections import Collection, Part
 
-__all__ = ["LOCAL_DIMS", "Embedding", "VectorIndex", "local_embedder"]
+__all__ = ["Embedding", "QueryVector", "VectorIndex", "numpy"]
 
 _HEAD = b"tomldiary vectors 1\n"
 _SALT = 16
 _NAME = 16
+_SMALLEST = 1e-12
 _CHECK = 4  # bytes of the CRC-32 in front of each record
 _logger = get_logger(__name__)
 
@@ -48,38 +48,107 @@ class Embedding:
     Args:
         dims: Numbers in a vector.
         embed: Returns a vector for each text.
-        fields: Paths of what is embedded of a value; each text found is a vector of its own.
+        fields: Paths of what is embedded of an item's value, each text found a vector of its own; empty embeds the
+            text that is searched by words.
         name: Tells the vectors of one model from another's.
+        is_cosine: Whether the cosine alone ranks, without words.
     """
 
     dims: int
     embed: Callable[[list[str]], Sequence[Sequence[float]]]
     fields: tuple[str, ...] = ("$",)
     name: str = ""
+    is_cosine: bool = False
 
     def texts(self, entry_value: Any, index: bool | list[str] | None) -> list[str]:  # noqa: FBT001 - as it is put
-        """Return the texts of a value that are embedded."""
+        """Return the texts of an item's value that are embedded."""
         if index is False:
             return []
         paths = index if isinstance(index, list) else self.fields
         return [text for path in paths for text in texts_at(entry_value, path)]
 
+    def texts_of(self, entry: Any) -> list[str]:
+        """Return the texts of an entry that are embedded."""
+        if self.fields:
+            return self.texts(entry.value, entry.index)
+        text = entry.searched_text
+        return [text] if text.strip() else []
 
-@dataclass(slots=True)
+
+class QueryVector(NamedTuple):
+    """A question as a vector, and the vectors it is compared with."""
+
+    vector: Sequence[float]
+    vectors: VectorIndex
+
+
 class _Matrix:
-    """The vectors of one namespace: a row for each text, and which item each row belongs to."""
+    """The vectors of one collection, a row for each text; changes take place in it.
 
-    snapshot: Snapshot
-    rows: Any
-    starts: Any
-    owners: list[tuple[Snapshot, Entry]]
-    """The item of each row group, in the order of the snapshot."""
-    names: dict[Entry, list[bytes]]
-    """The names of each item's texts; empty if none has a vector."""
-    is_complete: bool
-    """Whether no text lacked its vector when it was made."""
-    known: int
-    """How many vectors there were then."""
+    Args:
+        dims: Numbers in a vector.
+    """
+
+    def __init__(self, dims: int) -> None:
+        self._np = numpy()
+        self.parts: Mapping[str, Part[Any]] = {}
+        self._vectors: Any = self._np.zeros((0, dims), dtype="float32")
+        self._entries: list[Any] = []
+        """The entry of each row."""
+        self._places: dict[Any, list[int]] = {}
+        self.names: dict[Any, list[bytes]] = {}
+        """The names of the texts of entries, that of a text without its vector first."""
+        self.waiting: dict[Any, None] = {}
+        """Entries of which a text has no vector yet."""
+        self.sum: Any = self._np.zeros(dims)
+
+    @property
+    def rows(self) -> Any:
+        """The vectors of all texts."""
+        return self._vectors[: len(self._entries)]
+
+    @property
+    def owners(self) -> list[Any]:
+        """The entry of each row; not a copy."""
+        return self._entries
+
+    @property
+    def has_several(self) -> bool:
+        """Whether an entry has more rows than one."""
+        return len(self._places) < len(self._entries)
+
+    def add(self, entry: Any, vectors: Any) -> None:
+        """Set the vectors of an entry."""
+        self.clear(entry)
+        first, count = len(self._entries), len(vectors)
+        if first + count > len(self._vectors):
+            size = max(2 * len(self._vectors), first + count, 64)
+            grown = self._np.zeros((size, self._vectors.shape[1]), dtype="float32")
+            grown[:first] = self.rows
+            self._vectors = grown
+        self._vectors[first : first + count] = vectors
+        self.sum = self.sum + vectors.sum(axis=0)
+        self._entries += [entry] * count
+        if count:
+            self._places[entry] = list(range(first, first + count))
+
+    def clear(self, entry: Any) -> None:
+        """Remove the vectors of an entry; the last rows take their places."""
+        for row in sorted(self._places.pop(entry, ()), reverse=True):
+            self.sum = self.sum - self._vectors[row]
+            last = len(self._entries) - 1
+            moved = self._entries.pop()
+            if row < last:
+                self._vectors[row] = self._vectors[last]
+                self._entries[row] = moved
+                places = self._places[moved]
+                places[places.index(last)] = row
+
+    def remove(self, entry: Any) -> None:
+        """Drop an entry."""
+        self.clear(entry)
+        self.names.pop(entry, None)
+        self.waiting.pop(entry, None)
 
 
 class VectorIndex:
@@ -99,7 +168,7 @@ class VectorIndex:
     ) -> None:
         self._files = files or FileSystem()
         self._np = numpy()
-        self._embedding = embedding
+        self.embedding = embedding
         label = blake2b(embedding.name.encode(), digest_size=6).hexdigest()
         self._path = folder / f"vectors-{embedding.dims}-{label}" if folder is not None else None
         self.renew()
@@ -113,8 +182,8 @@ class VectorIndex:
     def _clear(self) -> None:
         self._salt = secrets.token_bytes(_SALT)
         self._rows: dict[bytes, int] = {}
-        self._vectors: Any = self._np.zeros((0, self._embedding.dims), dtype="float32")
-        self._matrices: dict[Namespace, _Matrix] = {}
+        self._vectors: Any = self._np.zeros((0, self.embedding.dims), dtype="float32")
+        self._matrices: dict[Hashable, _Matrix] = {}
         self._read_to = 0
         self._inode: int = 0
 
@@ -126,24 +195,19 @@ class VectorIndex:
             self._load()
             return [text for text in dict.fromkeys(texts) if self._name(text) not in self._rows]
 
-    def missing_below(self, snapshots: Iterable[Snapshot]) -> list[str]:
-        """Return the texts of stored items that have no vector yet, each once."""
+    def missing_below(self, collections: Iterable[Collection[Any]]) -> list[str]:
+        """Return the texts of stored entries that have no vector yet, each once."""
         with self._guard:
             self._load()
-            found: dict[str, None] = {}
-            for snapshot in snapshots:
-                matrix = self._matrices.get(snapshot.namespace)
-                if matrix is not None and matrix.snapshot is snapshot and matrix.is_complete:
-                    continue
-                known = matrix.names if matrix is not None else {}
-                for entry in snapshot.entries.values():
-                    names = known.get(entry)
-                    if names and all(name in self._rows for name in names):
-                        continue
-                    for text in self._embedding.texts(entry.value, entry.index):
-                        if self._name(text) not in self._rows:
-                            found[text] = None
-            return list(found)
+            return list(
+                dict.fromkeys(
+                    text
+                    for collection in collections
+                    for entry in self._followed(collection).waiting
+                    for text in self.embedding.texts_of(entry)
+                    if self._name(text) not in self._rows
+                )
+            )
 
     def add(self, texts: Sequence[str], vectors: Sequence[Sequence[float]]) -> None:
         """Keep the vectors of some texts.
@@ -174,9 +238,9 @@ class VectorIndex:
             raise InvalidValue(
                 f"expected vectors of numbers ({error}). Check what embeds.", where="index"
             ) from None
-        if made.shape != (len(texts), self._embedding.dims):
+        if made.shape != (len(texts), self.embedding.dims):
             raise InvalidValue(
-                f"expected {len(texts)} vectors of {self._embedding.dims} numbers, found an array of"
+                f"expected {len(texts)} vectors of {self.embedding.dims} numbers, found an array of"
                 f" {made.shape}. Check dims and what embeds.",
                 where="index",
             )
@@ -197,7 +261,7 @@ class VectorIndex:
         room = len(self._vectors)
         if count + len(names) > room:
             grown = self._np.zeros(
-                (max(2 * room, count + len(names), 64), self._embedding.dims), dtype="float32"
+                (max(2 * room, count + len(names), 64), self.embedding.dims), dtype="float32"
             )
             grown[:count] = self._vectors[:count]
             self._vectors = grown
@@ -211,74 +275,62 @@ class VectorIndex:
 
     # Searching
 
-    def ranked(
-        self, snapshots: Sequence[Snapshot], query: Sequence[float]
-    ) -> tuple[Iterator[tuple[float, Snapshot, Entry]], list[tuple[Snapshot, Entry]]]:
-        """Return items by their cosine similarity to a vector, best first, and those without a vector.
+    def cosines(
+        self, collections: Sequence[Collection[Any]], query: Sequence[float]
+    ) -> tuple[list[list[Any]], Any, Any]:
+        """Return entries that have vectors, their cosines to a vector, and these without what all have in common.
 
-        The score of an item is that of its best text; equal scores stay in the snapshots' own order.
+        Entries are given by collection, and once for each text; their cosines are those of their best text. For the
+        second measure, the mean of all vectors is subtracted from each vector and from the query.
         """
         np = self._np
         wanted = self._checked([""], [query])[0]
         with self._guard:
-            matrices = [self._matrix(snapshot) for snapshot in snapshots]
-        filled = [matrix for matrix in matrices if matrix.owners]
-        bare = [
-            (matrix.snapshot, entry)
-            for matrix in matrices
-            if len(matrix.owners) < len(matrix.snapshot.entries)
-            for entry in matrix.snapshot.ordered
-            if not matrix.names[entry]
-        ]
-        if not filled:
-            return iter(()), bare
-        scores = [np.maximum.reduceat(each.rows @ wanted, each.starts) for each in filled]
-        joined = scores[0] if len(scores) == 1 else np.concatenate(scores)
-        owners = (
-            filled[0].owners
-            if len(filled) == 1
-            else [owner for matrix in filled for owner in matrix.owners]
-        )
-        return _in_order(owners, joined, np.argsort(-joined, kind="stable")), bare
+            matrices = [self._followed(collection) for collection in collections]
+            owners = [list(matrix.owners) for matrix in matrices]
+            count = sum(map(len, owners))
+            total: Any = sum((matrix.sum for matrix in matrices), np.zeros(self.embedding.dims))
+            mean = (total / max(count, 1)).astype("float32")
+            asked = np.stack([wanted, mean], axis=1)
+            products = [matrix.rows @ asked for matrix in matrices]
+            has_several = any(matrix.has_several for matrix in matrices)
+        cosines, common = np.concatenate(products).T
+        square = float(mean @ mean)
+        lengths = np.sqrt(np.maximum(1 - 2 * common + square, _SMALLEST))
+        length = float(np.linalg.norm(wanted - mean)) or 1.0
+        centred = (cosines - common - float(wanted @ mean) + square) / (lengths * length)
+        if has_several:
+            numbers: dict[int, int] = {}
+            entries = [id(entry) for mine in owners for entry in mine]
+            places = np.asarray([numbers.setdefault(entry, len(numbers)) for entry in entries])
+            best = np.full((2, len(numbers)), -np.inf, "float32")
+            np.maximum.at(best[0], places, cosines)
+            np.maximum.at(best[1], places, centred)
+            cosines, centred = best[0][places], best[1][places]
+        return owners, cosines, centred
 
-    def _matrix(self, snapshot: Snapshot) -> _Matrix:
-        np = self._np
-        before = self._matrices.get(snapshot.namespace)
-        if (
-            before is not None
-            and before.snapshot is snapshot
-            and (before.is_complete or before.known == len(self._rows))
-        ):
-            return before
-        known = before.names if before is not None else {}
-        names: dict[Entry, list[bytes]] = {}
-        rows: list[int] = []
-        starts: list[int] = []
-        owners: list[tuple[Snapshot, Entry]] = []
-        is_complete = True
-        for entry in snapshot.ordered:
-            mine = known.get(entry)
-            if not mine:
-                texts = self._embedding.texts(entry.value, entry.index)
-                mine = list(dict.fromkeys(map(self._name, texts)))
-            found = [self._rows[name] for name in mine if name in self._rows]
-            is_complete = is_complete and len(found) == len(mine)
-            names[entry] = mine if found else []
+    def _followed(self, collection: Collection[Any]) -> _Matrix:
+        """Return the matrix of a collection, as far as its vectors are known."""
+        matrix = self._matrices.get(collection.namespace)
+        if matrix is None:
+            matrix = self._matrices[collection.namespace] = _Matrix(self.embedding.dims)
+        parts = collection.searched
+        changed = changes(matrix.parts, parts)
+        for entry in changed.gone:
+            matrix.remove(entry)
+        for entry in changed.come:
+            texts = self.embedding.texts_of(entry)
+            matrix.names[entry] = list(dict.fromkeys(map(self._name, texts)))
+            matrix.waiting[entry] = None
+        matrix.parts = parts
+        for entry in list(matrix.waiting):
+            names = matrix.names[entry]
+            found = [self._rows[name] for name in names if name in self._rows]
             if found:
-                starts.append(len(rows))
-                rows += found
-                owners.append((snapshot, entry))
-        made = _Matrix(
-            snapshot,
-            self._vectors[rows],
-            np.asarray(starts, "int64"),
-            owners,
-            names,
-            is_complete,
-            len(self._rows),
-        )
-        self._matrices[snapshot.namespace] = made
-        return made
+                matrix.add(entry, self._vectors[found])
+            if len(found) == len(names):
+                del matrix.waiting[entry]
+        return matrix
 
     # The file
 
@@ -303,7 +355,7 @@ class VectorIndex:
             _logger.warning("%s: not an index; delete it", self._path)
             return
         self._salt = data[len(_HEAD) : start]
-        size = _CHECK + _NAME + 4 * self._embedding.dims
+        size = _CHECK + _NAME + 4 * self.embedding.dims
         begin = max(start, self._read_to)
         # The last one may still be written by another process.
         whole = begin + (len(data) - begin) // size * size
@@ -344,13 +396,6 @@ class VectorIndex:
             _logger.warning("%s: vectors were not kept (%s)", path, error.strerror)
 
 
-def _in_order(
-    owners: list[tuple[Snapshot, Entry]], scores: Any, order: Any
-) -> Iterator[tuple[float, Snapshot, Entry]]:
-    for number in order:
-        yield (float(scores[number]), *owners[number])
-
-
 def _sealed(record: bytes) -> bytes:
     return crc32(record).to_bytes(_CHECK, "little") + record
 
@@ -365,27 +410,3 @@ def numpy() -> Any:
         return import_module("numpy")
     except ImportError:
         raise MissingExtra("A search by vectors", "embeddings") from None
-
-
-LOCAL_DIMS = 256
-"""Numbers in a vector of `local_embedder`."""
-
-
-def local_embedder() -> Callable[[Sequence[str]], list[list[float]]]:
-    """Return a function that embeds texts without network, in well under a millisecond each.
-
-    Raises:
-        MissingExtra: wordllama is not installed; names the command that installs it.
-    """
-    try:
-        module: Any = import_module("wordllama")
-    except ImportError:
-        raise MissingExtra("The local embedder", "embeddings") from None
-    # With the folder given, it downloads nothing.
-    folder = Path(module.__file__).parent
-    model = module.WordLlama.load(cache_dir=folder, disable_download=True)
-
-    def embed(texts: Sequence[str]) -> list[list[float]]:
-        return model.embed(list(texts)).tolist()
-
-    return embed

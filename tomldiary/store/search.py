@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import threading
 from heapq import merge
-from itertools import chain, islice
+from itertools import islice
 from operator import itemgetter
 from sys import maxsize
 from typing import TYPE_CHECKING
 
-from tomldiary.engine.transaction import open_here
-from tomldiary.errors import Forgotten
-from tomldiary.retrieval.search import UserIndex
-from tomldiary.retrieval.vector_index import Embedding, VectorIndex
+from tomldiary.retrieval.embedders import Vectors
+from tomldiary.retrieval.search import Ranked, UserIndex
+from tomldiary.retrieval.vector_index import QueryVector
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.runtime.lru import Recent
-from tomldiary.storage.protocol import LocalFolder
 from tomldiary.store.item import Entry, copied
 from tomldiary.store.operations import Item, Search
 
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
     from tomldiary.diary import Diary
     from tomldiary.identifiers.namespaces import Namespace
     from tomldiary.retrieval.filters import Predicate
+    from tomldiary.retrieval.vector_index import Embedding
     from tomldiary.store.snapshot import Snapshot, View
 
 __all__ = ["Finder", "as_item"]
@@ -52,14 +51,10 @@ class Finder:
     def __init__(self, diary: Diary, embedding: Embedding | None) -> None:
         self.embedding = embedding
         self._diary = diary
-        backend = diary.engine.backend
-        self._folder = backend if isinstance(backend, LocalFolder) else None
         self._lexical: Recent[str, tuple[int, Index]] = Recent(_CACHED_USERS)
-        self._vectors: Recent[str, tuple[int, VectorIndex]] = Recent(_CACHED_USERS)
+        self.vectors = Vectors(diary.engine, embedding) if embedding is not None else None
         self.renew()
         renew_after_fork(self)
-        if embedding is not None:
-            VectorIndex(embedding, None)  # says so now if it cannot work
 
     def renew(self) -> None:
         """Make a new lock."""
@@ -97,26 +92,35 @@ class Finder:
             return None
         if self.embedding is None:
             return self._by_words(query, snapshots)
-        return self._by_vectors(vectors[query], snapshots)
+        return self._by_vectors(query, vectors[query], snapshots)
 
     def _by_words(self, query: str, snapshots: Sequence[Snapshot]) -> Iterable[Found] | None:
         several: list[Iterator[Found]] = []
         for user, mine in _by_user(snapshots).items():
-            found = self._index(user).search(mine, query)
+            known = self._diary.embedder
+            asked = known.prepared(user, mine, query) if known is not None else None
+            found = self._index(user).search(mine, query, asked)
             if found is None:
                 return None
             several.append(found)
         return _and_the_rest(_best_first(several), snapshots)
 
-    def _by_vectors(self, query: Sequence[float], snapshots: Sequence[Snapshot]) -> Iterable[Found]:
-        several: list[Iterator[Found]] = []
-        without: list[tuple[Snapshot, Entry]] = []
+    def _by_vectors(
+        self, query: str, vector: Sequence[float], snapshots: Sequence[Snapshot]
+    ) -> Iterable[Found]:
+        assert self.vectors is not None  # noqa: S101 - the caller looked
+        several: list[Iterator[Ranked[Snapshot, Entry]]] = []
         for user, mine in _by_user(snapshots).items():
-            found, bare = self._vectors_of(user).ranked(mine, query)
-            several.append(found)
-            without += bare
-        without.sort(key=lambda place: (place[1].order, place[0].namespace))
-        return chain(_best_first(several), ((None, *place) for place in without))
+            several.append(
+                self._index(user).fused(mine, query, QueryVector(vector, self.vectors.of(user)))
+            )
+        given: set[Entry] = set()
+        for each in (
+            several[0] if len(several) == 1 else merge(*several, key=lambda each: -each.rank)
+        ):
+            given.add(each.entry)
+            yield each.cosine, each.collection, each.entry
+        yield from (each for each in _newest_first(snapshots, None) if each[2] not in given)
 
     # Vectors
 
@@ -129,50 +133,24 @@ class Finder:
             texts: Texts that are about to be put, by user.
             searched: Namespaces that are about to be searched.
         """
-        found = {user: self._vectors_of(user).missing(mine) for user, mine in texts.items()}
+        assert self.vectors is not None  # noqa: S101 - the caller looked
+        found = {user: self.vectors.of(user).missing(mine) for user, mine in texts.items()}
         for user, mine in _by_user(searched).items():
             known = found.setdefault(user, [])
-            known += [
-                text for text in self._vectors_of(user).missing_below(mine) if text not in known
-            ]
+            below = self.vectors.of(user).missing_below(mine)
+            known += [text for text in below if text not in known]
         return {user: mine for user, mine in found.items() if mine}
 
     def epochs(self, users: Iterable[str]) -> dict[str, int]:
         """Return how often something of these users was forgotten."""
-        return {user: self._diary.engine.backend.epoch(user) for user in users}
+        return self.vectors.epochs(users) if self.vectors is not None else {}
 
     def add(
         self, user: str, texts: Sequence[str], vectors: Sequence[Sequence[float]], epoch: int
     ) -> None:
-        """Keep vectors of texts that were read before anything else was forgotten.
-
-        Raises:
-            Forgotten: Something of the user was forgotten since.
-        """
-        engine = self._diary.engine
-        joined = open_here()
-        if joined is not None and joined.is_joined_by(engine, user):
-            self._vectors_of(user).add(texts, vectors)
-            return
-        with engine.backend.lock(user, engine.lock_timeout):
-            if engine.backend.epoch(user) != epoch:
-                raise Forgotten(
-                    "something of this user was forgotten while texts were embedded, and these may hold"
-                    " what was forgotten. Nothing was written; do it again if it is still wanted."
-                )
-            self._vectors_of(user).add(texts, vectors)
-
-    def _vectors_of(self, user: str) -> VectorIndex:
-        assert self.embedding is not None  # noqa: S101 - the callers looked
-        epoch = self._diary.engine.backend.epoch(user)
-        with self._guard:
-            known = self._vectors.get(user)
-            if known is None or known[0] != epoch:
-                place = self._folder
-                folder = place.index_folder(user) if place is not None else None
-                files = place.files if place is not None else None
-                known = (epoch, VectorIndex(self.embedding, folder, files))
-            return self._vectors.keep(user, known)[1]
+        """Keep vectors of texts; see `Vectors.add`."""
+        if self.vectors is not None:
+            self.vectors.add(user, texts, vectors, epoch)
 
     def _index(self, user: str) -> Index:
         epoch = self._diary.engine.backend.epoch(user)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tomldiary.engine.engine import Engine, Source, Transaction
     from tomldiary.errors import DocumentError
     from tomldiary.history.as_of import PastDocuments
+    from tomldiary.retrieval.vector_index import QueryVector
     from tomldiary.toml.document import Document
 
 __all__ = ["DraftContext", "UserContext", "delegated"]
@@ -101,6 +102,14 @@ class UserContext:
     def epoch(self) -> int:
         """How often something of the user was forgotten; 0 in the past, which is not kept."""
         return 0 if self.past is not None else self.diary.engine.backend.epoch(self.user_id)
+
+    @property
+    def prepare_vectors(self) -> Callable[..., QueryVector | None] | None:
+        """What embeds a query and what it searches; None in the past, and without an embedder."""
+        embedder = self.diary.embedder
+        if embedder is None or self.past is not None:
+            return None
+        return functools.partial(embedder.prepared, self.user_id)
 
     @property
     def lists_documents(self) -> bool:

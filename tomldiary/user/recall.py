@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tomldiary.entries.kind import EntryKind, Rules
+    from tomldiary.retrieval.vector_index import QueryVector
     from tomldiary.toml.document import Document
     from tomldiary.user.context import UserContext
+
+    Prepare = Callable[[Sequence["_Entries"], str], QueryVector | None]
 
 __all__ = ["Hit", "Hits", "Indexes", "UserRecall"]
 
@@ -142,7 +145,11 @@ class _UserIndex:
         self._entries: dict[str, _Entries] = {}
 
     def search(
-        self, query: str, documents: Sequence[Searched], rules: Rules
+        self,
+        query: str,
+        documents: Sequence[Searched],
+        rules: Rules,
+        prepare: Prepare | None,
     ) -> Iterator[tuple[float, Source]]:
         current: list[_Entries] = []
         for searched in documents:
@@ -150,7 +157,8 @@ class _UserIndex:
             if found is None or found.document is not searched.document:
                 found = self._entries[searched.name] = _Entries(searched, rules, found)
             current.append(found)
-        for score, _, source in self._index.search(current, query) or ():
+        asked = prepare(current, query) if prepare is not None else None
+        for score, _, source in self._index.search(current, query, asked) or ():
             yield score, source
 
 
@@ -178,6 +186,7 @@ class Indexes:
         documents: Sequence[Searched],
         rules: Rules,
         forgotten: int = 0,
+        prepare: Prepare | None = None,
     ) -> Iterator[tuple[float, Source]]:
         """Yield the matching entries of a user, best first, with their score.
 
@@ -187,13 +196,14 @@ class Indexes:
             documents: The documents to search; compared by identity to skip unchanged ones.
             rules: Say which entries count.
             forgotten: How often something of the user was forgotten; an index of before is not kept.
+            prepare: Embeds the query and what is searched; None ranks by words alone.
         """
         with self._guard:
             known = self._indexes.get(user)
             if known is None or known[0] != forgotten:
                 known = forgotten, _UserIndex()
             index = self._indexes.keep(user, known)[1]
-        return index.search(query, documents, rules)
+        return index.search(query, documents, rules, prepare)
 
 
 class UserRecall:
@@ -242,7 +252,12 @@ class UserRecall:
             )
 
         found = self._context.indexes.search(
-            self._context.user_id, query, documents, diary, self._context.epoch
+            self._context.user_id,
+            query,
+            documents,
+            diary,
+            self._context.epoch,
+            self._context.prepare_vectors,
         )
         counted = (each for each in found if counts(each[1]))
         return Hits(_hit(source, score, query) for score, source in islice(counted, max(0, limit)))

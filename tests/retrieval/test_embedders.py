@@ -1,0 +1,202 @@
+"""Vectors beside words: every kind of embedder, one order in all doors, and searches that survive its failure."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import tracemalloc
+
+import pytest
+
+from tomldiary import Diary
+from tomldiary.errors import InvalidValue
+from tomldiary.retrieval.embedders import local_embedder
+from tomldiary_langchain import DiaryRetriever
+from tomldiary_langgraph import DiaryStore
+
+pytest.importorskip("numpy", reason='pip install "tomldiary-kit[embeddings]"')
+
+MEANINGS = {"dog": 0, "puppy": 0, "sofa": 1, "couch": 1, "tax": 2, "money": 2, "tea": 3, "drink": 3}
+TEXTS = ["My dog sleeps in the hall", "The sofa is green", "The tax is due in May", "Black tea with milk"]  # fmt: skip
+
+
+def meaning(text):
+    vector = [0.01] * 4
+    for word in text.lower().split():
+        if word in MEANINGS:
+            vector[MEANINGS[word]] += 1.0
+    return vector
+
+
+class Counting:
+    def __init__(self):
+        self.asked = []
+
+    def __call__(self, texts):
+        self.asked += texts
+        return [meaning(text) for text in texts]
+
+
+class Broken:
+    def __call__(self, texts):
+        raise OSError("the model is away")
+
+
+async def coroutine(texts):
+    return [meaning(text) for text in texts]
+
+
+def langchain():
+    from langchain_core.embeddings import Embeddings  # noqa: PLC0415 - slow to import
+
+    class Own(Embeddings):
+        def embed_documents(self, texts):
+            return [meaning(text) for text in texts]
+
+        def embed_query(self, text):
+            return meaning(text)
+
+    return Own()
+
+
+def pydantic_ai():
+    from pydantic_ai import Embedder  # noqa: PLC0415 - slow to import
+    from pydantic_ai.embeddings import EmbeddingResult, TestEmbeddingModel  # noqa: PLC0415
+
+    class Own(TestEmbeddingModel):
+        async def embed(self, inputs, *, input_type, settings=None):
+            texts = [inputs] if isinstance(inputs, str) else list(inputs)
+            vectors = [meaning(text) for text in texts]
+            return EmbeddingResult(
+                vectors, inputs=texts, input_type=input_type, model_name="own", provider_name="own"
+            )
+
+    return Embedder(Own())
+
+
+def remembered(embedder, place="memory:"):
+    diary = Diary(place, embedder=embedder, durability=None if place == "memory:" else "process")
+    alice = diary.user("alice")
+    with alice.transaction():
+        for text in TEXTS:
+            alice.upsert_preference("likes", text)
+    return alice
+
+
+@pytest.mark.parametrize(
+    "make", [Counting, lambda: coroutine, langchain, pydantic_ai],
+    ids=["function", "coroutine function", "LangChain", "pydantic-ai"],
+)  # fmt: skip
+def test_every_kind_of_embedder_finds_what_no_word_does(make):
+    alice = remembered(make())
+    assert alice.recall("puppy", 1)[0].text == TEXTS[0]
+    assert alice.recall("couch", 1)[0].text == TEXTS[1]
+    assert "sofa" in alice.render("couch", max_tokens=60)
+
+
+def test_the_local_embedder_ranks_recall_and_words_count_too():
+    pytest.importorskip("wordllama", reason='pip install "tomldiary-kit[embeddings]"')
+    alice = remembered("local")
+    alice.upsert_preference("likes", "Case QZX4431 is open")
+    assert alice.recall("a puppy in the house", 1)[0].text == TEXTS[0]
+    assert alice.recall("QZX4431", 1)[0].text == "Case QZX4431 is open"
+
+
+def test_recall_store_and_retriever_rank_alike_with_an_embedder(tmp_path):
+    alice = remembered(Counting(), tmp_path / "m")
+    store = DiaryStore(alice.diary)
+    for number, text in enumerate(TEXTS):
+        store.put(("alice", "notes"), str(number), {"text": text})
+    retriever = DiaryRetriever(diary=alice.diary, user_id="alice", kinds=["preferences"], k=3)
+    for query in ("puppy", "money for tea", "the couch", "something to drink in May"):
+        hits = [hit.text for hit in alice.recall(query, 3, kinds=["preferences"])]
+        items = store.search(("alice", "notes"), query=query, limit=3)
+        assert [item.value["text"] for item in items if item.score is not None] == hits
+        assert [each.page_content for each in retriever.invoke(query)] == hits
+
+
+@pytest.mark.parametrize("embedder", [Broken(), "local"], ids=["failing", "missing"])
+def test_without_its_embedder_a_search_goes_on_by_words_with_one_warning(
+    embedder, caplog, monkeypatch
+):
+    if embedder == "local":
+        monkeypatch.setitem(sys.modules, "wordllama", None)
+    alice = remembered(embedder)
+    with caplog.at_level(logging.WARNING):
+        assert [hit.text for hit in alice.recall("dog")] == [TEXTS[0]]
+        assert [hit.text for hit in alice.recall("tea")] == [TEXTS[3]]
+    (record,) = [each for each in caplog.records if "embedder" in each.message]
+    assert "words" in record.message
+
+
+def test_an_object_that_embeds_nothing_is_refused_at_once():
+    with pytest.raises(InvalidValue, match="embedder"):
+        Diary("memory:", embedder=3)
+
+
+def test_a_text_is_embedded_once_and_again_by_no_other_process(tmp_path):
+    first, second = Counting(), Counting()
+    alice = remembered(first, tmp_path / "m")
+    alice.recall("puppy")
+    alice.upsert_preference("likes", "A couch for the puppy")
+    alice.recall("puppy")
+    assert sorted(first.asked) == sorted([*TEXTS, "A couch for the puppy", "puppy", "puppy"])
+    again = Diary(tmp_path / "m", embedder=second).user("alice")
+    assert again.recall("couch", 1)[0].text == "A couch for the puppy"
+    assert second.asked == ["couch"]
+
+
+def test_forgetting_removes_the_vectors_of_recall(tmp_path):
+    alice = remembered(Counting(), tmp_path / "m")
+    alice.upsert_preference("likes", "I love my puppy.", session_id="s1")
+    alice.recall("puppy")
+    assert list((tmp_path / "m/.tomldiary/index/alice").glob("vectors-*"))
+    alice.forget(session_id="s1")
+    assert not list((tmp_path / "m/.tomldiary/index/alice").glob("vectors-*"))
+    assert all("puppy" not in hit.text for hit in alice.recall("puppy"))
+
+
+def test_removed_and_changed_texts_leave_the_matrix_in_place():
+    alice = remembered(Counting())
+    alice.recall("tea")
+    for turn in range(20):
+        keys = list(alice.preferences("likes"))
+        alice.upsert_preference("likes", f"tea and money {turn}")
+        if turn % 3 == 0:
+            alice.remove_preference("likes", keys[turn % len(keys)])
+        alice.upsert_preference(
+            "likes", f"a couch {turn}", id=next(iter(alice.preferences("likes")))
+        )
+        hits = {hit.text for hit in alice.recall("money", 10)}
+        fresh = Diary("memory:", embedder=Counting()).user("alice")
+        for key, item in alice.preferences("likes").items():
+            fresh.upsert_preference("likes", item.text, id=key)
+        assert hits == {hit.text for hit in fresh.recall("money", 10)}
+
+
+def test_the_cosine_alone_ranks_on_request():
+    def keys(**more):
+        index = {"dims": 4, "embed": Counting(), "fields": ["text"], **more}
+        store = DiaryStore("memory:", index=index)
+        store.put(("a",), "word", {"text": "zebra zebra"})
+        store.put(("a",), "meaning", {"text": "puppy"})
+        for number in range(5):
+            store.put(("a",), f"other{number}", {"text": f"tea {number}"})
+        return [item.key for item in store.search(("a",), query="zebra dog")][:2]
+
+    assert set(keys()) == {"word", "meaning"}
+    assert keys(ranking="cosine")[0] == "meaning"
+    with pytest.raises(InvalidValue, match=r"index\.ranking"):
+        DiaryStore("memory:", index={"dims": 4, "embed": Counting(), "ranking": "best"})
+
+
+def test_one_long_text_costs_no_memory_for_the_short_ones_beside_it():
+    pytest.importorskip("wordllama", reason='pip install "tomldiary-kit[embeddings]"')
+    embed = local_embedder()
+    alone = embed(["a short text"])[0]
+    tracemalloc.start()
+    found = embed([*["a short text"] * 63, "word " * 20_000])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found[0] == alone
+    assert peak < 200 * 2**20

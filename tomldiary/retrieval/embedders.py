@@ -1,0 +1,219 @@
+"""What makes vectors of texts for a diary, whichever framework it comes from, and the vectors of its users.
+
+An embedder is "local", a function, LangChain's `Embeddings` or pydantic-ai's `Embedder`. If it is missing or fails, search
+goes on by words, and the log says so once.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from tomldiary.engine.transaction import open_here
+from tomldiary.errors import Forgotten, InvalidValue, MissingExtra
+from tomldiary.logging import get_logger
+from tomldiary.retrieval.vector_index import Embedding, QueryVector, VectorIndex
+from tomldiary.runtime.async_bridge import run_coroutine
+from tomldiary.runtime.fork_safety import renew_after_fork
+from tomldiary.runtime.lru import Recent
+from tomldiary.storage.protocol import LocalFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from tomldiary.engine.engine import Engine
+    from tomldiary.retrieval.collections import Collection
+
+__all__ = ["LOCAL_DIMS", "DiaryEmbedder", "Vectors", "local_embedder", "name_of"]
+
+LOCAL_DIMS = 256
+"""Numbers in a vector of `local_embedder`."""
+_BATCH = 256  # texts embedded at once
+_CACHED_USERS = 256
+_logger = get_logger(__name__)
+
+
+@runtime_checkable
+class _PydanticEmbedder(Protocol):
+    def embed_documents_sync(self, documents: Any) -> Any: ...
+    async def embed_documents(self, documents: Any) -> Any: ...
+    async def embed_query(self, query: Any) -> Any: ...
+
+
+@runtime_checkable
+class _Embeddings(Protocol):
+    def embed_documents(self, texts: list[str]) -> list[list[float]]: ...
+    def embed_query(self, text: str) -> list[float]: ...
+
+
+class Vectors:
+    """The vectors of the users of a diary. Thread-safe.
+
+    Args:
+        engine: Whose storage; vectors are kept beside it.
+        embedding: What makes them.
+
+    Raises:
+        MissingExtra: numpy is not installed.
+    """
+
+    def __init__(self, engine: Engine, embedding: Embedding) -> None:
+        self.embedding = embedding
+        self._engine = engine
+        backend = engine.backend
+        self._folder = backend if isinstance(backend, LocalFolder) else None
+        self._known: Recent[str, tuple[int, VectorIndex]] = Recent(_CACHED_USERS)
+        self.renew()
+        renew_after_fork(self)
+        VectorIndex(embedding, None)  # says so now if it cannot work
+
+    def renew(self) -> None:
+        """Make a new lock."""
+        self._guard = threading.Lock()
+
+    def of(self, user: str) -> VectorIndex:
+        """Return the vectors of a user; none from before something was forgotten."""
+        forgotten = self._engine.backend.epoch(user)
+        with self._guard:
+            known = self._known.get(user)
+            if known is None or known[0] != forgotten:
+                place = self._folder
+                folder = place.index_folder(user) if place is not None else None
+                files = place.files if place is not None else None
+                known = (forgotten, VectorIndex(self.embedding, folder, files))
+            return self._known.keep(user, known)[1]
+
+    def epochs(self, users: Iterable[str]) -> dict[str, int]:
+        """Return how often something of these users was forgotten."""
+        return {user: self._engine.backend.epoch(user) for user in users}
+
+    def add(
+        self, user: str, texts: Sequence[str], vectors: Sequence[Sequence[float]], epoch: int
+    ) -> None:
+        """Keep vectors of texts that were read before anything else was forgotten.
+
+        Raises:
+            Forgotten: Something of the user was forgotten since.
+        """
+        engine = self._engine
+        joined = open_here()
+        if joined is not None and joined.is_joined_by(engine, user):
+            self.of(user).add(texts, vectors)
+            return
+        with engine.backend.lock(user, engine.lock_timeout):
+            if engine.backend.epoch(user) != epoch:
+                raise Forgotten(
+                    "something of this user was forgotten while texts were embedded, and these may hold"
+                    " what was forgotten. Nothing was written; do it again if it is still wanted."
+                )
+            self.of(user).add(texts, vectors)
+
+
+class DiaryEmbedder:
+    """Embeds questions and what is stored, as soon as it is searched.
+
+    Args:
+        engine: Whose storage.
+        given: "local", a function of a list of texts, LangChain's `Embeddings` or pydantic-ai's `Embedder`.
+
+    Raises:
+        InvalidValue: It is nothing of the kind.
+    """
+
+    def __init__(self, engine: Engine, given: Any) -> None:
+        self._engine = engine
+        self._given = given
+        self._embed = None if given == "local" else _function(given)
+        self._vectors: Vectors | None = None
+        self._has_warned = False
+
+    def prepared(
+        self, user: str, collections: Sequence[Collection[Any]], query: str
+    ) -> QueryVector | None:
+        """Embed a question and what has no vector yet; None if that fails, which is logged once."""
+        if not query.strip():
+            return None
+        try:
+            return self._prepared(user, collections, query)
+        except Exception as error:  # noqa: BLE001 - a search goes on by words whatever an embedder does
+            if not self._has_warned:
+                self._has_warned = True
+                said = str(error) if isinstance(error, MissingExtra) else type(error).__name__
+                _logger.warning("the embedder failed (%s); searches go on by words", said)
+            return None
+
+    def _prepared(
+        self, user: str, collections: Sequence[Collection[Any]], query: str
+    ) -> QueryVector:
+        if self._embed is None:
+            self._embed = local_embedder()
+        vector = self._embed([query])[0]
+        if self._vectors is None:
+            embedding = Embedding(len(vector), self._embed, (), name_of(self._given))
+            self._vectors = Vectors(self._engine, embedding)
+        forgotten = self._engine.backend.epoch(user)
+        missing = self._vectors.of(user).missing_below(collections)
+        for start in range(0, len(missing), _BATCH):
+            texts = missing[start : start + _BATCH]
+            self._vectors.add(user, texts, self._embed(texts), forgotten)
+        return QueryVector(vector, self._vectors.of(user))
+
+
+def _function(given: Any) -> Callable[[list[str]], Sequence[Sequence[float]]]:
+    """Return what embeds a list of texts."""
+    if isinstance(given, _PydanticEmbedder):
+        return lambda texts: run_coroutine(given.embed_documents(texts)).embeddings
+    if isinstance(given, _Embeddings):
+        return given.embed_documents
+    if not callable(given):
+        raise InvalidValue(
+            f'expected "local", a function, Embeddings or an Embedder, found {type(given).__name__}.',
+            where="embedder",
+        )
+
+    def embed(texts: list[str]) -> Sequence[Sequence[float]]:
+        found: Any = given(texts)
+        return run_coroutine(found) if inspect.iscoroutine(found) else found
+
+    return embed
+
+
+def name_of(embedder: Any) -> str:
+    """Return what tells one model from another: what was asked for, or the object's class and model."""
+    if isinstance(embedder, str):
+        return embedder
+    given = (getattr(embedder, name, None) for name in ("model", "model_name", "model_id"))
+    named = (getattr(each, "model_name", each) for each in given)
+    model = next((each for each in named if isinstance(each, str) and each), None)
+    kind = getattr(embedder, "__qualname__", None) or type(embedder).__qualname__
+    return str(kind) if model is None else f"{kind} {model}"
+
+
+def local_embedder() -> Callable[[Sequence[str]], list[list[float]]]:
+    """Return a function that embeds texts without network, in well under a millisecond each.
+
+    Raises:
+        MissingExtra: wordllama is not installed; names the command that installs it.
+    """
+    try:
+        module: Any = import_module("wordllama")
+    except ImportError:
+        raise MissingExtra("The local embedder", "embeddings") from None
+    # With the folder given, it downloads nothing.
+    folder = Path(module.__file__).parent
+    model = module.WordLlama.load(cache_dir=folder, disable_download=True)
+    # A vector is the mean of those of the tokens. Its own `embed` pads all texts to the longest one.
+    model.tokenizer.no_padding()
+    tokens, most = model.embedding, len(model.embedding) - 1
+
+    def embed(texts: Sequence[str]) -> list[list[float]]:
+        found = model.tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        numbers = ([min(number, most) for number in each.ids] for each in found)
+        return [
+            tokens[each].mean(axis=0).tolist() if each else [0.0] * LOCAL_DIMS for each in numbers
+        ]
+
+    return embed
