@@ -161,17 +161,18 @@ def test_removed_and_changed_texts_leave_the_matrix_in_place():
     alice.recall("tea")
     for turn in range(20):
         keys = list(alice.preferences("likes"))
-        alice.upsert_preference("likes", f"tea and money {turn}")
+        words = [*MEANINGS][turn % 8], [*MEANINGS][turn * 3 % 8]
+        alice.upsert_preference("likes", f"{words[0]} {words[1]} {turn}")
         if turn % 3 == 0:
             alice.remove_preference("likes", keys[turn % len(keys)])
         alice.upsert_preference(
             "likes", f"a couch {turn}", id=next(iter(alice.preferences("likes")))
         )
-        hits = {hit.text for hit in alice.recall("money", 10)}
+        hits = {hit.text for hit in alice.recall("money", 5)}
         fresh = Diary("memory:", embedder=Counting()).user("alice")
         for key, item in alice.preferences("likes").items():
             fresh.upsert_preference("likes", item.text, id=key)
-        assert hits == {hit.text for hit in fresh.recall("money", 10)}
+        assert hits == {hit.text for hit in fresh.recall("money", 5)}
 
 
 def test_the_cosine_alone_ranks_on_request():
@@ -200,3 +201,10 @@ def test_one_long_text_costs_no_memory_for_the_short_ones_beside_it():
     tracemalloc.stop()
     assert found[0] == alone
     assert peak < 200 * 2**20
+
+
+def test_the_only_entry_is_found_with_an_embedder_too():
+    alice = Diary("memory:", embedder=Counting()).user("alice")
+    alice.upsert_preference("likes", "My dog sleeps")
+    assert [hit.text for hit in alice.recall("dog")] == ["My dog sleeps"]
+    assert [hit.text for hit in alice.recall("puppy")] == ["My dog sleeps"]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from itertools import accumulate, groupby, takewhile
+from itertools import accumulate, groupby
+from math import exp
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from tomldiary.retrieval.collections import Collection, Part, Searchable, changes
@@ -26,7 +27,7 @@ E = TypeVar("E", bound=Searchable)
 C = TypeVar("C", bound=Collection[Any])
 _HALF = 3.0
 """The rank, in deviations, whose score is a half."""
-_NOISE = 1e-9
+_NOISE = 1e-5
 
 
 class Ranked(NamedTuple, Generic[C, E]):
@@ -34,6 +35,7 @@ class Ranked(NamedTuple, Generic[C, E]):
 
     rank: float
     """Deviations above the mean."""
+    has_words: bool
     cosine: float
     collection: C
     entry: E
@@ -87,10 +89,10 @@ class UserIndex(Generic[C, E]):
         if asked is None:
             found = self._matches(collections, query)
             return _in_order(collections, found) if found is not None else None
-        fused = self.fused(collections, query, asked)
         return (
-            (each.rank / (each.rank + _HALF), each.collection, each.entry)
-            for each in takewhile(lambda each: each.rank > 0, fused)
+            (1 / (1 + exp(_HALF - each.rank)), each.collection, each.entry)
+            for each in self.fused(collections, query, asked)
+            if each.rank >= 0 or each.has_words
         )
 
     def fused(
@@ -152,6 +154,7 @@ def _fused(
     asked: QueryVector,
 ) -> Iterator[Ranked[C, E]]:
     np = numpy()
+    words: Any = None
     several, cosines, centred = asked.vectors.cosines(collections, asked.vector)
     if asked.vectors.embedding.is_cosine:
         ranks = cosines
@@ -181,7 +184,9 @@ def _fused(
             collection = collections[number]
             if entry not in given and collection.get(entry.key) is entry:
                 given.add(entry)
-                rows.append(Ranked(float(ranks[place]), float(cosines[place]), collection, entry))
+                has_words = words is not None and bool(words[place] > 0)
+                rank, cosine = float(ranks[place]), float(cosines[place])
+                rows.append(Ranked(rank, has_words, cosine, collection, entry))
         rows.sort(key=lambda row: row.entry.order)
         yield from rows
 
