@@ -224,6 +224,8 @@ def test_a_function_of_the_host_redacts(tmp_path):
 def test_an_unknown_kind_is_refused_at_once():
     with pytest.raises(InvalidValue, match="expected some of key"):
         Diary("memory:", redact=["name"])
+    with pytest.raises(InvalidValue, match="expected True, kinds or a function"):
+        Diary("memory:", redact=5)
 
 
 def test_what_waits_for_a_review_is_redacted(tmp_path):

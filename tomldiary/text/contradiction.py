@@ -34,9 +34,14 @@ _SHORT = 2
 _ENDING = 2
 """Letters that forms of one word differ in at most."""
 _SUPERSCRIPT = re.compile("[²³¹⁰-⁹₀-₉]+")
-_DASHES = str.maketrans(dict.fromkeys("‐‑‒–—―−﹣－", "-"))
-_APOSTROPHES = str.maketrans(dict.fromkeys("’‘ʼ＇`´", "'"))
-_QUOTES = str.maketrans(dict.fromkeys("“”„«»＂", '"'))
+_OTHER_DIGIT = re.compile(r"(?![0-9])\d")
+_ONE_SPELLING = str.maketrans(
+    {
+        **dict.fromkeys("‐‑‒–—―−﹣－", "-"),
+        **dict.fromkeys("’‘ʼ＇`´", "'"),
+        **dict.fromkeys("“”„«»＂", '"'),
+    }
+)
 _UNSPACED = "\u0e01-\u0e5b\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
 _IS_UNSPACED = re.compile(f"[{_UNSPACED}]")
 # Vowel signs of Indic scripts and accents on their own are no letters for "re".
@@ -117,11 +122,8 @@ def plain_signs(text: str) -> str:
         return text
     text = _SUPERSCRIPT.sub(lambda found: f"^{found.group()}", text)
     folded = unicodedata.normalize("NFKC", text)
-    folded = "".join(
-        str(unicodedata.digit(char)) if char.isdigit() and not char.isascii() else char
-        for char in folded
-    )
-    return folded.translate(_DASHES).translate(_APOSTROPHES).translate(_QUOTES)
+    folded = _OTHER_DIGIT.sub(lambda found: str(unicodedata.digit(found.group())), folded)
+    return folded.translate(_ONE_SPELLING)
 
 
 @dataclass(frozen=True, slots=True)

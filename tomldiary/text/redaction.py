@@ -203,4 +203,8 @@ def redactor_of(redact: bool | str | Iterable[str] | Redact | Redactor | None) -
         return Redactor([redact])
     if callable(redact):
         return Redactor((), redact)
+    if not isinstance(redact, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+        raise InvalidValue(
+            f"expected True, kinds or a function, found {type(redact).__name__}.", where="redact"
+        )
     return Redactor(redact)

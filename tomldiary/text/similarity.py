@@ -49,7 +49,7 @@ _APOSTROPHE = re.compile(r"(?<=\w)'(?=\w)")
 _PLAIN = re.compile(r"[A-Za-z]+(?: [A-Za-z]+)*[.!]*")  # the usual text, told apart quickly
 _PAUSE = re.compile(r"(?<![\d\s])[,;:]+(?=\s)")
 _STOPS = re.compile(r"(?:[.…。]|(?<!\d)!|(?<=\s)!|！)+(?=\s|$)")
-_END = re.compile(r"[\s,;:、.…。]+$")
+_END = " \t\r\n,;:、.…。"
 _EDGE_QUOTES = re.compile(
     r"(?<![^\s(])[\"']+(?=\w)|(?<=[^\W\d])[\"]+(?=[\s.,;:!)]|$)|(?<=[.,!])[\"]+(?=\s|$)"
 )
@@ -90,9 +90,10 @@ def identity(text: str) -> str:
     if len(lowered) == len(folded):  # not so for "İ"
         for (start, end), unit in units.items():
             lowered = lowered[:start] + unit + lowered[end:]
-    lowered = _EDGE_QUOTES.sub("", lowered)
+    if '"' in lowered or "'" in lowered:
+        lowered = _EDGE_QUOTES.sub("", lowered)
     lowered = _PAUSE.sub(_without_pause, lowered)
-    lowered = _END.sub("", _STOPS.sub(".", lowered))
+    lowered = _STOPS.sub(".", lowered).rstrip(_END)
     return " ".join(lowered.split()) or text.strip()
 
 
