@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tomldiary.entries.constraints import Constraint
     from tomldiary.entries.episodes import Episode
     from tomldiary.entries.facts import Fact
+    from tomldiary.entries.kinds.pending import PendingChange
     from tomldiary.entries.models import ConversationItem, MetaInfo, PreferenceItem
     from tomldiary.entries.schema import (
         get_conversations_schema,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
         DocumentError,
         ExtractionError,
         Forgotten,
+        HookError,
         ImmutableEntry,
         InvalidValue,
         LimitReached,
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
     from tomldiary.history.queries import Difference, HistoryEntry, Origin
     from tomldiary.history.retention import KeptHistory
     from tomldiary.history.rollback import Rollback
+    from tomldiary.hooks.change import Change
     from tomldiary.ingest.runner import IngestReport
     from tomldiary.text.similarity import Match
     from tomldiary.user.recall import Hit
@@ -87,6 +90,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Applied",
     "BackendError",
+    "Change",
     "CompactionConfig",
     "Conflict",
     "Constraint",
@@ -106,6 +110,7 @@ __all__ = [
     "Health",
     "HistoryEntry",
     "Hit",
+    "HookError",
     "ImmutableEntry",
     "IngestReport",
     "InvalidValue",
@@ -117,6 +122,7 @@ __all__ = [
     "MemoryWriter",
     "MetaInfo",
     "Origin",
+    "PendingChange",
     "PreferenceItem",
     "PreferenceLoader",
     "PreferencesPrinter",
@@ -151,6 +157,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "Applied": "extraction.operations",
         "BackendError": "errors",
+        "Change": "hooks.change",
         "CompactionConfig": "compaction.draft",
         "Conflict": "errors",
         "Constraint": "entries.constraints",
@@ -170,6 +177,7 @@ __getattr__, __dir__ = lazy_names(
         "Health": "writer.metrics",
         "HistoryEntry": "history.queries",
         "Hit": "user.recall",
+        "HookError": "errors",
         "ImmutableEntry": "errors",
         "IngestReport": "ingest.runner",
         "InvalidValue": "errors",
@@ -181,6 +189,7 @@ __getattr__, __dir__ = lazy_names(
         "MemoryWriter": "writer.writer",
         "MetaInfo": "entries.models",
         "Origin": "history.queries",
+        "PendingChange": "entries.kinds.pending",
         "PreferenceItem": "entries.models",
         "PreferenceLoader": "compat.loaders",
         "PreferencesPrinter": "compat.pretty_print",
