@@ -1,8 +1,8 @@
 """One memory behind all doors: what each door writes, every other one reads, finds, explains and forgets.
 
 The doors are LangGraph's store, nodes of a graph, LangChain's tools and middleware, pydantic-ai's tools and
-capability, and the command line. The kinds are those of the registry. A cell is one entry of one kind that one
-door has written; its text is one word of its own.
+capability, and the command line. The kinds are those that recall searches, without drafts and what waits for a
+review. A cell is one entry of one kind that one door has written; its text is one word of its own.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from typer.testing import CliRunner
 from scripted_chat import Scripted, calling
 from tomldiary import Constraint, Diary
 from tomldiary.cli.app import app
-from tomldiary.entries.kinds import KINDS
+from tomldiary.entries.kinds import recalled_kinds
 from tomldiary_langchain import DiaryMiddleware, diary_tools
 from tomldiary_langgraph import DiaryStore, extract_node, recall_node
 from tomldiary_pydantic_ai import DiaryCapability, DiaryToolset
 
 DOORS = ("store", "nodes", "langchain", "pydantic", "cli")
+KINDS = [kind.name for kind in recalled_kinds()]
 CELLS = [(door, kind) for door in DOORS for kind in KINDS]
 cells = pytest.mark.parametrize(("door", "kind"), CELLS)
 
