@@ -58,7 +58,7 @@ def program(name: str) -> str:
     places = [os.environ["PATH"], *map(str, Path("/usr/lib/postgresql").glob("*/bin"))]
     found = shutil.which(name, path=os.pathsep.join(places))
     if found is None:
-        raise RuntimeError(f"{name} is not installed")
+        raise RuntimeError(f"{name} is not installed; tests/support/servers.py says what it needs.")
     return found
 
 
@@ -208,4 +208,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except RuntimeError as missing:
+        sys.exit(f"{missing}")
