@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import closing, nullcontext
 from dataclasses import asdict
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from tomldiary.cli.tables import load_table
 from tomldiary.diary import Diary
 from tomldiary.doctor.doctor import Finding, check, findings
 from tomldiary.errors import IdentifierError
+from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.text.visible import one_line
 
 __all__ = ["doctor"]
@@ -29,31 +31,36 @@ def doctor(
 ) -> None:
     """Look for what is wrong with files, permissions, history and the disk. Exit code 1: there is something."""
     diary = open_memory(path)
-    if table is not None:
-        diary = Diary(path, load_table(table), agent="rules")
-    if user is not None and not diary.engine.backend.kinds(user):
-        raise IdentifierError(f"nothing is known about {user!r} in {shown(path)}")
-    chosen = None if user is None else [user]
-    count: Counter[str] = Counter()
-    if as_json:
-        found = check(diary, chosen)
-        count.update(finding.level for finding in found)
-        print_json([asdict(finding) for finding in found])
-    else:
-        notes: list[Finding] = []
-        for finding in findings(diary, chosen):
-            count[finding.level] += 1
-            if finding.level == "note":
-                notes.append(finding)
-            else:
-                _tell(finding)  # at once: many users take a while
-        for note in notes:
-            _tell(note)
-        print_text(
-            f"{counted(count['problem'], 'problem')}, {counted(count['warning'], 'warning')}."
-        )
+    backend = diary.engine.backend
+    with closing(backend) if isinstance(backend, SharedBackend) else nullcontext():
+        if table is not None:
+            diary = Diary(backend, load_table(table), agent="rules")
+        if user is not None and not backend.kinds(user):
+            raise IdentifierError(f"nothing is known about {user!r} in {shown(path)}")
+        count = _report(diary, None if user is None else [user], as_json=as_json)
     if count["problem"] or count["warning"]:
         raise typer.Exit(1)
+
+
+def _report(diary: Diary, users: list[str] | None, *, as_json: bool) -> Counter[str]:
+    """Print the findings, and return how many there are of each level."""
+    count: Counter[str] = Counter()
+    if as_json:
+        found = check(diary, users)
+        count.update(finding.level for finding in found)
+        print_json([asdict(finding) for finding in found])
+        return count
+    notes: list[Finding] = []
+    for finding in findings(diary, users):
+        count[finding.level] += 1
+        if finding.level == "note":
+            notes.append(finding)
+        else:
+            _tell(finding)  # at once: many users take a while
+    for note in notes:
+        _tell(note)
+    print_text(f"{counted(count['problem'], 'problem')}, {counted(count['warning'], 'warning')}.")
+    return count
 
 
 def _tell(finding: Finding) -> None:
