@@ -20,7 +20,7 @@ class Counting:
                 self.before()
             return found(*arguments)
 
-        return counted if name in {"head", "read", "records", "apply"} else found
+        return counted if name in {"head", "read", "records", "apply", "touch"} else found
 
     def __str__(self):
         return str(self._database)

@@ -484,7 +484,10 @@ class Engine(DocumentCache):
             tokens = self.backend.commit(user, prepared.commit)
         finally:
             self._notify(user)  # also of a refused transaction, which a strict hook may have seen
-        self.logged.note(user, prepared.seq, prepared.results)
+        record = self.backend.last_record(user)
+        self.logged.note(user, prepared.seq, record, prepared.results)
+        if record is not None:
+            self._operations.note(user, prepared.seq, record, _operation_in(prepared.seq, record))
         for kind, known in prepared.known(tokens):
             if known is None:
                 self.discard(user, [kind])  # the file holds a hand edit

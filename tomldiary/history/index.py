@@ -124,15 +124,14 @@ class LoggedKinds:
     """
 
     def __init__(self, backend: Backend) -> None:
-        self._backend = backend
         self._index = HistoryIndex(backend, lambda _, text: dict.fromkeys(result_kinds(text)))
         self._changes = HistoryIndex(
             backend, lambda seq, text: dict.fromkeys(result_kinds(text), seq), is_whole=False
         )
 
-    def note(self, user: str, seq: int, kinds: Iterable[str]) -> None:
-        """Add the documents that the latest transaction changed; the caller holds the user's lock."""
-        found, record = list(kinds), self._backend.last_record(user)
+    def note(self, user: str, seq: int, record: str | None, kinds: Iterable[str]) -> None:
+        """Add the documents that the latest transaction changed; see `HistoryIndex.note`."""
+        found = list(kinds)
         self._index.note(user, seq, record, dict.fromkeys(found))
         self._changes.note(user, seq, record, dict.fromkeys(found, seq))
 

@@ -242,6 +242,14 @@ class UserRecall:
                 for each in documents
                 if each.kind.is_timed(each.document)
             }
+            found = self._context.indexes.search(
+                self._context.user_id,
+                query,
+                documents,
+                diary,
+                self._context.epoch,
+                self._context.prepare_vectors,
+            )
 
         def counts(source: Source) -> bool:
             holds = current.get(source.document)
@@ -251,14 +259,6 @@ class UserRecall:
                 holds is None or holds(source.key, source.entry)
             )
 
-        found = self._context.indexes.search(
-            self._context.user_id,
-            query,
-            documents,
-            diary,
-            self._context.epoch,
-            self._context.prepare_vectors,
-        )
         counted = (each for each in found if counts(each[1]))
         return Hits(_hit(source, score, query) for score, source in islice(counted, max(0, limit)))
 

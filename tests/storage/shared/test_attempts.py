@@ -11,7 +11,9 @@ import pytest
 from counted_requests import Counting
 from tomldiary import Diary
 from tomldiary.errors import LimitReached
+from tomldiary.storage.shared.database import Step
 from tomldiary.storage.shared.group_commit import PendingVersion
+from tomldiary.storage.shared.heads import CALM
 
 
 @pytest.fixture
@@ -41,18 +43,22 @@ def run_at_once(work, count):
 
 
 def test_a_write_after_a_write_is_one_request(counted, opened):
-    alice = Diary(counted, agent="rules").user("alice")
+    alice = Diary(counted, agent="rules", max_prefs_per_category=100).user("alice")
     for number in range(3):
         alice.upsert_preference("likes", f"thing number {number}")
     counted.database.requests.clear()
     alice.upsert_preference("likes", "thing number 3")
     assert counted.database.requests == ["apply"]
     Diary(opened(), agent="rules").user("alice").upsert_preference("likes", "thing number 4")
-    for number in range(5, 7):
+    for number in range(5, 6 + CALM):
         alice.upsert_preference("likes", f"thing number {number}")
     counted.database.requests.clear()
-    alice.upsert_preference("likes", "thing number 7")
+    alice.upsert_preference("likes", "thing number 50")
     assert counted.database.requests == ["apply"]  # again
+    for number in range(60, 62):
+        counted.database.requests.clear()
+        alice.upsert_preference("likes", f"thing number {number}", operation_id=f"op {number}")
+    assert counted.database.requests == ["apply"]  # the history was read for the first operation id
 
 
 def test_an_assumed_state_that_is_old_is_noticed_by_each_kind_of_write(counted, opened):
@@ -221,3 +227,37 @@ def test_a_hidden_document_is_changed_in_one_request(counted, opened):
     other.change_hidden("alice", ".queue", lambda _text, _: "")
     counted.change_hidden("alice", ".queue", lambda text, _: text if "d" in text else "new")
     assert other.hidden("alice", ".queue")[0] == "new"
+
+
+def test_a_process_that_is_outpaced_makes_the_others_ask(counted, opened):
+    fast = opened()
+    other = Diary(fast, agent="rules").user("alice")
+    other.upsert_preference("likes", "tea")
+    alice = Diary(counted, agent="rules").user("alice")
+    known, numbers = fast.transactions.heads.of("alice"), itertools.count()
+
+    def before():
+        number = next(numbers)
+        if number < 3:
+            other.upsert_preference("likes", f"faster {number}")
+            assert known.is_alone
+
+    counted.database.before = before
+    alice.upsert_preference("likes", "coffee")
+    assert counted.database.requests.count("touch") == 1
+    assert len(texts(alice)) == 5
+    assert len(alice.history()) == 5
+    other.upsert_preference("likes", "milk")
+    assert not known.is_alone
+
+
+def test_a_touched_user_refuses_steps_on_an_older_state(counted):
+    database = counted.database
+    database.touch("nobody")
+    assert not counted.users()
+    Diary(counted, agent="rules").user("alice").upsert_preference("likes", "tea")
+    head = database.head("alice")
+    database.touch("alice")
+    assert database.apply("alice", head, Step({"blocks": "x = 1\n"})) is None
+    assert database.head("alice").revision == head.revision + 1
+    assert texts(Diary(counted, agent="rules").user("alice")) == ["tea"]

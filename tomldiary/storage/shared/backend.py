@@ -155,9 +155,14 @@ class SharedBackend(AsyncVerbs):
         """Yield all records, newest first, read in pages; in an attempt with those of its group."""
         check_user(user)
         hold = self.transactions.mine(user)
+        head = hold.head if hold is not None else None
         if hold is not None and hold.group is not None:
             yield from [text for _, text in reversed(hold.group.records)]
+            head = hold.group.base
         below, size = WHOLE_HISTORY, 1  # most callers need only the newest
+        if head is not None and head.record is not None:
+            yield head.record
+            below, size = next_sequence(head.record) - 1, _PAGE
         while True:
             page = self.transactions.asked(partial(self.database.records, user, below, size))
             yield from (text for _, text in page)

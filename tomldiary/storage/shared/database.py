@@ -138,6 +138,10 @@ class Database(Protocol):
         """
         ...
 
+    def touch(self, user: str) -> None:
+        """Add 1 to the revision of a user, whatever it is, so that no step on an older state is applied."""
+        ...
+
     def close(self) -> None:
         """Close all connections."""
         ...

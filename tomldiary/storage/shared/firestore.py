@@ -322,6 +322,15 @@ class FirestoreDatabase:
             self._clear_trash(user, head)  # else the next write does it
         return {kind: results[self._document(user, kind).path] for kind in step.contents}
 
+    def touch(self, user: str) -> None:
+        """Add 1 to the revision of a user."""
+        from google.api_core import exceptions  # noqa: PLC0415 - an optional dependency
+        from google.cloud.firestore import Increment  # noqa: PLC0415 - see above
+
+        place = self._user(user).document(_HEAD)
+        with contextlib.suppress(exceptions.NotFound):
+            self._run(partial(place.update, {"revision": Increment(1)}, **self._once))
+
     def _listed(self, collection: Any) -> list[Any]:
         return self._run(lambda: list(collection.list_documents(**self._once)))
 

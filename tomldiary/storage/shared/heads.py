@@ -6,6 +6,7 @@ A read may use it only while the database watches the user for this process; see
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from copy import copy
@@ -19,9 +20,13 @@ from tomldiary.runtime.lru import Recent
 if TYPE_CHECKING:
     from tomldiary.storage.shared.database import Head
 
-__all__ = ["Heads", "Remembered", "notice_key"]
+__all__ = ["CALM", "Heads", "Remembered", "notice_key"]
 
 _CACHED_USERS = 1024
+CALM = 8
+_PAUSES = 6
+_LONGEST_PAUSE = 0.25  # seconds
+_PATIENT = (3, 6, 12, 24)  # conflicts after which a process makes itself noticed
 
 
 def notice_key(user: str) -> str:
@@ -35,8 +40,10 @@ class Remembered:
 
     head: Head | None = None
     """The newest state seen. It is replaced, and never changed."""
-    is_alone: bool = True
-    """Whether this process alone seems to write, so that the next step will find the state unchanged."""
+    calm: int = CALM
+    """Transactions in a row that found the state as the one before left it."""
+    duration: float = 0.0
+    """Seconds that the last step took."""
     conflicts: int = 0
     """Steps that were refused since the last one that was applied."""
     wanted: tuple[str, ...] = ()
@@ -47,6 +54,29 @@ class Remembered:
     """The highest revision that a notice named."""
     confirmed: tuple[int, int] | None = None
     """The stamp of the request that returned the state; see `Heads.stamp`."""
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this process alone seems to write, so that the next step will find the state unchanged."""
+        return self.calm >= CALM
+
+    @property
+    def is_outpaced(self) -> bool:
+        """Whether another process may assume the state each time, and so be faster for ever."""
+        return self.conflicts in _PATIENT
+
+    def compare(self, before: Head | None, now: Head) -> None:
+        """Note whether another process has written since the last step of this one."""
+        is_same = before is None or before.revision == now.revision
+        self.calm = self.calm + 1 if is_same else 0
+
+    def back_off(self) -> None:
+        """Wait for a random time after a refused step: up to as long as one takes, then up to twice as long, and so on.
+
+        The limit begins anew after six times: a process that waits long only misses its turns.
+        """
+        longest = min(_LONGEST_PAUSE, self.duration * 2.0 ** (self.conflicts % _PAUSES))
+        time.sleep(random.uniform(0.0, longest))  # noqa: S311 - no secret
 
 
 class Heads:

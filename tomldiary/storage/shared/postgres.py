@@ -118,6 +118,7 @@ logged AS (
 SELECT revision FROM head"""
 # Before `_APPLY` in one transaction; the row lock keeps other writers out in between.
 _LOCK: LiteralString = "SELECT revision FROM {schema}.users WHERE user_id = %s FOR UPDATE"
+_TOUCH: LiteralString = "UPDATE {schema}.users SET revision = revision + 1 WHERE user_id = %s"
 _REMOVE: LiteralString = "DELETE FROM {schema}.documents WHERE user_id = %s AND kind = ANY(%s)"
 _DROP: LiteralString = "DELETE FROM {schema}.history WHERE user_id = %s AND seq <= %s"
 
@@ -335,6 +336,10 @@ class PostgresDatabase:
 
         row = self._run(run)
         return None if row is None else dict.fromkeys(step.contents, row[0])
+
+    def touch(self, user: str) -> None:
+        """Add 1 to the revision of a user."""
+        self._run(lambda connection: connection.execute(self._sql(_TOUCH), [user]))
 
     # Notices
 

@@ -248,6 +248,10 @@ class RedisDatabase:
         revision = self._run(lambda: self._apply(keys=keys, args=values))
         return None if revision is None else dict.fromkeys(step.contents, revision)
 
+    def touch(self, user: str) -> None:
+        """Add 1 to the revision of a user."""
+        self._run(lambda: self._client.hincrby(self._key(user, "head"), "revision", 1))
+
     def listen(self) -> Listener:
         """Return a new connection on which the server tells of every changed key."""
         import redis  # noqa: PLC0415 - an optional dependency

@@ -7,6 +7,7 @@ may share its step with other attempts. Its end tells whether that state was the
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections import Counter
 from contextlib import ExitStack, contextmanager, suppress
@@ -14,13 +15,19 @@ from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from tomldiary.errors import IdentifierError, LockTimeout, NotSupported, RevisionConflict
+from tomldiary.errors import (
+    BackendError,
+    IdentifierError,
+    LockTimeout,
+    NotSupported,
+    RevisionConflict,
+)
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.storage.locks import UserLocks
 from tomldiary.storage.shared.database import DatabaseLost, Head, Step
 from tomldiary.storage.shared.group_commit import Group
 from tomldiary.storage.shared.heads import Heads, Remembered
-from tomldiary.storage.shared.outcomes import answer, outcome, pause, unknown_outcome
+from tomldiary.storage.shared.outcomes import answer, outcome, unknown_outcome
 from tomldiary.storage.shared.watch import Notifies, Watch
 
 if TYPE_CHECKING:
@@ -189,7 +196,7 @@ class Transactions:
             else:
                 before = known.head
                 hold.head, hold.is_assumed = self._ask(user, known, known.wanted), False
-                known.is_alone = before is None or before.revision == hold.head.revision
+                known.compare(before, hold.head)
         return hold.head
 
     def _ask(self, user: str, known: Remembered, kinds: Sequence[str] = ()) -> Head:
@@ -252,17 +259,18 @@ class Transactions:
         if self._reading.heads is not None:
             self._reading.heads.pop(user, None)
         stamp, after = self.heads.stamp(known), copy(head)
-        is_certain = True
+        is_certain, begin = True, time.monotonic()
         try:
             versions = self.database.apply(user, after, step)
         except DatabaseLost as error:
             is_certain = False
             versions = outcome(self.database, self.timeout, user, after, step, error)
+        known.duration = time.monotonic() - begin
         if versions is None:
             raise self.conflict(user, [*step.contents])
         known.conflicts, known.wanted = 0, ()
         if not is_certain:  # another step may have followed: ask before the next one
-            known.is_alone, known.confirmed = False, None
+            known.calm, known.confirmed = 0, None
             if hold is not None:
                 hold.head = None
             return versions
@@ -284,10 +292,13 @@ class Transactions:
         `kinds` are the documents that are read together with the state next.
         """
         known, hold = self.heads.of(user), self.mine(user)
-        known.is_alone, known.confirmed = False, None
+        known.calm, known.confirmed = 0, None
         known.conflicts += 1
         known.wanted = tuple(kinds)
         error = RevisionConflict.of(user)
+        if known.is_outpaced:
+            with suppress(DatabaseLost, BackendError):
+                self.database.touch(user)  # the next step of every process asks for the state first
         if hold is not None:
             hold.head, group = None, hold.group
             hold.group = None
@@ -295,7 +306,7 @@ class Transactions:
                 del self._groups[user]
                 group.fail(error)
             if not hold.is_attempt:
-                pause(known.conflicts)
+                known.back_off()
         return error
 
     def _apply_group(self, user: str, group: Group) -> None:
@@ -323,7 +334,7 @@ class Transactions:
                     self._apply_group(user, group)
         if group.error is not None:
             if isinstance(group.error, RevisionConflict):
-                pause(self.heads.of(user).conflicts)
+                self.heads.of(user).back_off()
             raise copy(group.error)
 
 
