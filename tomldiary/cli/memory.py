@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from pydantic import BaseModel, create_model
+from pydantic import BaseModel, ConfigDict, create_model
 
 from tomldiary.cli.output import print_note
 from tomldiary.diary import Diary
@@ -136,7 +136,8 @@ def _table_of(document: Document, categories: Iterable[str] = ()) -> type[BaseMo
     with warnings.catch_warnings():
         # A category may be called like a method of pydantic's; only its name matters here.
         warnings.simplefilter("ignore")
-        return create_model(schema, __base__=BaseModel, **fields)
+        # Only its fields are read, and building a validator takes long.
+        return create_model(schema, __config__=ConfigDict(defer_build=True), **fields)
 
 
 def point(written: str, user: UserDiary) -> int | datetime:
