@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 
 import pytest
 from typer.testing import CliRunner
@@ -153,3 +154,26 @@ def test_recall_finds_no_entry_of_a_transaction_that_failed():
     with pytest.raises(ZeroDivisionError):
         fail()
     assert [hit.text for hit in alice.recall("tea")] == ["green tea"]
+
+
+def test_a_search_beside_puts_repeats_nothing_and_misses_no_acknowledged_item():
+    store, namespace = ItemStore(Diary("memory:")), ("alice", "notes")
+    acknowledged = []
+
+    def write():
+        for number in range(1000):
+            store.run([Put(namespace, f"k{number:04}", {"text": f"tea of day {number}"})])
+            acknowledged.append(f"k{number:04}")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    searches = 0
+    while writer.is_alive() or not searches:
+        before = list(acknowledged)
+        found = store.run([Search(namespace, query="tea", limit=2000)])[0]
+        keys = [item.key for item in found if item.score is not None]
+        assert len(keys) == len(set(keys))
+        assert set(before) <= set(keys)
+        searches += 1
+    writer.join()
+    assert len(store.run([Search(namespace, query="tea", limit=2000)])[0]) == 1000

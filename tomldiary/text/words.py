@@ -19,10 +19,7 @@ from tomldiary.text.visible import visible
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["VERSION", "Asked", "asked_words", "folded", "indexed_words"]
-
-VERSION = 1
-"""Changes whenever the same text has other words: an index of another version is made anew."""
+__all__ = ["Asked", "asked_words", "folded", "indexed_words"]
 
 _PAIRED = (
     "\u3005-\u3007\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3105-\u312f\u31a0-\u31bf\u31f0-\u31ff"
@@ -45,6 +42,10 @@ _MAY_BE_SIGNED = re.compile(r"\d|[a-z](?:\+\+|#)")
 _MARKS = re.compile(f"[{_MARKED}]")
 _SIZES: dict[str | None, int] = {"paired": 2, "tripled": 3}
 _KANA_ONLY = re.compile("[\u3041-\u3096\u309d-\u309f\u30fc]+")  # endings and particles
+_PARTICLE = re.compile(
+    "[\u7684\u4e86\u662f\u5728\u548c\u4e5f\u5c31\u90fd\u5417\u5462\u5427\u4e48\u4ec0\u54ea\u8c01\u7740\u628a\u88ab\u7ed9]"
+)
+"""Characters of Chinese function words: a pair with one says little."""
 _HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _LONE_HAN = re.compile(f"(?<![{_HAN}])[{_HAN}](?![{_HAN}])")
 _ACCENT = re.compile("[\u0300-\u036f]")
@@ -139,7 +140,7 @@ def _asked(run: re.Match[str], little: frozenset[str]) -> Iterator[Asked]:
         yield Asked(word, (_cut(light10(word)),))
     elif kind in _SIZES:
         for gram in _asked_grams(word, _SIZES[kind]):
-            yield Asked(gram, (gram,))
+            yield Asked(gram, (gram,), _PARTICLE.search(gram) is not None)
     else:
         yield Asked(word, (_cut(word),))
 
