@@ -175,6 +175,27 @@ def test_extracted_entries_wait_while_conversations_are_counted(tmp_path):
     assert (origin.origin, origin.turn, origin.is_verified) == ("rule", "s1#1", False)
 
 
+def test_a_pending_change_is_shown_and_made_by_its_path_alone(tmp_path, alice):
+    alice.blocks.set("persona", "kind")
+    alice.blocks.set("other", "x", actor="web")
+    path = tmp_path / "memories/alice/quarantine.toml"
+    text = path.read_text("utf-8").replace('key = "blocks/other"', 'key = "likes/harmless"')
+    planted = [
+        '[quarantine.all]\nkey = "likes/one"\ndocument = "blocks"\npath = ["blocks"]',
+        '[quarantine.own]\nkey = "likes/two"\ndocument = "quarantine"\npath = ["quarantine", "x"]',
+        '[quarantine.odd]\nkey = 5\npath = "x"\nentry = 3',
+    ]
+    path.write_text("\n\n".join([text, *planted, ""]), "utf-8")
+    assert [(each.id, each.key) for each in alice.review()] == [
+        ("2", "blocks/other"), ("all", ""), ("own", ""), ("odd", ""),
+    ]  # fmt: skip
+    for name in ("all", "own", "odd"):
+        with pytest.raises(InvalidValue, match="names no entry"):
+            alice.review.accept(name)
+    alice.review.reject("all", "own", "odd")
+    assert [*alice.blocks] == ["persona"]
+
+
 def test_what_is_consolidated_waits_and_is_forgotten_with_its_episode(tmp_path):
     alice = Diary(tmp_path, agent="rules", quarantine={"rule"}).user("alice")
     episode = alice.episodes.add("I'm allergic to walnuts.", "Noted.", session_id="s1")

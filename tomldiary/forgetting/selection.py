@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.fields import author, said_by
 from tomldiary.entries.kinds import entry_key, entry_kind
+from tomldiary.entries.kinds.pending import place_of
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.views import Viewed
 
@@ -139,10 +140,11 @@ class Selection:
             return isinstance(source, str) and self.names(source, self.source)
         if self.key:
             known = entry_kind(kind)
-            return self.key in {
-                entry_key(path, known.home(kind)),
-                values.get("key") if known.is_private else "",
-            }
+            if known.is_private:  # a copy of the entry waits for a decision
+                document, copied = place_of(values)
+                if copied and entry_key(copied, entry_kind(document).home(document)) == self.key:
+                    return True
+            return entry_key(path, known.home(kind)) == self.key
         if self.matching:
             return self.mentions(entry_kind(kind).stated(path, values))
         assert self.before is not None  # noqa: S101 - one of the fields is set

@@ -159,14 +159,14 @@ def pending_entry(
 
 
 def to_pending(
-    name: str, entry: Mapping[str, Any], text: str, before: Mapping[str, Any] | None
+    name: str, entry: Mapping[str, Any], key: str, text: str, before: Mapping[str, Any] | None
 ) -> PendingChange:
-    """Return a stored pending change, with the text of its entry and the fields that the entry has now."""
+    """Return a stored pending change, with the key, the text and the present fields of its entry."""
     document, path = place_of(entry)
     based_on: object = entry.get("based_on")
     return PendingChange(
         id=name,
-        key=str(entry.get("key", "")),
+        key=key,
         text=text,
         before=None if before is None else dict(before),
         after=held_entry(entry),

@@ -7,7 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tomldiary.engine.transaction import Transaction
-from tomldiary.entries.kinds import CONVERSATIONS, PREFERENCES, entry_key, entry_kind, typed_kinds
+from tomldiary.entries.kinds import (
+    CONVERSATIONS,
+    PREFERENCES,
+    entry_key,
+    entry_kind,
+    entry_path,
+    typed_kinds,
+)
 from tomldiary.entries.kinds.parts import join, parts_among
 from tomldiary.entries.kinds.pending import Raw, held_entry, pending_entry, place_of, waiting
 from tomldiary.entries.models import timestamp
@@ -37,6 +44,7 @@ __all__ = [
     "check_rules",
     "drafts_of",
     "hold",
+    "is_entry",
     "make",
     "stamped",
 ]
@@ -151,8 +159,13 @@ def drafts_of(tables: Tables, session_id: str) -> dict[_Place, tuple[str, Raw]]:
     return {
         place_of(entry): (name, entry)
         for name, entry in waiting(tables, DRAFTS, timestamp()).items()
-        if entry.get("_created_by") == session_id
+        if entry.get("_created_by") == session_id and is_entry(*place_of(entry))
     }
+
+
+def is_entry(document: str, path: Path) -> bool:
+    """Return whether a path is that of one entry of a memory; a person or an import may have written another one."""
+    return entry_path(document, path) == path and not entry_kind(document).is_private
 
 
 def _keep(
@@ -267,7 +280,7 @@ def make(
 
 def _make(tx: Transaction, each: PendingChange, rules: Rules) -> None:
     kind, path = entry_kind(each.document), each.path
-    if not path:
+    if not is_entry(each.document, path):
         raise InvalidValue("the pending change names no entry. Reject it.", where=each.id)
     edit = tx.entries(kind.name) if kind.is_split else tx.edit(each.document)
     if each.after is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine.transaction import Source
-from tomldiary.entries.kinds import entry_kind, path_of
+from tomldiary.entries.kinds import entry_key, entry_kind, path_of
 from tomldiary.entries.kinds.pending import (
     PendingChange,
     Raw,
@@ -17,7 +17,7 @@ from tomldiary.entries.kinds.pending import (
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.runtime.async_bridge import async_twin
-from tomldiary.user.pending.held import DRAFTS, QUARANTINE, make
+from tomldiary.user.pending.held import DRAFTS, QUARANTINE, is_entry, make
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -46,9 +46,11 @@ class _Waiting:
         document, path = place_of(entry)
         kind, held = entry_kind(document), held_entry(entry)
         before = None
-        if not entry.get("is_new"):
+        if is_entry(document, path) and not entry.get("is_new"):
             before = self._context.entries(kind.name if kind.is_split else document).table(path)
-        return to_pending(name, entry, "" if held is None else kind.text(held), before)
+        # Not the key that is stored: a person decides by what would change.
+        key = entry_key(path, kind.home(document)) if is_entry(document, path) else ""
+        return to_pending(name, entry, key, "" if held is None else kind.text(held), before)
 
     def _decide(self, chosen: _Changes, source: Source, *, is_made: bool, force: bool) -> None:
         """Make changes, or drop them, as one transaction."""
