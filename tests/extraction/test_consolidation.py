@@ -228,3 +228,16 @@ def test_closing_a_writer_ends_a_consolidation_and_keeps_what_was_read(alice, di
 def test_a_point_of_history_is_not_consolidated(alice):
     with pytest.raises(DiaryError, match="cannot be changed"):
         alice.as_of(1).consolidate()
+
+
+def test_what_the_model_read_of_forgotten_memory_is_not_stored(alice):
+    alice.upsert_preference("likes", "the secret walnut", session_id="gone")
+
+    class Repeating:
+        async def run(self, message, *, deps):
+            known = [entry["text"] for _, entry in deps.preferences.entries("likes")]
+            await alice.aforget(session_id="gone")
+            deps.upsert("goals", None, f"repeat {known}", ())
+
+    assert alice.consolidate(extractor=Repeating(), limit=1).read == 1
+    assert [item.text for item in alice.preferences("goals").values()] == ["repeat []"]
