@@ -210,3 +210,16 @@ def test_the_budget_holds_for_text_without_spaces():
             alice.upsert_preference("likes", f"彼女は東京に住んでいて紅茶が好きです{number}")
     text = alice.render(max_tokens=1500)
     assert 1000 < sum(ord(char) > 0x2E80 for char in text) <= 1500
+
+
+def test_further_matches_alternate_with_what_is_important_otherwise():
+    alice = Diary("memory:", max_prefs_per_category=1000).user("alice")
+    with alice.transaction():
+        for number in range(30):
+            alice.upsert_preference("likes", f"walnut number {number}")
+        for number in range(30):
+            alice.upsert_preference("likes", f"chess opening {number}")
+    lines = [line for line in alice.render("walnut", 4000).splitlines() if line.startswith("- ")]
+    assert all("walnut" in line for line in lines[:10])
+    assert ["walnut" in line for line in lines[10:30]] == [True, False] * 10
+    assert len(set(lines)) == len(lines) == 60

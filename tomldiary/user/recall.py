@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tomldiary.entries.facts import in_utc, moment
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Hit", "Hits", "Indexes", "UserRecall"]
 
 _MATCHES_FIRST = 10  # more would displace the generally important entries
+_MATCHES = 60
 _FEW = 500  # tables
 _SHORT = 50_000  # characters
 _CACHED_USERS = 256
@@ -233,6 +234,17 @@ class UserRecall:
                 a zone: UTC); None for one of them is no bound.
             valid_at: When temporal facts have to hold; None is now.
         """
+        found = self._found(query, kinds, time_range, valid_at)
+        return Hits(_hit(source, score, query) for score, source in islice(found, max(0, limit)))
+
+    def _found(
+        self,
+        query: str,
+        kinds: Collection[str] | None,
+        time_range: TimeRange | None = None,
+        valid_at: datetime | None = None,
+    ) -> Iterator[tuple[float, Source]]:
+        """Return the entries that match, best first, with their score; none is looked at before it is asked for."""
         at, diary = self._context.moment(valid_at), self._diary
         searched = [kind for kind in recalled_kinds() if kinds is None or kind.name in kinds]
         with diary.engine.reading():
@@ -259,8 +271,7 @@ class UserRecall:
                 holds is None or holds(source.key, source.entry)
             )
 
-        counted = (each for each in found if counts(each[1]))
-        return Hits(_hit(source, score, query) for score, source in islice(counted, max(0, limit)))
+        return (each for each in found if counts(each[1]))
 
     def render(
         self,
@@ -277,7 +288,8 @@ class UserRecall:
         items, by weight. Within each, the most confirmed and the newest entries alternate.
 
         Args:
-            query: The ten facts and preferences that match best come right after the pinned ones.
+            query: The ten facts and preferences that match best come right after the pinned ones; behind
+                these, further matches alternate with the rest.
             max_tokens: Budget for the whole text. Facts are left out whole, and the text says how many; a
                 block that does not fit is cut after a line, and the text says so.
             token_counter: Counts tokens; None estimates them by script.
@@ -367,9 +379,9 @@ class UserRecall:
         found = by_share(lanes)
         if query:
             kinds = [kind.name for kind in shown_kinds() if kind.is_matched]
-            hits = self.recall(query, _MATCHES_FIRST, kinds=kinds, valid_at=valid_at)
-            order = {(hit.kind, hit.key): number for number, hit in enumerate(hits)}
-            found.sort(key=lambda fact: (not fact.is_pinned, order.get(fact.key, len(order))))
+            matches = islice(self._found(query, kinds, valid_at=valid_at), _MATCHES)
+            order = [(source.kind.name, source.key) for _, source in matches]
+            found = _matches_first(found, order)
         return MemoryLines([*first, *(fact.line for fact in found)], rest)
 
     def _documents(self, kinds: Sequence[EntryKind]) -> list[Searched]:
@@ -382,6 +394,26 @@ class UserRecall:
         """Return the names of the documents of kinds, each with the kind within it."""
         listed = self._context.kinds() if self._context.lists_documents else ()
         return [(name, kind.within(name)) for kind in kinds for name in kind.documents(listed)]
+
+
+def _matches_first(facts: list[ShownFact], matches: list[tuple[str, str]]) -> list[ShownFact]:
+    """Return pinned facts, the best matches, and then further matches and other facts by turns.
+
+    Args:
+        facts: The most important first.
+        matches: The keys of matches, best first.
+    """
+    by_key = {fact.key: fact for fact in facts if not fact.is_pinned}
+    matching = [by_key[key] for key in matches if key in by_key]
+    known = {fact.key for fact in matching}
+    pinned = [fact for fact in facts if fact.is_pinned]
+    others = [fact for fact in facts if not fact.is_pinned and fact.key not in known]
+    turns = zip_longest(matching[_MATCHES_FIRST:], others)
+    return [
+        *pinned,
+        *matching[:_MATCHES_FIRST],
+        *(fact for pair in turns for fact in pair if fact is not None),
+    ]
 
 
 def _is_within(entry: Mapping[str, Any], time_range: TimeRange | None) -> bool:
