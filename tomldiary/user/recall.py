@@ -248,6 +248,8 @@ class UserRecall:
         at, diary = self._context.moment(valid_at), self._diary
         searched = [kind for kind in recalled_kinds() if kinds is None or kind.name in kinds]
         with diary.engine.reading():
+            # First: an index of documents that were read before an erasure must not count as one after it.
+            epoch = self._context.epoch
             documents = self._documents(searched)
             current = {
                 each.name: each.kind.current(each.document, diary, at)
@@ -259,7 +261,7 @@ class UserRecall:
                 query,
                 documents,
                 diary,
-                self._context.epoch,
+                epoch,
                 self._context.prepare_vectors,
             )
 
