@@ -6,7 +6,7 @@ import os
 from copy import copy
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tomldiary.compaction.runner import CompactionRunner
@@ -48,7 +48,7 @@ from tomldiary.extraction.operations import (
 )
 from tomldiary.extraction.tool_writes import find_tool_writes
 from tomldiary.identifiers.namespaces import SHARED
-from tomldiary.retrieval.embedders import DiaryEmbedder
+from tomldiary.retrieval.embedders import DiaryEmbedder, local_embedder
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.runtime.views import DictView, ListView, Viewed, drawn, pretty
 from tomldiary.storage.open import open_backend
@@ -185,6 +185,8 @@ class Diary(Viewed, AncestorCoroutines):
         if self.redactor is not None:
             self.engine.redact = self.redactor.entry
         self.embedder = None if embedder is None else DiaryEmbedder(self.engine, embedder)
+        if embedder == "local":  # the scale of others is not known
+            self.similarity.second = _local_vectors
         is_place = isinstance(backend, str | os.PathLike)
         self.backend: Any = self.engine.backend if is_place else backend
         rules = PreferenceRules(tuple(self.allowed), max_prefs_per_category)
@@ -700,6 +702,16 @@ class Diary(Viewed, AncestorCoroutines):
         with self.engine.backend.lock(user_id, self.engine.lock_timeout):
             seq = self.engine.repetition(user_id, source)
         return Applied(transaction=seq, is_repeated=True) if seq is not None else None
+
+
+@cache
+def _loaded_embedder() -> Callable[[Sequence[str]], list[list[float]]]:
+    return local_embedder()
+
+
+def _local_vectors(texts: list[str]) -> list[list[float]]:
+    """Embed texts with the local embedder, which is loaded when it is first needed."""
+    return _loaded_embedder()(texts)
 
 
 TOMLDiary = Diary

@@ -16,7 +16,7 @@ from tomldiary.compaction.draft import CompactionDeps
 from tomldiary.errors import InvalidValue
 from tomldiary.extraction import tools
 from tomldiary.extraction.operations import UpsertPreference, from_dict, to_dict, to_table
-from tomldiary.text.similarity import conflict, identity, normalise, same_text
+from tomldiary.text.similarity import Similarity, conflict, identity, normalise, same_text
 
 
 def rows(name):
@@ -261,3 +261,50 @@ def test_an_import_merges_no_texts(alice):
     other.upsert_preference("likes", "soil needs pH < 7", id="acid")
     other.import_(alice.export())
     assert stored(other) == ["soil needs pH < 7", "soil needs pH > 7"]
+
+
+# A second opinion
+
+
+def found_with(second, threshold=70.0):
+    texts = {"a": "likes coffee with milk", "b": "likes coffee in Rome"}
+    folded = [normalise(text) for text in texts.values()]
+    asked = Similarity(threshold, None, second)
+    return asked, asked.find("likes", "likes coffee with cream", list(texts), folded, texts.get)
+
+
+def test_an_embedder_moves_suggestions_up_and_down():
+    _, by_words = found_with(None)
+    assert {match.id for match in by_words} == {"a", "b"}
+
+    def near_first(texts):
+        return [[1.0, 0.0], *([1.0, 0.0] if "milk" in t else [0.0, 1.0] for t in texts[1:])]
+
+    _, moved = found_with(near_first)
+    assert [match.id for match in moved] == ["a"]
+    assert moved[0].score == 100
+
+
+def test_an_embedder_that_fails_leaves_the_words(caplog):
+    def fails(texts):
+        raise RuntimeError("no service")
+
+    asked, found = found_with(fails)
+    assert {match.id for match in found} == {"a", "b"}
+    assert "RuntimeError" in caplog.text
+    assert asked.second is None
+
+
+def test_only_the_local_embedder_is_a_second_opinion():
+    assert Diary("memory:", embedder="local").similarity.second is not None
+    assert Diary("memory:", embedder=lambda texts: [[1.0]] * len(texts)).similarity.second is None
+
+
+def test_an_embedder_hides_no_contradiction():
+    def unlike(texts):
+        return [[1.0, 0.0], *([0.0, 1.0] for _ in texts[1:])]
+
+    close = [pair for pair in PAIRS if closeness(*pair[2:]) >= CLOSE]
+    for _, _, one, two in close:
+        found = Similarity(70, None, unlike).find("c", two, ["a"], [normalise(one)], {"a": one}.get)
+        assert [bool(match.conflict) for match in found] == [True], (one, two)

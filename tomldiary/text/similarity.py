@@ -9,12 +9,14 @@ an update than a duplicate.
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from tomldiary.logging import get_logger
 from tomldiary.runtime.forgettable_cache import let_go_on_forget
 from tomldiary.runtime.views import ListView, Viewed
 from tomldiary.text.contradiction import contradiction, plain_signs
@@ -34,6 +36,7 @@ __all__ = [
     "same_text",
 ]
 
+_logger = get_logger(__name__)
 DEFAULT_THRESHOLD = 70.0
 """Score from which a new entry is answered with those it resembles."""
 _SCORED_CHARACTERS = 2000  # longer texts are compared by their beginning: time stays bounded
@@ -116,6 +119,13 @@ def conflict(left: str, right: str) -> str:
     return "different unit" if is_unit else "different spelling"
 
 
+_LEVEL = 53.0
+"""Cosine of the local embedder, times 100, from which two statements are rather one than two."""
+_REACH = 45.0
+"""Score of words from which the embedder is asked."""
+_ASKED = 20
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Match(Viewed):
     """An entry whose text resembles the one asked for; `score` is 0 to 100."""
@@ -140,11 +150,19 @@ class Similarity:
     Args:
         threshold: Score from which an entry is suggested, 0 to 100.
         scorer: Compares two normalised texts; None is rapidfuzz `token_set_ratio`.
+        second: Embeds texts on the scale of the local embedder; its opinion moves the score of words up or down.
+            It has none beside a scorer, and none if it fails.
     """
 
-    def __init__(self, threshold: float = DEFAULT_THRESHOLD, scorer: Scorer | None = None) -> None:
+    def __init__(
+        self,
+        threshold: float = DEFAULT_THRESHOLD,
+        scorer: Scorer | None = None,
+        second: Callable[[list[str]], Sequence[Sequence[float]]] | None = None,
+    ) -> None:
         self.threshold = threshold
         self.scorer = scorer
+        self.second = second
 
     def score(self, left: str, right: str) -> float:
         """Return how similar two texts are, 0 to 100."""
@@ -181,10 +199,12 @@ class Similarity:
                 wanted,
                 choices,
                 scorer=fuzz.token_set_ratio,
-                score_cutoff=self.threshold,
-                limit=limit,
+                score_cutoff=self.threshold if self.second is None else min(_REACH, self.threshold),
+                limit=limit if self.second is None else max(limit, _ASKED),
             )
             scored = [(keys[number], score) for _, score, number in found]
+            if self.second is not None:
+                scored = self._moved(text, scored, text_of)[:limit]
         else:
             rated = [
                 (key, self.scorer(wanted, choice))
@@ -198,3 +218,34 @@ class Similarity:
             Match(category, key, texts[key], score, conflict(text, texts[key]))
             for key, score in scored
         ]
+
+    def _moved(
+        self, text: str, scored: list[tuple[str, float]], text_of: Callable[[str], str]
+    ) -> list[tuple[str, float]]:
+        """Return the scores moved by the embedder, best first, from the threshold on."""
+        second = self.second
+        if second is not None and scored:
+            try:
+                wanted, *others = second([text, *(text_of(key) for key, _ in scored)])
+            except Exception as error:  # noqa: BLE001 - words go on whatever an embedder does
+                _logger.warning(
+                    "the embedder failed (%s); texts are compared by words", type(error).__name__
+                )
+                self.second = None
+            else:
+                moved = [
+                    min(100.0, max(0.0, score + 100 * _cosine(wanted, vector) - _LEVEL))
+                    for (_, score), vector in zip(scored, others, strict=True)
+                ]
+                # A contradiction stays a suggestion, as its warning must be read.
+                scored = [
+                    (key, max(score, new) if conflict(text, text_of(key)) else new)
+                    for (key, score), new in zip(scored, moved, strict=True)
+                ]
+                scored.sort(key=lambda pair: -pair[1])
+        return [(key, score) for key, score in scored if score >= self.threshold]
+
+
+def _cosine(one: Sequence[float], two: Sequence[float]) -> float:
+    length = math.hypot(*one) * math.hypot(*two)
+    return sum(a * b for a, b in zip(one, two, strict=True)) / length if length else 0.0
