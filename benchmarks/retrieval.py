@@ -1,6 +1,7 @@
 """How often a question finds the text that answers it: recall and the store's search, by words and with vectors.
 
     python benchmarks/retrieval.py [--data DIR]
+    python benchmarks/retrieval.py --costs 1000 10000
 
 LoCoMo: each turn of a conversation is an episode of recall, or an item of the store that was put in its session.
 PrefEval: each stated preference is an entry of one user, and the question is one for which it matters.
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import re
 import sqlite3
 import statistics
@@ -34,6 +36,7 @@ from tomldiary.text.words import asked_words
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+_ENDINGS = ("ler", "ton", "mish", "rend", "vak", "zor", "pil", "gan", "dus", "fet")
 Texts = dict[str, tuple[str, str]]
 """Session and text by id."""
 Case = tuple[Texts, list[tuple[str, set[str]]]]
@@ -174,10 +177,49 @@ def measured(cases: list[Case], make: Callable[[Texts], Any]) -> dict[str, float
     }
 
 
+def costs(size: int) -> None:
+    """Print what a query costs among so many made-up texts, and what it costs after one put."""
+    choose = random.Random(1)  # noqa: S311 - made-up texts, the same each time
+    words = [f"{one}{two}{end}" for one in "bcdfgklm" for two in "aeiou" for end in _ENDINGS]
+    rarity = [1 / (rank + 1) for rank in range(len(words))]
+
+    def text(length: int) -> str:
+        return " ".join(choose.choices(words, rarity, k=length))
+
+    texts = {f"k{number}": ("", text(20)) for number in range(size)}
+    full_text = plain(texts, all_words=True)
+    found: dict[str, list[float]] = {"FTS5": [], "search": [], "search after a put": []}
+    store, namespace = ItemStore(Diary("memory:")), ("alice", "turns")
+    for start in range(0, size, 1000):
+        keys = list(texts)[start : start + 1000]
+        store.run([Put(namespace, key, {"text": texts[key][1]}) for key in keys])
+
+    def timed(name: str, run: Callable[[], Any]) -> None:
+        start = time.process_time()
+        run()
+        found[name].append((time.process_time() - start) * 1e3)
+
+    store.run([Search(namespace, query="warm up", limit=10)])
+    for number in range(25):
+        question = text(6)
+        search = Search(namespace, query=question, limit=10)
+        timed("FTS5", lambda question=question: full_text(question, 10))
+        timed("search", lambda search=search: store.run([search]))
+        store.run([Put(namespace, f"k{number}", {"text": text(20)})])
+        timed("search after a put", lambda search=search: store.run([search]))
+    medians = ", ".join(f"{name} {statistics.median(each):.2f}" for name, each in found.items())
+    print(f"{size} texts, median ms of processor time: {medians}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=Path, default=os.environ.get("TOMLDIARY_BENCH_DATA", "data"))
+    parser.add_argument("--costs", type=int, nargs="*", help="numbers of texts; needs no data")
     options = parser.parse_args()
+    if options.costs is not None:
+        for size in options.costs or (1_000, 10_000):
+            costs(size)
+        return
     for title, cases in (
         ("LoCoMo", list(locomo(options.data / "locomo"))),
         ("PrefEval", list(prefeval(options.data / "prefeval"))),
