@@ -512,6 +512,8 @@ def test_a_submit_cancelled_before_its_turn_is_stored_withdraws_it(tmp_path, mon
         second = asyncio.create_task(writer.submit("alice", "s", "second", "ok"))
         await asyncio.sleep(0)
         second.cancel()
+        for _ in range(2):  # until it has noticed that
+            await asyncio.sleep(0)
         syncs.go_on.set()
         await first
         assert (await asyncio.gather(second, return_exceptions=True))[0].__class__ is (
