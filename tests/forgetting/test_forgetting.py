@@ -911,6 +911,31 @@ def test_the_file_of_fencing_tokens_names_no_user(tmp_path):
     assert not [path for path in system.iterdir() if path.name.startswith(".")]
 
 
+@pytest.mark.parametrize("repeated", [False, True], ids=["as it was", "stated again"])
+def test_text_that_was_rolled_back_does_not_become_current(tmp_path, repeated):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    wrong, right = "no allergies", "allergic to penicillin"
+    alice.upsert_preference("allergies", right, id="a", session_id="tuesday")
+    alice.upsert_preference("allergies", wrong, id="a", session_id="nightly")
+    alice.rollback(session_id="nightly")
+    if repeated:
+        alice.upsert_preference("allergies", f"{right} G", id="a", session_id="tuesday")
+    alice.forget(session_id="tuesday")
+    assert alice.preferences("allergies") == {}
+    assert [item.text for item in alice.as_of(2).preferences("allergies").values()] == [wrong]
+
+
+def test_a_restored_text_of_another_session_is_current_again(tmp_path):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea", id="a", session_id="gone")
+    alice.upsert_preference("likes", "coffee", id="a", session_id="kept")
+    alice.rollback()
+    alice.rollback()  # undoes the rollback
+    alice.upsert_preference("likes", "cocoa", id="a", session_id="gone")
+    alice.forget(session_id="gone")
+    assert [item.text for item in alice.preferences("likes").values()] == ["coffee"]
+
+
 # Killed, failing, and all at once
 
 

@@ -43,6 +43,9 @@ class Tables:
         self._changed: dict[tuple[str, str], Block] = {}
         self._last: dict[Path, str] = {}  # the text of the latest state that stays
         self._remembered: dict[Path, State] = {}
+        self._instead: dict[
+            int, str | None
+        ] = {}  # what replaced a redacted state where it first stood
         self._same: dict[Block, Block] = {}  # redacted blocks that do not depend on their place
 
     # First pass: collect the states
@@ -121,6 +124,7 @@ class Tables:
         version = self._versions.cut(text)
         if not self.affected and not self._selection.session_id:
             return version.blocks
+        self._return_to_restored(version)
         ready = list(map(self._same.get, version.blocks))
         made: list[Block] = []
         back: set[Path] = set()
@@ -171,6 +175,24 @@ class Tables:
             if found is None or not same_value(found.values, state.values):
                 changed.append(path)
         return changed
+
+    def _return_to_restored(self, version: Version) -> None:
+        """Treat a redacted state that a rollback restored as it was treated before what was rolled back.
+
+        Else the rolled-back text would be the latest one that stays, and would be current again.
+        """
+        for path in self.affected:
+            state = version.states.get(path)
+            if state is None or not self._goes(path, state):
+                continue
+            instead = self._instead.setdefault(id(state), self._last.get(path))
+            if instead == self._last.get(path):
+                continue
+            self._remembered.pop(path, None)
+            if instead is None:
+                del self._last[path]
+            else:
+                self._last[path] = instead
 
     def _remember(self, version: Version) -> None:
         for path in self.affected:
