@@ -122,10 +122,27 @@ def test_what_a_dead_process_did_not_delete_is_deleted_by_the_next_write(
     alice.upsert_preference("likes", "tea", session_id="kept")
     database = type(backend.database)
     with monkeypatch.context() as patched:
-        patched.setattr(database, "_clear_trash", lambda *_: None)  # it dies before
+        patched.setattr(database, "_clear_trash", lambda *_: True)  # it dies before
         alice.forget(session_id="gone")
     assert "zebra" in engine.texts()
     other = engine.backend()
     Diary(other, agent="rules").user("alice").upsert_preference("likes", "coffee")
     assert "zebra" not in engine.texts()
+    other.close()
+
+
+def test_clearing_with_a_stale_head_deletes_no_part_of_a_newer_document(
+    engine, backend, monkeypatch
+):
+    database = backend.database
+    long, longer = ("x" * 2_000_000, "y" * 2_000_000)
+    database.apply("alice", database.head("alice"), Step({"blocks": long}))
+    with monkeypatch.context() as patched:
+        patched.setattr(type(database), "_clear_trash", lambda *_: True)  # it dies before
+        database.apply("alice", database.head("alice"), Step({"facts": "x = 1\n"}, erasures=1))
+    stale = database.head("alice")
+    other = engine.backend()
+    other.database.apply("alice", other.database.head("alice"), Step({"blocks": longer}))
+    assert database.apply("alice", stale, Step({"facts": "x = 2\n"})) is None
+    assert other.database.read("alice", ["blocks"])["blocks"][0] == longer
     other.close()

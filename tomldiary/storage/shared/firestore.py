@@ -257,7 +257,8 @@ class FirestoreDatabase:
         from google.api_core import exceptions  # noqa: PLC0415 - an optional dependency
 
         assert isinstance(head, _FirestoreHead)  # noqa: S101 - only this class makes heads for it
-        self._clear_trash(user, head)
+        if not self._clear_trash(user, head):
+            return None
         batch = _Batch(self._client, self._run, self._once)
         place = self._user(user).document(_HEAD)
         generation, first, trash = head.generation, head.first, list[str]()
@@ -331,34 +332,46 @@ class FirestoreDatabase:
         with contextlib.suppress(exceptions.NotFound):
             self._run(partial(place.update, {"revision": Increment(1)}, **self._once))
 
-    def _listed(self, collection: Any) -> list[Any]:
-        return self._run(lambda: list(collection.list_documents(**self._once)))
-
     def _mark(self, user: str) -> Any:
         return self._base.collection(_HEAD).document(_segment(user))
 
-    def _clear_trash(self, user: str, head: _FirestoreHead) -> None:
-        """Delete what earlier steps have replaced."""
+    def _clear_trash(self, user: str, head: _FirestoreHead) -> bool:
+        """Delete what earlier steps have replaced; return False if `head` is not the stored one."""
+        from google.api_core import exceptions  # noqa: PLC0415 - an optional dependency
+
         if not head.trash:
-            return
-        place = self._user(user).document(_HEAD)
+            return True
         for entry in head.trash:
-            if entry.startswith(_HISTORY):
-                name, _, below = entry.partition("<")
-                left = place.collection(name)
-                self._delete_all(
-                    left.end_before({"seq": int(below)}).order_by("seq") if below else left
-                )
-            else:
-                name, _, part = entry.rpartition("/")
-                parts = self._user(user).document(name).collection(_PARTS)
-                kept = head.parts.get(name, ())
-                for target in [parts.document(part)] if part != "*" else self._listed(parts):
-                    if target.id not in kept:
-                        self._run(partial(target.delete, **self._once))
+            self._delete_replaced(user, head, entry)
+        place = self._user(user).document(_HEAD)
         option = self._client.write_option(last_update_time=head.time)
-        done = self._run(lambda: place.update({"trash": []}, option=option, **self._once))
+        try:
+            done = self._run(lambda: place.update({"trash": []}, option=option, **self._once))
+        except (exceptions.FailedPrecondition, exceptions.Aborted, exceptions.NotFound):
+            return False
         head.trash, head.time = [], done.update_time
+        return True
+
+    def _delete_replaced(self, user: str, head: _FirestoreHead, entry: str) -> None:
+        if entry.startswith(_HISTORY):
+            name, _, below = entry.partition("<")
+            left = self._user(user).document(_HEAD).collection(name)
+            self._delete_all(
+                left.end_before({"seq": int(below)}).order_by("seq") if below else left
+            )
+            return
+        name, _, part = entry.rpartition("/")
+        parts = self._user(user).document(name).collection(_PARTS)
+        if part != "*":
+            targets = [parts.document(part)]
+        else:  # a part that is newer than the head belongs to a later step
+            listed = parts.select([])
+            found = self._run(lambda: list(listed.stream(**self._once)))
+            targets = [each.reference for each in found if each.create_time <= head.time]
+        kept = head.parts.get(name, ())
+        for target in targets:
+            if target.id not in kept:
+                self._run(partial(target.delete, **self._once))
 
     def _delete_all(self, query: Any) -> None:
         """Delete the history records that a query finds, and their parts."""
