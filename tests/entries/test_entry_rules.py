@@ -110,17 +110,21 @@ def test_a_field_that_tells_items_apart_has_each_value_once(diary):
 def test_an_entry_that_is_over_is_hidden_and_then_removed(diary, alice):
     for place in ("preferences/likes", "blocks"):
         diary.constrain(place, Constraint(ttl=timedelta(days=30)))
-    alice.upsert_preference("likes", "old walnut", now=OLD)
-    alice.upsert_preference("likes", "new walnut")
-    alice.blocks.set("old", "an old walnut", now=OLD)
-    alice.episodes.add("old walnut", "", now=OLD)
+    with alice.transaction():
+        alice.upsert_preference("likes", "old walnut", now=OLD)
+        alice.upsert_preference("likes", "new walnut")
+        alice.blocks.set("old", "an old walnut", now=OLD)
+        alice.episodes.add("old walnut", "", now=OLD)
     assert [hit.text for hit in alice.recall("walnut", kinds=["preferences", "blocks"])] == [
         "new walnut"
     ]
     assert "old walnut" not in alice.render()
-    alice.upsert_preference("goals", "any other write")
-    assert list(alice.preferences("likes")) == ["pref002"]
-    assert "old" not in alice.blocks
+    for written in (False, True):
+        assert ("old walnut" not in alice.document("preferences")) == written
+        assert list(alice.preferences("likes")) == list(alice.preferences()["likes"]) == ["pref002"]
+        assert "old" not in alice.blocks
+        assert (list(alice.blocks), alice.blocks.get("old"), len(alice.blocks)) == ([], None, 0)
+        alice.upsert_preference("goals", "any other write")
     assert len(alice.episodes()) == 1
     assert "old walnut" in alice.as_of(1).document("preferences")
     assert alice.upsert_preference("likes", "a third one")[0] == "pref003"
@@ -154,8 +158,14 @@ def test_a_fact_that_is_over_is_hidden(diary, alice):
     diary.register_schema("note", Note, Constraint(ttl=timedelta(days=30)))
     alice.facts.commit(Note(key="a", text="old walnut"), now=OLD)
     assert alice.recall("walnut") == []
-    alice.blocks.set("x", "any other write")
-    assert alice.facts.count() == 0
+    for written in (False, True):
+        assert ("old walnut" not in (alice.document("facts") or "")) == written
+        assert (alice.facts.count(), alice.facts.query(), alice.facts.get("note/a")) == (
+            0,
+            [],
+            None,
+        )
+        alice.blocks.set("x", "any other write")
 
 
 def test_an_import_obeys_the_rules(diary, alice):

@@ -45,30 +45,35 @@ class UserBlocks:
         Raises:
             UnknownEntry: There is no such block. A KeyError.
         """
-        found = self._stored().find(name)
+        found = self.get(name)
         if found is None:
             raise UnknownEntry(f"{_KIND}/{name}")
-        return to_block(found)
+        return found
 
     def __iter__(self) -> Iterator[str]:
-        return iter([name for name, _ in self._stored().entries()])
+        return iter(self.all())
 
     def __len__(self) -> int:
-        return sum(1 for _ in self._stored().entries())
+        return len(self.all())
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self._stored().find(name) is not None
+        return isinstance(name, str) and self.get(name) is not None
 
     def all(self) -> TextBlocks:
         """Return all blocks by name, in the order of the file."""
-        return TextBlocks((name, to_block(entry)) for name, entry in self._stored().entries())
+        return TextBlocks(
+            (name, to_block(entry))
+            for name, entry in self._stored().entries()
+            if not self._context.is_over(f"{_KIND}/{name}", entry)
+        )
 
     aall = async_twin(all)  # noqa: A003 - the method above
 
     def get(self, name: str) -> TextBlock | None:
         """Return one block, or None."""
         found = self._stored().find(name)
-        return None if found is None else to_block(found)
+        is_gone = found is None or self._context.is_over(f"{_KIND}/{name}", found)
+        return None if found is None or is_gone else to_block(found)
 
     aget = async_twin(get)
 

@@ -16,7 +16,7 @@ from tomldiary.user.pending.held import DRAFTS, Overlay, Why, drafts_of, hold
 from tomldiary.user.recall import Indexes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Mapping
     from datetime import datetime
 
     from tomldiary.diary import Diary
@@ -115,6 +115,11 @@ class UserContext:
     def lists_documents(self) -> bool:
         """Whether the storage finds documents by itself, such as those of episodes."""
         return self.past is not None or self.diary.engine.lists_documents
+
+    def is_over(self, key: str, entry: Mapping[str, Any], at: datetime | None = None) -> bool:
+        """Return whether an entry, by its key with the kind in front, has outlived the time of its constraint."""
+        rules = self.diary.entry_rules
+        return rules.has_times and rules.is_over(key, entry, self.moment(at))
 
     def moment(self, given: datetime | None) -> datetime:
         """Return a time in UTC; None is now, or the time of the point of history."""

@@ -63,6 +63,8 @@ class UserPreferences:
         kind = item_type(self._diary.pref_table_cls, category)
         found = PreferenceItems()
         for key, entry in book.entries(category):
+            if self._context.is_over(f"{_KIND}/{category}/{key}", entry):
+                continue
             try:
                 found[key] = entry_to_item(entry, kind)
             except ValidationError as error:
