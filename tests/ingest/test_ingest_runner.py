@@ -335,7 +335,7 @@ def test_every_turn_is_applied_exactly_once_after_kills(tmp_path, durability):
     chance = random.Random(7)
     kills = 0
     for _ in range(40):
-        turns = chance.randint(1, 25)
+        turns = chance.randint(1, 45)
         if not run_and_kill(tmp_path / "cut", log, turns, chance.random() * 0.02, durability):
             break
         kills += 1

@@ -209,7 +209,7 @@ def test_turns_of_a_closed_writer_come_before_those_of_the_next(opened):
 
     def hang(message, *, deps):
         gate.wait(LONG)
-        raise ExtractionError("never")
+        raise TimeoutError("to be tried again later")
 
     closed = MemoryWriter(diary_on(opened(), hang), lease=2.0)
     for number in range(5):
