@@ -7,6 +7,10 @@ import logging
 from types import SimpleNamespace
 
 import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic import BaseModel
 
 from tomldiary import Diary, MemoryWriter, RetryPolicy, Turn
@@ -151,7 +155,12 @@ def test_operations_and_the_draft_of_an_extractor_are_redacted(tmp_path):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_queued_turn_is_in_no_journal_letter_or_log(tmp_path, caplog, fails):
+def test_a_queued_turn_is_in_no_journal_letter_log_or_span(tmp_path, caplog, monkeypatch, fails):
+    spans = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    monkeypatch.setattr(trace, "get_tracer", lambda *_, **__: provider.get_tracer("tomldiary"))
+
     async def run(message, *, deps):
         if fails:
             raise RuntimeError("no service")
@@ -180,8 +189,11 @@ def test_a_queued_turn_is_in_no_journal_letter_or_log(tmp_path, caplog, fails):
     with caplog.at_level(logging.DEBUG):
         asyncio.run(work())
     assert holds_no_canary(tmp_path)
-    assert CANARY not in caplog.text
-    assert CARD not in caplog.text
+    sent = "".join(span.to_json() for span in spans.get_finished_spans())
+    assert '"update_memory"' in sent
+    for text in (caplog.text, sent):
+        assert CANARY not in text
+        assert CARD not in text
 
 
 def test_an_import_is_redacted(tmp_path):
