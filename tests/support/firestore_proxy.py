@@ -62,7 +62,7 @@ class FirestoreProxy(grpc.GenericRpcHandler):
             context.abort(getattr(grpc.StatusCode, code), "said the test")
 
     def _answer(self, ask: Any, request: bytes, context: Any, code: str) -> Any:
-        if code == "LOST":  # applied, but nobody hears of it
+        if code == "LOST":  # applied, but its answer is lost
             ask(request, metadata=_headers(context))
             code = "UNAVAILABLE"
         self._refuse(context, code)
