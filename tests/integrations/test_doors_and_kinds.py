@@ -7,6 +7,7 @@ review. A cell is one entry of one kind that one door has written; its text is o
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from itertools import pairwise
@@ -146,7 +147,7 @@ def by_pydantic(diary):
 
     capability = DiaryCapability(diary, "alice", "pydantic", episodes=True)
     agent = Agent(FunctionModel(answer), capabilities=[capability])
-    agent.run_sync(word("pydantic", "episodes"))
+    asyncio.run(agent.run(word("pydantic", "episodes")))
     capability.writer.close_sync()
 
 
@@ -192,7 +193,7 @@ def ask(alice, name, **arguments):
         return ModelResponse([ToolCallPart(name, arguments)])
 
     toolset = DiaryToolset(alice.diary, "alice", "s9", inject=False)
-    done = Agent(FunctionModel(model), toolsets=[toolset]).run_sync("x")
+    done = asyncio.run(Agent(FunctionModel(model), toolsets=[toolset]).run("x"))
     return str(done.all_messages()[2].parts[0].content)
 
 

@@ -627,8 +627,7 @@ def test_turns_never_block_the_event_loop(tmp_path, monkeypatch):
             await watcher
             return await writer.close(drain=False)
 
-    gc.collect()
-    gc.freeze()  # a full collection of what all tests before have left is not the writer's
+    gc.freeze()  # the collector has nothing to do with what all tests before have left
     try:
         stats = asyncio.run(use())
     finally:
