@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 
 import pytest
 from pydantic import BaseModel
@@ -116,6 +118,28 @@ def test_a_source_that_repeats_itself_waits_once(alice):
     planted(alice)
     alice.upsert_preference("likes", "other", actor="web")
     assert len(alice.review()) == 2
+
+
+def test_of_two_reviews_at_once_only_one_decides(alice):
+    change = planted(alice)
+    results = []
+
+    def accept():
+        try:
+            results.append(alice.review.accept(change.id))
+        except UnknownEntry as error:
+            results.append(error)
+
+    threads = [threading.Thread(target=accept) for _ in range(2)]
+    with alice.transaction():  # both wait for it
+        for thread in threads:
+            thread.start()
+        time.sleep(0.1)
+    for thread in threads:
+        thread.join()
+    assert [type(each) for each in results].count(UnknownEntry) == 1
+    (item,) = alice.preferences("likes").values()
+    assert item.count == 1
 
 
 def test_accepting_obeys_the_rules_and_changes_of_today(diary, alice):

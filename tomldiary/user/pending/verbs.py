@@ -20,9 +20,10 @@ from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.user.pending.held import DRAFTS, QUARANTINE, is_entry, make
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from tomldiary.engine.transaction import Transaction
+    from tomldiary.entries.kind import Tables
     from tomldiary.user.context import UserContext
 
 __all__ = ["UserDrafts", "UserReview", "Verdict"]
@@ -38,8 +39,9 @@ class _Waiting:
     def __init__(self, context: UserContext) -> None:
         self._context = context
 
-    def _all(self) -> _Changes:
-        found = waiting(self._context.document(self.into), self.into, timestamp())
+    def _all(self, document: Tables | None = None) -> _Changes:
+        stored = self._context.document(self.into) if document is None else document
+        found = waiting(stored, self.into, timestamp())
         return [self._change(name, entry) for name, entry in found.items()]
 
     def _change(self, name: str, entry: Raw) -> PendingChange:
@@ -52,18 +54,28 @@ class _Waiting:
         key = entry_key(path, kind.home(document)) if is_entry(document, path) else ""
         return to_pending(name, entry, key, "" if held is None else kind.text(held), before)
 
-    def _decide(self, chosen: _Changes, source: Source, *, is_made: bool, force: bool) -> None:
-        """Make changes, or drop them, as one transaction."""
+    def _decide(
+        self,
+        choose: Callable[[_Changes], _Changes],
+        source: Source,
+        *,
+        is_made: bool,
+        force: bool = False,
+    ) -> _Changes:
+        """Make some of the changes that wait, or drop them, as one transaction, and return them."""
 
-        def decided(tx: Transaction) -> None:
+        def decided(tx: Transaction) -> _Changes:
+            # Read here: another review may have decided meanwhile.
+            chosen = choose(self._all(tx.document(self.into)))
             if is_made:
                 make(tx, chosen, self._context.diary, self.into, force=force)
             else:
                 for each in chosen:
                     tx.edit(self.into).delete((self.into, each.id))
+            return chosen
 
         # Not `context.write`, which would hold back a decision by an actor without trust.
-        self._context.engine.write(self._context.user_id, decided, source)
+        return self._context.engine.write(self._context.user_id, decided, source)
 
 
 class UserReview(_Waiting):
@@ -117,14 +129,15 @@ class UserReview(_Waiting):
     def _decided(
         self, ids: Collection[str], source: Source, *, is_made: bool, force: bool = False
     ) -> _Changes:
-        waiting = {each.id: each for each in self._all()}
-        missing = [name for name in ids if name not in waiting]
-        if missing or not ids:
-            known = ", ".join(waiting) or "none"
-            raise UnknownEntry(f"{QUARANTINE}/{', '.join(missing)}", f"These wait: {known}.")
-        chosen = [waiting[name] for name in dict.fromkeys(ids)]
-        self._decide(chosen, source, is_made=is_made, force=force)
-        return chosen
+        def choose(all_changes: _Changes) -> _Changes:
+            known = {each.id: each for each in all_changes}
+            missing = [name for name in ids if name not in known]
+            if missing or not ids:
+                names = ", ".join(known) or "none"
+                raise UnknownEntry(f"{QUARANTINE}/{', '.join(missing)}", f"These wait: {names}.")
+            return [known[name] for name in dict.fromkeys(ids)]
+
+        return self._decide(choose, source, is_made=is_made, force=force)
 
     def edit(self, id: str, fields: Mapping[str, Any], *, actor: str = "user") -> PendingChange:  # noqa: A002 - the word of the list
         """Change the fields of a change that waits, and return it; it still waits.
@@ -222,10 +235,11 @@ class UserDrafts(_Waiting):
         is_made: bool,
         force: bool = False,
     ) -> _Changes:
-        chosen = [each for each in self.drafts(session_id) if keys is None or each.key in keys]
-        if chosen:
-            self._decide(chosen, source, is_made=is_made, force=force)
-        return chosen
+        def choose(all_changes: _Changes) -> _Changes:
+            mine = [each for each in all_changes if each.session == session_id]
+            return [each for each in mine if keys is None or each.key in keys]
+
+        return self._decide(choose, source, is_made=is_made, force=force)
 
 
 class Verdict:
