@@ -20,7 +20,7 @@ from tomldiary.retrieval.collections import Searchable
 from tomldiary.text.words import Asked, asked_words, indexed_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = ["LONG", "LexicalIndex", "Matches", "Question", "question_of"]
 
@@ -148,7 +148,7 @@ class LexicalIndex(Generic[E]):
         """Return the entries that have words of a question, as they are now."""
         shares = self._shares(question)
         found = Matches(self._owners, self._lengths, shares, question)
-        found.scored = self._scored(question, shares, found.estimate)
+        found.scored = self._scored(question, shares, found)
         return found
 
     def _shares(self, question: Question) -> dict[int, float]:
@@ -170,14 +170,16 @@ class LexicalIndex(Generic[E]):
         return found
 
     def _scored(
-        self, question: Question, shares: dict[int, float], estimate: Callable[[int], float]
+        self, question: Question, shares: dict[int, float], found: Matches[E]
     ) -> dict[E, float]:
         """Return the exact scores of the entries that look best."""
-        looked_at = shares.keys()
+        looked_at = shares
         if len(shares) > _FEW * _SCORED:  # of many rows, a short look at the weight alone
             least = nlargest(_FEW * _SCORED, shares.values())[-1]
-            looked_at = [row for row, weight in shares.items() if weight >= least]
-        best = {self._owners[row] for row in nlargest(_SCORED, looked_at, key=estimate)}
+            looked_at = {row: weight for row, weight in shares.items() if weight >= least}
+        estimates = found.estimates(looked_at)
+        rows = nlargest(_SCORED, estimates, key=estimates.__getitem__)
+        best = {self._owners[row] for row in rows}
         beside = {entry: self._beside(entry) for entry in best}
         for turns in list(beside.values()):
             for _, row in turns:
@@ -273,20 +275,26 @@ class Matches(Generic[E]):
         """The greatest share of the question's words that one row has, from 0 to 1."""
         return max(self._shares.values(), default=0.0) / self._question.total
 
-    def estimate(self, row: int) -> float:
-        """Return the score of a row if it had each of its words once."""
-        share, question = self._shares[row], self._question
-        once = (_SATURATION + 1) / (1 + question.damping(self._lengths[row]))
-        return share * once / question.stored * share / question.total
+    def estimates(self, shares: Mapping[int, float]) -> dict[int, float]:
+        """Return the scores of rows if each had its words once, from the weights of their words."""
+        question, lengths = self._question, self._lengths
+        if not shares:
+            return {}
+        share = (_SATURATION + 1) / question.stored / question.total
+        least, more = 1 + question.damping(0), question.damping(1) - question.damping(0)
+        return {
+            row: weight * weight * share / (least + more * lengths[row])
+            for row, weight in shares.items()
+        }
 
     def estimated(self) -> dict[E, float]:
         """Return the other entries with their estimated scores."""
-        found: dict[E, float] = {}
         owners, scored = self._owners, self.scored
-        for row in self._shares:
+        found: dict[E, float] = {}
+        for row, score in self.estimates(self._shares).items():
             entry = owners[row]
-            if entry not in scored:
-                found[entry] = max(found.get(entry, 0.0), self.estimate(row))
+            if entry not in scored and score > found.get(entry, 0.0):
+                found[entry] = score
         return found
 
 
