@@ -1,15 +1,16 @@
 """How often a question finds the text that answers it: recall and the store's search, by words and with vectors.
 
     python benchmarks/retrieval.py [--data DIR]
-    python benchmarks/retrieval.py --costs 1000 10000
+    python benchmarks/retrieval.py --costs 1000 10000 100000 [--data DIR]
 
 LoCoMo: each turn of a conversation is an episode of recall, or an item of the store that was put in its session.
 PrefEval: each stated preference is an entry of one user, and the question is one for which it matters.
 recall@N is the share of a question's gold texts among the first N, averaged over the questions.
 
-SQLite FTS5 with Porter stemming runs beside them over the same texts, with and without function words, and so do the
-cosine of the local embedder alone and the reciprocal ranks of both. Both data
-sets are CC BY-NC 4.0 and not part of this repository; get them from snap-research/locomo and
+SQLite FTS5 with Porter stemming runs beside them over the same texts, with and without function words, and so do
+BM25 over stems, the cosine of the local embedder alone, and the reciprocal ranks of FTS5 and cosine. --costs prints
+processor time and memory for numbers of texts: LoCoMo's turns, of which copies have a fifth of their words exchanged,
+or made-up texts without --data. Both data sets are CC BY-NC 4.0 and not part of this repository; get them from snap-research/locomo and
 amazon-science/PrefEval, and name their folder in --data or $TOMLDIARY_BENCH_DATA.
 """
 
@@ -22,21 +23,28 @@ import random
 import re
 import sqlite3
 import statistics
+import tempfile
 import time
+import tracemalloc
+from collections import Counter
 from importlib import import_module
+from math import log
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tomldiary import Diary
 from tomldiary.retrieval.embedders import local_embedder
+from tomldiary.retrieval.lexical_index import LexicalIndex
 from tomldiary.store.operations import Put, Search
 from tomldiary.store.store import ItemStore
+from tomldiary.text.stemming import porter
 from tomldiary.text.words import asked_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_ENDINGS = ("ler", "ton", "mish", "rend", "vak", "zor", "pil", "gan", "dus", "fet")
+_WORDS = 20_000  # of made-up texts, as many as a long conversation has
+_QUERIES = 25
 Texts = dict[str, tuple[str, str]]
 """Session and text by id."""
 Case = tuple[Texts, list[tuple[str, set[str]]]]
@@ -87,6 +95,34 @@ def plain(texts: Texts, *, all_words: bool) -> Callable[[str, int], list[str]]:
         words = " OR ".join(f'"{word}"' for word in (asked if all_words else telling or asked))
         sql = "SELECT id FROM t WHERE t MATCH ? ORDER BY bm25(t) LIMIT ?"
         return [row[0] for row in database.execute(sql, (words, limit))]
+
+    return search
+
+
+def okapi(texts: Texts) -> Callable[[str, int], list[str]]:
+    """BM25 (k1 1.2, b .75) over Porter's stems of all words."""
+
+    def words(text: str) -> list[str]:
+        return [porter(word) for word in re.findall(r"\w+", text.lower())]
+
+    having: dict[str, dict[str, int]] = {}
+    lengths: dict[str, int] = {}
+    for key, (_, text) in texts.items():
+        counts = Counter(words(text))
+        lengths[key] = counts.total()
+        for word, count in counts.items():
+            having.setdefault(word, {})[key] = count
+    average = sum(lengths.values()) / len(lengths)
+
+    def search(question: str, limit: int) -> list[str]:
+        scores: dict[str, float] = {}
+        for word in words(question):
+            found = having.get(word, {})
+            weight = log(1 + (len(texts) - len(found) + 0.5) / (len(found) + 0.5))
+            for key, count in found.items():
+                damping = 1.2 * (0.25 + 0.75 * lengths[key] / average)
+                scores[key] = scores.get(key, 0.0) + weight * 2.2 * count / (count + damping)
+        return sorted(scores, key=lambda key: -scores[key])[:limit]
 
     return search
 
@@ -177,58 +213,127 @@ def measured(cases: list[Case], make: Callable[[Texts], Any]) -> dict[str, float
     }
 
 
-def costs(size: int) -> None:
-    """Print what a query costs among so many made-up texts, and what it costs after one put."""
-    choose = random.Random(1)  # noqa: S311 - made-up texts, the same each time
-    words = [f"{one}{two}{end}" for one in "bcdfgklm" for two in "aeiou" for end in _ENDINGS]
-    rarity = [1 / (rank + 1) for rank in range(len(words))]
+def many(size: int, folder: Path | None) -> tuple[list[str], list[str]]:
+    """Return so many texts and some to put later, and questions."""
+    choose = random.Random(1)  # noqa: S311 - the same each time
+    if folder is not None:
+        cases = list(locomo(folder / "locomo"))
+        turns = [text for texts, _ in cases for _, text in texts.values()]
+        questions = [question for _, asked in cases for question, _ in asked]
+        words = [word for text in turns for word in text.split()]
+        texts = turns[:size]
+        while len(texts) < size + _QUERIES:
+            old = turns[len(texts) % len(turns)].split()
+            new = (choose.choice(words) if choose.random() < 1 / 5 else word for word in old)
+            texts.append(" ".join(new))
+        return texts, choose.sample(questions, _QUERIES)
+    words = [
+        f"w{number:x}".translate(str.maketrans("0123456789", "ghijklmnop"))
+        for number in range(_WORDS)
+    ]
+    rarity = [1 / (rank + 1) for rank in range(_WORDS)]
+    texts = [" ".join(choose.choices(words, rarity, k=20)) for _ in range(size + _QUERIES)]
+    return texts, [" ".join(choose.choices(words, rarity, k=6)) for _ in range(_QUERIES)]
 
-    def text(length: int) -> str:
-        return " ".join(choose.choices(words, rarity, k=length))
 
-    texts = {f"k{number}": ("", text(20)) for number in range(size)}
-    full_text = plain(texts, all_words=True)
-    found: dict[str, list[float]] = {"FTS5": [], "search": [], "search after a put": []}
-    store, namespace = ItemStore(Diary("memory:")), ("alice", "turns")
-    for start in range(0, size, 1000):
-        keys = list(texts)[start : start + 1000]
-        store.run([Put(namespace, key, {"text": texts[key][1]}) for key in keys])
+class _Text:
+    """A text as an index of words sees it."""
+
+    searched_names = ""
+    turn = None
+
+    def __init__(self, text: str) -> None:
+        self.key = self.searched_text = text
+        self.order = (text,)
+
+
+def memory(texts: list[str]) -> float:
+    """Return the bytes that the index of words takes for each text."""
+    given = [_Text(text) for text in texts]
+    tracemalloc.start()
+    index: LexicalIndex[Any] = LexicalIndex()
+    for each in given:
+        index.add(each)
+    found = tracemalloc.get_traced_memory()[0] / len(texts)
+    tracemalloc.stop()
+    return found
+
+
+def costs(size: int, folder: Path | None) -> None:
+    """Print what searches among so many texts cost, and what they cost after one put."""
+    texts, questions = many(size, folder)
+    texts, later = texts[:size], texts[size:]
+    found: dict[str, list[float]] = {}
 
     def timed(name: str, run: Callable[[], Any]) -> None:
         start = time.process_time()
         run()
-        found[name].append((time.process_time() - start) * 1e3)
+        found.setdefault(name, []).append((time.process_time() - start) * 1e3)
 
-    store.run([Search(namespace, query="warm up", limit=10)])
-    for number in range(25):
-        question = text(6)
-        search = Search(namespace, query=question, limit=10)
-        timed("FTS5", lambda question=question: full_text(question, 10))
-        timed("search", lambda search=search: store.run([search]))
-        store.run([Put(namespace, f"k{number}", {"text": text(20)})])
-        timed("search after a put", lambda search=search: store.run([search]))
-    medians = ", ".join(f"{name} {statistics.median(each):.2f}" for name, each in found.items())
-    print(f"{size} texts, median ms of processor time: {medians}")
+    numbered = {f"k{number}": ("", text) for number, text in enumerate(texts)}
+    baselines = {"FTS5 porter": plain(numbered, all_words=True), "numpy, cosine": dense(numbered)}
+    for name, search in baselines.items():
+        for question in questions:
+            timed(name, lambda search=search, question=question: search(question, 10))
+    namespace = ("alice", "turns")
+    with tempfile.TemporaryDirectory() as place:
+        for embedder, title in ((None, "search"), ("local", "search with vectors")):
+            store = ItemStore(Diary(place, embedder=embedder, durability="process"))
+            if embedder is None:
+                for start in range(0, size, 1000):
+                    keys = list(numbered)[start : start + 1000]
+                    store.run([Put(namespace, key, {"text": numbered[key][1]}) for key in keys])
+            else:
+                store.run([Search(namespace, query="embed all", limit=10)])
+            opened = ItemStore(Diary(place, embedder=embedder, durability="process"))
+            opened.run([Search(namespace, limit=1)])  # reads the documents
+            first = Search(namespace, query=questions[0], limit=10)
+            timed(f"{title}, the first one", lambda opened=opened, first=first: opened.run([first]))
+            for number, question in enumerate(questions):
+                search = Search(namespace, query=question, limit=10)
+                timed(title, lambda opened=opened, search=search: opened.run([search]))
+                opened.run([Put(namespace, f"k{number}", {"text": later[number]})])
+                timed(
+                    f"{title}, after a put",
+                    lambda opened=opened, search=search: opened.run([search]),
+                )
+    alice = Diary("memory:", max_prefs_per_category=size).user("alice")
+    for start in range(0, min(size, 10_000), 1000):
+        with alice.transaction():
+            for text in texts[start : start + 1000]:
+                alice.upsert_preference("likes", text)
+    alice.render(questions[0])
+    for question in questions:
+        timed("render(query), 10,000 at most", lambda question=question: alice.render(question))
+    print(f"{size} texts, ms of processor time (median, 95th percentile)")
+    for name, each in found.items():
+        several = f" {sorted(each)[int(len(each) * 0.95)]:9.2f}" if len(each) > 1 else ""
+        print(f"  {name:36} {statistics.median(each):9.2f}{several}")
+    print(f"  {'index of words, bytes a text':36} {memory(texts):9.0f}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--data", type=Path, default=os.environ.get("TOMLDIARY_BENCH_DATA", "data"))
+    parser.add_argument("--data", type=Path, default=os.environ.get("TOMLDIARY_BENCH_DATA"))
     parser.add_argument("--costs", type=int, nargs="*", help="numbers of texts; needs no data")
     options = parser.parse_args()
+    given = options.data
     if options.costs is not None:
-        for size in options.costs or (1_000, 10_000):
-            costs(size)
+        for size in options.costs or (1_000, 10_000, 100_000):
+            costs(size, given)
         return
+    if given is None:
+        parser.error("name the folder of the data sets with --data")
     for title, cases in (
-        ("LoCoMo", list(locomo(options.data / "locomo"))),
-        ("PrefEval", list(prefeval(options.data / "prefeval"))),
+        ("LoCoMo", list(locomo(given / "locomo"))),
+        ("PrefEval", list(prefeval(given / "prefeval"))),
     ):
         size = statistics.median(len(texts) for texts, _ in cases)
         print(f"{title}: {len(cases)} collections of about {size:.0f} texts")
         for name, make in (
             ("FTS5 porter", lambda texts: plain(texts, all_words=False)),
             ("with all words", lambda texts: plain(texts, all_words=True)),
+            ("BM25 of stems", okapi),
             ("store.search", stored),
             ("alice.recall", recalled),
             ("  with vectors", lambda texts: recalled(texts, "local")),

@@ -123,9 +123,7 @@ class _Matrix:
             self.clear(entry)
         first = len(self._entries)
         for entry, vectors in found.items():
-            self._places[entry] = list(
-                range(len(self._entries), len(self._entries) + len(vectors))
-            )
+            self._places[entry] = list(range(len(self._entries), len(self._entries) + len(vectors)))
             self._entries += [entry] * len(vectors)
         if len(self._entries) > len(self._vectors):
             size = max(2 * len(self._vectors), len(self._entries))
