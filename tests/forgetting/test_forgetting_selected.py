@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from datetime import UTC, datetime
 
 import pytest
@@ -16,6 +15,7 @@ from tomldiary.cli.app import app
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.store.operations import Put
 from tomldiary.store.store import ItemStore
+from waiting import until
 
 CANARY = "Walnut"
 
@@ -104,9 +104,7 @@ def test_waiting_turns_that_mention_the_text_are_erased(tmp_path):
         for said in ("Hello.", "I like walnut bread.", "I like tea."):
             writer.submit_nowait(Turn("alice", "s1", said, "Fine."))
         assert began.wait(20)
-        deadline = time.monotonic() + 20
-        while not alice.traces("tea") and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(lambda: alice.traces("tea"))
         assert alice.traces("walnut")
         alice.forget(matching="walnut")
         assert alice.traces("walnut") == []

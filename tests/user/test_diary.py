@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import importlib
 import subprocess
 import sys
@@ -471,40 +470,42 @@ def test_the_event_loop_is_not_held_at_1000_preferences(tmp_path):
             ctx = type("Ctx", (), {"deps": deps})()
             await tools.upsert_preference(ctx, "likes", id="pref005")
 
-    async def held():
-        """How long the longest step of the loop took during each turn: by the clock, and of CPU time."""
-        fresh = Diary(
+    def fresh():
+        return Diary(
             tmp_path, Table, agent=Scripted(), max_prefs_per_category=2000, durability="process"
         )
-        steps, longest, done = [], [], asyncio.Event()
+
+    async def held():
+        """The CPU time of the longest step of the loop during each turn."""
+        diary, steps, longest, done = fresh(), [], [], asyncio.Event()
 
         async def watch():
             while not done.is_set():
-                begin, used = time.perf_counter(), time.thread_time()
+                used = time.thread_time()
                 await asyncio.sleep(0)
-                steps.append((time.perf_counter() - begin, time.thread_time() - used))
+                steps.append(time.thread_time() - used)
 
         watcher = asyncio.create_task(watch())
-        for _ in range(20):
-            await fresh.update_memory("alice", "s", "I still like it.", "Good.")
+        for _ in range(8):
+            await diary.update_memory("alice", "s", "I still like it.", "Good.")
             await asyncio.sleep(0)
-            longest.append([max(times) for times in zip(*steps, strict=True)])
+            longest.append(max(steps))
             steps.clear()
         done.set()
         await watcher
         return longest
 
-    gc.collect()
-    gc.freeze()  # else each collection walks all that other tests have loaded
-    try:
-        rounds = [run(held()) for _ in range(5)]
-    finally:
-        gc.unfreeze()
-    # What else the machine does, and the garbage collector, does not come at the same turn of every round.
+    def whole():
+        """The CPU time of a turn in all threads."""
+        diary, used = fresh(), time.process_time()
+        run(diary.update_memory("alice", "s", "I still like it.", "Good."))
+        return time.process_time() - used
+
+    cost = min(whole() for _ in range(3))
+    rounds = [run(held()) for _ in range(4)]
+    # The garbage collector does not come at the same turn of every round.
     for turn in zip(*rounds, strict=True):
-        # 7 ms on a quiet machine; a turn that ran on the loop would take 57 ms or more.
-        assert min(used for _, used in turn) <= 0.020
-        assert min(late for late, _ in turn) < 0.1  # a thread that works may keep the loop waiting
+        assert min(turn) <= cost / 2
 
 
 def test_the_event_loop_is_not_blocked_while_a_turn_waits(tmp_path):

@@ -19,6 +19,7 @@ from processes import STRICT
 from tomldiary import Conflict, Diary, Forgotten, MemoryWriter, RetryPolicy, Turn
 from tomldiary.cli.app import app
 from tomldiary.errors import ExtractionError
+from waiting import until
 
 LONG = 120  # seconds; nothing waits that long unless it is broken
 SCRIPT = Path(__file__).parents[1] / "support" / "writing_process.py"
@@ -51,13 +52,6 @@ def remember(message, *, deps):
 
 def texts(backend, user="alice"):
     return [item.text for item in diary_on(backend).user(user).preferences("likes").values()]
-
-
-def until(claim):
-    deadline = time.monotonic() + LONG
-    while not claim():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("workers", [1, 16])

@@ -36,6 +36,7 @@ from tomldiary.writer import journal as journal_module
 from tomldiary.writer.journal import Journal
 from tomldiary.writer.journal_record import forget_turns, render_operations, render_turn, turn_of
 from tomldiary.writer.receipts import Job
+from waiting import until
 
 LONG = 120
 
@@ -342,10 +343,7 @@ def test_a_running_writer_takes_over_journals_periodically(tmp_path):
         other = MemoryWriter(Diary(tmp_path, agent=hang))
         other.submit_nowait(Turn("alice", "s", "tea", "ok")).wait_stored(LONG)
         other.close_sync(drain=False)
-        deadline = time.monotonic() + LONG
-        while writer.stats()["completed"] < 1:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: writer.stats()["completed"] == 1)
     assert diary.user("alice").conversations()["s"].turns == 1
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 
 import pytest
 
@@ -14,6 +13,7 @@ from tomldiary.errors import LimitReached
 from tomldiary.storage.shared.database import Step
 from tomldiary.storage.shared.group_commit import PendingVersion
 from tomldiary.storage.shared.heads import CALM
+from waiting import until
 
 
 @pytest.fixture
@@ -90,9 +90,7 @@ def test_writes_that_wait_for_each_other_share_steps(counted):
     with counted.lock("alice", 10):
         for thread in threads:
             thread.start()
-        deadline = time.monotonic() + 20
-        while counted.transactions.waiting("alice") < 12 and time.monotonic() < deadline:
-            time.sleep(0.001)
+        until(lambda: counted.transactions.waiting("alice") == 12)
     for thread in threads:
         thread.join()
     assert counted.database.requests == ["apply"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import engines
 import servers
 from tomldiary import BackendError, Diary, MemoryWriter, Turn
 from tomldiary.storage.open import open_backend
+from waiting import until
 
 LONG = 60  # seconds; nothing waits that long unless it is broken
 
@@ -25,13 +25,6 @@ def place(name):
     engines.space(name)  # skips without servers
     with tempfile.TemporaryDirectory(prefix="tomldiary-") as folder:
         yield Path(folder), servers.free_port()
-
-
-def until(claim):
-    deadline = time.monotonic() + LONG
-    while not claim():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 class Writing(threading.Thread):

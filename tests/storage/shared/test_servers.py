@@ -24,6 +24,8 @@ from tomldiary.doctor.doctor import check
 from tomldiary.errors import MissingExtra
 from tomldiary.storage.open import open_backend
 
+IN_TIME = 20  # seconds: a busy machine takes part of them; without the limit a client would try for longer
+
 
 @pytest.mark.parametrize(
     "url",
@@ -40,7 +42,7 @@ def test_a_refused_connection_is_one_error_within_the_timeout(url, monkeypatch):
     begin = time.monotonic()
     with pytest.raises(BackendError, match="cannot be reached") as caught:
         alice.preferences()
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < IN_TIME
     assert "secret" not in str(caught.value)
     alice.diary.engine.backend.close()
 
@@ -50,7 +52,7 @@ def refusal(url):
     begin = time.monotonic()
     with pytest.raises(BackendError) as caught:
         check(Diary(url, agent="rules"))
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < IN_TIME
     said = str(caught.value)
     assert "secret" not in said
     assert "\n" not in said

@@ -10,6 +10,7 @@ import pytest
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.writer.receipts import Job
 from tomldiary.writer.shared.queue import SharedQueue
+from waiting import until
 
 
 def test_a_receipt_is_settled_when_another_writer_applies_the_turn(opened):
@@ -26,8 +27,7 @@ def test_a_receipt_is_settled_when_another_writer_applies_the_turn(opened):
     ):
         first = one.submit_nowait(Turn("alice", "s", "I love tea.", "Noted."))
         assert first.wait_stored(20)
-        while not calls:
-            time.sleep(0.01)
+        until(lambda: calls)
         second = two.submit_nowait(Turn("alice", "s", "I love jazz.", "Noted."))
         assert second.wait_stored(20)
         time.sleep(0.3)
@@ -37,17 +37,15 @@ def test_a_receipt_is_settled_when_another_writer_applies_the_turn(opened):
         assert second.wait(30).transaction == 2
 
 
-def test_a_writer_taken_for_dead_leaves_its_turns_to_the_other(opened, monkeypatch):
+def test_a_writer_taken_for_dead_leaves_its_turns_to_the_other(opened):
     gate, calls = threading.Event(), []
 
     def slow(message, deps):
         calls.append(message)
         gate.wait(30)
 
-    one = MemoryWriter(Diary(opened(), agent=slow), lease=1.0)
-    monkeypatch.setattr(
-        one._journal_queue, "_beat", lambda: None
-    )  # it is stopped by a debugger, say
+    # One gives a sign of life each 120 seconds, and is dead for the other one after a second without.
+    one = MemoryWriter(Diary(opened(), agent=slow), lease=600)
     with one, MemoryWriter(Diary(opened(), agent="rules"), lease=1.0) as two:
         receipts = [
             one.submit_nowait(Turn("alice", "s", f"I love thing {number}.", "Noted."))
@@ -55,9 +53,7 @@ def test_a_writer_taken_for_dead_leaves_its_turns_to_the_other(opened, monkeypat
         ]
         for receipt in receipts:
             assert receipt.wait_stored(20)
-        deadline = time.monotonic() + 30
-        while two.stats()["completed"] < 3 and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until(lambda: two.stats()["completed"] == 3)
         gate.set()
         assert [receipt.wait(30).transaction for receipt in receipts] == [1, 2, 3]
         assert len(calls) == 1
@@ -108,13 +104,11 @@ def test_a_writer_without_workers_leaves_its_turns_to_others(engine, opened):
     second = web.submit_nowait(Turn("alice", "s", "I love jazz.", "Noted."))
     begin = time.monotonic()
     assert web.close_sync()["pending"] == 1  # at once, and the turn is stored
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 60  # not the time that a close may take
     with pytest.raises(RuntimeError):
         second.wait(0)
     with MemoryWriter(Diary(opened(), agent="rules")) as worker:
-        deadline = time.monotonic() + 30
-        while not worker.stats()["completed"] and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until(lambda: worker.stats()["completed"])
     assert len(Diary(opened()).user("alice").preferences("likes")) == 2
 
 
