@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import re
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
-from typing import NamedTuple
-from unittest import mock
 
 import pytest
 
+from command_line import ROOT, call, program
 from tomldiary import Diary
-from tomldiary.__main__ import main
 from tomldiary.store.operations import Put
 from tomldiary.store.store import ItemStore
 
-ROOT = Path(__file__).parents[2]
 TABLE = '''
 from __future__ import annotations
 
@@ -48,47 +42,6 @@ class Other(BaseModel):
 '''
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202eevil\u200b\x9b31m"
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\u200b]")
-
-
-class Done(NamedTuple):
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def call(*arguments, cwd=None, check=None, **environment):
-    """Run a command in this process; return its exit code and what it printed."""
-    streams = [io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2)]
-    code = 0
-    with (
-        mock.patch.dict(os.environ, {"COLUMNS": "80", **environment}),
-        mock.patch.object(sys, "argv", ["tomldiary", *map(str, arguments)]),
-        contextlib.chdir(cwd or ROOT),
-        contextlib.redirect_stdout(streams[0]),
-        contextlib.redirect_stderr(streams[1]),
-    ):
-        try:
-            main()
-        except SystemExit as error:
-            code = error.code or 0
-    done = Done(code, *(stream.buffer.getvalue().decode() for stream in streams))
-    if check is not None:
-        assert done.returncode == check, done.stderr
-    return done
-
-
-def program(*arguments, **environment):
-    """Run a command in a process of its own."""
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "integrations")])
-    return subprocess.run(
-        [sys.executable, "-m", "tomldiary", *map(str, arguments)],
-        capture_output=True,
-        encoding="utf-8",
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": paths, "PYTHONUTF8": "1", **environment},
-        timeout=120,
-        check=True,
-    )
 
 
 @pytest.fixture

@@ -10,9 +10,10 @@ import sys
 
 import pytest
 import typer
-from test_cli import ROOT, call, on_a_terminal
+from test_cli import on_a_terminal
 from typer.testing import CliRunner
 
+from command_line import ROOT, call
 from tomldiary import Diary
 from tomldiary.cli import output, rows
 from tomldiary.cli.app import app

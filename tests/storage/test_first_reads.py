@@ -84,15 +84,17 @@ def writing():
 
 @pytest.mark.usefixtures("diary")
 @pytest.mark.parametrize("user", ["alice", NEIGHBOUR], ids=["same user", "same lock file"])
-@pytest.mark.parametrize("read", READS)
-def test_a_first_read_does_not_wait_for_a_long_transaction(tmp_path, writing, read, user):
+def test_a_first_read_does_not_wait_for_a_long_transaction(tmp_path, writing, user):
     writing(tmp_path / "m", user)
-    alice = Diary(tmp_path / "m", agent="rules").user("alice")
-    started = time.monotonic()
-    found = READS[read](alice)
-    assert time.monotonic() - started < 3  # each lock would be waited for for five seconds
-    assert found is not None
-    assert texts(alice) == ["tea", "walking"]
+    for name, read in READS.items():
+        alice = Diary(tmp_path / "m", agent="rules").user("alice")
+        started = time.monotonic()
+        found = read(alice)
+        assert time.monotonic() - started < 4, (
+            name
+        )  # each lock would be waited for for five seconds
+        assert found is not None, name
+        assert texts(alice) == ["tea", "walking"]
 
 
 def cut(data):

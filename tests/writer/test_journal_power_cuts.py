@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from pathlib import Path
 
@@ -79,7 +80,7 @@ def found_in(root):
     return found
 
 
-def examine(workload, disk, states):
+def examine(workload, disk, states, *, until_the_first=False):
     """Return how many different states there were, and what is wrong with any of them."""
     seen, problems = set(), []
     folder = disk / "state"
@@ -90,6 +91,8 @@ def examine(workload, disk, states):
         if key in seen:
             continue
         seen.add(key)
+        if until_the_first and problems:
+            break
         folder.mkdir()
         materialise(state.tree, folder, None)
         found = found_in(folder / "nested/journal")
@@ -137,5 +140,6 @@ def test_without_a_sync_a_power_cut_would_lose_turns(disk, guard):
         )
 
     workload = record(disk, left_out)
-    _, problems = examine(workload, disk, crash_states(workload.recorder, subsets=2))
-    assert problems != []
+    states = list(crash_states(workload.recorder, subsets=2))
+    random.Random(1).shuffle(states)
+    assert examine(workload, disk, states, until_the_first=True)[1]

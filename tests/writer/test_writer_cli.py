@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import stat
-import subprocess
-import sys
 import tomllib
 
 import pytest
 
+from command_line import call, program
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.errors import ExtractionError
 
@@ -19,13 +17,7 @@ LONG = 120
 
 
 def command(folder, *arguments, code=0):
-    done = subprocess.run(
-        [sys.executable, "-m", "tomldiary", "writer", *arguments, "--path", str(folder)],
-        capture_output=True, text=True, timeout=LONG, check=False,
-        env={**os.environ, "PYTHONUTF8": "1"},
-    )  # fmt: skip
-    assert done.returncode == code, done.stderr
-    return done.stdout
+    return call("writer", *arguments, "--path", folder, check=code).stdout
 
 
 def fail(message, *, deps):
@@ -74,7 +66,7 @@ def test_a_requeued_turn_is_applied_once_by_the_next_writer(tmp_path):
         assert writer.stats()["recovered"] == 1
         again = Turn("alice", "s", "tea", "ok", operation_id=tea["id"])
         assert writer.submit_nowait(again).wait(LONG).is_repeated
-        command(tmp_path, "retry", "--all")
+        program("writer", "retry", "--all", "--path", tmp_path)
         writer.look_for_dead_writers()
         assert writer.flush(LONG)
     assert [item.text for item in diary.user("alice").preferences("likes").values()] == [

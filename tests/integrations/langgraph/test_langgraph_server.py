@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(
     SERVER is None, reason="langgraph-cli[inmem] is missing, and $TOMLDIARY_SERVER_PYTHON not set"
 )
 LONG = 90  # seconds; nothing takes so long unless it is broken
-USERS = 90
+USERS = 40
 BOTH = 2
 GRAPHS = ("chat", "probing", "retrieving", "telling")
 

@@ -20,7 +20,8 @@ from tomldiary import Diary, MemoryWriter, RetryPolicy, extractor_agent
 from tomldiary.compat.default_table import DefaultPrefTable
 from tomldiary_pydantic_ai import DiaryCapability
 
-TURNS = 20
+TURNS = 12
+WRITERS = 2
 
 
 def _openai(url: str) -> OpenAIChatModel:
@@ -45,16 +46,15 @@ def server(monkeypatch):
         yield server
 
 
-@pytest.mark.parametrize("writers", [1, 2])
 @pytest.mark.parametrize(
     ("make", "as_agent"),
     [(_openai, False), (_openai, True), (_anthropic, False), (_wrapped, False)],
     ids=["openai", "openai agent", "anthropic", "fallback"],
 )
-def test_host_and_extractor_share_a_model_object(tmp_path, server, make, as_agent, writers):
+def test_host_and_extractor_share_a_model_object(tmp_path, server, make, as_agent):
     model = make(server.url)
     made = []
-    for number in range(writers):
+    for number in range(WRITERS):
         extractor = extractor_agent(DefaultPrefTable, model) if as_agent else model
         diary = Diary(tmp_path / str(number), agent=extractor, similarity=100)
         writer = MemoryWriter(diary, retry=RetryPolicy(first_pause=0.05))

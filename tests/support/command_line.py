@@ -1,0 +1,58 @@
+"""Runs `tomldiary`, in this process or in one of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
+
+from tomldiary.__main__ import main
+
+ROOT = Path(__file__).parents[2]
+
+
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def call(*arguments, cwd=None, check=None, **environment):
+    """Run a command in this process; return its exit code and what it printed."""
+    streams = [io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2)]
+    code = 0
+    with (
+        mock.patch.dict(os.environ, {"COLUMNS": "80", **environment}),
+        mock.patch.object(sys, "argv", ["tomldiary", *map(str, arguments)]),
+        mock.patch.object(sys.modules["__main__"], "__package__", ""),  # as the installed program
+        contextlib.chdir(cwd or ROOT),
+        contextlib.redirect_stdout(streams[0]),
+        contextlib.redirect_stderr(streams[1]),
+    ):
+        try:
+            main()
+        except SystemExit as error:
+            code = error.code or 0
+    done = Done(code, *(stream.buffer.getvalue().decode() for stream in streams))
+    if check is not None:
+        assert done.returncode == check, done.stderr
+    return done
+
+
+def program(*arguments, **environment):
+    """Run a command in a process of its own."""
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "integrations")])
+    return subprocess.run(
+        [sys.executable, "-m", "tomldiary", *map(str, arguments)],
+        capture_output=True,
+        encoding="utf-8",
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": paths, "PYTHONUTF8": "1", **environment},
+        timeout=120,
+        check=True,
+    )
