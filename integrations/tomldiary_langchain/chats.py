@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from hashlib import blake2b
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from tomldiary.agents.turn_messages import digest
 from tomldiary.runtime.lru import Recent
 from tomldiary_langchain.messages import first_exchange
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from langchain_core.messages import BaseMessage
 
-__all__ = ["Chats", "digest"]
+__all__ = ["Chats"]
 
 _CHATS = 4_096
 
@@ -51,11 +51,6 @@ class Chats:
         if begun:
             with self._guard:
                 self._known.keep(begun, session)
-
-
-def digest(*parts: str) -> str:
-    """Return a text that stands for others."""
-    return blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
 def _begun(user: str, first: Sequence[BaseMessage]) -> str:

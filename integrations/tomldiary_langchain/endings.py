@@ -1,4 +1,4 @@
-"""How runs of an agent end that no middleware hears of: errors of tools, limits, streams that are left.
+"""How runs of an agent end that no middleware hears of: errors of tools, limits, handoffs, streams that are left.
 
 LangChain calls `after_agent` only when a run ends well. Its callbacks tell of every end, so one handler
 of the process, registered with the first middleware, watches the runs that a middleware began.
@@ -6,15 +6,16 @@ of the process, registered with the first middleware, watches the runs that a mi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.callbacks.base import BaseCallbackManager
 from langchain_core.tracers.context import register_configure_hook
+from langgraph.errors import ParentCommand
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from uuid import UUID
 
     from langchain_core.runnables import RunnableConfig
@@ -22,16 +23,24 @@ if TYPE_CHECKING:
 __all__ = ["Endings", "endings"]
 
 
+Failed = Callable[[Any, BaseException], None]
+
+
 class Endings(BaseCallbackHandler):
-    """Reports graphs that end in an error; holds the owner and session of running graphs."""
+    """Reports graphs that end in an error; holds the owner and session of running graphs.
+
+    An agent that hands off to another one ends in LangGraph's `ParentCommand`. That is reported when the graph
+    of both has ended: the turn goes on there.
+    """
 
     run_inline = True  # a dictionary access needs no thread
 
     def __init__(self) -> None:
         self._graphs: dict[UUID, UUID] = {}
-        """The graph of each node that runs."""
-        self._watched: dict[UUID, dict[object, tuple[Any, Callable[[Any, BaseException], None]]]]
-        self._watched = {}
+        """The graph of each node that runs, and the node of each graph within one."""
+        self._watched: dict[UUID, dict[object, tuple[Any, Failed]]] = {}
+        self._handed_off: dict[UUID, list[tuple[Any, Failed, ParentCommand]]] = {}
+        """By the outermost graph."""
 
     @property
     def ignore_llm(self) -> bool:
@@ -45,7 +54,7 @@ class Endings(BaseCallbackHandler):
         config: RunnableConfig,
         owner: object,
         run: Any,
-        failed: Callable[[Any, BaseException], None],
+        failed: Failed,
     ) -> None:
         """Keep `run` for the graph whose node this is called in; call `failed` if the graph ends in an error."""
         graph = self._graph(config)
@@ -77,15 +86,28 @@ class Endings(BaseCallbackHandler):
         if parent_run_id is not None and "langgraph_node" in (metadata or {}):
             self._graphs[run_id] = parent_run_id
 
-    def on_chain_end(self, outputs: dict[str, Any], *, run_id: UUID, **_: Any) -> None:  # noqa: ARG002
+    def on_chain_end(self, outputs: dict[str, Any], *, run_id: UUID, **_: Any) -> None:  # noqa: ARG002 - the base class passes it
         """Let a run go that ended well, or was interrupted."""
-        self._graphs.pop(run_id, None)
         self._watched.pop(run_id, None)
+        self._ended(run_id)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
         """Tell the owners of a run how it ended."""
+        watched = self._watched.pop(run_id, {}).values()
+        if isinstance(error, ParentCommand) and run_id in self._graphs:
+            outermost = run_id
+            while outermost in self._graphs:
+                outermost = self._graphs[outermost]
+            kept = self._handed_off.setdefault(outermost, [])
+            kept += [(run, failed, error) for run, failed in watched]
+            watched = ()
+        self._ended(run_id)
+        for run, failed in watched:
+            failed(run, error)
+
+    def _ended(self, run_id: UUID) -> None:
         self._graphs.pop(run_id, None)
-        for run, failed in self._watched.pop(run_id, {}).values():
+        for run, failed, error in self._handed_off.pop(run_id, ()):
             failed(run, error)
 
 

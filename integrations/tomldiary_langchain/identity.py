@@ -18,8 +18,6 @@ __all__ = [
     "agent_config",
     "agent_session",
     "agent_user",
-    "is_delegated",
-    "is_persistent",
     "resolve_session",
     "resolve_user",
 ]
@@ -29,8 +27,6 @@ Who = str | Callable[[RunnableConfig], str | None] | None
 AgentWho = str | Callable[[Any, Any], str | None] | None
 """An id; a function of an agent's state and `Runtime` that returns one; or None to look it up."""
 
-_TOOL_NODE = "tools"
-"""The node in which LangChain's agents run their tools."""
 _HINT = (
     "Give user_id when you make the {what}, put a user_id in the context, or pass"
     ' config={{"configurable": {{"user_id": …}}}}.'
@@ -94,21 +90,6 @@ def _context() -> Any:
         return getattr(get_runtime(), "context", None)
     except (ImportError, RuntimeError, KeyError):
         return None
-
-
-def is_persistent() -> bool:
-    """Whether a checkpointer keeps the thread of an agent's run."""
-    settings: dict[str, Any] = agent_config().get("configurable") or {}
-    return settings.get("__pregel_checkpointer") is not None
-
-
-def is_delegated() -> bool:
-    """Whether an agent runs for another agent, as its sub-agent or in one of its tools."""
-    settings: dict[str, Any] = agent_config().get("configurable") or {}
-    if settings.get("ls_agent_type") == "subagent":  # deepagents says so
-        return True
-    *outer, _ = str(settings.get("checkpoint_ns") or "").split("|")
-    return any(each.partition(":")[0] == _TOOL_NODE for each in outer)
 
 
 def agent_config() -> RunnableConfig:

@@ -6,10 +6,9 @@ agent = create_agent(model, tools, middleware=[DiaryMiddleware("./memories", use
 from __future__ import annotations
 
 import asyncio
-import threading
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, Self, cast
 
 from langchain.agents.middleware.types import (
@@ -18,31 +17,30 @@ from langchain.agents.middleware.types import (
     PrivateStateAttr,
 )
 from langgraph.channels.untracked_value import UntrackedValue
-from langgraph.errors import GraphBubbleUp
+from langgraph.errors import GraphBubbleUp, ParentCommand
 from typing_extensions import TypeVar  # Python 3.11 has none with a default
 
+from tomldiary.agents.identity import is_delegated, kept_thread, saves_checkpoints
 from tomldiary.agents.options import memory_name, one_of, writer_of
+from tomldiary.agents.turn_messages import digest, exchange_of, handed_in, steps_of
 from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.diary import Diary, diary_of
 from tomldiary.logging import get_logger
 from tomldiary.retrieval.render import render_memory
 from tomldiary.runtime.async_bridge import in_thread
-from tomldiary.runtime.lru import Recent
 from tomldiary.writer.writer import MemoryWriter
 from tomldiary.writer.writer import Turn as WriterTurn
-from tomldiary_langchain.chats import Chats, digest
+from tomldiary_langchain.chats import Chats
 from tomldiary_langchain.endings import endings
 from tomldiary_langchain.identity import (
     AgentWho,
     agent_config,
     agent_session,
     agent_user,
-    is_delegated,
-    is_persistent,
     resolve_session,
     resolve_user,
 )
-from tomldiary_langchain.messages import Turn, said_in, steps_in, turn_of, with_memory, with_text
+from tomldiary_langchain.messages import Turn, said_in, turn_of, with_memory, with_text
 from tomldiary_langchain.tools import TOOL_NAMES, ToolName, tools_of
 
 if TYPE_CHECKING:
@@ -68,7 +66,6 @@ __all__ = ["DiaryMiddleware", "DiaryState"]
 ContextT = TypeVar("ContextT", bound="StateLike | None", default=Any)
 """The context of an agent; of a middleware made on its own, any."""
 _logger = get_logger(__name__)
-_TOLD = 4_096
 
 
 @dataclass(eq=False, slots=True)
@@ -80,9 +77,9 @@ class _Run:
     turn: Turn
     place: tuple[str, ...]
     """What tells the turn from all others of the session."""
-    memory: str = ""
-    messages: list[BaseMessage] = field(default_factory=list["BaseMessage"])
+    messages: list[BaseMessage]
     """The thread as it was last seen."""
+    memory: str = ""
     is_over: bool = False
     """Whether the turn was submitted, or is not to be."""
 
@@ -182,9 +179,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         self._look_up = look_up if look_up in self._tool_names else ""
         self._endings = endings()
         self._chats = Chats()
-        self._guard = threading.Lock()
-        self._told: Recent[str, None] = Recent(_TOLD)
-        """Ids of messages that were submitted."""
+        self._handed_in = handed_in(self.diary)
 
     @property
     def name(self) -> str:
@@ -220,12 +215,13 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         user = self.diary.user(agent_user(self._user_id, state, runtime)).user_id
         chat = self._chats.session(user, messages)
         session = agent_session(self._session_id, state, runtime, default=chat)
-        with self._guard:
-            turn = turn_of(messages, self._told)
+        turn = turn_of(messages, lambda one: self._handed_in.has(user, session, one))
+        settings = agent_config().get("configurable")
         # A thread that is kept has what came before, and a replay may give messages other ids. A client that
         # sends all of them may say the same twice.
-        place = turn.before if is_persistent() else turn.ids
-        run = _Run(user, session, turn, place, messages=list(messages), is_over=is_delegated())
+        is_kept = saves_checkpoints(settings)
+        place = (kept_thread(settings), *turn.before) if is_kept else turn.ids
+        run = _Run(user, session, turn, place, list(messages), is_over=is_delegated(settings))
         self._endings.watch(agent_config(), self, run, self._submit_broken)
         return run
 
@@ -314,10 +310,12 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
 
     def _submit_broken(self, run: _Run, error: BaseException) -> None:
         """Queue the turn of a run that ended in an error."""
-        if isinstance(error, GraphBubbleUp):  # an interrupt: the run goes on later
-            return
         status: TurnStatus = "failed"
-        if isinstance(error, GeneratorExit):
+        if isinstance(error, ParentCommand):  # a handoff: another agent has answered
+            status = "completed"
+        elif isinstance(error, GraphBubbleUp):  # an interrupt: the run goes on later
+            return
+        elif isinstance(error, GeneratorExit):
             status = "aborted"
         elif isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
             status = "cancelled"
@@ -331,27 +329,29 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             return
         run.is_over = True
         messages = cast("list[BaseMessage]", state["messages"])
-        said = said_in(run.turn, messages, state.get("structured_response"))
-        if said is None:
+        turn = said_in(run.turn, messages, state.get("structured_response"))
+        if not turn:
             return
         self._chats.keep(run.user, messages, run.session)
         # The same turn is the same operation, however often a host resumes, retries or replays it.
-        operation = digest(self.name, status, run.session, *run.place, "", *said)
-        self.writer.submit_nowait(
-            WriterTurn(
-                run.user,
-                run.session,
-                *said,
-                status=status,
-                operation_id=operation,
-                earlier=run.turn.earlier or None,
-                steps=steps_in(run.turn, messages, self._tool_names),
-                episode=self._episodes,
+        whole = exchange_of(turn)
+        operation = digest(self.name, status, run.session, *run.place, "", *whole)
+        with self._handed_in.once(run.user, run.session, operation, turn) as new:
+            said = exchange_of(new)
+            if not any(said):
+                return
+            self.writer.submit_nowait(
+                WriterTurn(
+                    run.user,
+                    run.session,
+                    *said,
+                    status=status,
+                    operation_id=operation if said == whole else digest(operation, *said),
+                    earlier=run.turn.earlier or None,
+                    steps=steps_of(new, self._tool_names),
+                    episode=self._episodes,
+                )
             )
-        )
-        with self._guard:
-            for each in run.turn.ids:
-                self._told.keep(each, None)
 
     # The tools
 

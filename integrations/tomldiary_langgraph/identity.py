@@ -16,22 +16,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Who",
-    "is_delegated",
     "resolve_session",
     "resolve_user",
-    "saves_checkpoints",
     "session_here",
     "signed_in_here",
     "state_channels",
     "task_here",
-    "thread_of",
 ]
 
 Who = str | Callable[[Any, Any], str | None] | None
 """An id; a function of the state and LangGraph's `Runtime` that returns one; or None to look it up."""
 
-_TOOL_NODE = "tools"
-"""The node in which LangChain's agents run their tools."""
 _HINT = 'Give user_id to the node, put it in the context, or pass config={"configurable": {"user_id": …}}.'
 
 
@@ -73,18 +68,6 @@ def task_here() -> str:
     return str(getattr(getattr(_runtime(), "execution_info", None), "task_id", None) or "")
 
 
-def thread_of(config: RunnableConfig) -> str:
-    """Return the id of the thread in whose checkpoints the graph keeps its state; "" without checkpoints."""
-    settings = config.get("configurable", {})
-    return str(settings.get("thread_id") or "") if saves_checkpoints(config) else ""
-
-
-def saves_checkpoints(config: RunnableConfig) -> bool:
-    """Whether the graph keeps its state in checkpoints."""
-    settings = config.get("configurable", {})
-    return settings.get("__pregel_checkpointer") not in (None, False)
-
-
 def state_channels(config: RunnableConfig) -> Mapping[str, Any] | None:
     """Return the channels of the `StateGraph` that this is called in; None outside of one."""
     # LangGraph gives each task a function that reads the state; the channels are bound to it.
@@ -95,15 +78,6 @@ def state_channels(config: RunnableConfig) -> Mapping[str, Any] | None:
             is_graph = any(name.startswith("branch:to:") for name in channels)
             return channels if is_graph else None  # an entrypoint has no fields
     return None
-
-
-def is_delegated(config: RunnableConfig) -> bool:
-    """Whether a graph runs for an agent, as its sub-agent or in one of its tools: a model wrote its prompt."""
-    settings: dict[str, Any] = config.get("configurable") or {}
-    if settings.get("ls_agent_type") == "subagent":  # deepagents says so
-        return True
-    *outer, _ = str(settings.get("checkpoint_ns") or "").split("|")
-    return any(each.partition(":")[0] == _TOOL_NODE for each in outer)
 
 
 def signed_in_here() -> str | None:

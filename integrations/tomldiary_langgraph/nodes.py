@@ -11,27 +11,25 @@ user and session in the run (see `identity`), never in what a model wrote.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from uuid import uuid4
 
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langgraph.channels.untracked_value import UntrackedValue
 
+from tomldiary.agents.identity import is_delegated, kept_thread, saves_checkpoints
 from tomldiary.agents.options import one_of
+from tomldiary.agents.turn_messages import digest, exchange_of, handed_in, steps_of
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import DiaryError, IdentifierError, InvalidValue
 from tomldiary.logging import get_logger
 from tomldiary.writer.writer import MemoryWriter, Turn
 from tomldiary_langgraph.identity import (
     Who,
-    is_delegated,
     resolve_session,
     resolve_user,
-    saves_checkpoints,
     state_channels,
     task_here,
-    thread_of,
 )
 from tomldiary_langgraph.messages import CurrentTurn, current_turn, last_question
 from tomldiary_langgraph.store import DiaryStore
@@ -147,20 +145,17 @@ def submit_node(
             where="writer",
         )
 
-    def prepare(state: Any, config: RunnableConfig) -> Turn | None:
-        return _turn(state, config, user_id, session_id, messages_key, episodes)
+    recorded = _Recorded(writer.diary, user_id, session_id, messages_key, on_error, episodes)
 
     def submit(state: Any, config: RunnableConfig) -> dict[str, Any]:
-        turn = prepare(state, config)
-        if turn is not None:
-            with _errors(on_error, "a turn could not be queued"):
+        with recorded.turn(state, config, "a turn could not be queued") as turn:
+            if turn is not None:
                 writer.submit_nowait(turn)
         return {}
 
     async def asubmit(state: Any, config: RunnableConfig) -> dict[str, Any]:
-        turn = prepare(state, config)
-        if turn is not None:
-            with _errors(on_error, "a turn could not be queued"):
+        with recorded.turn(state, config, "a turn could not be queued") as turn:
+            if turn is not None:
                 await writer.submit_turn(turn)
         return {}
 
@@ -201,15 +196,12 @@ def extract_node(
     if extractor is not None:
         memory = memory.with_agent(extractor)
 
-    def prepare(state: Any, config: RunnableConfig) -> Turn | None:
-        return _turn(state, config, user_id, session_id, messages_key, episodes)
+    recorded = _Recorded(memory, user_id, session_id, messages_key, on_error, episodes)
 
     def extract(state: Any, config: RunnableConfig) -> dict[str, Any]:
-        turn = prepare(state, config)
-        if turn is not None:
-            user = memory.user(turn.user_id)
-            with _errors(on_error, "a turn could not be read"):
-                user.add_turn(
+        with recorded.turn(state, config, "a turn could not be read") as turn:
+            if turn is not None:
+                memory.user(turn.user_id).add_turn(
                     turn.user_msg, turn.assistant_msg, turn.session_id,
                     earlier=turn.earlier, operation_id=turn.operation_id,
                     steps=turn.steps, episode=turn.episode,
@@ -217,11 +209,9 @@ def extract_node(
         return {}
 
     async def aextract(state: Any, config: RunnableConfig) -> dict[str, Any]:
-        turn = prepare(state, config)
-        if turn is not None:
-            user = memory.user(turn.user_id)
-            with _errors(on_error, "a turn could not be read"):
-                await user.aadd_turn(
+        with recorded.turn(state, config, "a turn could not be read") as turn:
+            if turn is not None:
+                await memory.user(turn.user_id).aadd_turn(
                     turn.user_msg, turn.assistant_msg, turn.session_id,
                     earlier=turn.earlier, operation_id=turn.operation_id,
                     steps=turn.steps, episode=turn.episode,
@@ -231,32 +221,58 @@ def extract_node(
     return RunnableLambda(extract, aextract, name="extract")
 
 
-def _turn(
-    state: Any,
-    config: RunnableConfig,
-    user_id: Who,
-    session_id: Who,
-    messages_key: str,
-    episodes: bool | None,  # noqa: FBT001 - the option of the nodes
-) -> Turn | None:
-    user = resolve_user(user_id, state, config)
-    session = resolve_session(session_id, state, config)
-    said = current_turn(state, messages_key)
-    if said is None or is_delegated(config):
-        return None
-    operation = _operation(config, session, said)
-    session = session or operation or uuid4().hex
-    earlier = said.earlier or None
-    return Turn(
-        user,
-        session,
-        said.user_msg,
-        said.assistant_msg,
-        operation_id=operation,
-        earlier=earlier,
-        steps=said.steps,
-        episode=episodes,
-    )
+class _Recorded:
+    """The turns of one node."""
+
+    def __init__(
+        self,
+        diary: Diary,
+        user_id: Who,
+        session_id: Who,
+        messages_key: str,
+        on_error: OnError,
+        episodes: bool | None,  # noqa: FBT001 - the option of the nodes
+    ) -> None:
+        self._handed_in = handed_in(diary)
+        self._user_id = user_id
+        self._session_id = session_id
+        self._messages_key = messages_key
+        self._on_error: OnError = on_error
+        self._episodes = episodes
+
+    @contextmanager
+    def turn(self, state: Any, config: RunnableConfig, failed: str) -> Generator[Turn | None]:
+        """Yield what is new of the current turn; None if nothing is, or if there is no answer yet.
+
+        An error inside is logged as `failed` instead of raised, if the host wants that.
+        """
+        user = resolve_user(self._user_id, state, config)
+        session = resolve_session(self._session_id, state, config)
+        said = current_turn(state, self._messages_key)
+        if said is None or is_delegated(config.get("configurable")):
+            yield None
+            return
+        operation = _operation(config, session, said)
+        session = session or operation or uuid4().hex
+        with (
+            _errors(self._on_error, failed),
+            self._handed_in.once(user, session, operation, said.messages) as new,
+        ):
+            exchange = exchange_of(new)
+            if not any(exchange):
+                yield None
+                return
+            if operation and exchange != exchange_of(said.messages):
+                operation = f"node-{digest(operation, *exchange)}"
+            yield Turn(
+                user,
+                session,
+                *exchange,
+                operation_id=operation,
+                earlier=said.earlier or None,
+                steps=steps_of(new),
+                episode=self._episodes,
+            )
 
 
 def _operation(config: RunnableConfig, session: str, said: CurrentTurn) -> str:
@@ -267,7 +283,7 @@ def _operation(config: RunnableConfig, session: str, said: CurrentTurn) -> str:
     again.
     """
     known: tuple[str, ...] = said.ids
-    thread = thread_of(config)
+    thread = kept_thread(config.get("configurable"))
     if thread and said.ids:
         known = (thread, str(said.position), *(text for pair in said.earlier for text in pair))
     elif not known:
@@ -275,11 +291,7 @@ def _operation(config: RunnableConfig, session: str, said: CurrentTurn) -> str:
         if not known[0]:
             return ""
     node = str(config.get("metadata", {}).get("langgraph_node", ""))
-    parts = (node, session, *known, said.user_msg, said.assistant_msg)
-    digest = blake2b(digest_size=16)
-    for part in parts:
-        digest.update(f"{len(part)}:{part}".encode("utf-8", "surrogatepass"))
-    return f"node-{digest.hexdigest()}"
+    return f"node-{digest(node, session, *known, *exchange_of(said.messages))}"
 
 
 def _memory(given: Any, call: str) -> Diary:
@@ -307,7 +319,7 @@ def _check_field(key: str, config: RunnableConfig, warned: set[str]) -> None:
             key,
             key,
         )
-    elif saves_checkpoints(config):
+    elif saves_checkpoints(config.get("configurable")):
         warned.add(key)
         _logger.warning(
             "checkpoints keep the state's field %r, and `forget` does not reach them."

@@ -23,12 +23,17 @@ __all__ = [
     "field_of",
     "first_id",
     "given",
+    "is_delegated",
+    "kept_thread",
+    "saves_checkpoints",
     "session_of",
     "signed_in",
     "user_of",
 ]
 
 _SERVER_FIELDS = ("langgraph_auth_user", "langgraph_auth_user_id")
+_TOOL_NODE = "tools"
+"""The node in which LangChain's agents run their tools."""
 
 
 def user_of(
@@ -193,6 +198,24 @@ def field_of(holder: Any, name: str) -> Any:
     if isinstance(holder, Mapping):
         return cast("Mapping[str, Any]", holder).get(name)
     return getattr(holder, name, None)
+
+
+def saves_checkpoints(settings: Any) -> bool:
+    """Whether a LangGraph run with these settings keeps its state in checkpoints."""
+    return field_of(settings, "__pregel_checkpointer") not in (None, False)
+
+
+def kept_thread(settings: Any) -> str:
+    """Return the id of the thread in whose checkpoints a graph keeps its state; "" without checkpoints."""
+    return str(field_of(settings, "thread_id") or "") if saves_checkpoints(settings) else ""
+
+
+def is_delegated(settings: Any) -> bool:
+    """Whether a graph runs for an agent, as its sub-agent or in one of its tools: a model wrote its prompt."""
+    if field_of(settings, "ls_agent_type") == "subagent":  # deepagents says so
+        return True
+    *outer, _ = str(field_of(settings, "checkpoint_ns") or "").split("|")
+    return any(each.partition(":")[0] == _TOOL_NODE for each in outer)
 
 
 def _identity(place: str, user: Any) -> tuple[str, Any]:

@@ -20,6 +20,7 @@ __all__ = [
     "known_tools",
     "memory_name",
     "one_of",
+    "place_of",
     "positive",
     "writer_of",
 ]
@@ -45,7 +46,7 @@ def writer_of(given: MemoryWriter, diary: Diary) -> MemoryWriter:
     if (
         engine is not None
         and engine.backend is not diary.engine.backend
-        and _place(engine.backend) != _place(diary.engine.backend)
+        and place_of(engine.backend) != place_of(diary.engine.backend)
     ):
         raise InvalidValue(
             f"the writer fills {other!r}, not {diary!r}. Make one of the same diary, or leave it out.",
@@ -54,8 +55,8 @@ def writer_of(given: MemoryWriter, diary: Diary) -> MemoryWriter:
     return given
 
 
-def _place(backend: Backend) -> object:
-    """Return what identifies the documents of a backend."""
+def place_of(backend: Backend) -> object:
+    """Return what identifies the documents of a backend, as long as it is in use."""
     if isinstance(backend, LocalFolder):
         return backend.base_path.resolve()
     return id(backend.wrapped if isinstance(backend, WrapsBackend) else backend)

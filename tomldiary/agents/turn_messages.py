@@ -1,21 +1,52 @@
-"""Where in a thread of messages the last turn begins, and which exchanges came before it.
+"""Where in a thread of messages the last turn begins, what it says, and what of it was handed in already.
 
 All that a user said since the last answer is one turn: messages in a row, a message while a run waits for an
-approval, and what a run left unanswered that was interrupted or failed.
+approval, and what a run left unanswered that was interrupted or failed. Several agents may work on one turn, and
+a run may be repeated: `HandedIn` lets each message through once.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from typing import TYPE_CHECKING, Literal, NamedTuple
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from weakref import WeakValueDictionary
 
+from tomldiary.agents.options import place_of
 from tomldiary.agents.verbs import BLOCK_VERBS, VERBS
 from tomldiary.entries.episodes import ToolStep
+from tomldiary.runtime.lru import Recent
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 
-__all__ = ["Spoken", "earlier_exchanges", "exchange_of", "tool_steps", "turn_start"]
+    from tomldiary.diary import Diary
+
+__all__ = [
+    "SOURCE",
+    "HandedIn",
+    "Spoken",
+    "digest",
+    "earlier_exchanges",
+    "exchange_of",
+    "handed_in",
+    "is_question",
+    "spoken",
+    "steps_of",
+    "tool_steps",
+    "turn_start",
+]
+
+SOURCE = "lc_source"
+"""By this key LangChain marks what stands in for people: summaries, memory, prompts of other models."""
+_BY = {
+    "human": "user", "HumanMessageChunk": "user", "ai": "assistant", "AIMessageChunk": "assistant",
+    "tool": "tool", "ToolMessageChunk": "tool",
+}  # fmt: skip
+_TEXTS = ("text", "input_text")
+_KNOWN = 16_384  # messages and turns that are recognised
 
 
 class Spoken(NamedTuple):
@@ -26,6 +57,57 @@ class Spoken(NamedTuple):
     text: str = ""
     is_answer: bool = False
     """Whether it ended a turn: the assistant called no tool, or the call's result was the answer."""
+    id: str = ""
+    """Its id in the thread; "" if it has none."""
+    calls: tuple[tuple[str, str, object], ...] = ()
+    """Id, name and arguments of each tool that the assistant called."""
+    call: str = ""
+    """The id of the call that a tool's result belongs to."""
+
+
+def spoken(
+    messages: Sequence[Any], ends_turn: Callable[[Sequence[Any], int], bool]
+) -> list[Spoken]:
+    """Return LangChain's messages as what was said.
+
+    Args:
+        messages: A thread.
+        ends_turn: Whether the result of a tool, by its number in the thread, is the answer of the turn.
+    """
+    said: list[Spoken] = []
+    for number, message in enumerate(messages):
+        by: Any = _BY.get(message.type, "other")
+        text, id_ = str(message.text).strip(), message.id or ""
+        if by == "assistant":
+            is_answer = not (message.tool_calls or message.invalid_tool_calls)
+            calls = tuple(
+                (each["id"] or "", each["name"], each["args"]) for each in message.tool_calls
+            )
+            said.append(Spoken(by, text, is_answer, id_, calls))
+        elif by == "tool":
+            is_answer = ends_turn(messages, number)
+            said.append(Spoken(by, text, is_answer, id_, call=message.tool_call_id))
+        elif is_question(message):
+            said.append(Spoken(by, _words(message.content), id=id_))
+        else:
+            said.append(Spoken("other", text, id=id_))
+    return said
+
+
+def is_question(message: Any) -> bool:
+    """Whether a message of LangChain is a user's own."""
+    return _BY.get(message.type) == "user" and not message.additional_kwargs.get(SOURCE)
+
+
+def _words(content: object) -> str:
+    """Return the text of a user's message; parts of it stand on lines of their own."""
+    if isinstance(content, str):
+        return content.strip()
+    parts = (
+        part if isinstance(part, str) else part.get("text") if part.get("type") in _TEXTS else None
+        for part in cast("list[Any]", content)
+    )
+    return "\n".join(filter(None, parts)).strip()
 
 
 def turn_start(thread: Sequence[Spoken]) -> int | None:
@@ -59,6 +141,13 @@ def earlier_exchanges(thread: Sequence[Spoken], start: int) -> list[tuple[str, s
     return exchanges[::-1]
 
 
+def steps_of(turn: Iterable[Spoken], ours: Collection[str] = ()) -> tuple[ToolStep, ...]:
+    """Return the tools that were called in a turn; see `tool_steps`."""
+    turn = list(turn)
+    results = {one.call: one.text for one in turn if one.by == "tool"}
+    return tool_steps((call for one in turn for call in one.calls), results, ours)
+
+
 def tool_steps(
     calls: Iterable[tuple[str, str, object]], results: Mapping[str, str], ours: Collection[str] = ()
 ) -> tuple[ToolStep, ...]:
@@ -77,6 +166,73 @@ def tool_steps(
         for id_, name, given in calls
         if name not in known
     )
+
+
+def digest(*parts: str) -> str:
+    """Return 32 characters that stand for texts; other texts, also joined differently, have others."""
+    known = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        known.update(f"{len(part)}:{part}".encode("utf-8", "surrogatepass"))
+    return known.hexdigest()
+
+
+class HandedIn:
+    """What this process handed to a memory, so that it hands in no message of a session twice. Thread-safe.
+
+    Messages without an id are always new. The last 16,384 messages and turns are known.
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._known: Recent[str, None] = Recent(_KNOWN)
+
+    def has(self, user: str, session: str, message: Spoken) -> bool:
+        """Whether a message of a user's session was handed in."""
+        return bool(message.id) and _key(user, session, message) in self._known
+
+    @contextmanager
+    def once(
+        self, user: str, session: str, operation: str, turn: Sequence[Spoken]
+    ) -> Generator[list[Spoken]]:
+        """Yield the messages of a turn that are new; none if the turn was handed in under this id.
+
+        If the block raises, nothing was handed in. Other threads do not wait for it.
+
+        Args:
+            user: Whose session.
+            session: The session; ids of messages are unique in it.
+            operation: The id of the turn; "" is none.
+            turn: Its messages.
+        """
+        keys = [_key(user, session, one) if one.id else "" for one in turn]
+        whole = digest(user, operation) if operation else ""
+        with self._guard:
+            is_known = whole in self._known
+            new = [key for key in dict.fromkeys([whole, *keys]) if key and key not in self._known]
+            for key in () if is_known else new:
+                self._known.keep(key, None)
+        if is_known:
+            yield []
+            return
+        try:
+            yield [one for one, key in zip(turn, keys, strict=True) if not key or key in new]
+        except BaseException:
+            with self._guard:
+                for key in new:
+                    self._known.pop(key, None)
+            raise
+
+
+_places: WeakValueDictionary[object, HandedIn] = WeakValueDictionary()
+
+
+def handed_in(diary: Diary) -> HandedIn:
+    """Return what was handed to the memory of a diary; the same object for all diaries of one place."""
+    return _places.setdefault(place_of(diary.engine.backend), HandedIn())
+
+
+def _key(user: str, session: str, message: Spoken) -> str:
+    return digest(user, session, message.id, message.text)
 
 
 def _as_json(value: object) -> str:
