@@ -334,10 +334,11 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             return
         self._chats.keep(run.user, messages, run.session)
         # The same turn is the same operation, however often a host resumes, retries or replays it.
-        whole = exchange_of(turn)
+        is_over = status == "completed"
+        whole = exchange_of(turn, is_over=is_over)
         operation = digest(self.name, status, run.session, *run.place, "", *whole)
         with self._handed_in.once(run.user, run.session, operation, turn) as new:
-            said = exchange_of(new)
+            said = exchange_of(new, is_over=is_over)
             if not any(said):
                 return
             self.writer.submit_nowait(

@@ -123,10 +123,10 @@ def turn_start(thread: Sequence[Spoken]) -> int | None:
     return next(number for number in asked if number > behind)
 
 
-def exchange_of(turn: Sequence[Spoken]) -> tuple[str, str]:
+def exchange_of(turn: Sequence[Spoken], *, is_over: bool = True) -> tuple[str, str]:
     """Return what the user and the assistant said in a turn; a tool's result that ends it is an answer."""
     said = [one.text for one in turn if one.by == "assistant"]
-    if turn and turn[-1].by == "tool":
+    if is_over and turn and turn[-1].by == "tool":
         said.append(turn[-1].text)
     return _joined(one.text for one in turn if one.by == "user"), _joined(said)
 

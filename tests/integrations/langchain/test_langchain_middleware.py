@@ -338,17 +338,18 @@ def test_a_replayed_chat_adds_no_entry(diary, writer):
     assert len(sizes[0][0]) == 4
 
 
-def test_the_same_messages_again_are_the_same_operation(diary, writer):
+def test_the_same_messages_again_have_no_second_effect(diary, writer):
     middleware = DiaryMiddleware(diary, user_id="alice", writer=writer)
     agent = create_agent(Scripted(answers=[OK]), middleware=[middleware])
     question = HumanMessage("I like rain.", id="m1")
     for messages in ([question], [question], [HumanMessage("I like rain.")]):
         talk(agent, messages, THREAD)
     talk(agent, [HumanMessage("I like snow.", id="m1")], THREAD)
-    first, again, another, edited = (turn.operation_id for turn in writer.turns)
-    assert first == again
-    assert len({first, another, edited}) == 3
-    assert not any("rain" in one or "m1" in one for one in (first, another, edited))
+    said = [turn.user_msg for turn in writer.turns]
+    assert said == ["I like rain.", "I like rain.", "I like snow."]
+    operations = {turn.operation_id for turn in writer.turns}
+    assert len(operations) == 3
+    assert not any("rain" in one or "m1" in one for one in operations)
     assert writer.flush(20)
     assert diary.user("alice").conversations()["t1"].turns == 3
     assert diary.user("alice").preferences("likes")["pref002"].count == 2
@@ -484,21 +485,22 @@ def test_a_turn_that_failed_in_the_model_is_submitted_as_failed(diary, writer, m
     assert last["messages"][-1].content == "ok"
     assert [len(memories(asked)) for asked in model.asked] == [1, 1, 1]
     assert [turn.status for turn in writer.turns] == ["failed", "completed"]
+    assert writer.said == [("I like rain.", ""), ("", "ok")]
     assert writer.flush(20)
-    texts = [item.text for item in diary.user("alice").preferences("likes").values()]
-    assert texts == ["dark roast", "I like rain."]
+    kept = [(item.text, item.count) for item in diary.user("alice").preferences("likes").values()]
+    assert kept == [("dark roast", 1), ("I like rain.", 1)]
     talk(agent, "I like snow.", THREAD, mode)
     assert writer.said[-1] == ("I like snow.", "ok")
 
 
-def test_a_failed_turn_that_ends_without_text_is_no_conflict(diary, writer):
+def test_a_failed_turn_that_then_ends_without_text_is_submitted_once(diary, writer):
     middleware = DiaryMiddleware(diary, user_id="alice", writer=writer, on_error="raise")
     agent = create_agent(Scripted(answers=[Down(), AIMessage("")]), middleware=[middleware])
     question = HumanMessage("I like rain.", id="m1")
     with pytest.raises(Down):
         talk(agent, [question], THREAD)
     talk(agent, [question], THREAD)
-    assert [turn.status for turn in writer.turns] == ["failed", "completed"]
+    assert [turn.status for turn in writer.turns] == ["failed"]
     assert writer.flush(20)
     assert writer.stats()["failed"] == 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 from langchain.agents import create_agent
@@ -13,10 +14,11 @@ from langchain.agents.middleware import (
     ModelRetryMiddleware,
 )
 from langchain.agents.structured_output import ToolStrategy
-from langchain.tools import tool
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain.tools import ToolRuntime, tool
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphRecursionError
+from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command
 from pydantic import BaseModel
 from test_langchain_middleware import OK, THREAD, Down, Recording, both, memories, noop, talk
@@ -273,6 +275,86 @@ def test_the_prompt_of_a_sub_agent_is_no_turn(writer, mode):
     talk(agent, "Hello", mode=mode)
     assert writer.said == [("Hello", "ok")]
     assert memories(model.asked[0])
+
+
+# Several agents on one turn
+
+
+def graph_of(*nodes, chain=True):
+    builder = StateGraph(MessagesState)
+    for number, node in enumerate(nodes):
+        builder.add_node(node.name, node)
+        builder.add_edge(nodes[number - 1].name if number and chain else START, node.name)
+    return builder.compile(checkpointer=InMemorySaver())
+
+
+@pytest.mark.parametrize("chain", [True, False])
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_two_agents_of_a_graph_submit_each_message_once(writer, chain, is_shared):
+    memories = [DiaryMiddleware(writer.diary, user_id="alice", writer=writer) for _ in range(2)]
+    agents = [
+        create_agent(
+            Scripted(answers=[AIMessage(name)]),
+            middleware=[memories[not is_shared and n]],
+            name=name,
+        )
+        for n, name in enumerate(("plan", "do"))
+    ]
+    talk(graph_of(*agents, chain=chain), "I like rain.", THREAD)
+    assert sorted(answer for _, answer in writer.said) == ["do", "plan"]
+    assert sorted(question for question, _ in writer.said) == ["", "I like rain."]
+
+
+@both
+@pytest.mark.parametrize("remembers", [True, False])
+def test_words_before_a_handoff_are_submitted_once(writer, mode, remembers):
+    @tool
+    def hand_off(runtime: ToolRuntime) -> Any:
+        """Hand off."""
+        told = ToolMessage("Yours.", tool_call_id=runtime.tool_call_id)
+        update = {"messages": [runtime.state["messages"][-1], told]}
+        return Command(goto="expert", graph=Command.PARENT, update=update)
+
+    def agent(name, *answers, **options):
+        memory = DiaryMiddleware(writer.diary, user_id="alice", writer=writer)
+        has_memory = remembers or name == "front"
+        given = [memory] if has_memory else []
+        return create_agent(Scripted(answers=list(answers)), middleware=given, name=name, **options)
+
+    front = agent("front", calling(("hand_off", {})), tools=[hand_off])
+    builder = StateGraph(MessagesState)
+    builder.add_node("front", front, destinations=("expert",))
+    builder.add_node("expert", agent("expert", AIMessage("Done.")))
+    graph = builder.add_edge(START, "front").compile(checkpointer=InMemorySaver())
+    for text in ("I like rain.", "I like snow."):
+        talk(graph, text, THREAD, mode)
+    answer = "Done." if remembers else ""
+    assert ended(writer) == [
+        ("completed", "I like rain.", answer),
+        ("completed", "I like snow.", answer),
+    ]
+
+
+def test_ids_of_messages_need_be_unique_in_their_session_only(writer):
+    memory = DiaryMiddleware(writer.diary, writer=writer)
+    agent = create_agent(Scripted(answers=[OK]), middleware=[memory])
+    for user, session in (("alice", "a"), ("alice", "b"), ("bob", "a")):
+        said = [HumanMessage(f"I like {user} {session}.", id="1"), HumanMessage("Hello.", id="2")]
+        config = {"configurable": {"user_id": user, "session_id": session}}
+        talk(agent, said[:1], config)
+        talk(agent, said, config)
+    assert [one[0] for one in writer.said] == [
+        text for who in ("alice a", "alice b", "bob a") for text in (f"I like {who}.", "Hello.")
+    ]
+
+
+def test_equal_text_in_two_threads_of_a_session_is_two_turns(writer):
+    agent = agent_of(writer, OK, checkpointer=InMemorySaver())
+    for thread in ("monday", "friday"):
+        settings = {"thread_id": thread, "session_id": "chat"}
+        talk(agent, "I like rain.", {"configurable": settings})
+    assert writer.flush(20)
+    assert writer.diary.user("alice").preferences("likes")["pref001"].count == 2
 
 
 # Two memories in one agent

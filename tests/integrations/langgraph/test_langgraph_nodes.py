@@ -224,7 +224,9 @@ TURNS = [
     ),
     ([HumanMessage("s", additional_kwargs={"lc_source": "summarization"}), AIMessage("b")], None),
     ([HumanMessage("a")], None),
-    ([HumanMessage("a"), AIMessage(" ")], None),
+    ([HumanMessage("a"), AIMessage(" ")], ("a", "")),
+    ([HumanMessage([{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}]),
+      AIMessage([{"type": "text", "text": "c"}, {"type": "text", "text": "d"}])], ("a\nb", "cd")),
     ([AIMessage("b")], None),
     ([HumanMessage("a"), AIMessage("b"), HumanMessage("c")], None),
     ([], None),
@@ -703,6 +705,39 @@ def test_node_passed_twice_records_new_messages_and_no_old_ones(kind):
         builder.compile().invoke({"messages": [("user", "tea"), ("ai", "Noted.")]}, ALICE)
         assert writer.flush(30)
     assert kept(diary) == ([("jazz", 1), ("tea", 1)], 2)
+
+
+@recorded
+def test_two_nodes_of_a_graph_record_each_message_once(kind):
+    diary = Diary("memory:", agent=(noted := Noted()))
+    with MemoryWriter(diary) as writer:
+        records = [
+            extract_node(diary),
+            submit_node(writer) if kind == "submit" else extract_node(diary),
+        ]
+        nodes = [("plan", chat_node(answering("Plan."))), ("first", records[0])]
+        nodes += [("answer", chat_node(answering("Done."))), ("last", records[1])]
+        run(graph_of(nodes, checkpointer=InMemorySaver()), "I like tea.", ALICE, "sync")
+        assert writer.flush(30)
+    assert noted.turns == [("t1", "I like tea.", "Plan."), ("t1", "", "Done.")]
+
+
+@recorded
+def test_a_turn_whose_recording_failed_is_recorded_by_the_next_node(kind):
+    diary = Diary("memory:", agent=(noted := Noted()))
+    writer = MemoryWriter(diary)
+
+    class Failing:
+        async def run(self, message, /, *, deps):
+            raise ExtractionError("down")
+
+    failing = extract_node(diary, Failing(), on_error="ignore")
+    record = submit_node(writer) if kind == "submit" else extract_node(diary)
+    nodes = [("chat", chat_node(answering("ok"))), ("failing", failing), ("record", record)]
+    run(graph_of(nodes), "I like tea.", ALICE, "sync")
+    assert writer.flush(30)
+    writer.close_sync()
+    assert noted.turns == [("t1", "I like tea.", "ok")]
 
 
 @recorded
