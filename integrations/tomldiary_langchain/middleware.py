@@ -22,7 +22,7 @@ from typing_extensions import TypeVar  # Python 3.11 has none with a default
 
 from tomldiary.agents.identity import is_delegated, kept_thread, saves_checkpoints
 from tomldiary.agents.options import memory_name, one_of, writer_of
-from tomldiary.agents.turn_messages import digest, exchange_of, handed_in, steps_of
+from tomldiary.agents.turn_messages import HandedIn, digest, exchange_of, of_memory, steps_of
 from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.diary import Diary, diary_of
 from tomldiary.logging import get_logger
@@ -179,7 +179,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         self._look_up = look_up if look_up in self._tool_names else ""
         self._endings = endings()
         self._chats = Chats()
-        self._handed_in = handed_in(self.diary)
+        self._handed_in = of_memory(self.diary, HandedIn)
 
     @property
     def name(self) -> str:

@@ -19,7 +19,7 @@ from langgraph.channels.untracked_value import UntrackedValue
 
 from tomldiary.agents.identity import is_delegated, kept_thread, saves_checkpoints
 from tomldiary.agents.options import one_of
-from tomldiary.agents.turn_messages import digest, exchange_of, handed_in, steps_of
+from tomldiary.agents.turn_messages import HandedIn, digest, exchange_of, of_memory, steps_of
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import DiaryError, IdentifierError, InvalidValue
 from tomldiary.logging import get_logger
@@ -233,7 +233,7 @@ class _Recorded:
         on_error: OnError,
         episodes: bool | None,  # noqa: FBT001 - the option of the nodes
     ) -> None:
-        self._handed_in = handed_in(diary)
+        self._handed_in = of_memory(diary, HandedIn)
         self._user_id = user_id
         self._session_id = session_id
         self._messages_key = messages_key

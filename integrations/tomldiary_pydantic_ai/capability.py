@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import hashlib
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence  # noqa: TC003 - annotations are looked up at run time
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,6 +13,7 @@ from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
 from pydantic_ai.tools import AgentDepsT
 
 from tomldiary.agents.options import writer_of
+from tomldiary.agents.turn_messages import digest, of_memory
 from tomldiary.diary import Diary
 from tomldiary.entries.episodes import ToolStep
 from tomldiary.errors import InvalidValue, cause_of
@@ -35,8 +34,8 @@ from tomldiary_pydantic_ai.conversation import (
 )
 from tomldiary_pydantic_ai.diary_tools import span
 from tomldiary_pydantic_ai.run import (
+    LastTurns,
     RunState,
-    UnansweredTurns,
     Who,
     durable_operation,
     filled,
@@ -131,9 +130,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     episodes: bool | None = None
 
     _toolset: CapabilityToolset[AgentDepsT] = field(init=False, repr=False, compare=False)
-    _unanswered: UnansweredTurns = field(
-        default_factory=UnansweredTurns, init=False, repr=False, compare=False
-    )
+    _last: LastTurns = field(init=False, repr=False, compare=False)
     _run: RunState | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -155,6 +152,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             on_error=self.on_error,
             approve=self.approve,
         )
+        self._last = of_memory(self._toolset.diary, LastTurns)
         if self.record:
             diary, given = self._toolset.diary, self.writer
             self.writer = MemoryWriter(diary) if given is None else writer_of(given, diary)
@@ -271,11 +269,11 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         state = RunState(
             diary,
             owner,
-            _digest(self.id, owner.user)[:16],
+            digest(self.id or "", owner.user)[:16],
             records=self.writer is not None,
             outer=outer_run(diary, owner.user),
         )
-        state.begin(ctx, self._unanswered.of(owner))
+        state.begin(ctx, self._last)
         run = copy.copy(self)
         run._run = state  # noqa: SLF001 - a copy of this object
         return run
@@ -334,6 +332,20 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             # Once it stands beside the tool's result, it looks like something that the tool returned.
             queued = ctx.pending_messages or ()
             self._run.hear(message for pending in queued for message in pending.messages)
+
+    async def wrap_output_process(
+        self,
+        ctx: RunContext[AgentDepsT],  # noqa: ARG002 - the framework's signature
+        *,
+        output: Any,
+        handler: Callable[[Any], Any],
+        **_: Any,
+    ) -> Any:
+        """Know the runs that an output function starts, like those of a tool."""
+        if self._run is None:
+            return await handler(output)
+        with within_tool(self._run):
+            return await handler(output)
 
     async def _news(
         self, ctx: RunContext[AgentDepsT], run: RunState, before: Sequence[str], about: str
@@ -418,7 +430,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                 noted["error_type"] = type(error).__name__
                 _logger.error("a turn could not be handed in: %s", cause_of(error))  # noqa: TRY400 - the trace may quote it
             else:
-                self._unanswered.note(run, is_answered=status == "completed")
+                self._last.note(run, is_answered=status == "completed")
 
     @durable_operation("submit")
     async def _submit(
@@ -435,7 +447,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     ) -> None:
         writer = self.writer
         assert writer is not None  # noqa: S101 - nothing is handed in without one
-        operation = _digest(run_id, session, user_msg, assistant_msg) if run_id else ""
+        operation = digest(run_id, session, user_msg, assistant_msg) if run_id else ""
         turn = Turn(
             user,
             session,
@@ -448,7 +460,3 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             episode=self.episodes,
         )
         await hand_in(writer, turn)
-
-
-def _digest(*parts: str | None) -> str:
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]

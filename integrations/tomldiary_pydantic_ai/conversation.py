@@ -146,7 +146,7 @@ def exchanges(messages: Sequence[ModelMessage]) -> list[tuple[str, str]]:
 
 
 def answered(messages: Sequence[ModelMessage], run_id: str | None, output: object = None) -> str:
-    """Return what the assistant said in a run; its output as JSON, where that is no text."""
+    """Return what the assistant said in a run, and its output where that is something else; as JSON if it is no text."""
     texts = [
         part.content
         for message in messages
@@ -154,8 +154,10 @@ def answered(messages: Sequence[ModelMessage], run_id: str | None, output: objec
         for part in message.parts
         if isinstance(part, TextPart) and part.content.strip()
     ]
-    if output is not None and not isinstance(output, str):
-        texts.append(to_json(output, fallback=str).decode())
+    is_text = isinstance(output, str)
+    shown = output if is_text else to_json(output, fallback=str).decode()
+    if output is not None and shown not in ("".join(texts) if is_text else texts):
+        texts.append(shown)
     return "\n\n".join(texts)
 
 

@@ -17,6 +17,7 @@ from pydantic_ai import RunContext, TemplateStr, capabilities
 from pydantic_ai.tools import AgentDepsT
 
 from tomldiary.agents import identity
+from tomldiary.agents.turn_messages import digest
 from tomldiary.errors import IdentifierError, InvalidValue, WriterBusy
 from tomldiary.runtime.lru import Recent
 from tomldiary_pydantic_ai.conversation import (
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
     from tomldiary.writer.writer import MemoryWriter
 
 __all__ = [
+    "LastTurns",
     "RunOwner",
     "RunState",
-    "UnansweredTurns",
     "Who",
     "durable_operation",
     "filled",
@@ -191,6 +192,8 @@ class RunState:
     """What the user said since the last answer; what an earlier run handed in is left out."""
     handed_in: Sequence[str] = ()
     """What the user said since the last answer, and an earlier run handed in."""
+    place: str = ""
+    """Stands for the exchanges before the turn."""
     earlier: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     messages: list[ModelMessage] | None = None
     """The run's own list, which is not to be had any more when the run has been cut off."""
@@ -200,19 +203,18 @@ class RunState:
     """Parts of messages whose words are heard already."""
     _prompt: str | None = None
 
-    def begin(self, ctx: RunContext[Any], handed_in: Sequence[str]) -> None:
+    def begin(self, ctx: RunContext[Any], last: LastTurns) -> None:
         """Note what the user said before the first request: in the history and in the prompt."""
         if self.outer is not None:  # its prompt is the words of the agent that started it
             self.heard = list(self.outer.heard)
             return
-        said_now = unanswered(ctx.messages)
-        if words := prompt_words(ctx.prompt):
-            said_now.append(words)
-        count = len(handed_in)
-        if count and said_now[:count] == list(handed_in):
-            self.handed_in, said_now = handed_in, said_now[count:]
-        self.heard = said_now
-        self.earlier = exchanges(ctx.messages)[-self.diary.context_turns or len(ctx.messages) :]
+        before, words = unanswered(ctx.messages), prompt_words(ctx.prompt)
+        prompt = [words] if words else []
+        earlier = exchanges(ctx.messages)
+        self.place = digest(*(text for pair in earlier for text in pair))
+        self.handed_in = last.repeated(self.owner, before, prompt, self.place)
+        self.heard = [*before, *prompt][len(self.handed_in) :]
+        self.earlier = earlier[-self.diary.context_turns or len(earlier) :]
         self._known += [part for message in ctx.messages for part in message.parts]
         self._prompt = words
 
@@ -230,23 +232,36 @@ class RunState:
                     self.heard.append(words)
 
 
-class UnansweredTurns:
-    """What runs without an answer handed in, so that the next run of the session does not repeat it."""
+class LastTurns:
+    """The last turn of each session that was handed in, so that the next run does not repeat its words."""
 
     def __init__(self) -> None:
-        self._texts: Recent[tuple[str, str], tuple[str, ...]] = Recent(_SESSIONS_KEPT)
+        self._turns: Recent[RunOwner, tuple[tuple[str, ...], str]] = Recent(_SESSIONS_KEPT)
         self._lock = threading.Lock()
 
-    def of(self, owner: RunOwner) -> tuple[str, ...]:
-        """Return the texts that were handed in for a session and not answered."""
-        return self._texts.get(owner, ())
+    def repeated(
+        self, owner: RunOwner, before: Sequence[str], prompt: Sequence[str], place: str
+    ) -> tuple[str, ...]:
+        """Return what was handed in already of the words that a run begins with.
+
+        Args:
+            owner: Whose run it is.
+            before: What the user said at the end of the message history.
+            prompt: The prompt. With the words of a run that failed it is the same run again; with those of an
+                answered one the user says them again.
+            place: Stands for the exchanges before these words.
+        """
+        texts, answered_at = self._turns.get(owner, ((), ""))
+        if answered_at and answered_at != place:
+            return ()
+        now = before if answered_at else [*before, *prompt]
+        return texts if tuple(now[: len(texts)]) == texts else ()
 
     def note(self, run: RunState, *, is_answered: bool) -> None:
         """Note that the turn of a run was handed in."""
         with self._lock:
-            self._texts.pop(run.owner, None)
-            if not is_answered:
-                self._texts.keep(run.owner, (*run.handed_in, *run.heard))
+            said = (*run.handed_in, *run.heard)
+            self._turns.keep(run.owner, (said, run.place if is_answered else ""))
 
 
 _AROUND: ContextVar[tuple[RunState, ...]] = ContextVar("tomldiary_runs_around", default=())

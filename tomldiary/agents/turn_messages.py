@@ -11,7 +11,7 @@ import hashlib
 import json
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 from weakref import WeakValueDictionary
 
 from tomldiary.agents.options import place_of
@@ -31,13 +31,15 @@ __all__ = [
     "digest",
     "earlier_exchanges",
     "exchange_of",
-    "handed_in",
     "is_question",
+    "of_memory",
     "spoken",
     "steps_of",
     "tool_steps",
     "turn_start",
 ]
+
+T = TypeVar("T")
 
 SOURCE = "lc_source"
 """By this key LangChain marks what stands in for people: summaries, memory, prompts of other models."""
@@ -223,12 +225,12 @@ class HandedIn:
             raise
 
 
-_places: WeakValueDictionary[object, HandedIn] = WeakValueDictionary()
+_kept: WeakValueDictionary[tuple[object, type[Any]], Any] = WeakValueDictionary()
 
 
-def handed_in(diary: Diary) -> HandedIn:
-    """Return what was handed to the memory of a diary; the same object for all diaries of one place."""
-    return _places.setdefault(place_of(diary.engine.backend), HandedIn())
+def of_memory(diary: Diary, kind: type[T]) -> T:
+    """Return the object of a class that all diaries of one place share; it is made for the first one."""
+    return _kept.setdefault((place_of(diary.engine.backend), kind), kind())
 
 
 def _key(user: str, session: str, message: Spoken) -> str:

@@ -466,6 +466,30 @@ def test_messages_of_a_failed_run_are_not_submitted_again(tmp_path: Path, histor
     setting.writer.close_sync()
 
 
+def test_another_agent_repeats_no_words_of_a_failed_run(tmp_path: Path):
+    setting = Setting(tmp_path)
+    with pytest.raises(ModelHTTPError):
+        asyncio.run(setting.agent.run(SAID, model=FunctionModel(fail)))
+    second = DiaryCapability(tmp_path, "alice", "s1", writer=setting.writer)
+    asyncio.run(Agent(FunctionModel(answer), capabilities=[second]).run(SAID))
+    said = [(turn.user_msg, turn.assistant_msg) for turn in setting.writer.turns]
+    assert said == [(SAID, ""), ("", "Good choice.")]
+    setting.writer.close_sync()
+
+
+def test_the_same_history_again_repeats_no_words(tmp_path: Path):
+    setting = Setting(tmp_path)
+    history = user_says(SAID)
+    for _ in range(2):
+        asyncio.run(setting.agent.run(message_history=history))
+    answered = ModelResponse(parts=[TextPart("Good choice.")])
+    asyncio.run(setting.agent.run(message_history=[*history, answered, *history]))
+    for _ in range(2):  # a prompt is said each time
+        asyncio.run(setting.agent.run(SAID))
+    assert [turn.user_msg for turn in setting.writer.turns] == [SAID, "", SAID, SAID, SAID]
+    setting.writer.close_sync()
+
+
 def test_messages_left_unanswered_elsewhere_are_submitted(tmp_path: Path):
     setting = Setting(tmp_path)
     other = Agent(FunctionModel(fail))
@@ -545,6 +569,20 @@ def test_the_prompt_of_a_sub_agent_is_no_user_message(tmp_path: Path, records: b
     (turn,) = setting.writer.turns
     assert turn.user_msg == SAID
     setting.writer.close_sync()
+
+
+def test_the_prompt_of_an_agent_in_an_output_function_is_no_user_message(tmp_path: Path):
+    def hand_over(_messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        call = ToolCallPart(info.output_tools[0].name, {"query": "The user likes coffee."})
+        return ModelResponse(parts=[call])
+
+    async def expert(query: str) -> str:
+        return (await helper.run(query)).output
+
+    setting = Setting(tmp_path, hand_over, output_type=ToolOutput(expert))
+    helper = Agent(FunctionModel(answer), capabilities=[setting.capability])
+    asyncio.run(setting.agent.run(SAID))
+    setting.the_turn("completed", "Good choice.")
 
 
 def test_a_run_for_another_user_in_a_tool_is_submitted(tmp_path: Path):
