@@ -165,6 +165,33 @@ def test_forgetting_an_episode_forgets_what_was_derived(alice, tmp_path):
     assert not any(name in text for text in files for name in (b"Paris", b"Tokyo", b"Oslo"))
 
 
+def test_forgetting_an_episode_by_key_forgets_what_was_derived(alice, cities):
+    alice.consolidate()
+    alice.episodes.add("I live in Rome", "", id="own-canary", now=START - timedelta(days=2))
+    alice.consolidate()
+    key = f"episodes/{alice.episodes()[1].id}"
+    alice.upsert_preference("likes", "likes Paris", session_id="s7")  # confirmed, as with source=
+    assert alice.forget(key=key, dry_run=True).entries > 1
+    alice.forget(key=key)
+    assert homes(alice, include_ended=True) == ["Tokyo", "Oslo", "Rome"]
+    assert alice.traces("Paris") == []
+    alice.forget(key="episodes/own-canary")
+    assert homes(alice, include_ended=True) == ["Tokyo", "Oslo"]
+    assert alice.traces("own-canary") == alice.traces("Rome") == []
+    before = len(cities.read)
+    assert (alice.consolidate().read, len(cities.read)) == (0, before)
+
+
+def test_forgetting_an_episode_by_key_forgets_what_waits_for_review(cities, tmp_path):
+    alice = Diary(tmp_path / "m", agent=cities, quarantine={"model"}).user("alice")
+    alice.diary.register_schema("home", Home, Constraint(singleton_key="who"))
+    key = f"episodes/{alice.episodes.add('I live in Paris', '')}"
+    alice.consolidate()
+    assert len(alice.review()) == 2
+    alice.forget(key=key)
+    assert (alice.review(), alice.traces("Paris")) == ([], [])
+
+
 def test_turns_that_were_extracted_are_left_out(cities, tmp_path):
     diary = Diary(tmp_path, agent=cities, episodes=True)
     diary.register_schema("home", Home, Constraint(singleton_key="who"))

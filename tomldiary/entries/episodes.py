@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "CONSOLIDATION",
     "Episode",
     "EpisodeKind",
     "Episodes",
@@ -47,6 +48,8 @@ __all__ = [
     "to_episode",
 ]
 
+CONSOLIDATION = "consolidation"
+"""The root of the documents that say which episodes were read."""
 _ROOT = "episodes"
 _KIND = re.compile(r"episodes/\d{4}-\d{2}(-\d{3,})?", re.ASCII)
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}(?!\d)", re.ASCII)

@@ -15,7 +15,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from tomldiary.engine.transaction import Source
-from tomldiary.entries.episodes import episode_entries, episode_kinds, happened, to_episode
+from tomldiary.entries.episodes import (
+    CONSOLIDATION,
+    episode_entries,
+    episode_kinds,
+    happened,
+    to_episode,
+)
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import DiaryError, ExtractionError, ExtractorUnusable, Forgotten, MissingExtra
 from tomldiary.extraction.message import turn_message
@@ -34,7 +40,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Consolidated", "consolidate"]
 
-_ROOT = "consolidation"
 _ATTEMPTS = 3  # after something else of the user was forgotten meanwhile
 _logger = get_logger(__name__)
 
@@ -65,7 +70,7 @@ class _Pending(NamedTuple):
     @property
     def mark(self) -> tuple[str, tuple[str, str]]:
         """The document and the path of what became of it."""
-        return f"{_ROOT}/{self.when:%Y-%m}", (_ROOT, self.episode.id)
+        return f"{CONSOLIDATION}/{self.when:%Y-%m}", (CONSOLIDATION, self.episode.id)
 
 
 async def consolidate(
@@ -133,7 +138,7 @@ def _pending(diary: Diary, user_id: str, *, include_read: bool) -> list[_Pending
         each = _Pending(episode, document, datetime.fromisoformat(at), earlier)
         name, path = each.mark
         if name not in marks:
-            marks[name] = engine.document(user_id, name).table((_ROOT,)) or {}
+            marks[name] = engine.document(user_id, name).table((CONSOLIDATION,)) or {}
         mark: Any = marks[name].get(path[1])
         known: Mapping[str, Any] = (
             cast("Mapping[str, Any]", mark) if isinstance(mark, dict) else dict[str, Any]()

@@ -16,6 +16,7 @@ from datetime import UTC, date, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
+from tomldiary.entries.episodes import CONSOLIDATION
 from tomldiary.entries.fields import author, said_by
 from tomldiary.entries.kinds import entry_key, entry_kind
 from tomldiary.entries.kinds.pending import place_of
@@ -144,7 +145,9 @@ class Selection:
                 document, copied = place_of(values)
                 if copied and entry_key(copied, entry_kind(document).home(document)) == self.key:
                     return True
-            return entry_key(path, known.home(kind)) == self.key
+            # What was derived from an entry goes with it, and so does the mark of who derived it.
+            marked = f"episodes/{path[-1]}" if known.name == CONSOLIDATION else ""
+            return self.key in (entry_key(path, known.home(kind)), values.get("_source"), marked)
         if self.matching:
             return self.mentions(entry_kind(kind).stated(path, values))
         assert self.before is not None  # noqa: S101 - one of the fields is set

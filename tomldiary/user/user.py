@@ -359,7 +359,7 @@ class UserDiary(Viewed, DeprecatedNames):
             before: Everything last updated before this time (without a zone: UTC).
             source: What was extracted from this turn, `session#turn`, or from all turns of a session, even if
                 other sessions confirmed it since.
-            key: One entry with all its versions, as `history` and `recall` show its key.
+            key: One entry with all its versions and what was derived from it, as `history` and `recall` show its key.
             matching: Content that mentions this text, in any case of its letters. An entry that did not mention
                 it before returns to that content. Comments of other entries stay.
             everything: The whole user, with documents and history.
