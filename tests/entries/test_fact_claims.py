@@ -186,7 +186,7 @@ def test_a_query_by_the_whole_key_looks_at_no_other_fact(alice, monkeypatch):
     assert [fact.data.role for fact in alice.facts.query("diet", {"role": "r7"})] == ["r7"]
     likes = {"subject": "alice", "predicate": "Likes", "object": "Food 7"}
     assert objects(alice, where=likes) == ["food 7"]
-    assert len(looked) == 2
+    assert len(looked) <= 2
     assert len(objects(alice, where={"subject": "alice", "predicate": "likes"})) == 50
     assert alice.facts.query("diet", {"role": {"$in": ["r7", "r8"]}}, limit=1)
     assert alice.facts.query("diet", {"role": None}) == []

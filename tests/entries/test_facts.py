@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import random
 import threading
@@ -18,6 +19,7 @@ from hand_edits import age
 from processes import run_at_once
 from tomldiary import Conflict, Constraint, Diary
 from tomldiary.doctor.doctor import check
+from tomldiary.entries.facts import Facts
 from tomldiary.errors import (
     DiaryError,
     DocumentError,
@@ -366,6 +368,45 @@ def test_at_no_time_do_two_facts_with_one_singleton_key_hold():
         alice.rollback(3)
         for number in range(1, 30):
             assert len(alice.query("home", valid_at=day(number))) <= 1
+
+
+def test_the_holder_that_a_commit_finds_is_the_one_that_a_query_finds(alice):
+    """The index of a timeline follows commits, ends, removals and rollbacks in any order."""
+    rng = random.Random(7)
+    for step in range(60):
+        who, now = rng.choice("ab"), day(rng.randint(1, 20))
+        held = alice.facts.query("home", {"who": who}, include_ended=True)
+        verb = rng.choice(["commit", "commit", "end", "delete", "rollback"])
+        if verb == "commit":
+            end = rng.choice([None, now + timedelta(days=rng.randint(1, 5))])
+            home = Home(who=who, city=rng.choice("xyz"))
+            alice.facts.commit(home, valid_from=now, valid_to=end)
+        elif verb == "rollback" and alice.last_transaction():
+            with contextlib.suppress(Conflict):
+                alice.rollback()
+        elif held:
+            chosen = rng.choice([*held])
+            if verb == "delete":
+                alice.facts.delete(chosen.id)
+            else:
+                with contextlib.suppress(InvalidValue):
+                    alice.facts.update(chosen.id, {}, valid_to=now, now=chosen.valid_from)
+        book = Facts(alice.diary.engine.entries("alice", "facts"), alice.diary.fact_schemas)
+        for number, name in itertools.product(range(1, 27), "ab"):
+            wanted = [each for each in book.held("home", name) if each.holds(day(number))]
+            found = book.holding("home", name, day(number))
+            assert [each.key for each in wanted] == ([] if found is None else [found.key]), step
+
+
+@pytest.mark.parametrize("key", ["ann", "person {}"], ids=["one-key", "many-keys"])
+def test_the_work_of_a_temporal_commit_does_not_grow_with_the_facts(diary, monkeypatch, key):
+    diary.register_schema("home", Home, Constraint("who", temporal=True, limit=500))
+    alice, looked, wrong = diary.user("alice"), [], Facts.wrong
+    monkeypatch.setattr(Facts, "wrong", staticmethod(lambda *given: looked.append(given[1]) or wrong(*given)))  # fmt: skip
+    with alice.transaction():
+        for number in range(200):
+            alice.facts.commit("home", {"who": key.format(number), "city": f"city {number}"})
+    assert len(looked) <= 2 * 200
 
 
 def test_undoing_a_move_lets_the_earlier_home_hold_again(alice):

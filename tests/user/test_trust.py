@@ -263,6 +263,22 @@ def test_why_names_the_origin_and_confirm_verifies(tmp_path):
         alice.confirm("likes/pref009")
 
 
+def test_all_that_an_actor_changed_in_a_transaction_names_its_origin(diary, alice, tmp_path):
+    with alice.transaction():
+        alice.upsert_preference("likes", "tea")
+        alice.upsert_preference("likes", "jazz", actor="user")
+        alice.upsert_preference("likes", "green tea", id="pref001", actor="tool")
+        alice.blocks.set("notes", "x", actor="assistant")
+        alice.blocks.append("notes", "y")
+    origins = [alice.why(key).origin for key in ("likes/pref001", "likes/pref002", "blocks/notes")]
+    assert origins == ["tool", "user", "assistant"]
+    bob = diary.user("bob")
+    alice.facts.commit("diet", {"role": "user", "value": "vegan"})
+    bob.import_(alice.export(), actor="import")
+    assert '_origin = "import"' in bob.document("facts")
+    assert bob.document("preferences").count('_origin = "import"') == 2
+
+
 def test_the_command_line_lists_edits_accepts_and_rejects(tmp_path, alice):
     planted(alice)
     alice.blocks.set("persona", "x", actor="web")

@@ -153,7 +153,11 @@ class Transaction:
         if kind not in self._bases:
             self.engine.check_kept(kind)
             self._bases[kind] = self._settled(kind)
-        self._keep(kind, Edit(document, is_changed=True))
+        edit = Edit(document, is_changed=True)
+        tables, before = entry_kind(kind).tables, self.document(kind)
+        edit.touched = {**tables(document), **tables(before)}
+        edit.touched = {path: before.table(path) for path in edit.touched}
+        self._keep(kind, edit)
 
     def _settled(self, kind: str) -> Known | None:
         known = self._before.get(kind)

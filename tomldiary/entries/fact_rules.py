@@ -250,15 +250,15 @@ class FactRules(Facts):
         stop = in_utc(end) if end is not None else None
         if stop is not None and stop <= begin:
             raise InvalidValue("valid_to is not after valid_from.", where=schema.name)
-        group = (
-            self.held(schema.name, single)
-            if single is not None
-            else [
-                Held(other, entry, *interval(entry))
-                for other, entry in self.alike(schema.name, data)
-            ]
-        )
-        current = next((held for held in group if held.holds(begin)), None)
+        alike = [] if single else self.alike(schema.name, data)
+
+        def holding(at: datetime) -> Held | None:
+            if single is not None:
+                return self.holding(schema.name, single, at)
+            found = (Held(other, entry, *interval(entry)) for other, entry in alike)
+            return next((held for held in found if held.holds(at)), None)
+
+        current = holding(begin)
         if current is not None:
             is_same = self.says(schema, current.entry, schema.compared(data))
             if is_same and start is None:
@@ -266,8 +266,10 @@ class FactRules(Facts):
                 return current.key
             if not is_same and said is None:
                 self._check_claim(schema, current.key, current.entry, by)
-        is_another = begin <= now and not any(held.holds(now) for held in group)
-        if schema.constraint.limit is not None and is_another:
+        is_another = begin <= now and holding(now) is None
+        limit = schema.constraint.limit
+        # Facts are read, which takes time, only where there are enough of them to break the rule.
+        if limit is not None and is_another and self.holding_at_most(schema.name) >= limit:
             self._check_limit(schema, sum(held.holds(now) for held in self.held(schema.name)))
         chosen = f"{single}@{short(begin)}" if single else key or self._new_key(schema.name)
         old = self.entry(schema.name, chosen)

@@ -12,9 +12,11 @@ once, so facts may arrive in any order, and a removed fact leaves no gap.
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from tomldiary.entries.fields import columns_of, entry_data
@@ -150,12 +152,21 @@ class Facts:
         """Return how many entries a type has, valid or not."""
         return self._ask(name, lambda index: index.count)
 
+    def holding(self, name: str, group: str, at: datetime) -> Held | None:
+        """Return the temporal fact of a singleton key that holds at a moment."""
+        return self._ask(name, lambda index: index.holding(group, at))
+
+    def holding_at_most(self, name: str) -> int:
+        """Return how many facts of a type can hold at once: one for each singleton key, if it has one."""
+        is_keyed = bool(self.schema(name).constraint.keys)
+        return self._ask(name, lambda index: index.groups if is_keyed else index.count)
+
     def _ask(self, name: str, question: Callable[[FactIndex], T]) -> T:
         def columns() -> tuple[list[str], list[Any]]:
             return columns_of(self._tables.table((_ROOT, name)) or {})
 
         schema = self.schema(name)
-        place = (FactIndex, name, schema.constraint.normalised)
+        place = (FactIndex, name, id(schema))  # the index keeps the schema alive
         return ask(self._tables, place, lambda: FactIndex(name, schema), columns, question)
 
     def held(
@@ -173,27 +184,24 @@ class Facts:
             matching: Only those for which it is true.
         """
         schema = self.schema(name)
-        is_temporal = schema.constraint.temporal
-        found: list[Held] = []
-        rows: Iterable[tuple[str, Mapping[str, Any]]]
-        if group is None:
-            rows = self.raw(name)
-        elif is_temporal:
-            rows = self._ask(name, lambda each: each.group(group))
+        if schema.constraint.temporal:  # all count, since each may end another
+            known = self._ask(name, lambda index: index.held(group))
+            found = chained(schema, [held for held in known if held is not None])
+            left_out = len(known) - len(found)
+            found = [held for held in found if matching is None or matching(held.entry)]
         else:
-            entry = self.entry(name, group)
-            rows = [] if entry is None else [(group, entry)]
-        for key, entry in rows:
-            if matching is not None and not is_temporal and not matching(entry):
-                continue  # of temporal facts all count: each may end another
-            wrong = self.wrong(schema, key, entry)
-            if wrong is None:
-                found.append(Held(key, entry, *interval(entry)))
-            else:
-                _logger.warning("a fact of type %s is left out; problems() says why", name)
-        if not is_temporal:
-            return found
-        return [held for held in chained(schema, found) if matching is None or matching(held.entry)]
+            entry = None if group is None else self.entry(name, group)
+            rows = self.raw(name) if group is None else [] if entry is None else [(group, entry)]
+            asked = [row for row in rows if matching is None or matching(row[1])]
+            found = [
+                Held(key, entry, *interval(entry))
+                for key, entry in asked
+                if self.wrong(schema, key, entry) is None
+            ]
+            left_out = len(asked) - len(found)
+        if left_out:
+            _logger.warning("%d facts of type %s are left out; problems() says why", left_out, name)
+        return found
 
     def fact(self, schema: FactSchema, held: Held) -> Fact:
         """Return an entry as a typed fact."""
@@ -335,7 +343,10 @@ class FactIndex(Following):
 
     def __init__(self, category: str, schema: FactSchema) -> None:
         super().__init__(category)
-        self._compared = schema.compared
+        self._schema = schema
+        self._held: dict[int, Held | None] = {}
+        self._timelines: dict[str, list[tuple[datetime, int]]] = {}
+        """When the entries of a singleton key begin to hold, and their places; of keys that were asked for."""
         self._marks: list[tuple[str, int] | None] = []
         self._groups: dict[str, set[int]] = {}
         self._alike: dict[int, set[int]] = {}
@@ -346,9 +357,44 @@ class FactIndex(Following):
         """How many entries there are."""
         return len(self._marks) - self._strays
 
-    def group(self, head: str) -> list[tuple[str, Mapping[str, Any]]]:
-        """Return the entries whose keys begin with a singleton key, in the order of the file."""
-        return self._rows(self._groups.get(head, ()))
+    @property
+    def groups(self) -> int:
+        """How many different singleton keys there are."""
+        return len(self._groups)
+
+    def held(self, head: str | None) -> list[Held | None]:
+        """Return the entries of a singleton key, or all, in the order of the file; None cannot be read."""
+        marked = enumerate(self._marks)
+        places = (
+            [place for place, mark in marked if mark is not None]
+            if head is None
+            else sorted(self._groups.get(head, ()))
+        )
+        return [self._read(place) for place in places]
+
+    def holding(self, head: str, at: datetime) -> Held | None:
+        """Return the entry of a singleton key that holds at a moment; each ends where the next one begins."""
+        if head not in self._timelines:
+            self._timelines[head] = []
+            for place in self._groups.get(head, ()):
+                self._insert(head, place, self._read(place))
+        timeline = self._timelines[head]
+        number = bisect_right(timeline, at, key=itemgetter(0))
+        held = self._read(timeline[number - 1][1]) if number else None
+        return None if held is None or not held.holds(at) else held
+
+    def _read(self, place: int) -> Held | None:
+        if place not in self._held:
+            self._held[place] = self._checked(self._keys[place], self._entries[place])
+        return self._held[place]
+
+    def _checked(self, key: str, entry: Mapping[str, Any]) -> Held | None:
+        wrong = Facts.wrong(self._schema, key, entry)
+        return None if wrong is not None else Held(key, entry, *interval(entry))
+
+    def _insert(self, head: str, place: int, held: Held | None) -> None:
+        if held is not None:
+            insort(self._timelines[head], (held.start or ALWAYS, place))
 
     def alike(self, data: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
         """Return the entries that may have equal data, in the order of the file."""
@@ -363,12 +409,16 @@ class FactIndex(Following):
             self._strays += 1
         self._unplace(number)
         if isinstance(entry, Mapping):
-            data = self._compared(entry_data(cast("Mapping[str, Any]", entry)))
+            entry = cast("Mapping[str, Any]", entry)
+            data = self._schema.compared(entry_data(entry))
             mark = (_head(key), _likeness(data))
             self._groups.setdefault(mark[0], set()).add(number)
             self._alike.setdefault(mark[1], set()).add(number)
             self._marks[number] = mark
             self._strays -= 1
+            if mark[0] in self._timelines:
+                held = self._held[number] = self._checked(key, entry)
+                self._insert(mark[0], number, held)
 
     def _forget(self, known: int) -> None:
         for number in range(known, len(self._marks)):
@@ -377,8 +427,10 @@ class FactIndex(Following):
         del self._marks[known:]
 
     def _unplace(self, number: int) -> None:
-        mark = self._marks[number]
+        held, mark = self._held.pop(number, None), self._marks[number]
         if mark is not None:
+            if held is not None and mark[0] in self._timelines:
+                self._timelines[mark[0]].remove((held.start or ALWAYS, number))
             self._groups[mark[0]].discard(number)
             self._alike[mark[1]].discard(number)
             if not self._groups[mark[0]]:

@@ -206,6 +206,8 @@ class Overlay:
         self.memo: dict[Any, Any] = document.memo if len(document.blocks) > _EMPTY else {}
         self.stamp = document.stamp
         """The identity of the entries, with the changes so far."""
+        self.touched: dict[Path, Mapping[str, Any] | None] = {}
+        """The tables that were written, each as it was before that; whoever empties it sees what comes next."""
         self._owned: dict[int, Table] = {}
         self._changed = False
 
@@ -274,6 +276,7 @@ class Overlay:
     def _set_data(self, path: Path, value: Table | None) -> None:
         if path[0] != _META:
             self.stamp = object()
+            self.touched.setdefault(path, self.table(path))
         if id(self._data) not in self._owned:
             self._data = dict(self._data)
             self._owned[id(self._data)] = self._data

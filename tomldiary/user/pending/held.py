@@ -233,16 +233,17 @@ def _drop_expired(tx: Transaction) -> None:
 
 def stamped(tx: Transaction, change: Callable[[Transaction], R], origin: str) -> R:
     """Run a write, and note in the entries whose content it changed where that comes from."""
-    known = {name: tx.document(name) for name in tx.kinds()}
+    earlier = {name: tx.edit(name).touched for name in tx.kinds()}
+    for name in earlier:
+        tx.edit(name).touched = {}
     result = change(tx)
     for name in tx.kinds():
-        old = known.get(name) or tx.before(name)
-        kind = entry_kind(name)
-        before, after = kind.tables(old), kind.tables(tx.document(name))
-        for path, entry in after.items():
-            was = before.get(path)
-            if was is not entry and not same_value(_content(was), _content(entry)):
-                tx.edit(name).put(path, {**entry, "_origin": origin})
+        edit = tx.edit(name)
+        for path, was in [*edit.touched.items()]:
+            entry = edit.table(path) if entry_path(name, path) == path else None
+            if entry is not None and not same_value(_content(was), _content(entry)):
+                edit.put(path, {**entry, "_origin": origin})
+        edit.touched |= earlier.get(name, {})
     return result
 
 
