@@ -252,6 +252,84 @@ def test_closing_a_writer_ends_a_consolidation_and_keeps_what_was_read(alice, di
     assert alice.consolidate().read == 2
 
 
+def test_a_writer_reads_first_what_an_ended_process_left(alice, diary, cities):
+    with MemoryWriter(diary, consolidate_every=100) as writer:
+        assert writer.flush(30)
+        assert cities.read == ["Paris", "Tokyo", "Oslo"]
+    assert homes(alice) == ["Oslo"]
+    assert diary.engine.after_change == ()
+
+
+def test_a_writer_consolidates_after_so_many_transactions(alice, diary, cities):
+    with MemoryWriter(diary, consolidate_every=8) as writer:
+        assert writer.flush(30)  # its three transactions count too
+        for number in range(4):
+            alice.episodes.add(f"I live in city{number}", "", now=START + timedelta(days=9 + number))
+        assert writer.flush(30)
+        assert len(cities.read) == 3
+        alice.episodes.add("I live in Bern", "", now=START + timedelta(days=20))
+        assert writer.flush(30)
+        assert (len(cities.read), homes(alice)) == (8, ["Bern"])
+
+
+def test_a_writer_consolidates_when_a_user_is_idle(diary, cities):
+    begun = threading.Event()
+
+    async def pause(city):
+        begun.set()
+
+    cities.pause = pause
+    with MemoryWriter(diary, consolidate_after=0.05) as writer:
+        alice = diary.user("alice")
+        alice.episodes.add("I live in Bern", "", now=START)
+        assert begun.wait(30)
+        assert writer.flush(30)
+        assert homes(alice) == ["Bern"]
+
+
+def test_a_writer_gives_up_on_a_bad_episode_and_reads_the_others(alice, diary, cities):
+    cities.poisoned = {"Paris"}
+    with MemoryWriter(diary, consolidate_every=1) as writer:
+        for number in range(12):
+            alice.blocks.set("note", str(number))
+            assert writer.flush(30)
+    assert homes(alice) == ["Oslo"]
+    assert cities.read.count("Paris") == 5
+    cities.poisoned = set()
+    assert alice.consolidate().read == 1
+
+
+def test_a_writer_asks_a_model_that_is_down_once_and_waits(alice, diary, cities):
+    async def down(city):
+        raise ConnectionError(city)
+
+    cities.pause = down
+    with MemoryWriter(diary, consolidate_every=100) as writer:
+        assert writer.flush(30)
+    assert cities.read == ["Paris"]
+    cities.pause = None
+    with MemoryWriter(diary, consolidate_every=100) as writer:
+        assert writer.flush(30)
+    assert sorted(cities.read[1:]) == ["Oslo", "Paris", "Tokyo"]
+
+
+@pytest.mark.parametrize("wrong", [{"consolidate_every": 0}, {"consolidate_after": -1}])
+def test_a_writer_refuses_a_schedule_that_never_comes(diary, wrong):
+    with pytest.raises(ValueError, match="above 0"):
+        MemoryWriter(diary, **wrong)
+
+
+def test_forgetting_wins_over_a_consolidation_of_the_writer(alice, diary, cities, tmp_path):
+    async def forget(city):
+        cities.pause = None
+        await alice.aforget(everything=True)
+
+    cities.pause = forget
+    with MemoryWriter(diary, consolidate_every=100) as writer:
+        assert writer.flush(30)
+    assert alice.traces("Paris") == alice.documents() == []
+
+
 def test_a_point_of_history_is_not_consolidated(alice):
     with pytest.raises(DiaryError, match="cannot be changed"):
         alice.as_of(1).consolidate()

@@ -31,7 +31,7 @@ from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.runtime.views import Viewed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tomldiary.diary import Diary
     from tomldiary.engine.engine import Transaction
@@ -74,7 +74,13 @@ class _Pending(NamedTuple):
 
 
 async def consolidate(
-    diary: Diary, user_id: str, *, limit: int | None = None, include_read: bool = False
+    diary: Diary,
+    user_id: str,
+    *,
+    limit: int | None = None,
+    include_read: bool = False,
+    attempts: int | None = None,
+    ends_at: Callable[[ExtractionError], bool] | None = None,
 ) -> Consolidated:
     """Read the episodes that were not read yet, and store what the diary's extractor finds in them.
 
@@ -83,13 +89,17 @@ async def consolidate(
         user_id: Whose episodes.
         limit: Most episodes read; None is all of them.
         include_read: Also those whose turn was extracted when it was said.
+        attempts: Leaves out episodes that could not be read so many times; None tries all.
+        ends_at: Returns whether no further episode is to be read after an error.
 
     Raises:
         ExtractorUnusable, MissingExtra: The extractor cannot run at all. Nothing was marked as failed.
         BackendError: The storage failed; what was stored before stays.
     """
     done = Consolidated()
-    pending = await in_thread(_pending, diary, user_id, include_read=include_read)
+    pending = await in_thread(
+        _pending, diary, user_id, include_read=include_read, attempts=attempts
+    )
     for each in pending:
         if limit is not None and done.read + len(done.failed) >= limit:
             break
@@ -106,6 +116,8 @@ async def consolidate(
             _logger.warning("an episode could not be read: %s; it is tried again later", cause)
             await in_thread(_note_failure, diary, user_id, each, cause)
             done.failed.append(each.episode.id)
+            if ends_at is not None and ends_at(error):
+                break
         else:
             if applied is not None:
                 done.read += 1
@@ -116,7 +128,9 @@ async def consolidate(
     return done
 
 
-def _pending(diary: Diary, user_id: str, *, include_read: bool) -> list[_Pending]:
+def _pending(
+    diary: Diary, user_id: str, *, include_read: bool, attempts: int | None
+) -> list[_Pending]:
     """Return the episodes that are to be read, the oldest first, those that failed before last."""
     engine = diary.engine
     listed = engine.kinds(user_id)
@@ -143,7 +157,8 @@ def _pending(diary: Diary, user_id: str, *, include_read: bool) -> list[_Pending
         known: Mapping[str, Any] = (
             cast("Mapping[str, Any]", mark) if isinstance(mark, dict) else dict[str, Any]()
         )
-        if known.get("done") is not True:
+        is_parked = attempts is not None and _attempts(known) >= attempts
+        if known.get("done") is not True and not is_parked:
             found.append(("error" in known, at, each))
     return [each for *_, each in sorted(found, key=lambda row: row[:2])]
 
@@ -219,11 +234,15 @@ def _note_failure(diary: Diary, user_id: str, each: _Pending, cause: str) -> Non
         if _is_done(diary, user_id, each):
             return
         name, path = each.mark
-        tried: Any = (tx.edit(name).table(path) or {}).get("attempts", 0)
-        attempts = tried + 1 if isinstance(tried, int) else 1
+        attempts = _attempts(tx.edit(name).table(path) or {}) + 1
         _put_mark(tx, each, {"attempts": attempts, "error": cause})
 
     diary.engine.write(user_id, change, _why(each))
+
+
+def _attempts(mark: Mapping[str, Any]) -> int:
+    tried: Any = mark.get("attempts", 0)
+    return tried if isinstance(tried, int) else 0
 
 
 def _put_mark(tx: Transaction, each: _Pending, fields: Mapping[str, Any]) -> None:

@@ -10,33 +10,40 @@ next compaction.
 from __future__ import annotations
 
 import asyncio
+import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.diary import Diary
 from tomldiary.entries.episodes import KeptTurn
-from tomldiary.errors import Forgotten, InvalidValue
-from tomldiary.extraction.consolidation import consolidate
+from tomldiary.errors import DiaryError, Forgotten, InvalidValue
+from tomldiary.extraction.consolidation import Consolidated, consolidate
 from tomldiary.extraction.extractor import is_retried_as_a_whole
 from tomldiary.extraction.operations import Applied, Operation, TurnOperation, current_operation
+from tomldiary.history.record import next_sequence
 from tomldiary.logging import get_logger
 from tomldiary.runtime.async_bridge import in_thread
+from tomldiary.writer.retry import is_transient
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
     from concurrent.futures import Future
     from threading import Condition
 
-    from tomldiary.extraction.consolidation import Consolidated
     from tomldiary.writer.metrics import Metrics
     from tomldiary.writer.receipts import Job
     from tomldiary.writer.retry import Options
 
-__all__ = ["CompactionJobs", "apply_turn", "is_overridden"]
+__all__ = ["CompactionJobs", "ConsolidationJobs", "apply_turn", "is_overridden"]
 
 _COMPACTION_ATTEMPTS = 2
+_CONSOLIDATION_ATTEMPTS = 5  # at one episode; a call of `consolidate` tries it again
 _GRACE = 1.0  # seconds that a cancelled compaction has to end
+_LOOK = 60.0  # seconds between two looks for what is due, at the most
+_LONGEST_PAUSE = 3600.0  # seconds until a failed consolidation is tried again
+_DOUBLINGS = 16
 
 _logger = get_logger(__name__)
 
@@ -179,7 +186,6 @@ class CompactionJobs:
         self.running: dict[str, asyncio.Task[None]] = {}
         self.parked: dict[tuple[str, str, str], str] = {}
         """Parts that failed twice, by user, document and category, with the error's type."""
-        self.consolidating: set[Future[Consolidated]] = set()
         self._diary = diary
         self._options = options
         self._state = state
@@ -198,37 +204,16 @@ class CompactionJobs:
         with self._state:
             self.running[user] = asyncio.get_running_loop().create_task(work)
 
-    def consolidate(self, user: str, loop: asyncio.AbstractEventLoop) -> Future[Consolidated]:
-        """Start a consolidation of a user's episodes in the event loop of the writer."""
-        with self._state:
-            future = asyncio.run_coroutine_threadsafe(self._consolidate(user), loop)
-            self.consolidating.add(future)
-        future.add_done_callback(self._has_consolidated)
-        return future
-
-    async def _consolidate(self, user: str) -> Consolidated:
-        async with self._one_at_a_time:
-            return await consolidate(self._diary, user)
-
-    def _has_consolidated(self, future: Future[Consolidated]) -> None:
-        with self._state:
-            self.consolidating.discard(future)
-            self._state.notify_all()
-
     @property
     def is_idle(self) -> bool:
         """Whether nothing is running; hold the lock."""
-        return not self.running and not self.consolidating
+        return not self.running
 
     def stop(self) -> None:
         """Cancel what is running; finished parts are stored, and the others stay due."""
         with self._state:
             for task in self.running.values():
                 task.get_loop().call_soon_threadsafe(task.cancel)
-            running = list(self.consolidating)
-        for future in running:
-            future.cancel()
-        with self._state:
             self._state.wait_for(lambda: self.is_idle, _GRACE)
 
     async def _compact(self, diary: Diary, user: str, session: str, now: datetime) -> None:
@@ -274,3 +259,179 @@ class CompactionJobs:
                 self._metrics.compactions += 1
                 self.parked.pop((user, *part), None)
             return
+
+
+# Consolidations
+
+
+class ConsolidationJobs:
+    """Consolidates episodes in the writer's event loop, one user at a time: when asked, and when it is due.
+
+    What is due is worked out from the episodes and their marks, so a killed process loses nothing: the next writer
+    begins with all users.
+
+    Args:
+        diary: Has the episodes and the extractor.
+        state: The writer's lock.
+        every: Transactions of a user after which its episodes are due; None does not count.
+        after: Seconds without a transaction of a user after which its episodes are due; None does not wait.
+    """
+
+    def __init__(
+        self, diary: Any, state: Condition, every: int | None, after: float | None
+    ) -> None:
+        self._diary = diary
+        self._state = state
+        self._every = every
+        self._after = after
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._running: set[Future[Consolidated]] = set()
+        self._known: dict[str, int] = {}
+        """The last transaction of a user at which its episodes were due."""
+        self._due: dict[str, float] = {}
+        """When the episodes of a user are to be looked at, on the monotonic clock."""
+        self._failures: dict[str, int] = {}
+        """How often in a row a consolidation of a user failed."""
+        self._is_woken = self._is_working = self._has_begun = False
+        self._one_at_a_time = asyncio.Semaphore(1)
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether some consolidations start by themselves."""
+        return self._every is not None or self._after is not None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is running; hold the lock."""
+        return not self._running and not self._is_woken
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start to watch the users, beginning with the episodes that were left."""
+        if self.is_scheduled and self._loop is None:
+            self._loop, engine, self._is_woken = loop, self._diary.engine, True
+            engine.after_change = (*engine.after_change, self.note)
+            loop.call_soon_threadsafe(self._look_again)
+
+    def stop(self) -> None:
+        """Stop watching, and cancel what is running; episodes that were not read stay due."""
+        self.unwatch()
+        with self._state:
+            running, self._is_woken = list(self._running), False
+        for future in running:
+            future.cancel()
+        with self._state:
+            self._state.wait_for(lambda: self.is_idle, _GRACE)
+
+    def unwatch(self) -> None:
+        """Stop watching the users."""
+        if self._loop is not None:
+            engine, self._loop = self._diary.engine, None
+            engine.after_change = tuple(each for each in engine.after_change if each != self.note)
+
+    def note(self, user: str) -> None:
+        """Count the transactions of a user; called in any thread, for some of them twice."""
+        backend, seq = self._diary.engine.backend, 0
+        if self._every is not None:
+            with suppress(DiaryError):
+                seq = next_sequence(backend.last_record(user)) - 1
+        with self._state:
+            # After an erasure of the whole user, the numbers begin anew.
+            self._known[user] = min(seq, self._known.get(user, seq - 1))
+            if self._after is not None:
+                later = time.monotonic() + self._after
+                # A consolidation that failed waits longer.
+                self._due[user] = max(later, self._due.get(user, 0.0))
+            is_due = self._every is not None and seq - self._known[user] >= self._every
+            if not is_due or self._loop is None:
+                return
+            self._known[user], self._due[user], self._is_woken = seq, 0.0, True
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._look)
+
+    def start(self, user: str, loop: asyncio.AbstractEventLoop) -> Future[Consolidated]:
+        """Start a consolidation of all that was not read."""
+        return self._started(self._consolidate(user), loop)
+
+    async def _consolidate(self, user: str) -> Consolidated:
+        async with self._one_at_a_time:
+            return await consolidate(self._diary, user)
+
+    def _started(
+        self, work: Coroutine[Any, Any, Consolidated], loop: asyncio.AbstractEventLoop
+    ) -> Future[Consolidated]:
+        with self._state:
+            future = asyncio.run_coroutine_threadsafe(work, loop)
+            self._running.add(future)
+        future.add_done_callback(self._has_ended)
+        return future
+
+    def _has_ended(self, future: Future[Consolidated]) -> None:
+        with self._state:
+            self._running.discard(future)
+            self._state.notify_all()
+
+    # In the event loop
+
+    def _look(self) -> None:
+        """Read what is due."""
+        with self._state:
+            self._is_woken = False
+            if self._loop is None or self._is_working:
+                self._state.notify_all()
+                return
+            self._is_working = True
+            self._started(self._read_all_due(), self._loop)
+
+    def _look_again(self) -> None:
+        if self._loop is not None:
+            self._look()
+            self._loop.call_later(min(_LOOK, (self._after or _LOOK) / 2), self._look_again)
+
+    async def _read_all_due(self) -> Consolidated:
+        try:
+            if not self._has_begun:
+                await self._note_everybody()
+            while (user := self._next_due()) is not None:
+                await self._read(user)
+        finally:
+            self._is_working = False
+        return Consolidated()
+
+    async def _note_everybody(self) -> None:
+        """Let the episodes of all users be due: a process that ended may have left some."""
+        try:
+            users = await in_thread(self._diary.engine.backend.users)
+        except DiaryError as error:  # tried again by the next look
+            _logger.error("the users cannot be listed: %s", type(error).__name__)  # noqa: TRY400 - it may quote names
+            return
+        self._has_begun = True
+        with self._state:
+            for user in users:
+                self._due.setdefault(user, 0.0)
+
+    def _next_due(self) -> str | None:
+        now = time.monotonic()
+        with self._state:
+            user = next((user for user, when in self._due.items() if when <= now), None)
+            if user is not None:
+                del self._due[user]
+        return user
+
+    async def _read(self, user: str) -> None:
+        is_failed = True
+        try:
+            async with self._one_at_a_time:
+                done = await consolidate(
+                    self._diary, user, attempts=_CONSOLIDATION_ATTEMPTS, ends_at=is_transient
+                )
+            is_failed = bool(done.failed)
+        except DiaryError as error:
+            # The error may quote the memory, so details are logged at debug level only.
+            _logger.error("a consolidation failed: %s; it is tried again", type(error).__name__)  # noqa: TRY400 - see above
+            _logger.debug("why a consolidation failed", exc_info=error)
+        failures = self._failures.pop(user, 0) + 1
+        if is_failed:
+            pause = (self._after or _LOOK) * 2.0 ** min(failures, _DOUBLINGS)
+            with self._state:
+                self._failures[user] = failures
+                self._due[user] = time.monotonic() + min(pause, _LONGEST_PAUSE)

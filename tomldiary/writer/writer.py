@@ -27,7 +27,7 @@ from tomldiary.runtime.views import Viewed, drawn, pretty
 from tomldiary.storage.protocol import Backend, KeepsJournal
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.writer.dead_letters import DeadLetters
-from tomldiary.writer.jobs import CompactionJobs, is_overridden
+from tomldiary.writer.jobs import CompactionJobs, ConsolidationJobs, is_overridden
 from tomldiary.writer.journal import SEGMENT_BYTES
 from tomldiary.writer.journal_queue import JournalQueue, close_journals
 from tomldiary.writer.metrics import (
@@ -101,6 +101,9 @@ class MemoryWriter(Viewed):
         takeover_interval: Seconds between two searches for journals of dead writers.
         journal_segment_bytes: The size of a journal's file at which the next one begins.
         lease: Seconds without a sign of life after which other writers on a shared database take over.
+        consolidate_every: Transactions of a user after which its episodes that were not read yet are consolidated.
+        consolidate_after: Seconds without a transaction of a user after which they are. With one of the two, what an
+            ended process left is consolidated first. Give them to one process of a diary. None is off.
     """
 
     def __init__(
@@ -117,6 +120,8 @@ class MemoryWriter(Viewed):
         takeover_interval: float = 10.0,
         journal_segment_bytes: int = SEGMENT_BYTES,
         lease: float = 15.0,
+        consolidate_every: int | None = None,
+        consolidate_after: float | None = None,
     ) -> None:
         if workers < 0 or qsize < 1 or coalesce < 1 or breaker < 1:
             raise ValueError(
@@ -137,6 +142,11 @@ class MemoryWriter(Viewed):
             raise ValueError(
                 "workers=0 needs a diary on PostgreSQL, Redis or Firestore, where other writers apply the turns."
             )
+        self._consolidates = consolidate_every, consolidate_after
+        if any(each is not None and not each > 0 for each in self._consolidates):
+            raise ValueError("consolidate_every and consolidate_after must be above 0.")
+        if self._consolidates != (None, None) and (own is None or not workers):
+            raise ValueError("a writer that consolidates needs a Diary and workers.")
         self._options = Options(workers, qsize, timeout, coalesce, retry or RetryPolicy())
         self._breaker = (breaker, breaker_pause)
         self.takeover_interval = takeover_interval
@@ -150,9 +160,10 @@ class MemoryWriter(Viewed):
             show(f"no turn can be extracted: {problem}")
         self._reset()
         close_at_exit(self)
-        if self._journal_queue is not None:
-            with self._state:
+        with self._state:
+            if self._journal_queue is not None:
                 self._journal_queue.adopt_soon()
+            if self._journal_queue is not None or self._consolidations.is_scheduled:
                 self._start()
 
     def _store_name(self) -> str:
@@ -188,6 +199,7 @@ class MemoryWriter(Viewed):
         self._workers.has_settled = self._admission.forget_operation
         self._compactions = CompactionJobs(self.diary, self._options, self._state, self._metrics)
         self._workers.has_applied = self._compactions.after_turn
+        self._consolidations = ConsolidationJobs(self.diary, self._state, *self._consolidates)
         self._journal_queue = self._new_journal_queue()
 
     def _new_journal_queue(self) -> JournalQueue | SharedQueue | None:
@@ -231,6 +243,7 @@ class MemoryWriter(Viewed):
         """Reset the writer in a forked child: the threads, turns and journals belong to the parent."""
         if self._journal_queue is not None:
             self._journal_queue.drop()
+        self._consolidations.unwatch()
         self._reset()
 
     def __repr__(self) -> str:
@@ -317,6 +330,7 @@ class MemoryWriter(Viewed):
             thread = self._workers.start()
             # Stops the thread of a writer that is collected without being closed.
             weakref.finalize(self, thread.stop).atexit = False
+            self._consolidations.begin(thread.loop)
             if self._journal_queue is not None:
                 thread.loop.call_soon_threadsafe(
                     _schedule_takeover, _weak(self), thread, self.takeover_interval
@@ -387,7 +401,7 @@ class MemoryWriter(Viewed):
             self._start()
             thread = self._workers.thread
             assert thread is not None  # noqa: S101 - it was just started
-        return self._compactions.consolidate(user_id, thread.loop)
+        return self._consolidations.start(user_id, thread.loop)
 
     def flush(self, timeout: float | None = None) -> bool:
         """Block until no turn is queued or in work; return False after `timeout` seconds.
@@ -415,6 +429,7 @@ class MemoryWriter(Viewed):
             not self._admission.queued
             and not self._workers.working
             and self._compactions.is_idle
+            and self._consolidations.is_idle
             and (self._journal_queue is None or self._journal_queue.is_idle)
         )
 
@@ -448,6 +463,7 @@ class MemoryWriter(Viewed):
         if self._journal_queue is not None:
             self._journal_queue.stop()
         self._compactions.stop()
+        self._consolidations.stop()
         if not self.flush(0):
             left = self._workers.abandon(_GRACE)
             if self._journal_queue is None:
