@@ -15,9 +15,8 @@ from typer.testing import CliRunner
 
 from command_line import ROOT, call
 from tomldiary import Diary
-from tomldiary.cli import output, rows
+from tomldiary.cli import entries, output, rows
 from tomldiary.cli.app import app
-from tomldiary.cli.commands import show
 from tomldiary.cli.mistakes import mistakes
 
 PAGE = (ROOT / "docs/cli.md").read_text("utf-8")
@@ -164,7 +163,7 @@ def people(monkeypatch):
     """Let commands print for a terminal of so many columns, in this process."""
 
     def look(columns):
-        for module in (output, rows, show):
+        for module in (output, rows, entries):
             monkeypatch.setattr(module, "is_terminal", lambda: True, raising=False)
             monkeypatch.setattr(module, "width", lambda: columns, raising=False)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import sys
 from importlib import import_module
 from typing import Annotated, Any
@@ -110,6 +111,8 @@ def run() -> None:
         if isinstance(stream, io.TextIOWrapper):
             # A character that the terminal cannot show is printed as an escape.
             stream.reconfigure(errors="backslashreplace")
+    # Start-up time: pydantic would read what each installed distribution offers to it.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
     # It logs each failed attempt to connect; the error says it once.
     logging.getLogger("psycopg.pool").setLevel(logging.CRITICAL)
     try:

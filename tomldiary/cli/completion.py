@@ -66,9 +66,9 @@ def _path(ctx: Any) -> str:
 
 
 def _users(ctx: Any) -> list[str]:
-    from tomldiary.cli.memory import open_memory  # noqa: PLC0415 - only completion needs it here
+    from tomldiary.cli.options import open_storage  # noqa: PLC0415 - only completion needs it here
 
-    return open_memory(_path(ctx)).users()
+    return open_storage(_path(ctx)).users()
 
 
 def _user(ctx: Any) -> UserDiary:

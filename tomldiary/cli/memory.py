@@ -5,18 +5,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import BaseModel, ConfigDict, create_model
 
+from tomldiary.cli.options import open_storage, shown
 from tomldiary.cli.output import print_note
 from tomldiary.diary import Diary
 from tomldiary.entries.kinds import KINDS, PREFERENCES
 from tomldiary.entries.models import PreferenceItem
 from tomldiary.errors import IdentifierError, InvalidValue
-from tomldiary.storage.shared.database import without_secrets
-from tomldiary.storage.shared.urls import is_shared_url
 from tomldiary.text.visible import one_line
 
 if TYPE_CHECKING:
@@ -28,17 +26,11 @@ __all__ = [
     "known_user",
     "open_memory",
     "point",
-    "shown",
     "stored_preferences",
     "user_to_change",
 ]
 
 _NAMED = 10  # users in an error
-
-
-def shown(path: str) -> str:
-    """Return a folder, or an address without its password, for messages."""
-    return without_secrets(path) if is_shared_url(path) else path
 
 
 def open_memory(path: str) -> Diary:
@@ -47,10 +39,7 @@ def open_memory(path: str) -> Diary:
     Raises:
         InvalidValue: There is no such folder; reading must not create one.
     """
-    is_address = "://" in path  # an unknown one is refused by name
-    if not is_address and not Path(path).is_dir():
-        raise InvalidValue("there is no such folder, name another one with --path", where=path)
-    return Diary(path, agent="rules")
+    return Diary(open_storage(path), agent="rules")
 
 
 def known_user(path: str, user: str | None, categories: Iterable[str] = ()) -> UserDiary:

@@ -261,7 +261,8 @@ def _checked(pref_table_cls: object) -> type[BaseModel]:
             f"{kind}: a preference table is a class. Derive it from pydantic.BaseModel and pass the class itself."
         )
     try:
-        pref_table_cls.model_rebuild()
+        if not getattr(given, "__pydantic_fields_complete__", False):  # since pydantic 2.10
+            given.model_rebuild()
     except PydanticUndefinedAnnotation as error:
         raise SchemaError(
             f"{pref_table_cls.__name__}: the name {error.name!r} in an annotation is not defined. Define or import it before the class is used."

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from tomldiary.cli.memory import open_memory, shown
-from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, PreferenceTable
+from tomldiary.cli.memory import open_memory
+from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, PreferenceTable, shown
 from tomldiary.cli.output import counted, print_json, print_text
 from tomldiary.cli.tables import load_table
 from tomldiary.diary import Diary
