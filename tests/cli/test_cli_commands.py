@@ -204,6 +204,28 @@ def test_tables_show_hostile_text_as_escapes(tmp_path, people):
     assert "[red]" in call("show", eve.user_id, "--path", tmp_path / "m", check=0).stdout
 
 
+def test_only_the_change_of_a_row_of_history_is_coloured(memories, people, monkeypatch):
+    people(140)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    shown = call("history", "--user", "alice", "--path", memories, check=0).stdout
+    green = re.findall(r"\x1b\[32m([^\x1b]*)", shown)
+    assert "+ I love dark roast." in " ".join(green)
+    assert "session s1" in shown
+    assert not any("session" in each for each in green)
+
+
+def test_history_hides_bookkeeping_unless_all_is_given(memories):
+    line = ["history", "--user", "alice", "--path", memories]
+    every = call(*line, "--all", check=0).stdout
+    assert "conversations/s1  + (no text yet)" in every
+    shown = call(*line, check=0).stdout
+    assert "confirmed 2x" in shown
+    for each in ("conversations/", "_turns", "_count", "_updated", "_created"):
+        assert each not in shown
+    call("rollback", "--steps", "3", "--yes", "--user", "alice", "--path", memories, check=0)
+    assert "_count" not in call(*line, check=0).stdout
+
+
 def test_a_terminal_gets_heads_and_colours_and_a_pipe_neither(memories):
     line = ["diff", "2", "--path", memories]
     shown = on_a_terminal(sys.executable, "-m", "tomldiary", *line)

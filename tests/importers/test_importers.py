@@ -15,7 +15,7 @@ import pytest
 from tomldiary import Diary
 from tomldiary.errors import InvalidValue, LimitReached, UnknownCategory
 from tomldiary.importers import SOURCES, carry_over
-from tomldiary.store.operations import Get
+from tomldiary.store.operations import Get, Search
 from tomldiary.store.store import ItemStore
 
 PEERS = Path(__file__).parent / "peers"
@@ -152,6 +152,27 @@ def test_items_keep_namespace_key_and_value(alice, file):
         reader = store if each["namespace"][0] == "alice" else second
         assert reader.run([Get(tuple(each["namespace"]), each["key"])])[0].value == each["value"]
     assert store.run([Get(("bob", "notes"), "n1")]) == [None]
+
+
+def test_items_keep_their_times(alice, file, tmp_path):
+    theirs = {each["key"]: each for each in json.loads(Path(file("langmem")).read_text("utf-8"))}
+    carry_over(alice, "langmem", file("langmem"))
+    for namespace in {tuple(each["namespace"]) for each in theirs.values()}:
+        for item in ItemStore(alice.diary, user_label=namespace.index("alice")).run(
+            [Search(namespace)]
+        )[0]:
+            told = theirs[item.key]
+            assert [item.created_at.isoformat(), item.updated_at.isoformat()] == [told["created_at"], told["updated_at"]]  # fmt: skip
+    carry_over(alice, "langgraph-store", file("langgraph-store"))
+    work = ItemStore(alice.diary).run([Get(("alice", "notes", "work"), "n/1")])[0]
+    assert work.created_at.isoformat() == "2026-11-22T00:21:21+00:00"
+
+
+def test_an_import_reports_its_progress(alice, file):
+    told = []
+    carry_over(alice, "loomflow", file("loomflow"), progress=lambda *each: told.append(each))
+    carry_over(alice, "langmem", file("langmem"), progress=lambda *each: told.append(each))
+    assert told == [*((done, 7) for done in range(1, 8)), (3, 3)]
 
 
 def test_namespaces_are_renamed_with_the_user(alice, file):

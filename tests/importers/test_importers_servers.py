@@ -57,6 +57,8 @@ def test_items_of_a_postgres_store_are_carried_over_once(tmp_path):
             assert carry_over(alice, "langgraph-store", place).added == []
             found = ItemStore(alice.diary).run([Get(("alice", "notes"), "n1")])[0]
             assert found.value == value
+            times = database.execute("SELECT created_at, updated_at FROM store LIMIT 1").fetchone()
+            assert (found.created_at, found.updated_at) == times
         finally:
             database.execute(f"DROP SCHEMA {schema} CASCADE")
 

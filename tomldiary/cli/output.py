@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from typing import Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from tomldiary.text.visible import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
 
 __all__ = [
     "counted",
@@ -19,6 +23,7 @@ __all__ = [
     "print_note",
     "print_text",
     "print_toml",
+    "progress_bar",
     "ranges",
     "width",
 ]
@@ -116,6 +121,27 @@ def print_diff(text: str) -> None:
 def print_json(value: Any) -> None:
     """Print JSON in plain ASCII, so it contains no control characters."""
     sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
+
+
+@contextmanager
+def progress_bar(what: str) -> Generator[Callable[[int, int], object] | None]:
+    """Yield a function to call with the number of steps done and of all; it shows a bar if stderr is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
+    from rich.progress import (  # noqa: PLC0415 - the same
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _wrapped(line: str, columns: int) -> list[str]:

@@ -12,12 +12,15 @@ from tomldiary.text.visible import one_line, printable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rich.text import Text
+
 __all__ = ["Column", "Row", "print_rows"]
 
 _GAP = 2
 _TEXT_SHARE = 0.35
 """The part of a line that the text needs beside the other columns; with less it goes below them."""
 _BELOW = "    "
+_CHANGES = {"+": "green", "-": "red"}
 
 Row = tuple[str, ...]
 
@@ -30,7 +33,7 @@ class Column:
     style: str = ""
     is_number: bool = False
     is_change: bool = False
-    """Whether its texts begin with + or -, and are coloured so."""
+    """Whether its texts begin with + or -, and their first lines are coloured so."""
 
 
 def print_rows(columns: Sequence[Column], rows: Sequence[Row]) -> None:
@@ -72,7 +75,7 @@ def _print_for_people(columns: Sequence[Column], rows: Sequence[Row]) -> None:
         for row in rows:
             line = Text("  ").join(Text(row[at], columns[at].style) for at in shown if row[at])
             console.print(line, soft_wrap=False, overflow="fold")
-            text = Text(row[-1], _style(columns[-1], row[-1]))
+            text = _styled(columns[-1], row[-1])
             console.print(Padding(text, (0, 0, 0, len(_BELOW))), overflow="fold")
         return
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
@@ -86,12 +89,13 @@ def _print_for_people(columns: Sequence[Column], rows: Sequence[Row]) -> None:
             overflow="fold",
         )
     for row in rows:
-        text = Text(row[-1], _style(columns[-1], row[-1]))
-        table.add_row(*(Text(row[at]) for at in shown), text)
+        table.add_row(*(Text(row[at]) for at in shown), _styled(columns[-1], row[-1]))
     console.print(table)
 
 
-def _style(column: Column, text: str) -> str:
-    if not column.is_change:
-        return column.style
-    return {"+": "green", "-": "red"}.get(text[:1], "")
+def _styled(column: Column, text: str) -> Text:
+    from rich.text import Text  # noqa: PLC0415 - only a terminal needs it
+
+    first, line_end, further = text.partition("\n")
+    style = _CHANGES.get(text[:1], "") if column.is_change else column.style
+    return Text.assemble((first, style), line_end, (further, "dim" if column.is_change else style))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,6 @@ from tomldiary.ingest.source import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from datetime import datetime
 
     from tomldiary.ingest.json_values import JsonObject
 
@@ -97,5 +97,5 @@ def text_of(path: Path) -> str:
 
 
 def when(value: object) -> datetime | None:
-    """Return a time in UTC from ISO 8601 text or a Unix time; None if it is neither."""
-    return moment(value)
+    """Return a time in UTC from a time, ISO 8601 text or a Unix time; None if it is none of these."""
+    return moment(value.isoformat() if isinstance(value, datetime) else value)

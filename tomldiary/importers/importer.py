@@ -31,7 +31,7 @@ from tomldiary.importers import (
     memstate,
 )
 from tomldiary.importers.records import Block, Episode, Fact, Found, Item, Note, Record
-from tomldiary.runtime.views import Viewed
+from tomldiary.runtime.views import Viewed, drawn
 from tomldiary.store.operations import Get, Put
 from tomldiary.store.store import ItemStore
 
@@ -96,6 +96,7 @@ def carry_over(
     category: str | None = None,
     singletons: Mapping[str, str] | None = None,
     dry_run: bool = False,
+    progress: Callable[[int, int], object] | bool | None = None,
 ) -> Import:
     """Add what another program remembers of a user, in one transaction.
 
@@ -107,6 +108,8 @@ def carry_over(
         category: Where sentences go that name no category of the table; None is "biography".
         singletons: The singleton key of types of facts, for MemState.
         dry_run: Only say what would be added.
+        progress: Called after each record with the number of records done and of all. True shows a bar, False none;
+            None shows one in IPython, if tqdm is installed and the import takes over a second.
 
     Raises:
         InvalidValue: The source is unknown, cannot be read, or holds nothing of the user. Nothing was changed.
@@ -133,8 +136,11 @@ def carry_over(
     elif dry_run:
         writer.compare(result)
     else:
-        with alice.transaction(actor=_ACTOR, reason=f"import from {source}"):
-            writer.add(writer.compare(result))
+        with (
+            drawn("progress:reporting", progress, "records") as report,
+            alice.transaction(actor=_ACTOR, reason=f"import from {source}"),
+        ):
+            writer.add(writer.compare(result), report)
     result.is_done = not dry_run
     return result
 
@@ -212,13 +218,21 @@ class _Writer:
             return record.category
         return self._category or _CATEGORY
 
-    def add(self, records: list[Record]) -> None:
+    def add(
+        self, records: list[Record], report: Callable[[int, int], object] | None = None
+    ) -> None:
         """Add records that are missing; items in one batch."""
-        for record in records:
-            if not isinstance(record, Item):
-                self._add(record)
         items = [each for each in records if isinstance(each, Item)]
-        self._items.run([Put(each.namespace, each.key, dict(each.value)) for each in items])
+        others = [each for each in records if not isinstance(each, Item)]
+        for done, record in enumerate(others, 1):
+            self._add(record)
+            if report is not None:
+                report(done, len(records))
+        self._items.run(
+            [Put(each.namespace, each.key, dict(each.value), times=each.times) for each in items]
+        )
+        if report is not None and items:
+            report(len(records), len(records))
 
     def _add(self, record: Note | Block | Fact | Episode) -> None:
         alice = self._alice

@@ -5,34 +5,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import InvalidValue, MissingExtra
-from tomldiary.importers.files import is_sqlite, json_records, listed, parsed, rows
+from tomldiary.importers.files import is_sqlite, json_records, listed, parsed, rows, when
 from tomldiary.importers.records import Found, Item
 from tomldiary.ingest.json_values import as_list, as_object, as_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from datetime import datetime
 
 __all__ = ["read"]
 
-_QUERY = "SELECT prefix, key, value FROM store ORDER BY prefix, key"
+_QUERY = "SELECT prefix, key, value, created_at, updated_at FROM store ORDER BY prefix, key"
 _POSTGRES = ("postgres://", "postgresql://")
 
 
 def read(place: str, user: str) -> Found:
     """Read the items of all namespaces that have the user as a label; what langmem stores is such an item."""
     found = Found()
-    for namespace, key, value in _items(place):
-        if not namespace or not key:
+    for item in _items(place):
+        if not item.namespace or not item.key:
             found.leave_out("record that is no item")
-        elif user not in namespace:
-            found.users.add("/".join(namespace))
+        elif user not in item.namespace:
+            found.users.add("/".join(item.namespace))
         else:
-            found.records.append(Item(namespace, key, value))
-    found.leave_out("time of an item", 2 * len(found.records))
+            found.records.append(item)
     return found
 
 
-def _items(place: str) -> Iterator[tuple[tuple[str, ...], str, dict[str, Any]]]:
+def _items(place: str) -> Iterator[Item]:
     if place.startswith(_POSTGRES):
         stored = _postgres(place)
     elif is_sqlite(place):
@@ -40,10 +40,17 @@ def _items(place: str) -> Iterator[tuple[tuple[str, ...], str, dict[str, Any]]]:
     else:
         for item in listed(json_records(place), "items"):
             namespace = tuple(as_text(label) for label in as_list(item.get("namespace")))
-            yield namespace, as_text(item.get("key")), as_object(item.get("value"))
+            times = _times(item.get("created_at"), item.get("updated_at"))
+            yield Item(namespace, as_text(item.get("key")), as_object(item.get("value")), times)
         return
-    for prefix, key, value in stored:
-        yield tuple(prefix.split(".")), key, as_object(parsed(value, place))
+    for prefix, key, value, created, updated in stored:
+        namespace = tuple(prefix.split("."))
+        yield Item(namespace, key, as_object(parsed(value, place)), _times(created, updated))
+
+
+def _times(created: object, updated: object) -> tuple[datetime, datetime] | None:
+    first, last = when(created), when(updated)
+    return None if first is None or last is None else (first, max(first, last))
 
 
 def _postgres(place: str) -> Iterator[tuple[Any, ...]]:

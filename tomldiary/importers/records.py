@@ -62,6 +62,8 @@ class Item:
     namespace: tuple[str, ...]
     key: str
     value: Mapping[str, Any]
+    times: tuple[datetime, datetime] | None = None
+    """When it was created and updated."""
 
 
 Record: TypeAlias = Note | Block | Fact | Episode | Item

@@ -78,10 +78,14 @@ def _micros(text: Any) -> int | None:
         found = text if isinstance(text, datetime) else datetime.fromisoformat(text)
         if found.tzinfo is None:
             found = found.replace(tzinfo=UTC)
-        micros = (found - _EPOCH) // _MICROSECOND
+        micros = _since_1970(found)
     except (TypeError, ValueError, OverflowError):
         return None
     return micros if _EARLIEST <= micros <= _LATEST else None
+
+
+def _since_1970(when: datetime) -> int:
+    return (when - _EPOCH) // _MICROSECOND
 
 
 def _updated(table: Mapping[str, Any]) -> int:
@@ -175,6 +179,7 @@ def table_of(
     ttl: float | None = None,
     index: bool | Sequence[str] | None = None,
     session: str = "",
+    times: tuple[datetime, datetime] | None = None,
 ) -> dict[str, Any]:
     """Return the table of an item that is put.
 
@@ -185,13 +190,15 @@ def table_of(
         ttl: Minutes until it expires; None is never.
         index: See `Entry.index`.
         session: The session that puts it.
+        times: When it was created and updated elsewhere, instead of `now`.
     """
     fields = {(f"\\{key}" if key.startswith(_ESCAPED) else key): value[key] for key in value}
     table = fields if _PLAIN.issuperset(map(type, fields.values())) else encode_nulls(fields)
+    began, now = (now, now) if times is None else (_since_1970(times[0]), _since_1970(times[1]))
     updated = now if old is None else max(now, _updated(old) + 1)
     created = old.get("_created") if old is not None else None
     last = written(updated)
-    table["_created"] = last if created is None else created
+    table["_created"] = written(began) if created is None else created
     table["_updated"] = last
     if old is not None and old.get("_created_by"):
         table["_created_by"] = old["_created_by"]

@@ -50,6 +50,8 @@ class Put:
     """False: never found by a query. A list: the fields to search. None: as the store does."""
     ttl: float | None = None
     """Minutes; None is for ever."""
+    times: tuple[datetime, datetime] | None = None
+    """When it was created and updated, for an import; None is now. A key that exists keeps its own first time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ def _checked_put(op: Put) -> Put:
         isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 < ttl <= LONGEST_TTL
     ):
         raise InvalidValue(f"expected minutes above 0, found {ttl!r}.", where="ttl")
-    return Put(namespace, key, value, index, None if ttl is None else float(ttl))
+    return Put(namespace, key, value, index, None if ttl is None else float(ttl), op.times)
 
 
 def _are_plain(labels: Any) -> bool:

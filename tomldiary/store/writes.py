@@ -267,7 +267,15 @@ class _Target:
         old = edit.table((_TABLE, key)) if edit is not None else None
         for other in holders[1:]:
             self._tx.edit(other).delete((_TABLE, key))  # a copy that a hand edit made
-        table = table_of(value, old, now=clock.now(), ttl=put.ttl, index=put.index, session=session)
+        table = table_of(
+            value,
+            old,
+            now=clock.now(),
+            ttl=put.ttl,
+            index=put.index,
+            session=session,
+            times=put.times,
+        )
         kind = holders[0] if holders else self._roomy()
         before = self._put(kind, key, table, is_new=not holders)
         if before and self._is_overfull(kind, before, key):

@@ -11,7 +11,8 @@ import typer
 
 from tomldiary.cli.memory import open_memory
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, PreferenceTable, shown
-from tomldiary.cli.output import counted, print_json, print_text
+from tomldiary.cli.output import counted, is_terminal, print_json, print_text
+from tomldiary.cli.rows import Column, Row, print_rows
 from tomldiary.cli.tables import load_table
 from tomldiary.diary import Diary
 from tomldiary.doctor.doctor import Finding, check, findings
@@ -20,6 +21,8 @@ from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.text.visible import one_line
 
 __all__ = ["doctor"]
+
+_COLUMNS = (Column("level", "yellow"), Column("place", "cyan"), Column("finding"))
 
 
 def doctor(
@@ -50,22 +53,22 @@ def _report(diary: Diary, users: list[str] | None, *, as_json: bool) -> Counter[
         count.update(finding.level for finding in found)
         print_json([asdict(finding) for finding in found])
         return count
-    notes: list[Finding] = []
+    rows: list[Row] = []
+    notes: list[Row] = []
     for finding in findings(diary, users):
         count[finding.level] += 1
-        if finding.level == "note":
-            notes.append(finding)
-        else:
-            _tell(finding)  # at once: many users take a while
-    for note in notes:
-        _tell(note)
+        (notes if finding.level == "note" else rows).append(_row(finding))
+        if not is_terminal():  # at once: many users take a while
+            print_rows(_COLUMNS, rows)
+            rows.clear()
+    print_rows(_COLUMNS, [*rows, *notes])
     print_text(f"{counted(count['problem'], 'problem')}, {counted(count['warning'], 'warning')}.")
     return count
 
 
-def _tell(finding: Finding) -> None:
+def _row(finding: Finding) -> Row:
     told = " ".join(map(_sentence, filter(None, (finding.message, finding.remedy))))
-    print_text(f"{finding.level:<8} {one_line(finding.place)}: {told}")
+    return finding.level, f"{one_line(finding.place)}:", told
 
 
 def _sentence(text: str) -> str:

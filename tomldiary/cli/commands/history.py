@@ -20,7 +20,6 @@ from tomldiary.text.visible import one_line
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from tomldiary.entries.kind import EntryKind
     from tomldiary.history.queries import HistoryEntry
     from tomldiary.user.user import UserDiary
 
@@ -34,7 +33,7 @@ _COLUMNS = (
     Column("key", "cyan"),
     Column("change", is_change=True),
 )
-_ROUTINE = {"_updated", "_updated_by"}  # these change whenever anything does
+_BOOKKEEPING = {"_created", "_created_by", "_turns", "_updated", "_updated_by"}
 
 
 def history(
@@ -202,12 +201,23 @@ def diff(
 
 
 def _is_routine(change: HistoryEntry) -> bool:
-    """Return whether only turn counters and times changed."""
-    before, after = change.before, change.after
-    if before is None or after is None or change.is_conflict:
+    """Return whether nothing changed but counters and times; an entry without a text has nothing else."""
+    if change.is_conflict:
         return False
-    changed = {key for key in {*before, *after} if before.get(key) != after.get(key)}
-    return changed <= {*_ROUTINE, "_turns"}
+    if change.before is None or change.after is None:
+        return not _text(change.key, change.before or change.after or {})
+    return not _changed(change.before, change.after)
+
+
+def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Return the fields that changed and are no bookkeeping; of the counters only a confirmation."""
+    return [
+        name
+        for name in dict.fromkeys([*before, *after])
+        if name not in _BOOKKEEPING
+        and before.get(name) != after.get(name)
+        and (name != "_count" or "_count" in after)
+    ]
 
 
 def _print_changes(changes: Iterable[HistoryEntry]) -> None:
@@ -233,17 +243,13 @@ def _print_changes(changes: Iterable[HistoryEntry]) -> None:
 def _told(key: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> str:
     if before is None or after is None:
         sign, entry = ("-", before) if after is None else ("+", after)
-        return f"{sign} {one_line(_kind(key).text(entry or {}))}"
-    changed = [
-        key
-        for key in dict.fromkeys([*before, *after])
-        if key not in _ROUTINE and before.get(key) != after.get(key)
-    ]
+        return f"{sign} {_text(key, entry or {}) or '(no text yet)'}"
+    every = (name for name in (*before, *after) if before.get(name) != after.get(name))
     return "; ".join(
-        f"confirmed {_shown(after, key)}x"
-        if key == "_count"
-        else f"{one_line(key)}: {_shown(before, key)} -> {_shown(after, key)}"
-        for key in changed or ["_updated"]
+        f"confirmed {_shown(after, name)}x"
+        if name == "_count"
+        else f"{one_line(name)}: {_shown(before, name)} -> {_shown(after, name)}"
+        for name in _changed(before, after) or dict.fromkeys(every)
     )
 
 
@@ -251,9 +257,9 @@ def _shown(entry: Mapping[str, Any], key: str) -> str:
     return one_line(entry[key]) if key in entry else "nothing"
 
 
-def _kind(key: str) -> EntryKind:
-    """Return the kind of the entry with a key; that of a preference goes without its kind."""
-    return KINDS.get(key.partition("/")[0], PREFERENCES)
+def _text(key: str, entry: Mapping[str, Any]) -> str:
+    """Return what the entry with a key says; the key of a preference goes without its kind."""
+    return one_line(KINDS.get(key.partition("/")[0], PREFERENCES).text(entry)).strip()
 
 
 def rollback(

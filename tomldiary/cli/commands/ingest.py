@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, PreferenceTable
-from tomldiary.cli.output import print_json, print_text
+from tomldiary.cli.output import print_json, print_text, progress_bar
 from tomldiary.cli.tables import load_table
 from tomldiary.compat.default_table import DefaultPrefTable
 from tomldiary.diary import Diary
 from tomldiary.ingest import KNOWN_FORMATS
 from tomldiary.ingest import ingest as run_ingest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
 
 __all__ = ["ingest"]
 
@@ -44,7 +37,7 @@ def ingest(
 ) -> None:
     """Apply a chat log to a memory. Turns applied before are skipped, so it may be interrupted."""
     diary = Diary(path, load_table(table) if table else DefaultPrefTable, agent=agent)
-    with _progress_bar() as progress:
+    with progress_bar("turns") as progress:
         report = run_ingest(
             diary, file, user, format=log_format, speaker=speaker, progress=progress
         )
@@ -59,15 +52,3 @@ def ingest(
     print_text(f"size           {report.bytes / 1024:.1f} KB")
     for note in report.notes:
         print_text(f"note           {note}")
-
-
-@contextmanager
-def _progress_bar() -> Generator[Callable[[int, int], object] | None]:
-    """Show progress on stderr if it is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    columns = (TextColumn("turns"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("turns", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

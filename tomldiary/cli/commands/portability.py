@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import track
 
 from tomldiary.cli.completion import complete_category, complete_user
-from tomldiary.cli.memory import known_user, open_memory, user_to_change
+from tomldiary.cli.memory import known_user, user_to_change
 from tomldiary.cli.options import (
     DEFAULT_PATH,
     AsJson,
@@ -23,8 +21,9 @@ from tomldiary.cli.options import (
     PreferenceTable,
     UserName,
     Yes,
+    open_storage,
 )
-from tomldiary.cli.output import counted, print_json, print_not_done, print_text
+from tomldiary.cli.output import counted, print_json, print_not_done, print_text, progress_bar
 from tomldiary.cli.tables import load_table
 from tomldiary.diary import Diary
 from tomldiary.errors import EntryConflict, InvalidValue
@@ -183,10 +182,11 @@ def _import_from(
 ) -> None:
     from tomldiary.importers import carry_over  # noqa: PLC0415 - export and copy need no importer
 
-    done = carry_over(
-        alice, source, place,
-        their_user=their_user, category=category, singletons=singletons, dry_run=dry_run,
-    )  # fmt: skip
+    with progress_bar("records") as progress:
+        done = carry_over(
+            alice, source, place,
+            their_user=their_user, category=category, singletons=singletons, dry_run=dry_run, progress=progress,
+        )  # fmt: skip
     if as_json:
         print_json(asdict(done))
         return
@@ -250,13 +250,15 @@ def copy_memory(
 
     Close writers first: turns that wait in a queue are not copied. Repeat the command if it was interrupted.
     """
-    read = open_memory(source).engine.backend
+    read = open_storage(source)
+    users = read.users()
     written = Diary(target, agent="rules").engine.backend
-    users = copy_users(read, written)
-    shown = track(
-        users, "copying", total=len(read.users()), console=Console(stderr=True), transient=True
-    )
-    copied = [asdict(each) for each in shown]
+    copied: list[dict[str, Any]] = []
+    with progress_bar("users") as progress:
+        for each in copy_users(read, written):
+            copied.append(asdict(each))
+            if progress is not None:
+                progress(len(copied), len(users))
     if as_json:
         print_json(copied)
         return

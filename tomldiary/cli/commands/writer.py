@@ -12,6 +12,7 @@ import typer
 
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, DryRun, MemoryPath, Yes
 from tomldiary.cli.output import counted, print_json, print_text
+from tomldiary.cli.rows import Column, Row, print_rows
 from tomldiary.errors import InvalidValue
 from tomldiary.storage.local.backend import LocalBackend
 from tomldiary.storage.shared.urls import is_shared_url, open_url
@@ -26,6 +27,14 @@ writer_commands = typer.Typer(
     no_args_is_help=True,
 )
 
+_COLUMNS = (
+    Column("id", "cyan"),
+    Column("parked (UTC)", "dim"),
+    Column("tries", is_number=True),
+    Column("user"),
+    Column("session"),
+    Column("error and turn"),
+)
 _Ids = Annotated[list[str] | None, typer.Argument(help="Ids, as `list` shows them.", metavar="ID…")]
 _All = Annotated[bool, typer.Option("--all", help="All of them.")]
 _User = Annotated[
@@ -41,13 +50,7 @@ def list_letters(*, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = False) ->
     if as_json:
         print_json([asdict(letter) for letter in found])
         return
-    for letter in found:
-        print_text(f"{one_line(letter.id)}  {letter.parked}  tries: {letter.attempts}")
-        print_text(
-            f"    user {one_line(letter.turn.user_id)}, session {one_line(letter.turn.session_id)}"
-        )
-        print_text(f"    said: {one_line(letter.turn.user_msg)}")
-        print_text(f"    error: {one_line(letter.error)}")
+    print_rows(_COLUMNS, list(map(_row, found)))
     print_text(f"{counted(len(found), 'turn')} in the dead letters.")
 
 
@@ -91,6 +94,12 @@ def drop(
     with suppress(_Kept):
         _letters(path).take(_chosen(ids, every=every), keep, user=user)
     _tell("dropped" if is_done else "not dropped; add --yes", found, as_json=as_json)
+
+
+def _row(letter: DeadLetter) -> Row:
+    turn, parked = letter.turn, letter.parked[:19].replace("T", " ")
+    told = f"{one_line(letter.error)}\nsaid: {one_line(turn.user_msg)}"
+    return letter.id, parked, str(letter.attempts), turn.user_id, turn.session_id, told
 
 
 class _Kept(Exception):
