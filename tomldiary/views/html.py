@@ -1,7 +1,8 @@
 """A sheet as HTML: no scripts, no links, no stored text in attributes; colours fit light and dark pages.
 
 The colours are translucent, so they work on any background: notebooks switch themes without telling the browser.
-The two classes on the outer element keep MathJax from reading `$…$` in stored text as formulas.
+Three times the class: JupyterLab's rules for tables and code name two classes, and would align text to the right.
+The two further classes on the outer element keep MathJax from reading `$…$` in stored text as formulas.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ STYLE = """
 .td header{font-size:15px;font-weight:600}
 .td p{margin:2px 0;opacity:.75}
 .td h4{font-size:13px;font-weight:600;margin:10px 0 2px}
-.td table{border-collapse:collapse;width:auto;max-width:100%;margin:4px 0 0;font-size:inherit;color:inherit;background:none}
+.td table{table-layout:auto;border-collapse:collapse;width:auto;max-width:100%;margin:4px 0 0;font-size:inherit;color:inherit;background:none}
 .td th,.td td{text-align:left;vertical-align:top;padding:3px 14px 3px 0;white-space:normal;color:inherit;background:none;border:0;border-bottom:1px solid rgba(128,128,128,.28);min-width:2.5em}
+.td tr{background:none}
 .td th{font-weight:500;opacity:.65;white-space:nowrap}
 .td td{white-space:pre-wrap}
 .td code,.td pre{font:12px/1.5 ui-monospace,monospace;color:inherit;background:none;padding:0;margin:0;white-space:pre-wrap}
@@ -41,7 +43,7 @@ STYLE = """
 .td .td-good{background:rgba(46,160,67,.28)}
 .td .td-bad{background:rgba(248,81,73,.3)}
 .td .td-warn{background:rgba(255,193,7,.34)}
-""".replace("\n", "")
+""".replace("\n", "").replace(".td ", ".td.td.td ")
 
 
 def page(sheet: Sheet) -> str:
