@@ -214,6 +214,16 @@ def test_only_the_change_of_a_row_of_history_is_coloured(memories, people, monke
     assert not any("session" in each for each in green)
 
 
+def test_rows_that_are_too_narrow_for_columns_have_heads_as_well(people, capsys):
+    people(40)
+    columns = (rows.Column("user"), rows.Column("entries", is_number=True), rows.Column("seen"))
+    rows.print_rows(columns, [("a.rather.long.name@example.com", "8", "2026-11-22 03:11")])
+    shown = COLOUR.sub("", capsys.readouterr().out).splitlines()
+    assert list(map(str.rstrip, shown)) == [
+        "user  entries", "    seen", "a.rather.long.name@example.com  8", "    2026-11-22 03:11",
+    ]  # fmt: skip
+
+
 def test_history_hides_bookkeeping_unless_all_is_given(memories):
     line = ["history", "--user", "alice", "--path", memories]
     every = call(*line, "--all", check=0).stdout

@@ -48,7 +48,11 @@ def test_dead_letters_are_private_and_listed_with_their_error(tmp_path):
     assert "cannot read 'juice'" in second["error"]
     shown = command(tmp_path, "list")
     assert "2 turns in the dead letters." in shown
-    assert "error: ExtractionError: the extractor failed (ValueError: cannot read 'juice')" in shown
+    assert (
+        "  1  alice  s  ExtractionError: the extractor failed (ValueError: cannot read 'juice')"
+        in shown
+    )
+    assert "\n    said: juice\n" in shown
     assert "\x1b" not in shown
     assert said(tmp_path) == ["tea \x1b[2J", "juice"]
 

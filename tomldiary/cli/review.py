@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["review"]
 
-_ACTIONS = ("list", "accept", "reject", "edit")
+_DONE = {"accept": "accepted", "reject": "rejected", "edit": "edited"}
+_ACTIONS = ("list", *_DONE)
 _COLUMNS = (
     Column("id"),
     Column("from", "yellow"),
@@ -69,8 +70,10 @@ def review(
             for each in found
         ],
     )
-    words = {"list": "wait", "accept": "accepted", "reject": "rejected", "edit": "edited"}
-    print_text(f"{counted(len(found), 'change')} {words[action]}")
+    if action == "list":
+        print_text(counted(len(found), "change waits", "changes wait"))
+    else:
+        print_text(f"{counted(len(found), 'change')} {_DONE[action]}")
 
 
 def _row(change: PendingChange) -> dict[str, Any]:

@@ -72,13 +72,24 @@ def _print_for_people(columns: Sequence[Column], rows: Sequence[Row]) -> None:
     console = Console(width=width(), highlight=False)
     longest = max((cell_len(line) for row in rows for line in row[-1].split("\n")), default=0)
     if fixed + min(longest, width() * _TEXT_SHARE) > width():
-        for row in rows:
-            line = Text("  ").join(Text(row[at], columns[at].style) for at in shown if row[at])
+        heads = tuple(column.title for column in columns)
+        for row in [heads, *rows] if all(heads) else rows:
+            is_head = row is heads
+            line = Text("  ").join(
+                Text(row[at], "bold" if is_head else columns[at].style) for at in shown if row[at]
+            )
             console.print(line, soft_wrap=False, overflow="fold")
-            text = _styled(columns[-1], row[-1])
-            console.print(Padding(text, (0, 0, 0, len(_BELOW))), overflow="fold")
+            text = Text(row[-1], "bold") if is_head else _styled(columns[-1], row[-1])
+            if row[-1]:
+                console.print(Padding(text, (0, 0, 0, len(_BELOW))), overflow="fold")
         return
-    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    table = Table(
+        box=None,
+        pad_edge=False,
+        padding=(0, _GAP, 0, 0),
+        header_style="bold",
+        show_header=any(column.title for column in columns),
+    )
     for at in [*shown, len(columns) - 1]:
         column, is_last = columns[at], at == len(columns) - 1
         table.add_column(

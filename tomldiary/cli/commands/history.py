@@ -29,7 +29,7 @@ _ALL = 1_000_000_000
 _COLUMNS = (
     Column("seq", "dim", is_number=True),
     Column("time (UTC)", "dim"),
-    Column("by"),
+    Column("type"),
     Column("key", "cyan"),
     Column("change", is_change=True),
 )

@@ -48,7 +48,7 @@ def users(
             str(each["entries"]),
             str(each["characters"]),
             str(each["transactions"]),
-            one_line(each["last_seen"][:16].replace("T", " ")),
+            _minute(each["last_seen"]),
         )
         for each in found
     ]
@@ -84,6 +84,7 @@ def stats(
         ("users", str(len(names))),
     ]
     if figures is not None:
+        figures["last_seen"] = _minute(figures["last_seen"])
         rows += [
             (name.replace("_", " "), _shown(value))
             for name, value in figures.items()
@@ -111,6 +112,10 @@ def _figures(path: str, name: str) -> dict[str, Any]:
         "last_seen": profile["last_seen"],
         **counts,
     }
+
+
+def _minute(time: str) -> str:
+    return one_line(time[:16].replace("T", " "))
 
 
 def _total(count: Any) -> int:
