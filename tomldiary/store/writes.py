@@ -32,14 +32,11 @@ if TYPE_CHECKING:
     from tomldiary.diary import Diary
     from tomldiary.toml.edit import Edit
 
-__all__ = ["SMALL", "ItemPuts", "Prepared", "remove_items"]
+__all__ = ["ItemPuts", "Prepared", "remove_items"]
 
-SMALL = 32 * 1024
-"""Characters from which on a document takes no new item, at the least; at the most it is `Engine.part_size`.
-
-A put writes the whole document anew, so small ones make it quick; a read looks at every one of them, so there
-are not too many.
-"""
+# A document takes no new item from its limit on. A put writes the whole document anew, so small ones make it quick; a
+# read looks at every one of them, so there are not too many.
+_LEAST = 4  # the least limit is this fraction of `Engine.part_size`, which is the largest
 _SHARE = 16  # documents that a namespace of medium size is spread over
 _AT_ONCE = 4  # times as much goes to a document that is written anyway
 _TABLE = "items"
@@ -257,7 +254,9 @@ class _Target:
             self._sizes[kind] = document.size
         self._edits: dict[str, Edit] = {}
         self._largest = tx.engine.part_size
-        self._limit = min(self._largest, max(SMALL, sum(self._sizes.values()) // _SHARE))
+        self._limit = min(
+            self._largest, max(self._largest // _LEAST, sum(self._sizes.values()) // _SHARE)
+        )
         self._most = min(self._largest, _AT_ONCE * self._limit)
 
     def put(self, key: str, value: Mapping[str, Any], put: Put, clock: Clock, session: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from requests_counted import counted
 from tomldiary import Diary, MemoryWriter, Turn
+from tomldiary.writer.shared.heartbeats import Heartbeats
 
 PAGE = Path(__file__).parents[3] / "docs" / "scaling.md"
 UNITS = ("requests", "reads", "writes", "deletes")
@@ -75,6 +76,8 @@ def test_no_call_costs_more_than_its_documentation_says(engine, opened, monkeypa
         )
         web.close_sync()
         measured["a search of a writer, each second"] = cost(writer._journal_queue._look)
+        heartbeats = Heartbeats(diary.engine.backend, lease=0.0)
+        measured["a sign of life, `lease / 5` after the last one"] = cost(heartbeats.beat)
     with MemoryWriter(Diary(opened(), agent=lambda *_args, **_: gate.wait(LONG))) as busy:
         for user in ("ann", "bob"):
             busy.submit_nowait(Turn(user, "s", "I love tea.", "Noted.")).wait_stored(LONG)

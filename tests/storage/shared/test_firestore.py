@@ -14,6 +14,7 @@ from tomldiary import Diary
 from tomldiary.backends import FirestoreBackend
 from tomldiary.storage.shared.database import WHOLE_HISTORY, Step
 
+CLEAR_TRASH = "tomldiary.storage.shared.firestore.database.clear_trash"
 GOLDEN = Path(__file__).parents[2] / "golden" / "tomldiary-0.9"
 PEER = """
 import asyncio, sys
@@ -108,7 +109,11 @@ def test_six_hundred_records_are_rewritten_in_one_step(engine, backend):
 def test_parts_that_a_dead_process_left_are_deleted_by_an_erasure(engine, backend):
     alice = Diary(backend, agent="rules").user("alice")
     alice.upsert_preference("likes", "tea")
-    place = backend.database._document("alice", "preferences").collection("parts").document("left")
+    place = (
+        backend.database.connection.document("alice", "preferences")
+        .collection("parts")
+        .document("left")
+    )
     place.create({"content": "the zebra on the roof"})
     alice.forget(everything=True)
     assert "zebra" not in engine.texts()
@@ -120,9 +125,8 @@ def test_what_a_dead_process_did_not_delete_is_deleted_by_the_next_write(
     alice = Diary(backend, agent="rules").user("alice")
     alice.upsert_preference("likes", "the zebra on the roof", session_id="gone")
     alice.upsert_preference("likes", "tea", session_id="kept")
-    database = type(backend.database)
     with monkeypatch.context() as patched:
-        patched.setattr(database, "_clear_trash", lambda *_: True)  # it dies before
+        patched.setattr(CLEAR_TRASH, lambda *_: True)  # it dies before
         alice.forget(session_id="gone")
     assert "zebra" in engine.texts()
     other = engine.backend()
@@ -138,7 +142,7 @@ def test_clearing_with_a_stale_head_deletes_no_part_of_a_newer_document(
     long, longer = ("x" * 2_000_000, "y" * 2_000_000)
     database.apply("alice", database.head("alice"), Step({"blocks": long}))
     with monkeypatch.context() as patched:
-        patched.setattr(type(database), "_clear_trash", lambda *_: True)  # it dies before
+        patched.setattr(CLEAR_TRASH, lambda *_: True)  # it dies before
         database.apply("alice", database.head("alice"), Step({"facts": "x = 1\n"}, erasures=1))
     stale = database.head("alice")
     other = engine.backend()

@@ -37,7 +37,7 @@ def alice(proxy):
         proxy.calls.clear()
         # The first connection may take longer on a busy machine.
         transactions = diary.engine.backend.transactions
-        transactions.timeout = transactions.database._once["timeout"] = TIMEOUT
+        transactions.timeout = transactions.database.connection.once["timeout"] = TIMEOUT
         yield user
         diary.engine.backend.close()
 

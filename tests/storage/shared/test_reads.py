@@ -57,4 +57,4 @@ def test_a_block_of_reads_sees_one_state_and_the_thread_s_own_writes(counted, op
 
 def test_documents_of_a_database_are_small_unless_0_9_reads_them(engine, opened):
     size = Diary(opened(), agent="rules").engine.part_size
-    assert size == (128 * 1024 if engine.name == "firestore" else 64 * 1024)
+    assert size == (128 * 1024 if engine.name == "firestore" else 32 * 1024)

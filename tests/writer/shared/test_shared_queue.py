@@ -8,7 +8,9 @@ import time
 import pytest
 
 from tomldiary import Diary, MemoryWriter, Turn
+from tomldiary.writer.journal_record import render_turn
 from tomldiary.writer.receipts import Job
+from tomldiary.writer.shared.claims import Claims
 from tomldiary.writer.shared.queue import SharedQueue
 from waiting import until
 
@@ -115,3 +117,24 @@ def test_a_writer_without_workers_leaves_its_turns_to_others(engine, opened):
 def test_a_writer_of_a_folder_needs_workers(tmp_path):
     with pytest.raises(ValueError, match="workers=0 needs a diary on PostgreSQL"):
         MemoryWriter(Diary(tmp_path), workers=0)
+
+
+def test_the_last_owner_of_a_user_finds_a_turn_without_owner_at_once(opened):
+    backend = opened()
+    one, two, web = (Claims(backend, 600, works=works) for works in (True, True, False))
+
+    def turn(number):
+        job = Job(Turn("alice", "s", f"I love {number}.", "ok"), f"op-{number}", is_new=True)
+        job.rendered = render_turn(job.turn, job.operation, job.time)
+        return job
+
+    assert one.store("alice", [turn(1)]) is not None
+    assert two.read("alice")[1] is False
+    assert two.unserved(["alice"]) == []
+    one.remove("alice", ["op-1"])
+    assert two.store("alice", [turn(2)]) is not None
+    assert one.read("alice")[1] is False
+    two.remove("alice", ["op-2"])
+    assert web.store("alice", [turn(3)]) is None
+    assert (one.unserved(["alice"]), two.unserved(["alice"])) == ([], ["alice"])
+    assert two.read("alice")[1] is True

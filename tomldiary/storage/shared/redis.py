@@ -35,21 +35,25 @@ __all__ = ["RedisBackend", "RedisDatabase"]
 R = TypeVar("R")
 _logger = get_logger(__name__)
 _PAGE = 1000
+# KEYS: the beginning of the user's keys. ARGV: names of documents whose texts are wanted.
 _HEAD = """
-local record = redis.call('ZREVRANGE', KEYS[3], 0, 0)
-local texts = #ARGV > 0 and redis.call('HMGET', KEYS[4], unpack(ARGV)) or {}
-return {redis.call('HGET', KEYS[1], 'revision') or '0', redis.call('HGET', KEYS[1], 'erasures') or '0',
-    redis.call('HGETALL', KEYS[2]), record[1] or false, texts}
+local user = KEYS[1]
+local record = redis.call('ZREVRANGE', user .. 'history', 0, 0)
+local texts = #ARGV > 0 and redis.call('HMGET', user .. 'texts', unpack(ARGV)) or {}
+local head = redis.call('HMGET', user .. 'head', 'revision', 'erasures')
+return {head[1] or '0', head[2] or '0', redis.call('HGETALL', user .. 'versions'), record[1] or false, texts}
 """
+# KEYS: the beginning of the user's keys, and that of all keys.
 # ARGV: revision, erasures, dropped, the numbers of texts, removed names and records, the user, then these.
 _APPLY = """
 local function is_hidden(kind) return string.sub(kind, 1, 1) == '.' end
-local head, texts, versions, history = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local users, hidden = KEYS[5], KEYS[6]
+local user, all = KEYS[1], KEYS[2]
+local head, texts, versions, history = user .. 'head', user .. 'texts', user .. 'versions', user .. 'history'
+local hidden = all .. 'hidden'
 if (redis.call('HGET', head, 'revision') or '0') ~= ARGV[1] then return false end
 local at = 8
 local revision = redis.call('HINCRBY', head, 'revision', 1)
-redis.call('HINCRBY', head, 'erasures', ARGV[2])
+if ARGV[2] ~= '0' then redis.call('HINCRBY', head, 'erasures', ARGV[2]) end
 if ARGV[3] ~= '' then redis.call('ZREMRANGEBYSCORE', history, '-inf', ARGV[3]) end
 for _ = 1, tonumber(ARGV[4]) do
     redis.call('HSET', texts, ARGV[at], ARGV[at + 1])
@@ -71,7 +75,7 @@ local is_user = false
 for _, kind in ipairs(redis.call('HKEYS', versions)) do
     is_user = is_user or not is_hidden(kind)
 end
-redis.call(is_user and 'SADD' or 'SREM', users, ARGV[7])
+redis.call(is_user and 'SADD' or 'SREM', all .. 'users', ARGV[7])
 return revision
 """
 
@@ -165,13 +169,12 @@ class RedisDatabase:
                 f"{self}: the server refused ({error}). Check the number of the database and the server's settings."
             ) from error
 
-    def _key(self, user: str, part: str) -> str:
+    def _key(self, user: str, part: str = "") -> str:
         return f"{self._prefix}:{{{quote(user, safe='')}}}:{part}"
 
     def head(self, user: str, kinds: Sequence[str] = ()) -> Head:
         """Return the state of a user, with the texts of `kinds`, in one request."""
-        keys = [self._key(user, part) for part in ("head", "versions", "history", "texts")]
-        answer = self._run(lambda: self._head(keys=keys, args=list(kinds)))
+        answer = self._run(lambda: self._head(keys=[self._key(user)], args=kinds))
         revision, epoch, versions, record, texts = answer
         found = dict(zip(versions[::2], map(int, versions[1::2]), strict=True))
         known = {
@@ -236,7 +239,7 @@ class RedisDatabase:
 
     def apply(self, user: str, head: Head, step: Step) -> dict[str, Token] | None:
         """Apply a step if the revision is still that of `head`."""
-        keys = [self._key(user, part) for part in ("head", "texts", "versions", "history")]
+        keys = [self._key(user), f"{self._prefix}:"]
         values: list[Any] = [head.revision, step.erasures, step.dropped or ""]
         values += [len(step.contents), len(step.removed), len(step.records), user]
         version = head.revision + 1
@@ -244,7 +247,6 @@ class RedisDatabase:
             values += [kind, f"{version}\n{content}"]
         values += step.removed
         values += [each for pair in step.records for each in pair]
-        keys += [f"{self._prefix}:users", f"{self._prefix}:hidden"]
         revision = self._run(lambda: self._apply(keys=keys, args=values))
         return None if revision is None else dict.fromkeys(step.contents, revision)
 
@@ -331,7 +333,7 @@ class RedisBackend(SharedBackend):
     """Stores all users in a Redis or Valkey server; see `RedisDatabase` for the arguments."""
 
     options = ("prefix", "timeout", "watch")
-    part_size = 64 * 1024
+    part_size = 32 * 1024
     """Characters of a document before new entries go to another one: a write sends and stores the whole document."""
 
     def __init__(

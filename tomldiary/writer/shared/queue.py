@@ -1,26 +1,21 @@
 """The queue of a writer on a shared database: stores turns, claims users, and hands their turns to the workers.
 
-A writer claims a user by writing its id into the user's document of waiting turns. It does so when it stores a turn of
-a user without an owner, or of an owner that is dead. A writer with claims changes its own document every few seconds.
-A writer is dead if its document is gone, or did not change for the time of the lease, measured by the observer's clock.
-
-A claim changes the user's revision. A writer that was taken for dead checks its claim in the transaction that applies
-a turn, so it cannot apply one that another writer has taken over.
+A thread of its own stores turns, and looks for users without an owner several times during a lease. What it does to the
+documents is in `claims`.
 """
 
 from __future__ import annotations
 
-import secrets
 import threading
 import time
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import BackendError, Conflict, Forgotten, TurnTaken
+from tomldiary.errors import BackendError, Conflict
 from tomldiary.logging import get_logger
 from tomldiary.storage.shared.database import QUEUE
 from tomldiary.writer.journal_queue import wake
 from tomldiary.writer.journal_record import render_turn
-from tomldiary.writer.shared.turns import Turns
+from tomldiary.writer.shared.claims import Claims
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -29,13 +24,11 @@ if TYPE_CHECKING:
     from tomldiary.extraction.operations import Operation
     from tomldiary.storage.shared.backend import SharedBackend
     from tomldiary.writer.receipts import Job
+    from tomldiary.writer.shared.turns import Turns
 
 __all__ = ["SharedQueue"]
 
 _logger = get_logger(__name__)
-_FORGET_AFTER = 20  # leases without a sign of life until a writer's document is removed
-_WRITERS = ".writers"
-"""No user has this id. Its hidden documents show which writers are alive."""
 
 
 class SharedQueue:
@@ -64,7 +57,7 @@ class SharedQueue:
         lease: float = 15.0,
         works: bool = True,
     ) -> None:
-        self.id = secrets.token_hex(8)
+        self.claims = Claims(backend, lease, works=works)
         self.root = str(backend.database)
         self._backend = backend
         self._state = state
@@ -72,7 +65,7 @@ class SharedQueue:
         self._refuse = refuse
         self._resolve = resolve
         self._works = works
-        self._poll, self._lease, self._forget = poll, lease, _FORGET_AFTER * lease
+        self._poll = poll
         self._pending: list[Job] = []
         self._batch: list[Job] = []
         self._withdrawn: list[Job] = []
@@ -80,11 +73,7 @@ class SharedQueue:
         """The users whose turns this writer works on, with the operation ids that the workers have."""
         self._remote: dict[str, dict[str, Job]] = {}
         """Turns that were submitted here and that another writer works on, by user and operation id."""
-        self._seen: dict[str, tuple[object, float]] = {}
-        """The version of each other writer's document, and when it was first seen."""
-        self._beaten = -lease
         self._looked = -poll
-        self._beats = 0
         self._is_stopping = False
         self._is_looking = False
         self._woken = threading.Event()
@@ -185,7 +174,7 @@ class SharedQueue:
             self.finish([job])
         now = time.monotonic()
         if self._held:
-            self._beat()
+            self.claims.heartbeats.beat()
         if now - self._looked >= self._poll and not self._is_stopping:
             self._looked = now
             self._look()
@@ -215,7 +204,7 @@ class SharedQueue:
                 job.journal = self
                 self._remote.setdefault(user, {})[job.operation] = job
         try:
-            claim = self._claimed(user, jobs)
+            claim = self.claims.store(user, jobs)
         except BaseException:
             with self._state:
                 for job in jobs:
@@ -229,26 +218,6 @@ class SharedQueue:
                 # A turn that the workers had may have ended since the step.
                 is_held = user in self._held
                 self._take(user, claim, {job.operation for job in jobs} if is_held else None)
-
-    def _claimed(self, user: str, jobs: list[Job]) -> Turns | None:
-        """Store turns and claim the user in one step; return None if another writer has the claim."""
-        if self._works:
-            self._beat()  # a claim of a writer that shows no life would be taken over
-        found: list[Turns | None] = []
-
-        def change(text: str, epoch: int) -> str:
-            turns = Turns.parse(text)
-            is_free = self._may_claim(turns.owner)
-            if is_free:
-                turns.owner = self.id
-            for job in jobs:
-                job.epoch = epoch
-            turns.add(jobs, epoch)
-            found.append(turns if is_free else None)
-            return turns.render()
-
-        self._backend.change_hidden(user, QUEUE, change)
-        return found[-1]
 
     def _take(self, user: str, turns: Turns, only: set[str] | None = None) -> None:
         """Deliver the turns of a claimed user that the workers do not have; the caller holds the lock.
@@ -277,38 +246,24 @@ class SharedQueue:
             self._remote.pop(user, None)
         self._deliver(jobs)
 
-    def _beat(self) -> None:
-        """Show that this writer is alive, unless it did so a moment ago."""
-        if time.monotonic() - self._beaten < self._lease / 5:
-            return
-        self._beats += 1
-        self._backend.change_hidden(_WRITERS, f".{self.id}", lambda _text, _epoch: f"{self._beats}")
-        self._beaten = time.monotonic()
-
     def _look(self) -> None:
         """Claim users without a living owner, and resolve the receipts of turns that other writers finished."""
         if not self._works and not self._remote:
             return
         queued = self._backend.holders(QUEUE)
-        waiting = [user for user in queued if not self._held.get(user)]
+        waiting = {user for user in queued if not self._held.get(user)}
         with self._state:
-            gone = [user for user in self._remote if user not in queued]
-        if waiting and self._works:
-            self._observe()
-        for user in waiting:
-            turns = Turns.parse(self._backend.hidden(user, QUEUE)[0])
-            if self._may_claim(turns.owner):
-                claim = self._claimed(user, [])
-                if claim is not None and claim.numbers():
-                    with self._state:
-                        self._take(user, claim)
-            elif user in self._remote:
+            mine = [*self._remote]
+        for user in {*self.claims.unserved(waiting), *waiting.intersection(mine)}:
+            turns, may_claim = self.claims.read(user)
+            claim = self.claims.store(user) if may_claim else None
+            if claim is not None and claim.numbers():
+                with self._state:
+                    self._take(user, claim)
+            elif not may_claim and user in mine:
                 self._resolve_finished(user, turns.numbers())
-        for user in gone:
+        for user in set(mine).difference(queued):
             self._resolve_finished(user, ())
-        now = time.monotonic()
-        for name in [each for each, (_, since) in self._seen.items() if now - since > self._forget]:
-            self._backend.change_hidden(_WRITERS, name, lambda _text, _epoch: "")
 
     def _resolve_finished(self, user: str, waiting: Iterable[str]) -> None:
         with self._state:
@@ -319,35 +274,15 @@ class SharedQueue:
         for job in done:
             self._resolve(job)
 
-    def _observe(self) -> None:
-        """Note which writers have shown life since the last time."""
-        now = time.monotonic()
-        versions = self._backend.versions(_WRITERS)
-        known, self._seen = self._seen, {}
-        for name, version in versions.items():
-            before = known.get(name)
-            is_same = before is not None and before[0] == version
-            self._seen[name] = before if before is not None and is_same else (version, now)
-
-    def _may_claim(self, owner: str) -> bool:
-        return self._works and (owner in {"", self.id} or self._is_dead(owner))
-
-    def _is_dead(self, writer: str) -> bool:
-        if self._seems_dead(writer):
-            self._observe()  # it may have shown life since the last time
-        return self._seems_dead(writer)
-
-    def _seems_dead(self, writer: str) -> bool:
-        seen = self._seen.get(f".{writer}")
-        return seen is None or time.monotonic() - seen[1] > self._lease
-
     # What the workers call
 
     def check(self, job: Job) -> None:
         """Raise `TurnTaken` unless this writer still has the claim; in a transaction the commit fences it."""
-        turns = Turns.parse(self._backend.hidden(job.turn.user_id, QUEUE)[0])
-        if turns.owner != self.id or job.operation not in turns.numbers():
-            raise TurnTaken("another writer has taken this turn over.")
+        self.claims.check(job)
+
+    def holds(self, job: Job) -> bool:
+        """Return whether the turn still waits here; an erasure removes it."""
+        return self.claims.holds(job)
 
     def append_operations(
         self,
@@ -363,52 +298,24 @@ class SharedQueue:
             Forgotten: Something of the user was forgotten since the turn was submitted.
             TurnTaken: Another writer has taken the turn over.
         """
-        first = jobs[0]
-        stored = list(operations)
-
-        def change(text: str, epoch: int) -> str:
-            if epoch != first.epoch:
-                raise Forgotten(
-                    "something of this user was forgotten while a turn was read. Nothing was written."
-                )
-            self.check(first)
-            turns = Turns.parse(text)
-            turns.add_operations([job.operation for job in jobs], stored)
-            return turns.render()
-
-        self._backend.change_hidden(first.turn.user_id, QUEUE, change)
+        self.claims.add_operations(jobs, operations)
 
     def finish(self, jobs: Sequence[Job], *, now: bool = False) -> None:  # noqa: ARG002 - always at once
         """Remove turns that were applied, parked or cancelled; leave those that another writer took over."""
         user = jobs[0].turn.user_id
         ids = [job.operation for job in jobs]
-        left: list[Turns] = []
-
-        def change(text: str, _epoch: int) -> str:
-            turns = Turns.parse(text)
-            if turns.owner != self.id:
-                return text
-            turns.remove(ids)
-            left[:] = [turns]
-            return turns.render()
-
         try:
-            self._backend.change_hidden(user, QUEUE, change)
+            left = self.claims.remove(user, ids)
         except (BackendError, Conflict) as error:
             # History shows that the turn was applied; its next attempt has no effect.
             _logger.warning("%s: a finished turn stays in the queue (%s)", self.root, error)
-            left.clear()
+            left = None
         with self._state:
             self._held.get(user, set[str]()).difference_update(ids)
-            if left and left[0].numbers():
-                self._take(user, left[0])  # another writer may have stored turns of this user
-            elif left and not self._held.get(user):  # else a turn was stored meanwhile
+            if left is not None and left.numbers():
+                self._take(user, left)  # another writer may have stored turns of this user
+            elif left is not None and not self._held.get(user):  # else a turn was stored meanwhile
                 self._held.pop(user, None)
-
-    def holds(self, job: Job) -> bool:
-        """Return whether the turn still waits here; an erasure removes it."""
-        turns = Turns.parse(self._backend.hidden(job.turn.user_id, QUEUE)[0])
-        return turns.owner == self.id and job.operation in turns.numbers()
 
     # Ending
 
@@ -423,27 +330,12 @@ class SharedQueue:
         """Release all claims, and return how many turns are left to other writers."""
         left = 0
         for user in sorted(self._held):
-            counts: list[int] = []
-
-            def change(text: str, _epoch: int, counts: list[int] = counts) -> str:
-                turns = Turns.parse(text)
-                if turns.owner != self.id:
-                    return text
-                turns.owner = ""
-                counts.append(len(turns.numbers()))
-                return turns.render()
-
             try:
-                self._backend.change_hidden(user, QUEUE, change)
-                left += sum(counts[-1:])
+                left += self.claims.release(user)
             except (BackendError, Conflict):
                 continue  # the lease ends
         self._held.clear()
-        if self._beats:
-            try:
-                self._backend.change_hidden(_WRITERS, f".{self.id}", lambda _text, _epoch: "")
-            except (BackendError, Conflict) as error:
-                _logger.warning("%s: the writer cannot be signed off (%s)", self.root, error)
+        self.claims.heartbeats.sign_off()
         return left
 
     def drop(self) -> None:

@@ -1,0 +1,95 @@
+"""The writes of one step, as one batch with preconditions."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from tomldiary.storage.shared.firestore.connection import PARTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tomldiary.storage.protocol import Token
+    from tomldiary.storage.shared.firestore.connection import Connection
+
+__all__ = ["ANY", "LARGEST", "Batch"]
+
+LARGEST = 900_000
+"""Bytes of text in one document; Firestore allows 1 MiB with all fields."""
+_LARGEST_BATCH = 3_000_000  # bytes of text; Firestore allows 10 MiB, its emulator 4 MiB
+ANY = "any version"
+"""In place of a version: the write has no precondition."""
+
+
+class Batch:
+    """The writes of one step; texts that do not fit are written in parts before it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._batch: Any = connection.client.batch()
+        self._paths: list[str] = []
+        self._size = 0
+        self._written: list[Any] = []
+        self.parts: dict[str, list[str]] = {}
+        """The parts of each document of this batch, by its name."""
+
+    def put(self, place: Any, values: dict[str, Any], version: Token | None) -> None:
+        """Create a document, or replace it at a version."""
+        if version is None:
+            self._batch.create(place, values)
+        elif version == ANY:
+            self._batch.set(place, values)
+        else:
+            self._batch.update(
+                place, values, self._connection.client.write_option(last_update_time=version)
+            )
+        self._paths.append(place.path)
+
+    def put_text(
+        self, place: Any, field: str, text: str, values: dict[str, Any], version: Token | None
+    ) -> None:
+        """Put a document with a text, in parts if the text or the batch would be too large."""
+        size = len(text.encode())
+        names: list[str] = []
+        if size > LARGEST or self._size + size > _LARGEST_BATCH:
+            for part in _parts(text):
+                names.append(uuid4().hex)
+                target = place.collection(PARTS).document(names[-1])
+                self._connection.run(
+                    partial(target.create, {"content": part}, **self._connection.once)
+                )
+                self._written.append(target)
+            text = ""
+        else:
+            self._size += size
+        self.parts[place.id] = names
+        self.put(place, {**values, field: text, PARTS: names}, version)
+
+    def delete(self, place: Any, version: Token) -> None:
+        """Delete a document at a version."""
+        option = (
+            None
+            if version == ANY
+            else self._connection.client.write_option(last_update_time=version)
+        )
+        self._batch.delete(place, option)
+        self._paths.append(place.path)
+
+    def commit(self) -> dict[str, Any]:
+        """Commit, and return the new version of each document by its path."""
+        done = self._connection.run(lambda: self._batch.commit(**self._connection.once))
+        return {path: each.update_time for path, each in zip(self._paths, done, strict=True)}
+
+    def take_back(self) -> None:
+        """Delete the parts of a step that was not applied."""
+        for part in self._written:
+            self._connection.run(partial(part.delete, **self._connection.once))
+
+
+def _parts(text: str) -> Iterator[str]:
+    """Yield a text in pieces of at most `LARGEST` bytes."""
+    longest = LARGEST // 4  # a character has at most four bytes
+    for at in range(0, len(text), longest):
+        yield text[at : at + longest]

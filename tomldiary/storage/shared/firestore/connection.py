@@ -1,0 +1,169 @@
+"""A connection to Firestore: the names of its documents, and what its errors mean."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
+
+from tomldiary.errors import BackendError, IdentifierError, MissingExtra
+from tomldiary.storage.shared.database import DatabaseLost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["HEAD", "HISTORY", "PARTS", "SUFFIX", "Connection"]
+
+R = TypeVar("R")
+HEAD = "_tomldiary"
+"""The document with the state of a user; beside the users, the collection of their marks."""
+SUFFIX = ".toml"
+HISTORY = "history-"
+PARTS = "parts"
+
+
+class Connection:
+    """The documents below one path of a Firestore database, for `FirestoreDatabase`.
+
+    Args:
+        project_id: The Google Cloud project.
+        base_path: A path with an even number of segments.
+        credentials_path: A service account file.
+        credentials_dict: The content of such a file.
+        database: The name of the Firestore database.
+        timeout: Seconds for one request.
+
+    Raises:
+        ValueError: Both credentials are given, or the path has an odd number of segments.
+    """
+
+    def __init__(
+        self,
+        project_id: str,
+        base_path: str = "tomldiary/users",
+        credentials_path: str | None = None,
+        credentials_dict: Mapping[str, Any] | None = None,
+        database: str = "(default)",
+        *,
+        timeout: float = 10.0,
+    ) -> None:
+        if credentials_path and credentials_dict:
+            raise ValueError(
+                "Cannot specify both credentials_path and credentials_dict. Please provide only one credential method."
+            )
+        self._path = base_path.strip("/")
+        segments = [segment for segment in self._path.split("/") if segment]
+        if len(segments) % 2 or not segments:
+            raise ValueError(
+                f"Invalid base_path '{base_path}': Firestore requires an EVEN number of path segments.\n"
+                f"Current path has {len(segments)} segments: {segments}\n"
+                "Firestore paths must alternate: collection/document/collection/document/...\n"
+                "Please add one more segment to your base_path to make it even.\n"
+                f"Example: '{base_path}/memory' (if your current path is just one segment)"
+            )
+        try:
+            from google.cloud import firestore  # noqa: PLC0415 - an optional dependency
+        except ImportError as error:
+            raise MissingExtra("a Firestore backend", "firestore") from error
+        self._project = project_id
+        # The client would repeat a request for a minute; `answer` and `outcome` repeat it for the time of the option.
+        self.once: dict[str, Any] = {"retry": None, "timeout": timeout}
+        credentials = _credentials(credentials_path, credentials_dict)
+        self.client: Any = self.run(
+            lambda: firestore.Client(project=project_id, database=database, credentials=credentials)
+        )
+        self.base: Any = self.client.document("/".join(segments))
+
+    def __str__(self) -> str:
+        return f"firestore://{self._project}/{self._path}"
+
+    def run(self, work: Callable[[], R]) -> R:
+        """Return what a request returns.
+
+        Raises:
+            DatabaseLost: It may be repeated.
+            BackendError: A repetition cannot mend it. The errors of preconditions are raised as they are.
+        """
+        from google.api_core import exceptions  # noqa: PLC0415 - an optional dependency
+        from google.auth import exceptions as auth  # noqa: PLC0415 - see above
+
+        try:
+            return work()
+        except (exceptions.PermissionDenied, exceptions.Unauthenticated) as error:
+            raise BackendError(
+                f"{self}: permission is denied. Check the role of the account."
+            ) from error
+        except auth.GoogleAuthError as error:
+            raise BackendError(
+                f"{self}: there are no credentials. Give credentials_path, run `gcloud auth application-default"
+                " login`, or set FIRESTORE_EMULATOR_HOST."
+            ) from error
+        except (
+            exceptions.ServiceUnavailable,
+            exceptions.DeadlineExceeded,
+            exceptions.RetryError,
+            exceptions.InternalServerError,
+            exceptions.ResourceExhausted,
+        ) as error:
+            raise DatabaseLost(_reason(error)) from error
+        except (exceptions.FailedPrecondition, exceptions.AlreadyExists, exceptions.Aborted):
+            raise
+        except exceptions.NotFound as error:
+            if "database" not in f"{error}".lower():
+                raise  # a document
+            raise BackendError(
+                f"{self}: the project has no such Firestore database. Create it, or name another one with ?database=."
+            ) from error
+        except exceptions.GoogleAPICallError as error:
+            raise BackendError(f"{self}: Firestore refused ({error.message}).") from error
+
+    def user(self, user: str) -> Any:
+        """Return the collection of a user's documents."""
+        return self.base.collection(_segment(user))
+
+    def document(self, user: str, kind: str) -> Any:
+        """Return the place of a document of the memory."""
+        return self.user(user).document(_segment(kind) + SUFFIX)
+
+    def head(self, user: str) -> Any:
+        """Return the place of the document with the state of a user."""
+        return self.user(user).document(HEAD)
+
+    def history(self, user: str, generation: int) -> Any:
+        """Return the collection of a user's history records."""
+        return self.head(user).collection(f"{HISTORY}{generation}")
+
+    def mark(self, user: str) -> Any:
+        """Return the place of the document that marks a user with hidden documents."""
+        return self.base.collection(HEAD).document(_segment(user))
+
+
+def _reason(error: Exception) -> str:
+    """Return why a request may be repeated: the kind of the error, and the emulator if one was asked."""
+    emulator = os.environ.get("FIRESTORE_EMULATOR_HOST")
+    kind = type(error).__name__
+    if kind == "ResourceExhausted":
+        kind += ", a quota of the project"
+    return f"{kind}, with the emulator {emulator} of FIRESTORE_EMULATOR_HOST" if emulator else kind
+
+
+def _segment(name: str) -> str:
+    """Return a name as a segment of a path; the names that Firestore allows stay as they are, as in TOMLDiary 0.9."""
+    if "/" in name or "%" in name:
+        name = quote(name, safe=" !$&'()*+,;=:@~[]{}|^`\"<>\\#?")
+    if name in {".", "..", HEAD} or (name.startswith("__") and name.endswith("__")):
+        name = f"%{ord(name[0]):02X}{name[1:]}"
+    if len(name.encode()) > 1400:  # noqa: PLR2004 - Firestore allows 1,500 bytes
+        raise IdentifierError("a Firestore id has at most 1,400 bytes. Use a shorter user id.")
+    return name
+
+
+def _credentials(path: str | None, values: Mapping[str, Any] | None) -> Any:
+    if not path and not values:
+        return None
+    from google.oauth2 import service_account  # noqa: PLC0415 - an optional dependency
+
+    made: Any = service_account.Credentials
+    return (
+        made.from_service_account_info(values) if values else made.from_service_account_file(path)
+    )

@@ -1,0 +1,240 @@
+"""Memories in Firestore: one batched write with preconditions commits.
+
+The documents are those of TOMLDiary 0.9, beside one that holds the state of the user:
+
+    app/memory/alice/preferences.toml      content, updated_at, version
+    app/memory/alice/_tomldiary            revision, erasures, generation, first, seq, record, trash
+    app/memory/alice/_tomldiary/history-0/000000000007     seq, record
+    app/memory/_tomldiary/bob              is_hidden: has no documents; holds: hidden documents
+
+A text that is too large for one document is written in parts before the batch:
+
+    app/memory/alice/preferences.toml/parts/…
+
+A rewritten history gets a new generation. `trash` names what a step has replaced and what must be deleted. If a
+process dies in between, the next write of the user deletes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from tomldiary.errors import BackendError
+from tomldiary.history.record import next_sequence
+from tomldiary.storage.shared.database import WHOLE_HISTORY, DatabaseLost, Head, Step
+from tomldiary.storage.shared.firestore.batch import ANY, LARGEST, Batch
+from tomldiary.storage.shared.firestore.connection import HEAD, HISTORY, PARTS, SUFFIX
+from tomldiary.storage.shared.firestore.head import HEAD_FIELDS, NO_MARKS, FirestoreHead, marks
+from tomldiary.storage.shared.firestore.trash import clear_trash
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tomldiary.storage.protocol import Durability, Token
+    from tomldiary.storage.shared.firestore.connection import Connection
+
+__all__ = ["FirestoreDatabase"]
+
+
+class FirestoreDatabase:
+    """All users below one path of a Firestore database."""
+
+    durability: Durability = "full"
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._run, self._once = connection.run, connection.once
+
+    def __str__(self) -> str:
+        return str(self.connection)
+
+    # Reading
+
+    def head(self, user: str, kinds: Sequence[str] = ()) -> Head:
+        """Return the state of a user by one query; without `kinds` it reads no text of a document."""
+        fields = [*HEAD_FIELDS, PARTS, *(["content"] if kinds else [])]
+        query = self.connection.user(user).select(fields)
+        head = FirestoreHead()
+        for each in self._run(lambda: list(query.stream(**self._once))):
+            if each.id == HEAD:
+                head.take(each)
+            elif each.id.endswith(SUFFIX):
+                kind = unquote(each.id.removesuffix(SUFFIX))
+                head.versions[kind] = each.update_time
+                head.parts[each.id] = each.to_dict().get(PARTS) or []
+                if kind in kinds:
+                    head.texts[kind] = self._text(each, "content")
+        if head.seq and head.record is None:
+            newest = self._records(user, head, WHOLE_HISTORY, 1)
+            head.record = newest[0][1] if newest else None
+        return head
+
+    def read(self, user: str, kinds: Sequence[str]) -> dict[str, tuple[str, Token]]:
+        """Return the texts and versions of those documents that exist."""
+        places = {self.connection.document(user, kind): kind for kind in kinds}
+        found = self._run(lambda: list(self.connection.client.get_all(list(places), **self._once)))
+        return {
+            places[each.reference]: (self._text(each, "content"), each.update_time)
+            for each in found
+            if each.exists
+        }
+
+    def _text(self, snapshot: Any, field: str) -> str:
+        """Return a text, joined if it is stored in parts."""
+        values = snapshot.to_dict()
+        names: list[str] = values.get(PARTS) or []
+        if not names:
+            return values.get(field) or ""
+        parts = snapshot.reference.collection(PARTS)
+        found = self._run(
+            lambda: list(
+                self.connection.client.get_all([parts.document(n) for n in names], **self._once)
+            )
+        )
+        texts = {each.id: each.get("content") for each in found if each.exists}
+        if len(texts) < len(names):
+            raise DatabaseLost("a document was replaced while it was read")
+        return "".join(texts[name] for name in names)
+
+    def records(self, user: str, below: int, limit: int) -> list[tuple[int, str]]:
+        """Return at most `limit` history records with lower sequence numbers, newest first."""
+        snapshot = self._run(lambda: self.connection.head(user).get(**self._once))
+        if not snapshot.exists:
+            return []
+        head = FirestoreHead()
+        head.take(snapshot)
+        return self._records(user, head, below, limit)
+
+    def _records(
+        self, user: str, head: FirestoreHead, below: int, limit: int
+    ) -> list[tuple[int, str]]:
+        query = (
+            self.connection.history(user, head.generation)
+            .order_by("seq", direction="DESCENDING")
+            .start_after({"seq": below})
+            .end_at({"seq": head.first})
+            .limit(limit)
+        )
+        found = self._run(lambda: list(query.stream(**self._once)))
+        return [(each.get("seq"), self._text(each, "record")) for each in found]
+
+    def users(self) -> Iterator[str]:
+        """Yield the ids of all users with documents, in pages of the client library."""
+        hidden = self._marked("is_hidden", "==", value=True)
+        left_out = {each.id for each in hidden} | {HEAD}
+        for each in self._run(lambda: list(self.connection.base.collections(**self._once))):
+            if each.id not in left_out:
+                yield unquote(each.id)
+
+    def erased(self) -> Iterator[str]:
+        """Yield the ids of all users without documents of whom data was erased."""
+        for each in self._marked("is_hidden", "==", value=True):
+            user = unquote(each.id)
+            if self.head(user).epoch:
+                yield user
+
+    def holders(self, kind: str) -> Iterator[str]:
+        """Yield the ids of all users with a hidden document."""
+        yield from (unquote(each.id) for each in self._marked("holds", "array_contains", kind))
+
+    def _marked(self, name: str, operator: str, value: object) -> list[Any]:
+        from google.cloud.firestore import FieldFilter  # noqa: PLC0415 - an optional dependency
+
+        chosen = FieldFilter(name, operator, value)
+        query = self.connection.base.collection(HEAD).where(filter=chosen).select([])
+        return self._run(lambda: list(query.stream(**self._once)))
+
+    # Writing
+
+    def apply(self, user: str, head: Head, step: Step) -> dict[str, Token] | None:
+        """Apply a step if neither the head nor a document has changed since `head` was read."""
+        from google.api_core import exceptions  # noqa: PLC0415 - an optional dependency
+
+        assert isinstance(head, FirestoreHead)  # noqa: S101 - only this class makes heads for it
+        if not clear_trash(self.connection, user, head):
+            return None
+        batch = Batch(self.connection)
+        place = self.connection.head(user)
+        generation, first, trash = head.generation, head.first, list[str]()
+        if step.dropped == WHOLE_HISTORY:
+            trash.append(f"{HISTORY}{generation}")
+            generation, first = generation + 1, 0
+        elif step.dropped:
+            first = step.dropped
+            trash.append(f"{HISTORY}{generation}<{first}")
+        for seq, record in step.records:
+            target = self.connection.history(user, generation).document(f"{seq:012d}")
+            version = (
+                ANY if seq == first else None
+            )  # a snapshot replaces the record with its number
+            batch.put_text(target, "record", record, {"seq": seq}, version)
+        now = datetime.now(UTC).isoformat()
+        for kind, content in step.contents.items():
+            values = {"updated_at": now, "version": "0.3"}
+            version = head.versions.get(kind)
+            batch.put_text(
+                self.connection.document(user, kind), "content", content, values, version
+            )
+        for kind in step.removed:
+            batch.delete(self.connection.document(user, kind), head.versions[kind])
+        changed = [
+            self.connection.document(user, kind).id for kind in (*step.contents, *step.removed)
+        ]
+        trash += [f"{name}/{part}" for name in changed for part in head.parts.get(name, ())]
+        if (
+            step.erasures
+        ):  # a process that died may have left parts of a step that it did not commit
+            trash += [
+                f"{self.connection.document(user, kind).id}/*"
+                for kind in {*head.versions, *step.contents}
+            ]
+        left = {*head.versions, *step.contents}.difference(step.removed)
+        before, after = marks(head.versions) if head.revision else NO_MARKS, marks(left)
+        if after not in (before, NO_MARKS):
+            batch.put(self.connection.mark(user), after, ANY)
+        elif after != before:
+            batch.delete(self.connection.mark(user), ANY)
+        record = step.newest(head.record)
+        is_small = record is not None and len(record.encode()) < LARGEST // 4
+        values = {
+            "revision": head.revision + 1,
+            "erasures": head.epoch + step.erasures,
+            "generation": generation,
+            "first": first,
+            "seq": next_sequence(record) - 1,
+            "record": record if is_small else None,
+            "trash": trash,
+        }
+        batch.put(place, values, head.time)
+        try:
+            results = batch.commit()
+        except (
+            exceptions.FailedPrecondition,
+            exceptions.AlreadyExists,
+            exceptions.Aborted,
+            exceptions.NotFound,
+        ):
+            batch.take_back()
+            return None
+        head.follow(values, results[place.path])
+        head.parts = {**head.parts, **{name: [] for name in changed}, **batch.parts}
+        with contextlib.suppress(DatabaseLost, BackendError):
+            clear_trash(self.connection, user, head)  # else the next write does it
+        return {kind: results[self.connection.document(user, kind).path] for kind in step.contents}
+
+    def touch(self, user: str) -> None:
+        """Add 1 to the revision of a user."""
+        from google.api_core import exceptions  # noqa: PLC0415 - an optional dependency
+        from google.cloud.firestore import Increment  # noqa: PLC0415 - see above
+
+        place = self.connection.head(user)
+        with contextlib.suppress(exceptions.NotFound):
+            self._run(partial(place.update, {"revision": Increment(1)}, **self._once))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.connection.client.close()

@@ -1,0 +1,8 @@
+"""PostgreSQL. Begin reading with `database`, beside `statements`.
+
+May import: storage.shared. `listener` receives the notices of a watch.
+"""
+
+from tomldiary.storage.shared.postgres.backend import PostgresBackend
+
+__all__ = ["PostgresBackend"]

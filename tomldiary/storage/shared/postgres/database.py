@@ -1,0 +1,301 @@
+"""Memories in a PostgreSQL database: one statement reads a user's state, one statement commits."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, LiteralString, TypeVar
+
+from tomldiary.errors import BackendError, MissingExtra
+from tomldiary.runtime.fork_safety import renew_after_fork
+from tomldiary.storage.shared.database import DatabaseLost, Head, Step, without_secrets
+from tomldiary.storage.shared.postgres import statements
+from tomldiary.storage.shared.postgres.listener import PostgresListener, reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import psycopg
+    from psycopg_pool import ConnectionPool
+
+    from tomldiary.storage.protocol import Durability, Token
+    from tomldiary.storage.shared.watch import Listener
+
+__all__ = ["PostgresDatabase"]
+
+R = TypeVar("R")
+_VERSION = 1
+_SCHEMA_LOCK = 7_046_151_318_604_118_370  # an advisory lock: one process creates the tables
+_PAGE = 1000
+_PATIENCE = 5000  # milliseconds until a connection that is not acknowledged counts as broken
+# The reason why the server refuses a connection for good; at other reasons, such as a start of the server, we wait.
+_REFUSED = re.compile(
+    r"(?:FATAL: +|fe_sendauth: )((?!.*(?:starting up|shutting down|recovery|too many|remaining)).+)"
+)
+_INVALID = re.compile(
+    r"invalid (?:integer value|port|connection option|\w+ value)|Servname not supported"
+)
+
+
+class PostgresDatabase:
+    """One schema of a PostgreSQL database.
+
+    Args:
+        url: `postgresql://user@host/database`. The password may come from PGPASSWORD or a password file.
+        schema: The schema of the tables. It is created at the first access if it does not exist.
+        connections: The largest number of open connections.
+        timeout: Seconds to wait for a connection.
+    """
+
+    durability: Durability = "full"
+
+    def __init__(
+        self, url: str, *, schema: str = "tomldiary", connections: int = 8, timeout: float = 5.0
+    ) -> None:
+        try:
+            import psycopg_pool  # noqa: PLC0415 - an optional dependency
+        except ImportError as error:
+            raise MissingExtra("a PostgreSQL backend", "postgres") from error
+        self._url = url
+        self._schema = schema
+        self._is_ready = False
+        self._composed: dict[str, bytes] = {}
+        self._settings: dict[str, Any] = {
+            "autocommit": True,
+            "connect_timeout": max(1, int(timeout)),
+            "application_name": "tomldiary",
+        }
+        self._new_pool = partial(
+            psycopg_pool.ConnectionPool,
+            url,
+            min_size=0,
+            max_size=connections,
+            timeout=timeout,
+            kwargs=self._settings,
+            open=False,
+            name="tomldiary",
+        )
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Make a new pool: a forked child must not use the connections of its parent."""
+        self._pool: ConnectionPool[psycopg.Connection[Any]] = self._new_pool()
+
+    def __str__(self) -> str:
+        """Return the address without user, password and parameters."""
+        return without_secrets(self._url)
+
+    # Statements
+
+    def _sql(self, text: LiteralString) -> bytes:
+        """Return a statement with the schema's name in it; each is composed once."""
+        found = self._composed.get(text)
+        if found is None:
+            from psycopg import sql  # noqa: PLC0415 - an optional dependency
+
+            found = sql.SQL(text).format(schema=sql.Identifier(self._schema)).as_bytes(None)
+            self._composed[text] = found
+        return found
+
+    def _rows(self, text: LiteralString, *values: Any) -> list[tuple[Any, ...]]:
+        return self._run(lambda connection: connection.execute(self._sql(text), values).fetchall())
+
+    def _run(self, work: Callable[[psycopg.Connection[Any]], R]) -> R:
+        import psycopg  # noqa: PLC0415 - an optional dependency
+        import psycopg_pool  # noqa: PLC0415 - see above
+
+        try:
+            if not self._is_ready:
+                self._prepare()
+            if self._pool.closed:
+                self._pool.open()
+            with self._pool.connection() as connection:
+                return work(connection)
+        except (
+            psycopg.OperationalError,
+            psycopg.InterfaceError,
+            psycopg_pool.PoolTimeout,
+        ) as error:
+            if not self._pool.closed:
+                self._pool.check()  # a restarted server has closed the other connections too
+            raise DatabaseLost(reason(error)) from error
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise BackendError(
+                f"{self}: a permission is missing ({reason(error)}). Grant it, or let an owner create the schema"
+                f" {self._schema!r}."
+            ) from error
+        except psycopg.Error as error:
+            raise BackendError(f"{self}: the database refused ({reason(error)}).") from error
+
+    def _prepare(self) -> None:
+        """Create the tables over a connection of its own, as the pool hides why it cannot connect.
+
+        Raises:
+            BackendError: The address is wrong, or the server refuses the user, the password or the database.
+        """
+        import psycopg  # noqa: PLC0415 - an optional dependency
+
+        try:
+            connection = psycopg.connect(self._url, **self._settings)
+        except psycopg.ProgrammingError as error:
+            raise self._not_an_address() from error
+        except psycopg.OperationalError as error:
+            message = str(error)
+            if _INVALID.search(message):
+                raise self._not_an_address() from error
+            refused = _REFUSED.search(message)
+            if refused is None:
+                raise
+            raise BackendError(
+                f"{self}: the server refused the connection ({refused[1]}). Check the user, the password (PGPASSWORD"
+                " or a password file) and the name of the database."
+            ) from error
+        with connection:
+            self._create(connection)
+        self._is_ready = True
+
+    def _not_an_address(self) -> BackendError:
+        # The message of the client may quote a part of the password.
+        return BackendError(
+            f"{self}: is not an address of PostgreSQL. Write postgresql://user@host:5432/database; percent-encode"
+            " other signs."
+        )
+
+    def _create(self, connection: psycopg.Connection[Any]) -> None:
+        """Create the tables unless they exist.
+
+        Raises:
+            BackendError: The tables are of another version of this package.
+        """
+        found = connection.execute(statements.FOUND, [f'"{self._schema}".tomldiary']).fetchone()
+        if found is None or found[0] is None:
+            with connection.transaction():
+                connection.execute("SELECT pg_advisory_xact_lock(%s)", [_SCHEMA_LOCK])
+                connection.execute(self._sql(statements.CREATE))
+                if connection.execute(statements.HAS_LZ4).fetchone() is not None:
+                    connection.execute(self._sql(statements.USE_LZ4))
+                connection.execute(self._sql(statements.SET_VERSION), [_VERSION])
+        version = connection.execute(self._sql(statements.GET_VERSION)).fetchone()
+        if version != (_VERSION,):
+            raise BackendError(
+                f"{self}: the tables in the schema {self._schema!r} have version {version and version[0]}; this"
+                f" package uses {_VERSION}. Upgrade tomldiary-kit, or use another schema."
+            )
+
+    # Reading
+
+    def head(self, user: str, kinds: Sequence[str] = ()) -> Head:
+        """Return the state of a user, with the texts of `kinds`, in one statement."""
+        rows = self._rows(statements.HEAD, list(kinds), user)
+        if not rows:
+            return Head()
+        revision, epoch, versions, record, texts = rows[0]
+        return Head(revision, epoch, versions or {}, record, texts or {})
+
+    def read(self, user: str, kinds: Sequence[str]) -> dict[str, tuple[str, Token]]:
+        """Return the texts and versions of those documents that exist."""
+        if len(kinds) == 1:  # most reads; an array would take longer to send than the rest
+            rows = self._rows(statements.READ_ONE, user, kinds[0])
+        else:
+            rows = self._rows(statements.READ, user, list(kinds))
+        return {row[0]: (row[1], row[2]) for row in rows}
+
+    def records(self, user: str, below: int, limit: int) -> list[tuple[int, str]]:
+        """Return at most `limit` history records with lower sequence numbers, newest first."""
+        return [(row[0], row[1]) for row in self._rows(statements.RECORDS, user, below, limit)]
+
+    def users(self) -> Iterator[str]:
+        """Yield the ids of all users with documents, read in pages."""
+        return self._ids(statements.USERS)
+
+    def erased(self) -> Iterator[str]:
+        """Yield the ids of all users without documents of whom data was erased."""
+        return self._ids(statements.ERASED)
+
+    def holders(self, kind: str) -> Iterator[str]:
+        """Yield the ids of all users with a hidden document, read in pages."""
+        return self._ids(statements.HOLDERS, kind)
+
+    def _ids(self, text: LiteralString, *values: str) -> Iterator[str]:
+        last = ""
+        while True:
+            rows = self._rows(text, *values, last, _PAGE)
+            yield from (row[0] for row in rows)
+            if len(rows) < _PAGE:
+                return
+            last = rows[-1][0]
+
+    # Writing
+
+    def apply(self, user: str, head: Head, step: Step) -> dict[str, Token] | None:
+        """Apply a step if the revision is still that of `head`."""
+        values: dict[str, Any] = {
+            "user": user,
+            "revision": head.revision,
+            "erasures": step.erasures,
+        }
+        if len(step.contents) == len(step.records) == 1:
+            statement = statements.APPLY_ONE
+            [(values["kind"], values["content"])] = step.contents.items()
+            [(values["seq"], values["record"])] = step.records
+        else:
+            statement = statements.APPLY_ANY
+            values["kinds"], values["contents"] = [*step.contents], [*step.contents.values()]
+            values["seqs"] = [seq for seq, _ in step.records]
+            values["records"] = [text for _, text in step.records]
+
+        def run(connection: psycopg.Connection[Any]) -> tuple[Any, ...] | None:
+            if not step.removed and not step.dropped:
+                return connection.execute(self._sql(statement), values).fetchone()
+            with connection.transaction():
+                found = connection.execute(self._sql(statements.LOCK), [user]).fetchone()
+                if (found[0] if found is not None else 0) != head.revision:
+                    return None
+                connection.execute(self._sql(statements.REMOVE), [user, list(step.removed)])
+                connection.execute(self._sql(statements.DROP), [user, step.dropped])
+                return connection.execute(self._sql(statement), values).fetchone()
+
+        row = self._run(run)
+        return None if row is None else dict.fromkeys(step.contents, row[0])
+
+    def touch(self, user: str) -> None:
+        """Add 1 to the revision of a user."""
+        self._run(lambda connection: connection.execute(self._sql(statements.TOUCH), [user]))
+
+    # Notices
+
+    def listen(self) -> Listener:
+        """Return a new connection that receives a notice of every change of a user."""
+        import psycopg  # noqa: PLC0415 - an optional dependency
+        from psycopg import sql  # noqa: PLC0415 - see above
+
+        channel = f"tomldiary_{sha256(self._schema.encode()).hexdigest()[:32]}"
+        names = {"schema": sql.Identifier(self._schema), "channel": sql.Literal(channel)}
+
+        def prepare(connection: psycopg.Connection[Any]) -> None:
+            table = [f'"{self._schema}".users']
+            if connection.execute(statements.IS_WATCHED, table).fetchone() is not None:
+                return
+            with connection.transaction():
+                connection.execute("SELECT pg_advisory_xact_lock(%s)", [_SCHEMA_LOCK])
+                if connection.execute(statements.IS_WATCHED, table).fetchone() is None:
+                    connection.execute(sql.SQL(statements.WATCH).format(**names))
+
+        self._run(prepare)
+        try:
+            made = psycopg.connect(self._url, **self._settings, tcp_user_timeout=_PATIENCE)
+        except psycopg.Error as error:
+            raise DatabaseLost(reason(error)) from error
+        listener = PostgresListener(made, channel)
+        try:
+            listener.execute(sql.SQL(statements.LISTEN).format(channel=sql.Identifier(channel)))
+        except DatabaseLost:
+            made.close()
+            raise
+        return listener
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._pool.close()

@@ -1,0 +1,84 @@
+"""A connection that listens for notices of PostgreSQL; what the errors of the client say."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import select
+from typing import TYPE_CHECKING, LiteralString
+
+from tomldiary.storage.shared.database import DatabaseLost
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    import psycopg
+    from psycopg import sql
+
+    from tomldiary.storage.shared.watch import Notice
+
+__all__ = ["PostgresListener", "reason"]
+
+_LOST = re.compile(
+    r"Connection refused|[Tt]imeout expired|Name or service not known|No route to host|FATAL: .+"
+)
+
+
+class PostgresListener:
+    """A connection that listens on a channel."""
+
+    def __init__(self, connection: psycopg.Connection[Any], channel: str) -> None:
+        self._connection = connection
+        self._channel = channel
+        self._received: list[str] = []
+        connection.add_notify_handler(lambda notice: self._received.append(notice.payload))
+
+    def execute(self, statement: sql.Composed | LiteralString, *values: str) -> None:
+        """Run a statement; notices are received on the way."""
+        import psycopg  # noqa: PLC0415 - an optional dependency
+
+        try:
+            self._connection.execute(statement, values)
+        except psycopg.Error as error:
+            raise DatabaseLost(reason(error)) from error
+
+    def wait(self, seconds: float) -> Sequence[Notice]:
+        """Return the next notices, or nothing after some seconds."""
+        if select.select([self._connection.fileno()], [], [], seconds)[0]:
+            self.execute("SELECT 1")  # which reads them
+        return self._taken()
+
+    def check(self) -> Sequence[Notice]:
+        """Return all notices sent before: notices arrive in their order, so the own one is the last of them.
+
+        Raises:
+            DatabaseLost: It did not arrive. A connection pooler in between delivers no notices.
+        """
+        mark = secrets.token_hex(8)
+        self.execute("SELECT pg_notify(%s, %s)", self._channel, mark)
+        if mark not in self._received:
+            self.execute("SELECT 1")
+        if mark not in self._received:
+            raise DatabaseLost("notices do not arrive; is there a connection pooler?")
+        self._received.remove(mark)
+        return self._taken()
+
+    def _taken(self) -> list[Notice]:
+        received = self._received[:]
+        del self._received[: len(received)]
+        pairs = [each.partition(" ") for each in received]
+        return [(key, int(revision)) for key, _, revision in pairs if revision]
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+def reason(error: Exception) -> str:
+    """Return the server's short message, which quotes no value; else the kind of the error."""
+    import psycopg  # noqa: PLC0415 - an optional dependency
+
+    message = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+    known = _LOST.search(str(error))
+    return message or (known[0] if known is not None else type(error).__name__)

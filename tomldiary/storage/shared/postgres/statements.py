@@ -1,0 +1,116 @@
+"""The SQL of a PostgreSQL backend. `{schema}` is the name of its schema."""
+
+from __future__ import annotations
+
+from typing import LiteralString
+
+__all__ = [
+    "APPLY_ANY",
+    "APPLY_ONE",
+    "CREATE",
+    "DROP",
+    "ERASED",
+    "FOUND",
+    "GET_VERSION",
+    "HAS_LZ4",
+    "HEAD",
+    "HOLDERS",
+    "IS_WATCHED",
+    "LISTEN",
+    "LOCK",
+    "READ",
+    "READ_ONE",
+    "RECORDS",
+    "REMOVE",
+    "SET_VERSION",
+    "TOUCH",
+    "USERS",
+    "USE_LZ4",
+    "WATCH",
+]
+
+CREATE: LiteralString = """
+CREATE SCHEMA IF NOT EXISTS {schema};
+CREATE TABLE IF NOT EXISTS {schema}.users (
+    user_id text COLLATE "C" PRIMARY KEY, revision bigint NOT NULL, epoch bigint NOT NULL);
+CREATE TABLE IF NOT EXISTS {schema}.documents (
+    user_id text COLLATE "C", kind text COLLATE "C", version bigint NOT NULL, content text NOT NULL,
+    PRIMARY KEY (user_id, kind));
+CREATE INDEX IF NOT EXISTS hidden ON {schema}.documents (kind, user_id) WHERE starts_with(kind, '.');
+CREATE TABLE IF NOT EXISTS {schema}.history (
+    user_id text COLLATE "C", seq bigint, record text NOT NULL, PRIMARY KEY (user_id, seq));
+CREATE TABLE IF NOT EXISTS {schema}.tomldiary (version int PRIMARY KEY)"""
+FOUND: LiteralString = "SELECT to_regclass(%s)"
+HAS_LZ4: LiteralString = """
+SELECT FROM pg_settings WHERE name = 'default_toast_compression' AND 'lz4' = ANY(enumvals)"""
+# The default method takes longer to compress a document than the rest of a commit.
+USE_LZ4: LiteralString = """
+ALTER TABLE {schema}.documents ALTER COLUMN content SET COMPRESSION lz4;
+ALTER TABLE {schema}.history ALTER COLUMN record SET COMPRESSION lz4"""
+SET_VERSION: LiteralString = """
+INSERT INTO {schema}.tomldiary SELECT %s WHERE NOT EXISTS (SELECT FROM {schema}.tomldiary)"""
+IS_WATCHED: LiteralString = """
+SELECT FROM pg_trigger WHERE tgrelid = to_regclass(%s) AND tgname = 'tomldiary_watch'"""
+# Only databases that are watched pay for notices: in PostgreSQL, commits with a notice wait for each other.
+WATCH: LiteralString = """
+CREATE OR REPLACE FUNCTION {schema}.notify_watchers() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    PERFORM pg_notify(TG_ARGV[0], encode(sha256(convert_to(NEW.user_id, 'UTF8')), 'hex') || ' ' || NEW.revision);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER tomldiary_watch AFTER INSERT OR UPDATE ON {schema}.users
+    FOR EACH ROW EXECUTE FUNCTION {schema}.notify_watchers({channel})"""
+LISTEN: LiteralString = "LISTEN {channel}"
+GET_VERSION: LiteralString = "SELECT version FROM {schema}.tomldiary"
+HEAD: LiteralString = """
+SELECT revision, epoch,
+    (SELECT json_object_agg(kind, version) FROM {schema}.documents d WHERE d.user_id = u.user_id),
+    (SELECT record FROM {schema}.history h WHERE h.user_id = u.user_id ORDER BY seq DESC LIMIT 1),
+    (SELECT json_object_agg(kind, content) FROM {schema}.documents d
+        WHERE d.user_id = u.user_id AND kind = ANY(%s))
+FROM {schema}.users u WHERE user_id = %s"""
+READ: LiteralString = """
+SELECT kind, content, version FROM {schema}.documents WHERE user_id = %s AND kind = ANY(%s)"""
+READ_ONE: LiteralString = """
+SELECT kind, content, version FROM {schema}.documents WHERE user_id = %s AND kind = %s"""
+RECORDS: LiteralString = """
+SELECT seq, record FROM {schema}.history WHERE user_id = %s AND seq < %s ORDER BY seq DESC LIMIT %s"""
+USERS: LiteralString = """
+SELECT user_id FROM {schema}.users u
+WHERE user_id > %s
+    AND EXISTS (SELECT FROM {schema}.documents d WHERE d.user_id = u.user_id AND NOT starts_with(kind, '.'))
+ORDER BY user_id LIMIT %s"""
+ERASED: LiteralString = """
+SELECT user_id FROM {schema}.users u
+WHERE epoch > 0 AND user_id > %s
+    AND NOT EXISTS (SELECT FROM {schema}.documents d WHERE d.user_id = u.user_id AND NOT starts_with(kind, '.'))
+ORDER BY user_id LIMIT %s"""
+HOLDERS: LiteralString = """
+SELECT user_id FROM {schema}.documents
+WHERE kind = %s AND starts_with(kind, '.') AND user_id > %s ORDER BY user_id LIMIT %s"""
+# One statement is one atomic transaction. Every part reads `head`, which is empty after a conflict.
+_APPLY: LiteralString = """
+WITH head AS (
+    INSERT INTO {schema}.users AS u VALUES (%(user)s, 1, %(erasures)s)
+    ON CONFLICT (user_id) DO UPDATE SET revision = u.revision + 1, epoch = u.epoch + %(erasures)s
+        WHERE u.revision = %(revision)s
+    RETURNING revision),
+written AS (
+    INSERT INTO {schema}.documents
+    SELECT %(user)s, kind, head.revision, content FROM head, {documents} AS new (kind, content)
+    ON CONFLICT (user_id, kind) DO UPDATE SET version = excluded.version, content = excluded.content),
+logged AS (
+    INSERT INTO {schema}.history
+    SELECT %(user)s, seq, record FROM head, {records} AS new (seq, record))
+SELECT revision FROM head"""
+APPLY_ANY: LiteralString = _APPLY.replace(
+    "{documents}", "unnest(%(kinds)b::text[], %(contents)b::text[])"
+).replace("{records}", "unnest(%(seqs)b::bigint[], %(records)b::text[])")
+# Most steps; to send arrays would take longer than the rest.
+APPLY_ONE: LiteralString = _APPLY.replace(
+    "{documents}", "(VALUES (%(kind)s::text, %(content)s::text))"
+).replace("{records}", "(VALUES (%(seq)s::bigint, %(record)s::text))")
+# Before `APPLY_ONE` or `APPLY_ANY` in one transaction; the row lock keeps other writers out in between.
+LOCK: LiteralString = "SELECT revision FROM {schema}.users WHERE user_id = %s FOR UPDATE"
+TOUCH: LiteralString = "UPDATE {schema}.users SET revision = revision + 1 WHERE user_id = %s"
+REMOVE: LiteralString = "DELETE FROM {schema}.documents WHERE user_id = %s AND kind = ANY(%s)"
+DROP: LiteralString = "DELETE FROM {schema}.history WHERE user_id = %s AND seq <= %s"

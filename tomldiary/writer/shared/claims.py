@@ -1,0 +1,161 @@
+"""The claims of one writer, in the documents of waiting turns: each method is one step of the database.
+
+A writer claims a user by writing its id into the user's document. It does so when it stores a turn of a user without an
+owner, or of an owner that is dead; see `heartbeats`.
+
+A claim changes the user's revision. A writer that was taken for dead checks its claim in the transaction that applies
+a turn, so it cannot apply one that another writer has taken over.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from tomldiary.errors import Forgotten, TurnTaken
+from tomldiary.storage.shared.database import QUEUE
+from tomldiary.writer.shared.heartbeats import Heartbeats
+from tomldiary.writer.shared.turns import Turns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from tomldiary.extraction.operations import Operation
+    from tomldiary.storage.shared.backend import SharedBackend
+    from tomldiary.writer.receipts import Job
+
+__all__ = ["Claims"]
+
+
+class Claims:
+    """What a writer does to the waiting turns of users.
+
+    Args:
+        backend: The database.
+        lease: Seconds without a sign of life after which another writer is dead.
+        works: Whether this writer claims users; without it, it only stores turns for others.
+    """
+
+    def __init__(self, backend: SharedBackend, lease: float, *, works: bool) -> None:
+        self.heartbeats = Heartbeats(backend, lease)
+        self.writer = self.heartbeats.id
+        self._backend = backend
+        self._works = works
+        self._owners: dict[str, tuple[str, float]] = {}
+        """The owners of users whom others serve, and when each was read."""
+
+    def store(self, user: str, jobs: Sequence[Job] = ()) -> Turns | None:
+        """Store turns and claim the user in one step; return None if another writer has the claim."""
+        if self._works:
+            self.heartbeats.beat()  # a claim of a writer that shows no life would be taken over
+
+        def change(turns: Turns, epoch: int) -> bool:
+            is_mine = self._may_claim(turns.owner)
+            if is_mine:
+                turns.owner = self.writer
+            for job in jobs:
+                job.epoch = epoch
+            turns.add(jobs, epoch)
+            return is_mine
+
+        claim = self._change(user, change)
+        if claim is not None:
+            # The writer that had the claim last looks at once when turns without an owner follow.
+            self._owners.pop(user, None)
+        return claim
+
+    def read(self, user: str) -> tuple[Turns, bool]:
+        """Return the waiting turns of a user, and whether this writer may claim them."""
+        turns = Turns.parse(self._backend.hidden(user, QUEUE)[0])
+        if self._works:
+            self._owners[user] = turns.owner, time.monotonic()
+        return turns, self._may_claim(turns.owner)
+
+    def unserved(self, users: Iterable[str]) -> list[str]:
+        """Return those of some users with turns who may have no living owner.
+
+        The owner of a user is read once during a lease, and how the owners are several times.
+        """
+        if not self._works:
+            return []
+        self._owners = {user: self._owners[user] for user in users if user in self._owners}
+        self.heartbeats.observe({owner for owner, _ in self._owners.values()})
+        return [user for user in users if not self._is_served(user)]
+
+    def _is_served(self, user: str) -> bool:
+        owner, since = self._owners.get(user, ("", 0.0))
+        is_recent = time.monotonic() - since < self.heartbeats.lease
+        return owner != "" and is_recent and not self.heartbeats.is_dead(owner)
+
+    def check(self, job: Job) -> None:
+        """Raise `TurnTaken` unless this writer still has the claim; in a transaction the commit fences it."""
+        if not self.holds(job):
+            raise TurnTaken("another writer has taken this turn over.")
+
+    def holds(self, job: Job) -> bool:
+        """Return whether the turn still waits here; an erasure removes it."""
+        turns = Turns.parse(self._backend.hidden(job.turn.user_id, QUEUE)[0])
+        return turns.owner == self.writer and job.operation in turns.numbers()
+
+    def add_operations(self, jobs: Sequence[Job], operations: Iterable[Operation]) -> None:
+        """Store what the model returned for a turn, so that another writer does not ask it again.
+
+        Raises:
+            Forgotten: Something of the user was forgotten since the turn was submitted.
+            TurnTaken: Another writer has taken the turn over.
+        """
+        first, stored = jobs[0], list(operations)
+
+        def change(turns: Turns, epoch: int) -> bool:
+            if epoch != first.epoch:
+                raise Forgotten(
+                    "something of this user was forgotten while a turn was read. Nothing was written."
+                )
+            self.check(first)
+            turns.add_operations([job.operation for job in jobs], stored)
+            return True
+
+        self._change(first.turn.user_id, change)
+
+    def remove(self, user: str, ids: Sequence[str]) -> Turns | None:
+        """Remove turns; return what is left, or None if another writer has taken the user over."""
+        return self._mine(user, lambda turns: turns.remove(ids))
+
+    def release(self, user: str) -> int:
+        """Give a claim up; return how many turns are left to others."""
+
+        def change(turns: Turns) -> None:
+            turns.owner = ""
+
+        turns = self._mine(user, change)
+        return len(turns.numbers()) if turns is not None else 0
+
+    def _mine(self, user: str, change: Callable[[Turns], None]) -> Turns | None:
+        """Change the turns of a user whom this writer has claimed; return None if it has not."""
+
+        def change_mine(turns: Turns, _epoch: int) -> bool | None:
+            if turns.owner != self.writer:
+                return None
+            change(turns)
+            return True
+
+        return self._change(user, change_mine)
+
+    def _change(self, user: str, change: Callable[[Turns, int], bool | None]) -> Turns | None:
+        """Change the waiting turns of a user in one step; return them, or None if another writer has the claim.
+
+        `change` returns whether this one has it; None leaves all as it is. It is called again if another process was faster.
+        """
+        claims: list[Turns | None] = []
+
+        def changed(text: str, epoch: int) -> str:
+            turns = Turns.parse(text)
+            is_mine = change(turns, epoch)
+            claims.append(turns if is_mine else None)
+            return text if is_mine is None else turns.render()
+
+        self._backend.change_hidden(user, QUEUE, changed)
+        return claims[-1]
+
+    def _may_claim(self, owner: str) -> bool:
+        return self._works and (owner in {"", self.writer} or self.heartbeats.is_dead(owner))
