@@ -26,7 +26,6 @@ from tomldiary.entries.kinds.parts import part_name, part_of
 from tomldiary.errors import InvalidValue, NewerVersion
 from tomldiary.history.verify import verify
 from tomldiary.identifiers.namespaces import SHARED, kind_of, namespace_of
-from tomldiary.store import writes
 from tomldiary.store.operations import Get, List, Put, Search
 from tomldiary.store.store import ItemStore
 from tomldiary.store.ttl import Expiry, Sweeper
@@ -294,17 +293,18 @@ def sizes(folder):
     return {path.name: path.stat().st_size for path in folder.iterdir()}
 
 
-def test_single_puts_fill_small_documents_and_a_batch_larger_ones(store, tmp_path):
+def test_single_puts_fill_small_documents_and_a_batch_larger_ones(store, diary, tmp_path):
+    small = diary.engine.part_size // 4
     folder = tmp_path / "m/alice/items"
     for number in range(300):
         put(store, NS, f"k{number}", {"text": "x" * 200})
-    assert max(sizes(folder).values()) < writes.SMALL + 1_000
+    assert max(sizes(folder).values()) < small + 1_000
     assert len(sizes(folder)) == 3
     bulk = ("alice", "bulk")
     store.run([Put(bulk, f"k{number}", {"text": "x" * 200}) for number in range(1_000)])
     large = [size for name, size in sizes(folder).items() if name.startswith("bulk")]
     assert len(large) == 3
-    assert 3 * writes.SMALL < max(large) < 5 * writes.SMALL
+    assert 3 * small < max(large) < 5 * small
     assert len(found(store, bulk)) == 1_000
 
 
