@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from pydantic import BaseModel
+from typer.testing import CliRunner
 
 from tomldiary import Constraint, Diary, MemoryWriter
+from tomldiary.cli.app import app
 from tomldiary.errors import DiaryError, ExtractorUnusable
 from tomldiary.extraction.fact_tools import commit_fact
 
@@ -264,7 +267,9 @@ def test_a_writer_consolidates_after_so_many_transactions(alice, diary, cities):
     with MemoryWriter(diary, consolidate_every=8) as writer:
         assert writer.flush(30)  # its three transactions count too
         for number in range(4):
-            alice.episodes.add(f"I live in city{number}", "", now=START + timedelta(days=9 + number))
+            alice.episodes.add(
+                f"I live in city{number}", "", now=START + timedelta(days=9 + number)
+            )
         assert writer.flush(30)
         assert len(cities.read) == 3
         alice.episodes.add("I live in Bern", "", now=START + timedelta(days=20))
@@ -347,3 +352,13 @@ def test_what_the_model_read_of_forgotten_memory_is_not_stored(alice):
 
     assert alice.consolidate(extractor=Repeating(), limit=1).read == 1
     assert [item.text for item in alice.preferences("goals").values()] == ["repeat []"]
+
+
+def test_the_command_line_consolidates(tmp_path):
+    alice = Diary(tmp_path).user("alice")
+    alice.episodes.add("I love chess.", "Fine.")
+    words = ["consolidate", "--user", "alice", "--path", str(tmp_path)]
+    found = CliRunner().invoke(app, [*words, "--json"])
+    assert json.loads(found.stdout) == {"read": 1, "applied": 1, "skipped": [], "failed": []}
+    assert CliRunner().invoke(app, words).stdout == "read     0\napplied  0\n"
+    assert len(alice.preferences("likes")) == 1

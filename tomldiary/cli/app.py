@@ -22,6 +22,7 @@ __all__ = ["app", "run"]
 _COMMANDS = {
     "demo": "commands.demo:demo",
     "ingest": "commands.ingest:ingest",
+    "consolidate": "commands.ingest:consolidate",
     "review": "review:review",
     "users": "commands.users:users",
     "show": "commands.show:show",

@@ -401,7 +401,7 @@ class ConsolidationJobs:
         """Let the episodes of all users be due: a process that ended may have left some."""
         try:
             users = await in_thread(self._diary.engine.backend.users)
-        except DiaryError as error:  # tried again by the next look
+        except DiaryError as error:  # tried again later
             _logger.error("the users cannot be listed: %s", type(error).__name__)  # noqa: TRY400 - it may quote names
             return
         self._has_begun = True

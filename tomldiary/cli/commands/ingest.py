@@ -1,4 +1,4 @@
-"""`ingest`: applies a chat log to a user's memory, each turn once."""
+"""`ingest` applies a chat log to a user's memory, each turn once; `consolidate` reads kept episodes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from tomldiary.compat.default_table import DefaultPrefTable
 from tomldiary.diary import Diary
 from tomldiary.ingest import KNOWN_FORMATS
 from tomldiary.ingest import ingest as run_ingest
+from tomldiary.text.visible import one_line
 
-__all__ = ["ingest"]
+__all__ = ["consolidate", "ingest"]
 
 _FORMATS = ", ".join(("auto", *KNOWN_FORMATS))
 
@@ -52,3 +53,28 @@ def ingest(
     print_text(f"size           {report.bytes / 1024:.1f} KB")
     for note in report.notes:
         print_text(f"note           {note}")
+
+
+def consolidate(
+    *,
+    user: Annotated[str, typer.Option(help="The user whose episodes are read.")],
+    path: MemoryPath = DEFAULT_PATH,
+    agent: Annotated[
+        str, typer.Option(help='The extractor: "rules" (offline) or a model name.')
+    ] = "rules",
+    limit: Annotated[int | None, typer.Option(help="Most episodes read.", min=1)] = None,
+    table: PreferenceTable = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read the episodes that were not read yet, each once, and store what is found in them."""
+    diary = Diary(path, load_table(table) if table else DefaultPrefTable, agent=agent)
+    done = diary.user(user).consolidate(limit=limit)
+    if as_json:
+        print_json(asdict(done))
+        return
+    print_text(f"read     {done.read}")
+    print_text(f"applied  {done.applied}")
+    for note in done.skipped:
+        print_text(f"skipped  {one_line(note)}")
+    for name in done.failed:
+        print_text(f"failed   {one_line(name)}")
