@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tomldiary import Diary
-from tomldiary.store.operations import Put
+from tomldiary.store.operations import Get, Put
 from tomldiary.store.store import ItemStore
 
 WORK = ("alice", "memories", "work")
@@ -68,6 +68,28 @@ def test_an_expired_item_is_neither_found_nor_shown(diary, store):
     assert len(alice.recall("bicycle", valid_at=later)) == 1
     assert "for an hour" in alice.render()
     assert "for an hour" not in alice.render(valid_at=later)
+
+
+def test_an_item_that_reads_keep_alive_is_found_and_shown(diary, store):
+    """What the store extends at each read is not over for recall either, whatever the file says."""
+    key = "a/b later"
+    store.run([Put(WORK, key, {"text": "a bicycle for an hour"}, ttl=60)])
+    alice, put = diary.user("alice"), datetime.now(UTC)
+    entry = store.catalog("alice").snapshot(WORK).get(key)
+    later, over = put + timedelta(minutes=90), put + timedelta(hours=3)
+    assert "for an hour" not in alice.render(valid_at=later)
+    diary.engine.deadlines("alice").refresh([("items/memories/work", entry)], entry.expires)
+    for reader in (alice, diary.with_agent("rules").user("alice")):
+        assert len(reader.recall("bicycle", valid_at=later)) == 2
+        assert "for an hour" in reader.render(valid_at=later)
+        assert "for an hour" not in reader.render(valid_at=over)
+    assert "for an hour" in alice.as_of(alice.last_transaction()).render()
+    store.run([Put(WORK, "gone", {"text": "x"}, ttl=1e-9)])
+    assert (alice.items.get("memories/work/gone"), store.run([Get(WORK, key)])[0] is None) == (
+        None,
+        False,
+    )
+    assert alice.items.get("memories/work/a%2fb later") == {"text": "a bicycle for an hour"}
 
 
 def test_items_of_other_users_are_not_found(diary, store):

@@ -698,20 +698,22 @@ def test_a_ttl_refresh_is_stored_beside_the_document_not_in_history(store, diary
     before = diary.user("alice").document("items/memories")
     assert "_ttl = 0.01" in before
     entry = store.catalog("alice").snapshot(NS).get("secret-key")
-    deadlines = store.deadlines("alice")
-    while deadlines.of(NS, entry) == entry.expires:
+    deadlines = store.diary.engine.deadlines("alice")
+    while deadlines.of("items/memories", entry) == entry.expires:
         get(store, NS, "secret-key")
     assert diary.user("alice").document("items/memories") == before
     assert diary.user("alice").last_transaction() == 1
     noted = tmp_path / "m/.tomldiary/index/alice/expiry"
     assert b"secret-key" not in noted.read_bytes()
     other = ItemStore(Diary(tmp_path / "m"))
-    assert other.deadlines("alice").of(NS, entry) == deadlines.of(NS, entry)
+    assert other.diary.engine.deadlines("alice").of("items/memories", entry) == deadlines.of(
+        "items/memories", entry
+    )
     put(store, NS, "secret-key", {"n": 2}, ttl=0.001)
     again = store.catalog("alice").snapshot(NS).get("secret-key")
-    assert other.deadlines("alice").of(NS, again) == again.expires
+    assert other.diary.engine.deadlines("alice").of("items/memories", again) == again.expires
     noted.unlink()
-    assert deadlines.of(NS, entry) == entry.expires
+    assert deadlines.of("items/memories", entry) == entry.expires
     diary.user("alice").forget(everything=True)
     assert not noted.parent.exists()
 
@@ -722,7 +724,7 @@ def test_a_torn_or_foreign_expiry_file_is_ignored(store, tmp_path):
     noted.parent.mkdir(parents=True)
     noted.write_bytes(b"tomldiary expiry 1 zz\nnothing of ours \xff\nabc 1\n")
     entry = store.catalog("alice").snapshot(NS).get("k")
-    assert store.deadlines("alice").of(NS, entry) == entry.expires
+    assert store.diary.engine.deadlines("alice").of("items/memories", entry) == entry.expires
     while not store.sweep():
         pass
     assert get(store, NS, "k") is None
@@ -750,20 +752,25 @@ def test_ttl_refreshes_of_another_process_are_read(store, tmp_path, files):
     put(store, NS, "ours", {}, ttl=60)
     put(store, NS, "theirs", {}, ttl=60)
     entries = {key: store.catalog("alice").snapshot(NS).get(key) for key in ("ours", "theirs")}
-    mine, other = store.deadlines("alice"), ItemStore(Diary(tmp_path / "m")).deadlines("alice")
+    mine, other = (
+        store.diary.engine.deadlines("alice"),
+        ItemStore(Diary(tmp_path / "m")).diary.engine.deadlines("alice"),
+    )
     later = entries["ours"].expires
-    mine.refresh([(NS, entries["ours"])], later)  # so that there is a file
-    other.refresh([(NS, entries["ours"])], later * 2)
+    mine.refresh([("items/memories", entries["ours"])], later)  # so that there is a file
+    other.refresh([("items/memories", entries["ours"])], later * 2)
 
     def meanwhile(name, *_):
         if name == "write":
             files.hook = None
-            other.refresh([(NS, entries["theirs"])], later)
+            other.refresh([("items/memories", entries["theirs"])], later)
 
     files.hook = meanwhile
-    mine.refresh([(NS, entries["ours"])], later * 3)
-    assert not mine.is_over(NS, entries["theirs"], later)
-    assert mine.of(NS, entries["theirs"]) == other.of(NS, entries["theirs"])
+    mine.refresh([("items/memories", entries["ours"])], later * 3)
+    assert not mine.is_over("items/memories", entries["theirs"], later)
+    assert mine.of("items/memories", entries["theirs"]) == other.of(
+        "items/memories", entries["theirs"]
+    )
 
 
 def test_a_sweep_continues_after_an_error_for_one_user(store, tmp_path):

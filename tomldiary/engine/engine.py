@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.engine.cache import DocumentCache
 from tomldiary.engine.commit import log_only, merge_displaced, prepare, prepare_saves
+from tomldiary.engine.deadlines import Deadlines
 from tomldiary.engine.transaction import Source, Transaction, fingerprint, open_here
 from tomldiary.entries.kinds.parts import LARGEST, parts_among
 from tomldiary.entries.models import FORMAT_VERSION
@@ -33,6 +34,7 @@ from tomldiary.history.timeline import Timeline
 from tomldiary.runtime.async_bridge import SCOPE, OwnThread
 from tomldiary.storage.protocol import (
     KeepsDisplacedEdits,
+    LocalFolder,
     OptimisticWrites,
     PrefersPartSize,
     ReadsOneState,
@@ -103,6 +105,7 @@ class Engine(DocumentCache):
         """Called with the user after each transaction and erasure; must be quick and raise nothing."""
         self.check: Callable[[Transaction], None] | None = None
         """Called with each transaction that changes something, before it is stored; raises if a rule forbids it."""
+        self._deadlines: dict[str, Deadlines] = {}
         self._operations: HistoryIndex[tuple[int, str]] = HistoryIndex(backend, _operation_in)
 
     # Reading
@@ -170,6 +173,19 @@ class Engine(DocumentCache):
     def now(self) -> datetime:
         """Return the time for which temporal facts are read unless a caller names one."""
         return datetime.now(UTC)
+
+    def deadlines(self, user: str) -> Deadlines:
+        """Return until when a user's items live that were read since they were put."""
+        found = self._deadlines.get(user)
+        if found is None:
+            place = self.backend if isinstance(self.backend, LocalFolder) else None
+            made = (
+                Deadlines(place.index_folder(user), place.files)
+                if place is not None
+                else Deadlines(None)
+            )
+            found = self._deadlines.setdefault(user, made)
+        return found
 
     def check_kept(self, kind: str) -> None:
         """Refuse a document that the backend could not find again.

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from tomldiary.entries.fields import (
@@ -22,8 +23,6 @@ from tomldiary.entries.fields import (
 )
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from pydantic import BaseModel
 
     from tomldiary.entries.constraints import FactSchema
@@ -42,12 +41,18 @@ __all__ = [
     "Rank",
     "Rules",
     "Tables",
+    "Until",
     "Writing",
 ]
 
 
 Collected = tuple[str, ...]
 """A collection of entries as stores name it: the kind, and a category or type if the kind has them."""
+Until = Callable[[str, str, datetime], datetime]
+"""Tells until when an entry lives that was read since it was written.
+
+By the first document of its namespace, its key there, and when it was written.
+"""
 Rank = tuple[bool, int, str]
 """Whether an entry is pinned, how often it was confirmed, and when it was last used."""
 
@@ -230,8 +235,13 @@ class EntryKind:
         """Return the documents that may hold the entry of a key's path, and its path in them."""
         return self.documents_of("/".join(path[1:]), listed), path
 
-    def within(self, document: str) -> EntryKind:
-        """Return the kind as it is in one document, whose name may be a part of keys."""
+    def within(self, document: str, until: Until | None = None) -> EntryKind:
+        """Return the kind as it is in one document, whose name may be a part of keys.
+
+        Args:
+            document: Its name.
+            until: Tells until when an entry lives that was read since it was written.
+        """
         return self
 
     # What a document holds

@@ -11,9 +11,9 @@ from tomldiary.entries.kinds.parts import part_of
 from tomldiary.store.item import Entry
 
 if TYPE_CHECKING:
+    from tomldiary.engine.deadlines import Deadlines
     from tomldiary.hand_edits.detect import Known
     from tomldiary.identifiers.namespaces import Namespace
-    from tomldiary.store.ttl import Deadlines
     from tomldiary.toml.document import Document
 
 __all__ = ["Part", "Snapshot", "View"]
@@ -189,7 +189,7 @@ class View:
         self.omits_expired = omits_expired
         self.is_shared = is_shared
         self._seen: dict[tuple[str, Namespace], Snapshot] = {}
-        self._read: dict[str, list[tuple[Namespace, Entry]]] = {}
+        self._read: dict[str, list[tuple[str, Entry]]] = {}
 
     def pinned(self, snapshot: Snapshot) -> Snapshot:
         """Return a namespace as it was when the batch first read it."""
@@ -209,12 +209,12 @@ class View:
         """Tell whether reads show an item: expired ones only until they are removed, or not at all."""
         if entry.expires is None or not self.omits_expired:
             return True
-        return not self._deadlines(snapshot.user).is_over(snapshot.namespace, entry, self._now)
+        return not self._deadlines(snapshot.user).is_over(snapshot.base, entry, self._now)
 
     def read(self, snapshot: Snapshot, entry: Entry) -> None:
         """Note that an item was read and is to live on."""
         if entry.expires is not None:
-            self._read.setdefault(snapshot.user, []).append((snapshot.namespace, entry))
+            self._read.setdefault(snapshot.user, []).append((snapshot.base, entry))
 
     def refresh(self) -> None:
         """Give what was read its time to live again."""

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tomldiary.engine.engine import Source
 from tomldiary.entries.collections import TypedEntries, checked_value
 from tomldiary.errors import DiaryError, DocumentError, Forgotten, InvalidValue, NotSupported
-from tomldiary.identifiers.namespaces import SHARED, Namespace
+from tomldiary.identifiers.namespaces import SHARED, Namespace, kind_of
 from tomldiary.logging import get_logger
 from tomldiary.storage.protocol import LocalFolder
 from tomldiary.store.item import Entry, copied
 from tomldiary.store.operations import Get, Item, List, Operation, Put, Search, checked
 from tomldiary.store.search import Finder, as_item
 from tomldiary.store.snapshot import Snapshot, View
-from tomldiary.store.ttl import Deadlines, Expiry, Sweeper, sweep
+from tomldiary.store.ttl import Expiry, Sweeper, sweep
 from tomldiary.store.typed_namespaces import Owners, UserLabel, is_typed
 from tomldiary.store.writes import ItemPuts, Prepared
 
@@ -67,7 +67,6 @@ class ItemStore(ItemPuts):
         self.expiry = expiry or Expiry()
         self.sweeper = Sweeper(self.sweep)
         self._finder = Finder(diary, embedding)
-        self._deadlines: dict[str, Deadlines] = {}
         backend = diary.engine.backend
         self._folder = backend if isinstance(backend, LocalFolder) else None
 
@@ -190,7 +189,7 @@ class ItemStore(ItemPuts):
 
     def _view(self, *, is_shared: bool = False, signed_in: str | None = None) -> View:
         return View(
-            self.deadlines,
+            self.diary.engine.deadlines,
             self._clock.now,
             omits_expired=self.expiry.omit_expired,
             is_shared=is_shared,
@@ -362,8 +361,8 @@ class ItemStore(ItemPuts):
         if not entries:
             return None
         entry = max(entries, key=lambda each: each.updated)  # a hand edit may have made two
-        deadlines = self.deadlines(tx.user)
-        if self.expiry.omit_expired and deadlines.is_over(namespace, entry, self._clock.now()):
+        deadlines, base = self.diary.engine.deadlines(tx.user), kind_of(tx.user, namespace)
+        if self.expiry.omit_expired and deadlines.is_over(base, entry, self._clock.now()):
             return None
         return copied(entry.value)
 
@@ -379,7 +378,7 @@ class ItemStore(ItemPuts):
         count, errors = 0, list[DiaryError]()
         for user in engine.backend.users():
             try:
-                count += sweep(engine, self.catalog(user), self.deadlines(user), now)
+                count += sweep(engine, self.catalog(user), engine.deadlines(user), now)
             except DiaryError as error:
                 errors.append(error)
         if errors:
@@ -387,19 +386,6 @@ class ItemStore(ItemPuts):
         return count
 
     # Who and where
-
-    def deadlines(self, user: str) -> Deadlines:
-        """Return until when a user's items live that were read since they were put."""
-        with self._guard:
-            found = self._deadlines.get(user)
-            if found is None:
-                place = self._folder
-                found = self._deadlines[user] = (
-                    Deadlines(place.index_folder(user), place.files)
-                    if place is not None
-                    else Deadlines(None)
-                )
-            return found
 
     def _everybody(self) -> list[str]:
         folder = self._folder

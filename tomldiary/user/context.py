@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from tomldiary.diary import Diary
     from tomldiary.engine.engine import Engine, Source, Transaction
+    from tomldiary.entries.kind import Until
     from tomldiary.errors import DocumentError
     from tomldiary.history.as_of import PastDocuments
     from tomldiary.retrieval.vector_index import QueryVector
@@ -120,6 +121,13 @@ class UserContext:
         """Return whether an entry, by its key with the kind in front, has outlived the time of its constraint."""
         rules = self.diary.entry_rules
         return rules.has_times and rules.is_over(key, entry, self.moment(at))
+
+    @property
+    def until(self) -> Until | None:
+        """What tells until when an item lives that was read since it was put; None in the past."""
+        if self.past is not None:
+            return None
+        return self.diary.engine.deadlines(self.user_id).until_moment
 
     def moment(self, given: datetime | None) -> datetime:
         """Return a time in UTC; None is now, or the time of the point of history."""

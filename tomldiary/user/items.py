@@ -36,14 +36,18 @@ class UserItems:
         return f"UserItems({self._context.user_id!r})"
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """Return the value of an item, or None."""
+        """Return the value of an item, or None if there is none or it has expired."""
         path = _known_path(key)
         if path is None:
             return None
         names, place = ITEMS.places(path, self._context.kinds())
-        tables = (self._context.document(name).table(place) for name in names)
-        found = next((table for table in tables if table is not None), None)
-        return None if found is None else item_value(found)
+        for name in names:
+            document = self._context.document(name)
+            found, kind = document.table(place), ITEMS.within(name, self._context.until)
+            if found is not None:
+                holds = kind.current(document, self._context.diary, self._context.moment(None))
+                return None if holds is not None and not holds(key, found) else item_value(found)
+        return None
 
     aget = async_twin(get)
 

@@ -395,7 +395,10 @@ class UserRecall:
     def _places(self, kinds: Sequence[EntryKind]) -> list[tuple[str, EntryKind]]:
         """Return the names of the documents of kinds, each with the kind within it."""
         listed = self._context.kinds() if self._context.lists_documents else ()
-        return [(name, kind.within(name)) for kind in kinds for name in kind.documents(listed)]
+        until = self._context.until
+        return [
+            (name, kind.within(name, until)) for kind in kinds for name in kind.documents(listed)
+        ]
 
 
 def _matches_first(facts: list[ShownFact], matches: list[tuple[str, str]]) -> list[ShownFact]:

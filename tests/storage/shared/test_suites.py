@@ -100,8 +100,8 @@ class Stores(Server, StoreSuite):
     def expiry_of(self, calls, namespace, key):
         items = calls.store._items
         owner = items._owner(namespace, key)
-        entry = items.catalog(owner).snapshot(namespace).get(key)
-        return items.deadlines(owner).of(namespace, entry)
+        snapshot = items.catalog(owner).snapshot(namespace)
+        return items.diary.engine.deadlines(owner).of(snapshot.base, snapshot.get(key))
 
 
 class TestStoreOnPostgres(Postgres, Stores):

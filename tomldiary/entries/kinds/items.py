@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tomldiary.entries.fields import Problem
-    from tomldiary.entries.kind import Collected, Tables, Writing
+    from tomldiary.entries.kind import Collected, Tables, Until, Writing
     from tomldiary.toml.document import Document, Path
 
 __all__ = ["ItemKind", "item_value"]
@@ -46,11 +46,24 @@ class ItemKind(EntryKind):
     has_times = True
     namespace = ""
     """Where the entries are, as a part of keys: `memories/work`; "" where that is not known."""
+    until: Until | None = None
 
-    def within(self, document: str) -> EntryKind:
+    def within(self, document: str, until: Until | None = None) -> EntryKind:
         bound = copy(self)
         bound.namespace = part_of(document)[0].removeprefix(f"{self.name}/")
+        bound.until = until
         return bound
+
+    def lives(self, name: str, entry: Mapping[str, Any], at: datetime) -> bool:
+        """Return whether an item has not expired: neither as its file says, nor as reads since moved that."""
+        expires = moment(entry["_expires"]) if "_expires" in entry else None
+        if expires is None or at < expires:
+            return True
+        put = moment(entry.get("_updated", entry.get("_created")))
+        if self.until is None or put is None:
+            return False
+        key = unquote(name.rpartition("/")[2])
+        return at < self.until(f"{self.name}/{self.namespace}", key, put)
 
     def documents(self, listed: Iterable[str]) -> list[str]:
         return [name for name in listed if name.startswith(f"{self.name}/")]
@@ -83,7 +96,7 @@ class ItemKind(EntryKind):
     def current(
         self, document: Document, rules: Rules, at: datetime
     ) -> Callable[[str, Mapping[str, Any]], bool] | None:
-        return lambda _, entry: _lives(entry, at)
+        return lambda name, entry: self.lives(name, entry, at)
 
     def text(self, entry: Mapping[str, Any]) -> str:
         value = item_value(entry)
@@ -116,7 +129,9 @@ class ItemKind(EntryKind):
         self, group: Group, entries: Iterable[tuple[str, Mapping[str, Any]]]
     ) -> Callable[[str, datetime], bool] | None:
         known = {name: entry for name, entry in entries if "_expires" in entry}
-        return (lambda name, at: name not in known or _lives(known[name], at)) if known else None
+        if not known:
+            return None
+        return lambda name, at: name not in known or self.lives(name, known[name], at)
 
     def profile(self, documents: Mapping[str, Document], rules: Rules, at: datetime) -> Any:
         counts: dict[str, int] = {}
@@ -162,9 +177,3 @@ def item_value(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return the value of an item: a field that begins with an underscore has a backslash in the file."""
     fields = decode_nulls(entry_data(entry))
     return {name.removeprefix("\\"): value for name, value in fields.items()}
-
-
-def _lives(entry: Mapping[str, Any], at: datetime) -> bool:
-    """Return whether an item has not expired, as far as the file says."""
-    until = moment(entry["_expires"]) if "_expires" in entry else None
-    return until is None or at < until
