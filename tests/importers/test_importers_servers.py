@@ -1,18 +1,25 @@
-"""Imports from databases that run: LangGraph's PostgresStore, and TOMLDiary 0.9 in Firestore."""
+"""Imports from databases that run: LangGraph's PostgresStore, and TOMLDiary 0.9 in Firestore.
+
+The documents of `peers/tomldiary_firestore.json` were stored by TOMLDiary 0.9; `peers/make_fixtures.py` says how.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import tomllib
 import uuid
+from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
-from tomldiary import Diary
+from tomldiary import Diary, PreferenceItem
 from tomldiary.importers import carry_over
 from tomldiary.store.operations import Get
 from tomldiary.store.store import ItemStore
 
+PEERS = Path(__file__).parent / "peers"
 POSTGRES = os.environ.get("TOMLDIARY_TEST_POSTGRES", "")
 FIRESTORE = os.environ.get("FIRESTORE_EMULATOR_HOST", "")
 
@@ -25,17 +32,11 @@ CREATE TABLE store (
     PRIMARY KEY (prefix, key)
 )
 """
-PREFERENCES = """[_meta]
-version = "0.3"
-schema_name = "DefaultPrefTable"
 
-[preferences.likes.pref001]
-text = "tea"  # green
-contexts = []
-_count = 2
-_created = "2025-01-01T00:00:00+00:00"
-_updated = "2025-01-02T00:00:00+00:00"
-"""
+
+class MyTable(BaseModel):
+    likes: dict[str, PreferenceItem] = {}
+    allergies: dict[str, PreferenceItem] = {}
 
 
 @pytest.mark.skipif(not POSTGRES, reason="TOMLDIARY_TEST_POSTGRES names no server")
@@ -66,21 +67,21 @@ def test_items_of_a_postgres_store_are_carried_over_once(tmp_path):
 @pytest.mark.skipif(not FIRESTORE, reason="FIRESTORE_EMULATOR_HOST names no emulator")
 def test_documents_of_tomldiary_in_firestore_are_carried_over_once(tmp_path):
     firestore = pytest.importorskip("google.cloud.firestore")
+    theirs = json.loads((PEERS / "tomldiary_firestore.json").read_text("utf-8"))
     base = f"app/{uuid.uuid4().hex}"
     client = firestore.Client(project="import-test")
     try:
-        # As FirestoreBackend.save of TOMLDiary 0.9 stores it.
-        stored = {"content": PREFERENCES, "updated_at": "2025-01-02T00:00:00Z", "version": "0.3"}
-        client.document(f"{base}/alice/preferences.toml").set(stored)
+        for name, stored in theirs.items():
+            client.document(f"{base}/{name}").set(stored)
     finally:
         client.close()
-    alice = Diary(tmp_path / "m", agent="rules").user("alice")
+    alice = Diary(tmp_path / "m", MyTable, agent="rules").user("alice")
     place = f"firestore://import-test/{base}"
     planned = carry_over(alice, "tomldiary-firestore", place, dry_run=True)
     assert planned.added == carry_over(alice, "tomldiary-firestore", place).added
-    assert planned.added == ["likes/pref001"]
-    assert alice.document("preferences").startswith(PREFERENCES.partition("[preferences")[0][:20])
-    assert 'text = "tea"  # green' in alice.document("preferences")
-    assert alice.preferences("likes")["pref001"].count == 2
+    assert sorted(planned.added) == ["allergies/pref001", "conversations/s1", "conversations/s2", "likes/pref001"]  # fmt: skip
+    for kind in ("preferences", "conversations"):
+        mine, stored = (tomllib.loads(text) for text in (alice.document(kind), theirs[f"alice/{kind}.toml"]["content"]))  # fmt: skip
+        assert mine[kind] == stored[kind]
     assert carry_over(alice, "tomldiary-firestore", place).added == []
     assert alice.last_transaction() == 1

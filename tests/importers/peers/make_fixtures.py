@@ -3,7 +3,8 @@
 Usage: python make_fixtures.py PEER FILE
 
 Each peer is installed into an environment of its own: mem0ai, langmem, langgraph-checkpoint-sqlite, memstate,
-loomflow, letta-client, pydantic-ai-harness. Databases are stored as SQL text: `sqlite3 FILE .dump`.
+loomflow, letta-client, pydantic-ai-harness, basic-memory, tomldiary==0.9.0 with its extra `firestore` and the emulator
+that FIRESTORE_EMULATOR_HOST names. Databases are stored as SQL text: `sqlite3 FILE .dump`.
 """
 
 # ruff: noqa: PLC0415 - each peer needs another environment
@@ -178,6 +179,56 @@ def harness(folder):
         await store.write("projects/garden.md", "Plant walnuts in March.\n", expected_version=None)
 
     asyncio.run(make())
+
+
+def tomldiary_firestore(file):
+    """The documents that TOMLDiary 0.9 keeps in Firestore, by path; a scripted model extracts."""
+    from pydantic import BaseModel
+    from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
+    from pydantic_ai.models.function import FunctionModel
+
+    from tomldiary import Diary, PreferenceItem
+    from tomldiary.backends.firestore import FirestoreBackend
+
+    class MyTable(BaseModel):
+        likes: dict[str, PreferenceItem] = {}
+        allergies: dict[str, PreferenceItem] = {}
+
+    script = {
+        "walnuts": ("upsert_preference", {"category": "allergies", "text": "Is allergic to walnuts 🏔"}),
+        "coffee": ("upsert_preference", {"category": "likes", "text": 'Dark "roast"', "contexts": ["morning"]}),
+        "again": ("upsert_preference", {"category": "likes", "id": "pref001"}),
+        "talk": ("update_conversation_summary", {"summary": "About food.", "keywords": ["food"]}),
+    }  # fmt: skip
+
+    def model(messages, _):
+        if any(part.part_kind == "tool-return" for part in messages[-1].parts):
+            return ModelResponse([TextPart("done")])
+        turn = str(messages[-1].parts[-1].content)
+        calls = [ToolCallPart(*call) for word, call in script.items() if f"<user_message>{word}" in turn]  # fmt: skip
+        return ModelResponse(calls or [TextPart("nothing")])
+
+    base = f"app/{tempfile.mktemp(dir='')}"  # noqa: S306 - a name, not a file
+    backend = FirestoreBackend("import-test", base)
+    diary = Diary(backend, MyTable, FunctionModel(model))
+    for session, word in (("s1", "walnuts"), ("s1", "coffee"), ("s2", "again"), ("s2", "talk")):
+        asyncio.run(diary.update_memory(ALICE, session, word, "Noted."))
+    found = backend.db.collection(f"{base}/{ALICE}").stream()
+    written(file, {f"{ALICE}/{each.id}": each.to_dict() for each in found})
+
+
+def basic_memory(folder):
+    """The notes of a project of basic-memory: run `basic-memory tool write-note` for each, then copy the folder."""
+    import subprocess
+
+    Path(folder).mkdir()
+    home = {**os.environ, "HOME": tempfile.mkdtemp(), "BASIC_MEMORY_HOME": str(Path(folder).resolve())}  # fmt: skip
+    for title, place, text in (
+        ("Alice", "people", "# Alice\n\n- [allergy] walnuts 🏔 #health\n- lives_in [[Zürich]]\n"),
+        ("Garden", "projects", "Plant walnuts in March.\n"),
+    ):
+        line = ["basic-memory", "tool", "write-note", "--title", title, "--folder", place, "--tags", "test"]  # fmt: skip
+        subprocess.run(line, input=text, env=home, text=True, check=True)
 
 
 if __name__ == "__main__":
