@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -110,10 +111,20 @@ SHOWN = {
 TELLS = {"writer_health.py": "tomldiary: "}  # its stderr: a turn fails there
 
 
-# One process runs an example as often as asked, so that its framework is imported once.
+# One process imports the frameworks and is forked for each example, which runs, and ends, as if it were alone.
 RUNS = """
-import runpy, sys
-example, *folders = sys.argv[1:]
+import json, os, runpy, sys
+import langchain.agents, langgraph.graph, pydantic_ai
+for line in sys.stdin:
+    example, *outputs, folders = json.loads(line)
+    child = os.fork()
+    if not child:
+        break
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+else:
+    sys.exit()
+for number, output in enumerate(outputs, 1):
+    os.dup2(os.open(output, os.O_CREAT | os.O_WRONLY), number)
 for folder in folders:
     sys.argv = [example, *filter(None, [folder])]
     runpy.run_path(example, run_name="__main__")
@@ -121,22 +132,34 @@ for folder in folders:
 """
 
 
-def run(name, *folders):
-    """Run an example in each of these folders ("" is one of its own); return what each run printed."""
-    done = subprocess.run(
-        [sys.executable, *STRICT, "-c", RUNS, EXAMPLES / name, *folders],
-        capture_output=True,
+@pytest.fixture(scope="module")
+def frameworks():
+    """A process that runs what is written to it."""
+    with subprocess.Popen(
+        [sys.executable, *STRICT, "-c", RUNS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         encoding="utf-8",
         env={**os.environ, "PYTHONPATH": PATHS, "PYTHONUTF8": "1"},
-        timeout=120,
-        check=False,
+    ) as process:
+        yield process
+
+
+def run(process, name, outputs, *folders):
+    """Run an example in each of these folders ("" is one of its own); return what each run printed."""
+    told = [outputs / "stdout", outputs / "stderr"]
+    process.stdin.write(
+        json.dumps([str(EXAMPLES / name), *map(str, told), [*map(str, folders)]]) + "\n"
     )
-    assert done.returncode == 0, done.stderr
+    process.stdin.flush()
+    code = process.stdout.readline()
+    stdout, stderr = (path.read_text("utf-8") for path in told)
+    assert code == "0\n", stderr
     expected = TELLS.get(name)
     assert [
-        line for line in done.stderr.splitlines() if not expected or not line.startswith(expected)
+        line for line in stderr.splitlines() if not expected or not line.startswith(expected)
     ] == []
-    return done.stdout.split("\0\n")[:-1]
+    return stdout.split("\0\n")[:-1]
 
 
 def test_every_example_is_listed_here():
@@ -151,8 +174,10 @@ def test_no_example_can_ask_a_model_of_a_provider():
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_it_runs_offline_and_again_in_a_folder_it_is_given(name, tmp_path):
-    outputs = run(name, "", tmp_path, tmp_path)
+def test_it_runs_offline_and_again_in_a_folder_it_is_given(
+    name, frameworks, tmp_path, tmp_path_factory
+):
+    outputs = run(frameworks, name, tmp_path_factory.mktemp("output"), "", tmp_path, tmp_path)
     assert len(outputs) == 3
     lines = outputs[0].splitlines()
     assert [line for line in SHOWN[name] if line not in lines] == []

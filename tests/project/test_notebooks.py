@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
 import nbformat
 import pytest
-from jupyter_client.manager import KernelManager
-from nbclient import NotebookClient
+
+from kernels import execute, running_kernel
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-PATHS = os.pathsep.join([str(ROOT), str(ROOT / "integrations")])
 
 # Run between cells: the fields of every entry that are no bookkeeping, by user and key.
 STATE = """
@@ -77,10 +75,6 @@ SHOWN = {
 }
 
 
-def code(source):
-    return nbformat.v4.new_code_cell(source)
-
-
 def outputs(cells):
     """Return what cells showed, as one text."""
     found = []
@@ -95,18 +89,8 @@ def outputs(cells):
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):
-    """One kernel for all notebooks: frameworks are imported once."""
-    folder = tmp_path_factory.mktemp("notebooks")
-    manager = KernelManager()
-    env = {**os.environ, "PYTHONPATH": PATHS, "IPYTHONDIR": str(folder)}
-    env.pop("TOMLDIARY_BENCH_DATA", None)
-    manager.start_kernel(cwd=str(folder), env=env)
-    empty = nbformat.v4.new_notebook()
-    client = NotebookClient(empty, km=manager, timeout=120, coalesce_streams=True)
-    yield client
-    client.kc.stop_channels()
-    manager.shutdown_kernel(now=True)
-    manager.cleanup_resources()
+    with running_kernel(tmp_path_factory.mktemp("notebooks")) as client:
+        yield client
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -114,13 +98,11 @@ def test_a_notebook_runs_and_a_cell_twice_stores_nothing_new(path, client):
     stored = nbformat.read(path, as_version=4)
     cells = [cell for cell in stored.cells if cell.cell_type == "code"]
     assert not any(cell.outputs or cell.execution_count for cell in cells)  # kept clean for diffs
-    run = [code("%reset -f"), code(STATE)]
+    run = [STATE]
     for cell in cells:
         again = "" if "diary = Diary(" in cell.source else cell.source  # that is another memory
-        run += [code(cell.source), code(BEFORE), code(again), code(AFTER)]
-    client.nb = nbformat.v4.new_notebook(cells=run)
-    client.execute()
-    shown = outputs(client.nb.cells[2::4])
+        run += [cell.source, BEFORE, again, AFTER]
+    shown = outputs(execute(client, run)[1::4])
     for expected in SHOWN[path.stem]:
         assert re.search(escaped(expected), shown), expected
 

@@ -1,0 +1,40 @@
+"""A Jupyter kernel in which many notebooks run one after another: what they import is imported once."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from pathlib import Path
+
+import nbformat
+from jupyter_client.manager import KernelManager
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def running_kernel(folder):
+    """Return a client of a new kernel that works in a folder, without keys, and keeps its settings there."""
+    hidden = {"OPENAI_API_KEY", "TOMLDIARY_BENCH_DATA"}
+    env = {name: value for name, value in os.environ.items() if name not in hidden}
+    env |= {
+        "EXTRACTOR_MODEL": "rules",
+        "IPYTHONDIR": str(folder),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "integrations")]),
+    }
+    manager = KernelManager()
+    manager.start_kernel(cwd=str(folder), env=env)
+    client = NotebookClient(nbformat.v4.new_notebook(), km=manager, timeout=120, coalesce_streams=True)  # fmt: skip
+    yield client
+    client.kc.stop_channels()
+    manager.shutdown_kernel(now=True)
+    manager.cleanup_resources()
+
+
+def execute(client, sources):
+    """Run cells in a kernel that has forgotten all names; return the cells with what each one printed."""
+    cells = [nbformat.v4.new_code_cell(source) for source in ("%reset -f", *sources)]
+    client.nb = nbformat.v4.new_notebook(cells=cells)
+    client.execute()
+    return cells[1:]
