@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import logging
 import subprocess
@@ -538,14 +539,20 @@ def test_the_default_compactor_is_loaded_only_when_it_is_due(tmp_path):
     assert 'python -m pip install "tomldiary-kit[pydantic-ai]"' in log.read_text()
 
 
-def test_the_default_compactor_is_loaded_once(tmp_path, monkeypatch):
+@pytest.fixture
+def by_default(monkeypatch):
+    """Replace the function that loads the default compactor."""
+    return functools.partial(monkeypatch.setattr, "tomldiary.compaction.runner.load_compactor")
+
+
+def test_the_default_compactor_is_loaded_once(tmp_path, by_default):
     loaded = []
 
     def load():
         loaded.append(Recording())
         return loaded[-1]
 
-    monkeypatch.setattr("tomldiary.compaction.runner.load_compactor", load)
+    by_default(load)
     diary = diary_at(tmp_path, None, total_char_threshold=1)
     turn(diary)
     turn(diary)
@@ -553,11 +560,11 @@ def test_the_default_compactor_is_loaded_once(tmp_path, monkeypatch):
     assert len(loaded[0].calls) == 2
 
 
-def test_a_missing_adapter_is_logged_and_keeps_the_turn(tmp_path, monkeypatch, caplog):
+def test_a_missing_adapter_is_logged_and_keeps_the_turn(tmp_path, by_default, caplog):
     def load():
         raise MissingExtra("compactor_agent", "pydantic-ai")
 
-    monkeypatch.setattr("tomldiary.compaction.runner.load_compactor", load)
+    by_default(load)
     diary = diary_at(tmp_path, None, total_char_threshold=1)
     with caplog.at_level(logging.ERROR, "tomldiary"):
         turn(diary, "tea")
@@ -622,15 +629,15 @@ def test_an_entry_in_the_short_form_is_rewritten_in_place(tmp_path):
     assert "[preferences" not in diary.user("alice").document("preferences")
 
 
-def test_loading_the_default_compactor_does_not_hold_the_event_loop(tmp_path, monkeypatch):
+def test_loading_the_default_compactor_does_not_hold_the_event_loop(tmp_path, by_default):
     loading, go_on = threading.Event(), threading.Event()
 
     def load():
         loading.set()
-        assert go_on.wait(5)  # set by the event loop, if that is free
+        assert go_on.wait(30)  # set by the event loop, if that is free
         return Recording()
 
-    monkeypatch.setattr("tomldiary.compaction.runner.load_compactor", load)
+    by_default(load)
     diary = diary_at(tmp_path, None, total_char_threshold=1)
 
     async def use():

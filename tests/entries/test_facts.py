@@ -734,12 +734,8 @@ def test_a_past_state_reads_temporal_facts_by_its_own_clock(tmp_path, kind):
     for point in (seq, then):
         assert cities(alice.as_of(point)) == {"Rome"}
         assert cities(alice.as_of(point), valid_at=later) == {"Oslo"}
-    assert (
-        moment
-        < alice.as_of(seq - 1)._context.moment(None)
-        < alice.as_of(seq)._context.moment(None)
-        < then
-    )
+    before, after = (alice.as_of(each)._context.moment(None) for each in (seq - 1, seq))
+    assert moment < before < after < then
     assert cities(alice.as_of(0)) == set()
 
 

@@ -101,13 +101,16 @@ def test_the_index_of_all_users_is_only_used_under_its_lock(diary):
     # No race would show it: to look something up is a single step in CPython. So the lock is asked.
     index, asked = diary.engine.logged._index, []
 
+    def ask(name):
+        asked.append((name, index._guard.locked()))
+
     class Watched(Recent):
         def get(self, *args):
-            asked.append(("get", index._guard.locked()))
+            ask("get")
             return super().get(*args)
 
         def keep(self, *args):
-            asked.append(("keep", index._guard.locked()))
+            ask("keep")
             return super().keep(*args)
 
     index._users = Watched(2)

@@ -348,7 +348,8 @@ def test_two_deliveries_at_once_end_with_the_newest_state(place, index):
     diary = Diary(place, agent="rules")
     alice = fill(diary)
     first, second = (Delivery(diary.engine, "index", each) for each in (index, index))
-    first._locks = second._locks = _NoLocks()
+    for each in (first, second):
+        each._locks = _NoLocks()
     apply = index.apply
 
     def overtaken(changes):

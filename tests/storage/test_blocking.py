@@ -255,7 +255,7 @@ def test_journal_of_a_dead_writer_is_taken_over_without_blocking(tmp_path, caplo
     folder = tmp_path / "m"
     dead = MemoryWriter(Diary(folder, agent=Broken()), retry=None)
     dead.submit_nowait(Turn("alice", "s", "I love tea.", "Noted.")).wait_stored(30)
-    dead._journal_queue.drop()  # as after a kill: the journal stays, and no process holds it
+    dead.close_sync(drain=False)  # as after a kill: the journal stays, and no process holds it
 
     async def main():
         async with MemoryWriter(Diary(folder, agent="rules")) as writer:

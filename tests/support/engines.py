@@ -101,7 +101,7 @@ def _folder_texts(engine: Engine) -> str:
 
 
 def _memory_texts(engine: Engine) -> str:
-    return repr((engine.only._documents, engine.only._records))
+    return repr(vars(engine.only))
 
 
 def _postgres_texts(engine: Engine) -> str:

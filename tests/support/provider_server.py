@@ -15,6 +15,7 @@ import threading
 from collections import Counter
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
 
 _LIKING = re.compile(r"I like (?:drink|dish) \d+")
 _RESET = struct.pack("ii", 1, 0)
@@ -181,3 +182,11 @@ def _openai_events(answer: dict) -> str:
         {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]},
     ]
     return "".join(f"data: {json.dumps(one)}\n\n" for one in chunks) + "data: [DONE]\n\n"
+
+
+def retry_soon(monkeypatch):
+    """Shorten the pause before the second attempt of the clients of both providers."""
+    for name in ("openai", "anthropic"):
+        monkeypatch.setattr(
+            import_module(name)._base_client, "INITIAL_RETRY_DELAY", 0.01
+        )  # seconds

@@ -103,14 +103,15 @@ def test_a_signal_handler_can_close_during_close(tmp_path, stubborn, monkeypatch
     writer = MemoryWriter(Diary(tmp_path, agent=stubborn))
     assert writer.submit_nowait(Turn("alice", "s", "tea", "ok")).wait_stored(LONG)
     assert stubborn.began.acquire(timeout=LONG)
-    stop, found = writer._journal_queue.stop, []
+    queue, found = writer._journal_queue, []
+    stop = queue.stop
 
     def close_too():
         monkeypatch.undo()
         found.append(writer.close_sync(0.0))
         stop()
 
-    monkeypatch.setattr(writer._journal_queue, "stop", close_too)
+    monkeypatch.setattr(queue, "stop", close_too)
     closer = threading.Thread(target=lambda: found.append(writer.close_sync(0.0)), daemon=True)
     closer.start()
     closer.join(LONG)

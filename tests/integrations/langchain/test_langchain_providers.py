@@ -6,14 +6,12 @@ import asyncio
 import subprocess
 import sys
 
-import anthropic
-import openai
 import pytest
 from langchain.agents import create_agent
 from langchain_anthropic import ChatAnthropic
 from langchain_openai import ChatOpenAI
 
-from provider_server import provider_server
+from provider_server import provider_server, retry_soon
 from scripted_chat import DONE, Scripted, calling
 from tomldiary import Diary, MemoryWriter, RetryPolicy
 from tomldiary_langchain import ChatModelExtractor, DiaryMiddleware
@@ -37,8 +35,7 @@ def chat_model(request):
 
 @pytest.fixture
 def server(monkeypatch):
-    for library in (openai, anthropic):  # the pause before a client's second attempt, in seconds
-        monkeypatch.setattr(library._base_client, "INITIAL_RETRY_DELAY", 0.01)
+    retry_soon(monkeypatch)
     with provider_server(reset_each=7, drop_each=3) as server:
         yield server
 

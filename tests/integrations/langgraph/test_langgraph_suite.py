@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from langgraph.store.memory import InMemoryStore
 
+from store_expiry import expiry_of
 from tomldiary import Diary
 from tomldiary.testing import StoreSuite
 from tomldiary_langgraph import DiaryStore
@@ -18,10 +19,7 @@ class DiarySuite(StoreSuite):
     )  # pip install "tomldiary-kit[embeddings]"
 
     def expiry_of(self, calls, namespace, key):
-        items = calls.store._items
-        owner = items._owner(namespace, key)
-        snapshot = items.catalog(owner).snapshot(namespace)
-        return items.diary.engine.deadlines(owner).of(snapshot.base, snapshot.get(key))
+        return expiry_of(calls.store, namespace, key)
 
 
 class TestDiaryInFiles(DiarySuite):

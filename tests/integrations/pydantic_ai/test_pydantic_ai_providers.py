@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import anthropic
-import openai
 import pytest
 from pydantic_ai import Agent
 from pydantic_ai.models import override_allow_model_requests
@@ -15,7 +13,7 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from provider_server import provider_server
+from provider_server import provider_server, retry_soon
 from tomldiary import Diary, MemoryWriter, RetryPolicy, extractor_agent
 from tomldiary.compat.default_table import DefaultPrefTable
 from tomldiary_pydantic_ai import DiaryCapability
@@ -40,8 +38,7 @@ def _wrapped(url: str) -> FallbackModel:
 
 @pytest.fixture
 def server(monkeypatch):
-    for library in (openai, anthropic):  # the pause before a client's second attempt, in seconds
-        monkeypatch.setattr(library._base_client, "INITIAL_RETRY_DELAY", 0.01)
+    retry_soon(monkeypatch)
     with provider_server(reset_each=11, drop_each=5) as server, override_allow_model_requests(True):
         yield server
 

@@ -174,8 +174,7 @@ def test_the_command_line_shows_no_password(engine, monkeypatch, capsys):
 
 def test_the_command_line_hears_no_log_of_the_connection_pool(monkeypatch):
     logger = logging.getLogger("psycopg.pool")
-    monkeypatch.setattr(logger, "level", logging.NOTSET)
-    logger.manager._clear_cache()
+    logger.setLevel(logging.NOTSET)
     monkeypatch.setattr(sys, "argv", ["tomldiary", "--version"])
     with pytest.raises(SystemExit):
         run()

@@ -7,6 +7,7 @@ import importlib.util
 import pytest
 
 import engines
+from store_expiry import expiry_of
 from tomldiary import Diary
 from tomldiary.testing import SharedBackendSuite, StoreSuite
 from tomldiary.testing.backend.clients import Clients
@@ -98,10 +99,7 @@ class Stores(Server, StoreSuite):
         return DiaryStore(Diary(self.store_backend), index=index, ttl=ttl)
 
     def expiry_of(self, calls, namespace, key):
-        items = calls.store._items
-        owner = items._owner(namespace, key)
-        snapshot = items.catalog(owner).snapshot(namespace)
-        return items.diary.engine.deadlines(owner).of(snapshot.base, snapshot.get(key))
+        return expiry_of(calls.store, namespace, key)
 
 
 class TestStoreOnPostgres(Postgres, Stores):

@@ -6,6 +6,7 @@ import gc
 import os
 import threading
 import time
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -28,13 +29,43 @@ def place(request):
     return space(request.param)
 
 
+class Watched(NamedTuple):
+    """A backend that watches, the database without a count of requests, and the connections of the watch."""
+
+    backend: Any
+    database: Any
+    listeners: list[Any]
+
+
+def watching(place, silence=SILENCE):
+    backend, listeners = open_backend(f"{place.url}&watch={silence}", None), []
+    database = backend.database
+    listen = database.listen
+
+    def noted():
+        listeners.append(listen())
+        return listeners[-1]
+
+    database.listen = noted
+    return Watched(backend, database, listeners)
+
+
+def threads():
+    return {each for each in threading.enumerate() if each.name == "tomldiary-watch"}
+
+
 @pytest.fixture
-def watched(place):
+def watch(place):
+    made = watching(place)
+    yield made
+    made.backend.close()
+
+
+@pytest.fixture
+def watched(watch):
     """A backend that watches, and counts requests."""
-    backend = open_backend(f"{place.url}&watch={SILENCE}", None)
-    backend.transactions.database = Counting(backend.database)
-    yield backend
-    backend.close()
+    watch.backend.transactions.database = Counting(watch.database)
+    return watch.backend
 
 
 @pytest.fixture
@@ -115,35 +146,37 @@ def test_an_own_write_with_a_lost_answer_is_seen_at_once(watched):
     assert "blocks" in watched.kinds("alice")
 
 
-def kill(place, watched):
+def connection_of(watch):
+    return watch.listeners[-1]._connection
+
+
+def kill(place, watch):
     """End the connection of the watch on the server's side."""
-    listener = watched.transactions.watch._listener
     if place.name == "postgres":
         import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
 
         with psycopg.connect(place.server, autocommit=True) as connection:
-            pid = listener._connection.info.backend_pid
+            pid = connection_of(watch).info.backend_pid
             connection.execute("SELECT pg_terminate_backend(%s)", [pid])
     else:
         import redis  # noqa: PLC0415 - see above
 
         with redis.Redis.from_url(place.server, decode_responses=True) as client:
-            own = listener._connection._sock.getsockname()
+            own = connection_of(watch)._sock.getsockname()
             client.client_kill(f"{own[0]}:{own[1]}")
 
 
-def test_a_killed_connection_makes_reads_ask_until_it_is_back(place, watched, other, caplog):
+def test_a_killed_connection_makes_reads_ask_until_it_is_back(place, watch, watched, other, caplog):
     alice = opened(watched)
     assert texts(alice) == []
-    database = watched.transactions.watch._database
-    listen, is_back = database.listen, threading.Event()
+    listen, is_back = watch.database.listen, threading.Event()
 
     def listen_late():
         is_back.wait(20)
         return listen()
 
-    database.listen = listen_late
-    kill(place, watched)
+    watch.database.listen = listen_late
+    kill(place, watch)
     until(lambda: not is_trusted(watched))
     for number in range(3):
         other.upsert_preference("likes", f"drink {number}")
@@ -158,10 +191,10 @@ def test_a_killed_connection_makes_reads_ask_until_it_is_back(place, watched, ot
     until(lambda: "afterwards" in texts(alice))
 
 
-def test_a_silent_connection_is_believed_no_longer_than_the_option_says(watched, other):
+def test_a_silent_connection_is_believed_no_longer_than_the_option_says(watch, watched, other):
     alice = opened(watched)
     assert texts(alice) == []
-    listener = watched.transactions.watch._listener
+    listener = watch.listeners[-1]
     is_silent, is_over = threading.Event(), threading.Event()
 
     def swallowed(*_):
@@ -179,9 +212,10 @@ def test_a_silent_connection_is_believed_no_longer_than_the_option_says(watched,
 
 def test_a_pooler_of_postgres_that_swallows_notices_is_not_believed(caplog):
     place = space("postgres")
-    backend, other = open_backend(f"{place.url}&watch={SILENCE}", None), place.backend()
+    watch, other = watching(place), place.backend()
+    backend = watch.backend
     alice = opened(backend)
-    backend.transactions.watch._listener._connection._notify_handlers.clear()
+    connection_of(watch).execute("UNLISTEN *")
     until(lambda: "is there a connection pooler?" in caplog.text)
     Diary(other, agent="rules").user("alice").upsert_preference("likes", "tea")
     until(lambda: is_trusted(backend))  # with a new connection
@@ -216,11 +250,10 @@ def test_only_a_watched_database_of_postgres_sends_notices():
 
 
 def test_a_notice_of_postgres_is_short_and_holds_no_user_id():
-    backend = open_backend(f"{space('postgres').url}&watch={SILENCE}", None)
+    watch = watching(space("postgres"))
+    backend, received = watch.backend, []
     opened(backend)
-    received = []
-    listener = backend.transactions.watch._listener
-    listener._connection.add_notify_handler(lambda notice: received.append(notice.payload))
+    connection_of(watch).add_notify_handler(lambda notice: received.append(notice.payload))
     Diary(backend, agent="rules").user("alice" * 500).upsert_preference("likes", "tea")
     until(lambda: any(" 1" in each for each in received))
     assert all("alice" not in each and len(each) < 100 for each in received)
@@ -228,18 +261,19 @@ def test_a_notice_of_postgres_is_short_and_holds_no_user_id():
 
 
 def test_closing_ends_the_thread(place):
+    before = threads()
     backend = open_backend(f"{place.url}&watch=0.4", None)
     opened(backend)
-    thread = backend.transactions.watch._thread
+    assert len(threads() - before) == 1
     backend.close()
-    assert not thread.is_alive()
+    until(lambda: not threads() - before)
     backend = open_backend(f"{place.url}&watch=0.4", None)
     opened(backend)
-    thread = backend.transactions.watch._thread
+    assert len(threads() - before) == 1
     backend.database.close()
     del backend
     gc.collect()
-    until(lambda: not thread.is_alive())
+    until(lambda: not threads() - before)
 
 
 @needs_fork
