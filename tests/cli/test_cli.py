@@ -97,8 +97,15 @@ def toml_in(output):
     return tomllib.loads(output[output.index("[_meta]") : output.index("\n3. ")])
 
 
-def test_the_demo_reads_one_memory_through_every_adapter_without_a_network():
-    done = demo()
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    """A folder, and what the demo printed that wrote to it."""
+    folder = tmp_path_factory.mktemp("demo") / "kept"
+    return folder, demo("--path", folder)
+
+
+def test_the_demo_reads_one_memory_through_every_adapter_without_a_network(shown):
+    _, done = shown
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
     written = toml_in(done.stdout)
@@ -113,13 +120,12 @@ def test_the_demo_reads_one_memory_through_every_adapter_without_a_network():
         assert "failed" not in line
 
 
-def test_the_demo_writes_only_below_its_path(tmp_path):
-    done = demo("--path", tmp_path / "kept")
-    assert done.returncode == 0
-    assert Diary(tmp_path / "kept").users() == ["alice", "bob"]
-    again = demo("--path", tmp_path / "kept")
+def test_the_demo_writes_to_a_new_folder_only(shown):
+    folder, _ = shown
+    assert Diary(folder).users() == ["alice", "bob"]
+    again = demo("--path", folder)
     assert (again.returncode, again.stdout) == (2, "")
-    assert again.stderr == f"{tmp_path / 'kept'}: the demo needs a new or an empty folder.\n"
+    assert again.stderr == f"{folder}: the demo needs a new or an empty folder.\n"
 
 
 def test_the_demo_names_the_install_command_of_a_missing_framework():
@@ -152,7 +158,7 @@ graph = types.ModuleType("tomldiary_langgraph")
 graph.DiaryStore = DiaryStore
 chain = types.ModuleType("tomldiary_langchain")
 chain.DiaryRetriever = DiaryRetriever
-sys.modules.update(tomldiary_langgraph=graph, tomldiary_langchain=chain)
+sys.modules.update(tomldiary_langgraph=graph, tomldiary_langchain=chain, pydantic_ai=None)
 """
     done = demo(block=block)
     assert done.returncode == 1

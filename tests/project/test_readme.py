@@ -30,6 +30,7 @@ from typing import NamedTuple
 
 import pytest
 
+from command_line import call
 from tomldiary import Diary, UserDiary
 
 ROOT = Path(__file__).parents[2]
@@ -85,7 +86,12 @@ def in_another_process(*arguments):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         encoding="utf-8",
-        env={**os.environ, "PYTHONPATH": paths, "PYTHONUTF8": "1"},
+        env={
+            **os.environ,
+            "PYTHONPATH": paths,
+            "PYTHONUTF8": "1",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        },
         timeout=120,
         check=False,
     )
@@ -143,7 +149,8 @@ class Reader:
             line, _, shown = session.partition("\n")
             command = shlex.split(line)
             assert command[:3] == ["python", "-m", "tomldiary"], f"{block.place}: {line}"
-            _, told = in_another_process(*command[1:])
+            done = call(*command[3:], cwd=Path.cwd())
+            told = done.stdout + done.stderr
             assert matches(shown, told), f"{block.place}: {line} prints:\n{told}"
 
 

@@ -114,16 +114,9 @@ def crash(folder, cycles, processes, seed):
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_each_turn_is_applied_once_after_repeated_kills(tmp_path, processes):
-    left, extracted = crash(tmp_path, 8 // processes, processes, seed=4)
+    left, extracted = crash(tmp_path, 6 // processes, processes, seed=4)
     assert left > 20  # turns were pending when the processes were killed
     assert extracted > 0  # some of them had been extracted already
-
-
-@pytest.fixture
-def _asked_for(request):
-    """Leave a long run out unless it is asked for with `-m torture`."""
-    if request.config.getoption("markexpr") != "torture":
-        pytest.skip("long; run with -m torture")
 
 
 @pytest.mark.torture
