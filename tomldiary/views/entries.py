@@ -20,7 +20,6 @@ from tomldiary.views.sheet import (
     Text,
     counted,
     cut,
-    cut_rows,
 )
 
 if TYPE_CHECKING:
@@ -114,8 +113,7 @@ def _by(when: object, session: str) -> Cell:
 
 def preferences(found: Mapping[str, PreferenceItem]) -> Sheet:
     """Return the view of the preferences of one category."""
-    rows, left_out = cut_rows(_preference_rows(found))
-    table = Table(_PREFERENCE_COLUMNS, rows, left_out=left_out)
+    table = Table(_PREFERENCE_COLUMNS, _preference_rows(found))
     return Sheet(counted(len(found), "preference"), [table], empty="There is none.")
 
 
@@ -124,11 +122,10 @@ def preference_tables(found: Mapping[str, Mapping[str, PreferenceItem]]) -> Shee
     filled = {category: items for category, items in found.items() if items}
     number = sum(map(len, filled.values()))
     every = [row for name, items in filled.items() for row in _preference_rows(items, name)]
-    rows, left_out = cut_rows(every)
     title = counted(number, "preference")
     if filled:
         title += f" in {counted(len(filled), 'category', 'categories')}"
-    table = Table(_PREFERENCE_COLUMNS, rows, left_out=left_out)
+    table = Table(_PREFERENCE_COLUMNS, every)
     return Sheet(title, [table], empty=f"None of the {len(found)} categories has one.")
 
 
@@ -167,9 +164,8 @@ def conversations(found: Mapping[str, ConversationItem]) -> Sheet:
         ]
         for key, item in found.items()
     ]
-    rows, left_out = cut_rows(every)
     columns = ("session", "summary", "keywords", "turns", "last used (UTC)")
-    table = Table(columns, rows, left_out=left_out)
+    table = Table(columns, every)
     return Sheet(counted(len(found), "conversation"), [table], empty="There is none.")
 
 
@@ -215,9 +211,8 @@ def facts(found: Sequence[Fact]) -> Sheet:
         values = [Text("" if data.get(name) is None else data[name]) for name in names]
         holds = [Text(_holds(one), is_quiet=True)] if is_timed else []
         every.append([Key(one.id), *values, *holds, Moment(one.updated)])
-    rows, left_out = cut_rows(every)
     columns = ("fact", *names, *(["holds (UTC)"] if is_timed else []), "updated (UTC)")
-    table = Table(columns, rows, left_out=left_out)
+    table = Table(columns, every)
     return Sheet(counted(len(found), "fact"), [table], empty="None holds.")
 
 
@@ -245,8 +240,7 @@ def blocks(found: Mapping[str, TextBlock]) -> Sheet:
         ]
         for name, one in found.items()
     ]
-    rows, left_out = cut_rows(every)
-    table = Table(("block", "text", "", "updated (UTC)"), rows, left_out=left_out)
+    table = Table(("block", "text", "", "updated (UTC)"), every)
     return Sheet(counted(len(found), "block"), [table], empty="There is none.")
 
 
@@ -268,9 +262,8 @@ def episodes(found: Sequence[Episode]) -> Sheet:
         [Moment(one.created), Key(one.session_id), Text(one.input), Text(one.output)]
         for one in found
     ]
-    rows, left_out = cut_rows(every)
     columns = ("time (UTC)", "session", "user", "assistant")
-    table = Table(columns, rows, left_out=left_out)
+    table = Table(columns, every)
     return Sheet(counted(len(found), "episode"), [table], empty="There is none.")
 
 
@@ -298,8 +291,7 @@ def hit(one: Hit) -> Sheet:
 
 def hits(found: Sequence[Hit]) -> Sheet:
     """Return the view of what a search found: a bar for each score, the matching words marked."""
-    rows, left_out = cut_rows([_hit_row(one) for one in found])
-    table = Table(_HIT_COLUMNS, rows, left_out=left_out)
+    table = Table(_HIT_COLUMNS, [_hit_row(one) for one in found])
     return Sheet(counted(len(found), "hit"), [table], empty="Nothing matches.")
 
 
@@ -324,7 +316,6 @@ def match(one: Match) -> Sheet:
 
 def matches(found: Sequence[Match]) -> Sheet:
     """Return the view of similar entries."""
-    rows, left_out = cut_rows([_match_row(one) for one in found])
     title = counted(len(found), "similar entry", "similar entries")
-    table = Table(_MATCH_COLUMNS, rows, left_out=left_out)
+    table = Table(_MATCH_COLUMNS, [_match_row(one) for one in found])
     return Sheet(title, [table], empty="There is none.")

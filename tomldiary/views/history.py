@@ -22,7 +22,6 @@ from tomldiary.views.sheet import (
     Tone,
     counted,
     cut,
-    cut_rows,
     minute,
 )
 
@@ -130,8 +129,7 @@ def change(entry: HistoryEntry) -> Sheet:
 
 def changes(found: Sequence[HistoryEntry]) -> Sheet:
     """Return the view of history: when, who, what changed, old and new."""
-    rows, left_out = cut_rows([_row(entry) for entry in found])
-    table = Table(_COLUMNS, rows, left_out=left_out)
+    table = Table(_COLUMNS, [_row(entry) for entry in found])
     return Sheet(counted(len(found), "change"), [table], empty="Nothing was changed.")
 
 
@@ -185,9 +183,8 @@ def difference(one: Difference) -> Sheet:
 
 def differences(found: Sequence[Difference]) -> Sheet:
     """Return the view of a comparison of two states, as TOML with red and green lines."""
-    rows, left_out = cut_rows([_difference_row(one) for one in found])
     title = counted(len(found), "difference")
-    table = Table(_DIFFERENCE_COLUMNS, rows, left_out=left_out)
+    table = Table(_DIFFERENCE_COLUMNS, [_difference_row(one) for one in found])
     return Sheet(title, [table], empty="The two states are the same.")
 
 
@@ -215,7 +212,6 @@ def origin(found: Origin) -> Sheet:
     if not is_gone and last != found.text:
         where = Text("in the file; the next write logs the edit")
         steps.append([Badge("edited by hand", "warn"), where, Change(last, found.text)])
-    rows, left_out = cut_rows(steps)
     badges = [Badge("removed since", "bad")] if is_gone else []
     if not found.is_verified:
         badges.append(Badge("not verified", "warn"))
@@ -223,7 +219,7 @@ def origin(found: Origin) -> Sheet:
     short = f'{one_line(found.key)} "{cut(one_line(found.text), 50)}" from {one_line(found.turn or found.session or "no turn")}'
     return Sheet(
         found.key,
-        [Table(("", "where", "what"), rows, left_out=left_out)],
+        [Table(("", "where", "what"), steps)],
         [cut(found.text)],
         line=short,
         badges=badges,

@@ -22,7 +22,6 @@ from tomldiary.views.sheet import (
     Text,
     counted,
     cut,
-    cut_rows,
 )
 
 if TYPE_CHECKING:
@@ -112,7 +111,7 @@ def diary(found: Diary) -> Sheet:
         ]
         for each in summaries
     ]
-    rows, _ = cut_rows(every, _SHOWN_USERS)
+    rows = every[:_SHOWN_USERS]
     columns = ("user", "entries", "", "transactions", "last write (UTC)")
     total = sum(each.counts.total() for each in summaries)
     notes = [
@@ -128,9 +127,8 @@ def diary(found: Diary) -> Sheet:
 
 def users(found: Sequence[str]) -> Sheet:
     """Return the view of a list of users."""
-    rows, left_out = cut_rows([[Key(each)] for each in found])
     title = counted(len(found), "user")
-    return Sheet(title, [Table(("user",), rows, left_out=left_out)], empty="There is none.")
+    return Sheet(title, [Table(("user",), [[Key(each)] for each in found])], empty="There is none.")
 
 
 # One user

@@ -15,7 +15,6 @@ from tomldiary.views.sheet import (
     Tone,
     counted,
     cut,
-    cut_rows,
     minute,
 )
 
@@ -158,10 +157,9 @@ def _effect(done: Applied) -> str:
 def applied(done: Applied) -> Sheet:
     """Return the view of what became of a turn's operations."""
     rows: list[list[Cell]] = [[Badge("skipped", "warn"), Text(each)] for each in done.skipped]
-    shown, left_out = cut_rows(rows)
     skipped = f", {len(done.skipped)} skipped" if done.skipped else ""
     line = f"{_effect(done)}{skipped}"
-    return Sheet("Turn applied", [Table(("", ""), shown, left_out=left_out)], [line], line=line)
+    return Sheet("Turn applied", [Table(("", ""), rows)], [line], line=line)
 
 
 def forget_receipt(found: ForgetReceipt) -> Sheet:
@@ -175,8 +173,7 @@ def forget_receipt(found: ForgetReceipt) -> Sheet:
     files: list[list[Cell]] = [
         [Key(name), Key(digest[:16])] for name, digest in sorted(found.files.items())
     ]
-    shown, left_out = cut_rows(files)
-    tables = [_pairs(counts), Table(("file now", "SHA-256"), shown, left_out=left_out)]
+    tables = [_pairs(counts), Table(("file now", "SHA-256"), files)]
     return Sheet("Forgotten", tables, [found.hint], line=one_line(found))
 
 
@@ -212,12 +209,11 @@ def imported(found: Import) -> Sheet:
         ("exists with other content, kept", "warn", found.kept),
     )
     rows = [(Badge(word, tone), Key(key)) for word, tone, keys in groups for key in keys]
-    shown, left_out = cut_rows(rows)
     records = ", ".join(f"{number} {kind}" for kind, number in found.found.items())
     counts = ", ".join(f"{len(keys)} {word}" for word, _, keys in groups)
     notes = [f"records: {records}", counts, *(cut(each) for each in found.left_out)]
     title = f"Import from {found.source}"
-    table = Table(("", "key"), shown, left_out=left_out)
+    table = Table(("", "key"), rows)
     return Sheet(title, [table], notes, line=f"{found.source}: {counts}")
 
 
@@ -225,10 +221,9 @@ def consolidated(found: Consolidated) -> Sheet:
     """Return the view of what became of episodes."""
     skipped: list[list[Cell]] = [[Badge("skipped", "warn"), Text(each)] for each in found.skipped]
     failed: list[list[Cell]] = [[Badge("failed", "bad"), Key(each)] for each in found.failed]
-    shown, left_out = cut_rows([*skipped, *failed])
     line = f"{counted(found.read, 'episode')} read, {counted(found.applied, 'change')}"
     line += f", {len(found.failed)} failed" if found.failed else ""
-    return Sheet("Consolidation", [Table(("", ""), shown, left_out=left_out)], [line], line=line)
+    return Sheet("Consolidation", [Table(("", ""), [*skipped, *failed])], [line], line=line)
 
 
 _LEVELS: Mapping[str, Tone] = {"warning": "warn", "problem": "bad"}
@@ -250,8 +245,7 @@ def finding(one: Finding) -> Sheet:
 
 def findings(found: Sequence[Finding]) -> Sheet:
     """Return the view of a health check."""
-    shown, left_out = cut_rows([_finding_row(one) for one in found])
-    table = Table(_FINDING_COLUMNS, shown, left_out=left_out)
+    table = Table(_FINDING_COLUMNS, [_finding_row(one) for one in found])
     return Sheet(counted(len(found), "finding"), [table], empty="Nothing was found.")
 
 

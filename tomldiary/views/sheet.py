@@ -10,7 +10,7 @@ import html
 import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from tomldiary.text.visible import one_line, printable
 
@@ -32,7 +32,6 @@ __all__ = [
     "Tone",
     "counted",
     "cut",
-    "cut_rows",
     "escaped",
     "minute",
 ]
@@ -256,12 +255,16 @@ class Code:
 
 @dataclass(slots=True)
 class Table:
-    """A table: headings of columns, rows of cells, and how many rows were left out."""
+    """A table: headings of columns, the first rows of cells, and how many rows were left out."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     heading: str = ""
     left_out: int = 0
+
+    def __post_init__(self) -> None:
+        self.left_out += max(0, len(self.rows) - MOST_ROWS)
+        self.rows = self.rows[:MOST_ROWS]
 
     def without_empty(self) -> Table:
         """Return the table without columns that say nothing in any row."""
@@ -290,8 +293,3 @@ class Sheet:
     line: str | None = None
     empty: str = ""
     badges: Sequence[Badge] = field(default_factory=tuple)
-
-
-def cut_rows(rows: Sequence[Any], most: int = MOST_ROWS) -> tuple[Sequence[Any], int]:
-    """Return the rows that are shown, and the number of those that are not."""
-    return rows[:most], max(0, len(rows) - most)
