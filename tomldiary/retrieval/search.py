@@ -10,6 +10,7 @@ import threading
 from bisect import bisect_right
 from itertools import accumulate, groupby
 from math import exp
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from tomldiary.retrieval.collections import Collection, Part, Searchable, changes
@@ -126,9 +127,10 @@ class UserIndex(Generic[C, E]):
 def _in_order(
     collections: Sequence[C], found: Sequence[Matches[E]]
 ) -> Iterator[tuple[float, C, E]]:
-    best = _sorted(collections, [each.scored for each in found])
-    yield from best
-    lowest = best[-1][0] if best else 1.0
+    lowest = 1.0
+    for score, collection, entry in _sorted(collections, [each.scored for each in found]):
+        lowest = score
+        yield score, collection, entry
     for score, collection, entry in _sorted(collections, [each.estimated() for each in found]):
         # An entry that would score above the first ones follows them all the same.
         yield min(score, lowest), collection, entry
@@ -136,16 +138,18 @@ def _in_order(
 
 def _sorted(
     collections: Sequence[C], scores: Sequence[Mapping[E, float]]
-) -> list[tuple[float, C, E]]:
-    """Return entries of several collections, best first, without those that a newer one of the same key hides."""
+) -> Iterator[tuple[float, C, E]]:
+    """Yield entries of several collections, best first, without those that a newer one of the same key hides."""
     found = [
-        (_normal(score), collection, entry)
+        (score, collection, entry)
         for collection, several in zip(collections, scores, strict=True)
         for entry, score in several.items()
-        if collection.get(entry.key) is entry
     ]
-    found.sort(key=lambda each: (-each[0], each[2].order))
-    return found
+    found.sort(key=itemgetter(0), reverse=True)
+    for score, alike in groupby(found, key=itemgetter(0)):
+        for _, collection, entry in sorted(alike, key=lambda each: each[2].order):
+            if collection.get(entry.key) is entry:
+                yield _normal(score), collection, entry
 
 
 def _fused(

@@ -147,9 +147,11 @@ class Snapshot:
 
     def get(self, key: str) -> Entry | None:
         """Return an item, or None."""
-        if self._entries is None and len(self.parts) == 1:
-            return self.parts[0].entry(key)
-        return self.entries.get(key)
+        if self._entries is not None:
+            return self._entries.get(key)
+        # Without `entries`: to put those of all parts together takes as long as a search.
+        found = [each for part in self.parts if (each := part.entry(key)) is not None]
+        return max(reversed(found), key=attrgetter("updated"), default=None)
 
 
 def _newest_of_each(several: list[dict[str, Entry]]) -> dict[str, Entry]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from itertools import islice, zip_longest
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tomldiary.entries.facts import in_utc, moment
@@ -405,19 +405,22 @@ def _matches_first(facts: list[ShownFact], matches: list[tuple[str, str]]) -> li
     """Return pinned facts, the best matches, and then further matches and other facts by turns.
 
     Args:
-        facts: The most important first.
+        facts: The pinned ones first, then the most important.
         matches: The keys of matches, best first.
     """
-    by_key = {fact.key: fact for fact in facts if not fact.is_pinned}
+    first = next((at for at, fact in enumerate(facts) if not fact.is_pinned), len(facts))
+    wanted = set(matches)
+    by_key = {fact.key: fact for fact in facts[first:] if fact.key in wanted}
     matching = [by_key[key] for key in matches if key in by_key]
-    known = {fact.key for fact in matching}
-    pinned = [fact for fact in facts if fact.is_pinned]
-    others = [fact for fact in facts if not fact.is_pinned and fact.key not in known]
-    turns = zip_longest(matching[_MATCHES_FIRST:], others)
+    others = [fact for fact in facts[first:] if fact.key not in by_key]
+    further = matching[_MATCHES_FIRST:]
+    turns = [fact for pair in zip(further, others, strict=False) for fact in pair]
     return [
-        *pinned,
+        *facts[:first],
         *matching[:_MATCHES_FIRST],
-        *(fact for pair in turns for fact in pair if fact is not None),
+        *turns,
+        *further[len(others) :],
+        *others[len(further) :],
     ]
 
 
