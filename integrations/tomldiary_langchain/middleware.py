@@ -131,7 +131,8 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         inject: "user" shows the memory as a message of the user's, "instructions" in the system
             message; False not at all.
         max_tokens: Budget of the memory that is shown.
-        query: "prompt" puts first what matches the question; "none" goes by count and date.
+        query: "cut" puts first what matches the question where the memory exceeds the budget, "prompt" always;
+            "none" goes by count and date.
         on_error: If the memory cannot be read or the turn cannot be queued, "ignore" logs it and goes
             on, "raise" fails the run.
         episodes: Whether turns are kept word for word as episodes; None is what the diary says.
@@ -154,13 +155,13 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         tools: Literal["none", "read", "all"] | Collection[ToolName] = "none",
         inject: Literal["user", "instructions", False] = "user",
         max_tokens: int = 1500,
-        query: Literal["none", "prompt"] = "none",
+        query: Literal["cut", "prompt", "none"] = "cut",
         on_error: Literal["ignore", "raise"] = "ignore",
         name: str = "",
         episodes: bool | None = None,
     ) -> None:
         one_of("inject", inject, ("user", "instructions", False))
-        one_of("query", query, ("none", "prompt"))
+        one_of("query", query, ("cut", "prompt", "none"))
         one_of("on_error", on_error, ("ignore", "raise"))
         self.diary = diary_of(diary)
         self._memory_name = memory_name(name)
@@ -228,10 +229,13 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
     def _read(self, run: _Run) -> _Run:
         if not self._inject:
             return run
-        query = run.turn.question if self._query == "prompt" else None
+        query = run.turn.question if self._query != "none" else None
         try:
             user = self.diary.user(run.user)
-            lines = user.memory_lines(query or None, but_session=run.session).shown
+            above = self._max_tokens if self._query == "cut" else None
+            lines = user.memory_lines(
+                query or None, but_session=run.session, query_above=above
+            ).shown
             run.memory = render_memory(
                 lines,
                 max_tokens=self._max_tokens,

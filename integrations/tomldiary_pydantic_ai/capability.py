@@ -98,7 +98,8 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             which is for memory whose authors you trust; False does not show it.
         max_tokens: Budget of a text that tells the memory.
         token_counter: Counts the tokens of a text; None estimates them by script.
-        query: "prompt" tells first what matches the prompt; "none" goes by count and date.
+        query: "cut" tells first what matches the prompt where the memory exceeds the budget, "prompt" always;
+            "none" goes by count and date.
         on_error: Whether a run goes on without its memory ("ignore", the failure is logged) or fails
             ("raise") if the memory cannot be read. Tools always answer in a sentence.
         approve: Names of tools whose calls need approval.
@@ -123,7 +124,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     inject: Literal["user", "instructions", False] = "user"
     max_tokens: int = 1500
     token_counter: Callable[[str], int] | None = None
-    query: Literal["none", "prompt"] = "none"
+    query: Literal["cut", "prompt", "none"] = "cut"
     on_error: Literal["ignore", "raise"] = "ignore"
     approve: Collection[ToolName] = ()
     id: str | None = DEFAULT_ID
@@ -203,7 +204,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         heading: str = "",
         inject: Literal["user", "instructions", False] = "user",
         max_tokens: int = 1500,
-        query: Literal["none", "prompt"] = "none",
+        query: Literal["cut", "prompt", "none"] = "cut",
         on_error: Literal["ignore", "raise"] = "ignore",
         approve: list[ToolName] | None = None,
         id: str = DEFAULT_ID,  # noqa: A002 - the framework's word
@@ -352,7 +353,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     ) -> str | None:
         toolset = self._toolset
         owner = run.owner
-        words = "\n".join(run.heard) if self.query == "prompt" else None
+        words = "\n".join(run.heard) if self.query != "none" else None
         with span(ctx, "inject") as noted:
             try:
                 shown, also_true = await self._load(ctx, owner.user, owner.session, words)
@@ -379,7 +380,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     async def _load(
         self, _ctx: RunContext[AgentDepsT], user: str, session: str, words: str | None
     ) -> tuple[list[str], list[str]]:
-        memory = await self._toolset.diary.user(user).amemory_lines(words, but_session=session)
+        memory = await self._toolset.lines_of(user, session, words)
         return list(memory.shown), list(memory.also_true)
 
     async def wrap_run(

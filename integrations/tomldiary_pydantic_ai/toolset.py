@@ -81,7 +81,8 @@ class DiaryToolset(FunctionToolset[AgentDepsT]):
             sent in the conversation; False does not show it.
         max_tokens: Budget of the injected memory.
         token_counter: Counts the tokens of a text; None estimates them by script.
-        query: "prompt" shows first what matches the prompt; "none" goes by count and date.
+        query: "cut" shows first what matches the prompt where the memory exceeds the budget, "prompt" always;
+            "none" goes by count and date.
         on_error: Whether a run goes on without its memory ("ignore", the failure is logged) or fails
             ("raise") if the memory to be injected cannot be read. Tools always answer in a sentence.
         approve: Names of tools whose calls need approval.
@@ -104,7 +105,7 @@ class DiaryToolset(FunctionToolset[AgentDepsT]):
         inject: Literal["user", "instructions", False] = "user",
         max_tokens: int = 1500,
         token_counter: Callable[[str], int] | None = None,
-        query: Literal["none", "prompt"] = "none",
+        query: Literal["cut", "prompt", "none"] = "cut",
         on_error: Literal["ignore", "raise"] = "ignore",
         approve: Collection[ToolName] = (),
     ) -> None:
@@ -114,7 +115,7 @@ class DiaryToolset(FunctionToolset[AgentDepsT]):
         self.inject = one_of("inject", inject, ("user", "instructions", False))
         self.max_tokens = positive("max_tokens", max_tokens)
         self.token_counter = token_counter
-        self.query = one_of("query", query, ("none", "prompt"))
+        self.query = one_of("query", query, ("cut", "prompt", "none"))
         self.on_error = one_of("on_error", on_error, ("ignore", "raise"))
         self._user_id = no_template("user_id", user_id)
         self._session_id = no_template("session_id", session_id)
@@ -268,10 +269,19 @@ class DiaryToolset(FunctionToolset[AgentDepsT]):
             Exception: The memory cannot be read.
         """
         words = None
-        if self.query == "prompt":
+        if self.query != "none":
             words = prompt_words(ctx.prompt) or "\n".join(unanswered(ctx.messages))
         owner = self.owner(ctx)
-        return await self.diary.user(owner.user).amemory_lines(words, but_session=owner.session)
+        return await self.lines_of(owner.user, owner.session, words)
+
+    async def lines_of(self, user: str, session: str, words: str | None) -> MemoryLines:
+        """Return what is remembered of a user, with what matches words as `query` says."""
+        return await self.diary.user(user).amemory_lines(
+            words or None,
+            but_session=session,
+            query_above=self.max_tokens if self.query == "cut" else None,
+            token_counter=self.token_counter,
+        )
 
     def go_on_without(self, error: Exception) -> None:
         """Log that a run goes on without its memory; raise the error where that is asked for."""

@@ -13,7 +13,7 @@ import pytest
 from tomldiary import Diary
 from tomldiary.errors import Forgotten, InvalidValue, MissingExtra
 from tomldiary.retrieval import lexical_index
-from tomldiary.retrieval.embedders import LOCAL_DIMS, local_embedder
+from tomldiary.retrieval.embedders import LOCAL_DIMS, local_embedder, name_of
 from tomldiary.retrieval.filters import compile_filter
 from tomldiary.retrieval.search import UserIndex
 from tomldiary.retrieval.vector_index import Embedding
@@ -384,6 +384,22 @@ def test_vectors_of_two_models_are_never_mixed(tmp_path):
             )
             store.put(NS, "k", {"text": "walnut"})
             assert store.search(NS, query="walnut")[0].score == pytest.approx(1.0)
+
+
+def test_vectors_of_two_functions_without_names_are_never_mixed(tmp_path):
+    pytest.importorskip("numpy", reason='pip install "tomldiary-kit[embeddings]"')
+
+    def model(sign):
+        return lambda texts: [[sign * number for number in letters(text)] for text in texts]
+
+    for embed in (model(1), model(-1), lambda texts: [letters(text + "z") for text in texts]):
+        store = DiaryStore(
+            Diary(tmp_path, durability="process"),
+            index={"dims": 26, "embed": embed, "fields": ["text"]},
+        )
+        store.put(NS, "k", {"text": "walnut"})
+        assert store.search(NS, query="walnut")[0].score == pytest.approx(1.0)
+    assert name_of(model(1)) == name_of(model(1)) != name_of(model(-1))
 
 
 def test_zero_and_equal_vectors_are_no_error(tmp_path):

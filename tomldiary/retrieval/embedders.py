@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import inspect
 import threading
+from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from tomldiary.engine.transaction import open_here
@@ -33,6 +35,7 @@ LOCAL_DIMS = 256
 """Numbers in a vector of `local_embedder`."""
 _BATCH = 256  # texts embedded at once
 _CACHED_USERS = 256
+_PLAIN = (str, bytes, int, float)
 _logger = get_logger(__name__)
 
 
@@ -182,14 +185,37 @@ def _function(given: Any) -> Callable[[list[str]], Sequence[Sequence[float]]]:
 
 
 def name_of(embedder: Any) -> str:
-    """Return what tells one model from another: what was asked for, or the object's class and model."""
+    """Return what tells one model from another: what was asked for, or the object's class and model.
+
+    A function without a name of its own is told by its code and by the values that it closes over.
+    """
     if isinstance(embedder, str):
         return embedder
     given = (getattr(embedder, name, None) for name in ("model", "model_name", "model_id"))
     named = (getattr(each, "model_name", each) for each in given)
     model = next((each for each in named if isinstance(each, str) and each), None)
     kind = getattr(embedder, "__qualname__", None) or type(embedder).__qualname__
+    if model is None and isinstance(embedder, FunctionType) and "<" in kind:
+        model = _told_by_code(embedder)
     return str(kind) if model is None else f"{kind} {model}"
+
+
+def _kind(value: Any) -> str:
+    return value.__qualname__ if isinstance(value, FunctionType) else name_of(value)
+
+
+def _told_by_code(function: FunctionType) -> str:
+    """Return a hash of the code of a function and of what it closes over."""
+    code, used = function.__code__, inspect.getclosurevars(function)
+    known = [
+        *used.nonlocals.items(),
+        *used.globals.items(),
+        *enumerate(function.__defaults__ or ()),
+    ]
+    values = [(name, each if isinstance(each, _PLAIN) else _kind(each)) for name, each in known]
+    constants = [each for each in code.co_consts if isinstance(each, _PLAIN)]
+    told = repr((code.co_code, code.co_names, constants, values))
+    return blake2b(told.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def local_embedder() -> Callable[[Sequence[str]], list[list[float]]]:

@@ -18,6 +18,7 @@ __all__ = [
     "MEMORY_CLOSE",
     "MEMORY_OPEN",
     "block_fact",
+    "exceeds",
     "framed_memory",
     "is_start_of",
     "render_memory",
@@ -62,6 +63,16 @@ def count_tokens(text: str) -> int:
     if not text.isascii():
         quarters += len(_TWO_PER_TOKEN.findall(text)) + 3 * len(_ONE_PER_TOKEN.findall(text))
     return -(-quarters // _CHARACTERS_PER_TOKEN)
+
+
+def exceeds(
+    facts: Sequence[str], max_tokens: int, token_counter: Callable[[str], int] | None = None
+) -> bool:
+    """Return whether facts, in a frame without a heading, take more than a budget."""
+    if token_counter is None and sum(map(len, facts)) > max_tokens * _CHARACTERS_PER_TOKEN:
+        return True
+    count = token_counter or count_tokens
+    return count(framed_memory([f"- {fact}" for fact in facts])) > max_tokens
 
 
 def render_memory(

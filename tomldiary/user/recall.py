@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tomldiary.entries.facts import in_utc, moment
 from tomldiary.entries.kinds import BLOCKS, PREFERENCES, recalled_kinds, shown_kinds
 from tomldiary.retrieval.ranking import MemoryLines, ShownFact, are_ranked, by_share, ranked
-from tomldiary.retrieval.render import render_memory
+from tomldiary.retrieval.render import exceeds, render_memory
 from tomldiary.retrieval.search import UserIndex, matched_words
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.runtime.fork_safety import renew_after_fork
@@ -306,6 +306,8 @@ class UserRecall:
         *,
         but_session: str = "",
         valid_at: datetime | None = None,
+        query_above: int | None = None,
+        token_counter: Callable[[str], int] | None = None,
     ) -> MemoryLines:
         """Return what `render` shows as escaped lines, the most important first.
 
@@ -313,22 +315,43 @@ class UserRecall:
             query: As for `render`.
             but_session: Leave out the summary of this session, which the model already sees.
             valid_at: As for `render`.
+            query_above: The query counts only if all lines take more than so many tokens, so that the order
+                of a memory that is shown whole never changes; None always uses it.
+            token_counter: As for `render`.
         """
         with self._diary.engine.reading():
-            return self._lines(self._documents(shown_kinds()), query, but_session, valid_at)
+            documents = self._documents(shown_kinds())
+            if query and query_above is not None:
+                found = self._lines(documents, None, but_session, valid_at)
+                if not exceeds(found.shown, query_above, token_counter):
+                    return found
+            return self._lines(documents, query, but_session, valid_at)
 
     async def amemory_lines(
-        self, query: str | None = None, *, but_session: str = ""
+        self,
+        query: str | None = None,
+        *,
+        but_session: str = "",
+        query_above: int | None = None,
+        token_counter: Callable[[str], int] | None = None,
     ) -> MemoryLines:
         """Return what `render` shows as escaped lines, the most important first.
 
         The coroutine form of `memory_lines`.
         """
-        known = None if query else self._cached()
+        known = self._cached() if not query or query_above is not None else None
         if known is not None and all(map(self._is_ready, known)):
             # Starting a thread would take longer.
-            return self._lines(known, None, but_session)
-        return await in_thread(self.memory_lines, query, but_session=but_session)
+            found = self._lines(known, None, but_session)
+            if not query or not exceeds(found.shown, query_above or 0, token_counter):
+                return found
+        return await in_thread(
+            self.memory_lines,
+            query,
+            but_session=but_session,
+            query_above=query_above,
+            token_counter=token_counter,
+        )
 
     def _cached(self) -> list[Searched] | None:
         """Return what is shown if it is in the document cache; None if reading may take time."""

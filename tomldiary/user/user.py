@@ -41,7 +41,7 @@ from tomldiary.user.preferences import UserConversations, UserPreferences
 from tomldiary.user.recall import UserRecall
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
     from datetime import datetime
 
     from tomldiary.diary import Diary
@@ -185,13 +185,20 @@ class UserDiary(Viewed, DeprecatedNames):
     memory_lines = delegated(UserRecall, UserRecall.memory_lines)[0]
 
     async def amemory_lines(
-        self, query: str | None = None, *, but_session: str = ""
+        self,
+        query: str | None = None,
+        *,
+        but_session: str = "",
+        query_above: int | None = None,
+        token_counter: Callable[[str], int] | None = None,
     ) -> MemoryLines:
         """Return what `render` shows as escaped lines, the most important first.
 
         The coroutine form of `memory_lines`.
         """
-        return await UserRecall(self._context).amemory_lines(query, but_session=but_session)
+        return await UserRecall(self._context).amemory_lines(
+            query, but_session=but_session, query_above=query_above, token_counter=token_counter
+        )
 
     # Transactions
 
@@ -280,7 +287,8 @@ class UserDiary(Viewed, DeprecatedNames):
     def as_of(self, at: Point) -> UserDiary:
         """Return the memory as it was right after a transaction, or at a time; it is read-only.
 
-        Temporal facts are those that held at that time, unless a method is given another `valid_at`.
+        Temporal facts are those that held at that time, unless a method is given another `valid_at`. It is searched
+        by words alone: what was removed since is not embedded again.
 
         Args:
             at: A transaction number, or a time: a datetime, a date, or ISO 8601 text (without a zone: UTC).

@@ -205,7 +205,8 @@ def test_budget_and_query_reach_the_core(diary, writer):
     for what in ("loud cinemas", *(f"cold soup number {number}" for number in range(9))):
         alice.upsert_preference("dislikes", what)
     question = "Which cinemas are there?"
-    for query, first in (("none", "dark roast"), ("prompt", "loud cinemas")):
+    wanted = {"none": "dark roast", "prompt": "loud cinemas", "cut": "loud cinemas"}
+    for query, first in wanted.items():
         for tools, hint in (("none", "more facts are stored)"), ("read", "stored: use recall)")):
             model = Scripted(answers=[OK])
             middleware = DiaryMiddleware(

@@ -385,9 +385,9 @@ def test_each_user_of_a_conversation_gets_its_own_memory():
     assert "tea" not in text
 
 
-def test_matches_of_the_prompt_are_injected_first_on_request():
+def test_matches_of_the_prompt_are_injected_first_where_the_budget_cuts():
     diary = diary_with("sails at weekends", *MANY, *MANY)
-    talk = Talk(DiaryCapability(diary, "alice", query="prompt", max_tokens=60))
+    talk = Talk(DiaryCapability(diary, "alice", max_tokens=60))
     assert "sails" not in talk.say("hello")
     assert "+ likes: sails at weekends" in talk.say("Where could I go sailing?") or "sails" in str(
         told(talk.messages[-2])

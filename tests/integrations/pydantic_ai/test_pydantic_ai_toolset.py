@@ -401,18 +401,19 @@ def test_without_injection_no_memory_is_shown(tmp_path: Path):
         assert caller.instructions == ""
 
 
-def test_matches_of_the_prompt_come_first_on_request(tmp_path: Path):
+def test_matches_of_the_prompt_come_first_where_the_budget_cuts(tmp_path: Path):
     diary = diary_at(tmp_path, "sails at weekends", *[f"fact {number}" for number in range(50)])
-    caller = Caller()
-    run(
-        caller,
-        DiaryToolset(diary, "alice", query="prompt", max_tokens=60),
-        prompt="Where could I go sailing?",
-    )
-    assert "sails at weekends" in caller.instructions
-    caller = Caller()
-    run(caller, DiaryToolset(diary, "alice", max_tokens=60), prompt="Where could I go sailing?")
-    assert "sails at weekends" not in caller.instructions
+
+    def shown(**options: Any) -> str:
+        caller = Caller()
+        run(caller, DiaryToolset(diary, "alice", **options), prompt="Where could I go sailing?")
+        return caller.instructions
+
+    assert "sails at weekends" in shown(max_tokens=60)
+    assert "sails at weekends" in shown(max_tokens=60, query="prompt")
+    assert "sails at weekends" not in shown(max_tokens=60, query="none")
+    # A memory that is shown whole keeps its order, whatever the prompt says.
+    assert shown() == shown(query="none") != shown(query="prompt")
 
 
 def test_an_unreadable_memory_fails_a_run_only_on_request(tmp_path: Path):
