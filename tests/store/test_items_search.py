@@ -18,6 +18,7 @@ from tomldiary.retrieval.filters import compile_filter
 from tomldiary.retrieval.search import UserIndex
 from tomldiary.retrieval.vector_index import Embedding
 from tomldiary.store.operations import Get, Put, Search
+from tomldiary.store.snapshot import Snapshot
 from tomldiary.store.store import ItemStore
 from tomldiary.text.json_paths import texts_at
 from tomldiary_langgraph import DiaryStore
@@ -136,6 +137,18 @@ def test_the_index_includes_every_change(store, tmp_path):
     assert found(store, "hazelnut") == ["k"]
     store.run([Put(NS, "k", None)])
     assert found(store, "hazelnut") == []
+
+
+def test_a_search_after_a_put_puts_no_documents_together(monkeypatch):
+    store = ItemStore(Diary("memory:"))
+    for number in range(4):
+        put(store, f"k{number}", f"walnut {number} " + "x" * 60_000)
+    assert len(found(store, "walnut")) == 4
+    put(store, "k1", "pecan")
+    with monkeypatch.context() as patched:
+        patched.setattr(Snapshot, "entries", property(lambda _: pytest.fail("all items were read")))
+        assert found(store, "walnut", limit=3) == ["k3", "k2", "k0"]
+        assert found(store, "pecan", limit=1) == ["k1"]
 
 
 def test_pages_of_many_matches_neither_skip_nor_repeat(store):
