@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import re
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import traceback
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -22,7 +26,9 @@ from tomldiary import BackendError, Diary
 from tomldiary.cli.app import app, run
 from tomldiary.doctor.doctor import check
 from tomldiary.errors import MissingExtra
+from tomldiary.storage import FirestoreBackend
 from tomldiary.storage.open import open_backend
+from tomldiary.storage.shared.database import DatabaseLost, Head, Step
 
 IN_TIME = 20  # seconds: a busy machine takes part of them; without the limit a client would try for longer
 
@@ -57,6 +63,75 @@ def refusal(url):
     assert "secret" not in said
     assert "\n" not in said
     return said.partition(": ")[2]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:secret@127.0.0.1/0?color=blue",
+        "redis://:secret@127.0.0.1:99999/0",
+        "redis://127.0.0.1/0?timeout=nan",
+        "redis://127.0.0.1/0?timeout=0",
+        "redis://127.0.0.1/0?watch=-1",
+        "postgresql://ann:secret@127.0.0.1/x?connections=0",
+        "postgresql://ann:sec\u2100ret@127.0.0.1/x",
+        "postgresql://127.0.0.1/x?schema=",
+        f"postgresql://127.0.0.1/x?schema={'x' * 64}",
+    ],
+)
+def test_a_wrong_option_is_refused_before_anything_is_asked(url):
+    with pytest.raises(BackendError) as caught:
+        open_backend(url, None)
+    said = "".join(traceback.format_exception(caught.value)).partition("Error: ")[2]
+    assert not re.search(r"secret|sec\W|ret@", said)
+
+
+@pytest.mark.parametrize("text", ["", "a secret", '{"private_key": "secret"}'])
+def test_unreadable_credentials_of_firestore_name_the_remedy(text, tmp_path):
+    pytest.importorskip("google.cloud.firestore")
+    path = tmp_path / "key.json"
+    if text:
+        path.write_text(text)
+    with pytest.raises(BackendError, match="Create a key of the service account") as caught:
+        FirestoreBackend("project", credentials_path=str(path))
+    assert "secret" not in "".join(traceback.format_exception(caught.value))
+
+
+class Hanging:
+    """A server that closes each connection once it has received something."""
+
+    def __init__(self):
+        self.received = 0
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self):
+        while True:
+            connection, _ = self._socket.accept()
+            with connection:
+                text = connection.recv(1000)
+                if text == b"end":
+                    return
+                self.received += 1
+
+    def close(self):
+        with socket.create_connection(("127.0.0.1", self.port)) as connection:
+            connection.sendall(b"end")
+        self._thread.join()
+        self._socket.close()
+
+
+def test_redis_is_sent_a_step_only_once():
+    pytest.importorskip("redis")
+    with contextlib.closing(Hanging()) as server:
+        url = f"redis://127.0.0.1:{server.port}/0?retry_on_timeout=true&timeout=2&protocol=2"
+        backend = open_backend(url, None)
+        with pytest.raises(DatabaseLost):
+            backend.database.apply("alice", Head(), Step({"blocks": "x = 1\n"}))
+        assert server.received == 1
+        backend.close()
 
 
 @pytest.mark.parametrize("password", ["secret", ""])
@@ -147,7 +222,7 @@ def test_doctor_says_that_a_database_answers(engine):
     assert done.exit_code == 0, done.output
     [note, verdict] = done.stdout.splitlines()
     assert re.fullmatch(
-        r"note +\S+: connected in \d+ ms, a request takes [\d.]+ ms; a write survives a power cut\.",
+        r"note +\S+: +connected in \d+ ms, a request takes [\d.]+ ms; a write survives a power cut\.",
         note,
     )
     assert verdict == "0 problems, 0 warnings."
@@ -244,7 +319,7 @@ def test_a_missing_client_names_the_extra(url, extra, monkeypatch):
     ("url", "message"),
     [
         ("firestore:///a/b", "names no project"),
-        ("postgresql://localhost/x?connections=many", "connections='many' is not a number"),
+        ("postgresql://localhost/x?connections=many", "connections='many' is no valid number"),
         ("mysql://localhost/x", "there is no backend for this kind of address"),
     ],
 )

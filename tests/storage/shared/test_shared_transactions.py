@@ -13,7 +13,8 @@ from capabilities import needs_fork
 from tomldiary import Diary
 from tomldiary.errors import BackendError, IdentifierError, RevisionConflict
 from tomldiary.storage.shared.backend import SharedBackend
-from tomldiary.storage.shared.database import DatabaseLost
+from tomldiary.storage.shared.database import DatabaseLost, Head, Step
+from tomldiary.storage.shared.outcomes import outcome
 
 
 def texts(diary):
@@ -73,6 +74,21 @@ def test_a_broken_connection_leaves_each_step_applied_once(opened, loses):
     assert backend.database.loses == []
     assert [item.text for item in alice.preferences("likes").values()] == ["tea", "coffee"]
     assert [entry.seq for entry in alice.history()] == [2, 1]
+
+
+def test_a_step_is_refused_if_a_program_without_revisions_wrote_meanwhile():
+    class Overwritten:
+        """The document has another version, and the user's revision is the same."""
+
+        def head(self, user):
+            return Head(3, versions={"blocks": 9})
+
+        def apply(self, user, head, step):
+            raise AssertionError("it would be refused for ever")
+
+    step = Step({"blocks": "x = 1\n"})
+    before = Head(3, versions={"blocks": 8})
+    assert outcome(Overwritten(), 1.0, "alice", before, step, DatabaseLost("broken")) is None
 
 
 def test_a_lost_answer_is_told_from_the_step_of_another_process(opened):

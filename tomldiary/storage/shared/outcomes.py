@@ -64,10 +64,12 @@ def outcome(
         try:
             now = answer(database, timeout, lambda: database.head(user))
             if now.revision == head.revision:
-                versions = database.apply(user, head, step)
-                if versions is None:
-                    continue  # the first attempt was only slow
-                return versions
+                if now.versions != head.versions:
+                    return None  # a program that keeps no revision has changed a document
+                versions = database.apply(user, now, step)
+                if versions is not None:
+                    return versions
+                raise error  # the first attempt was only slow: look again
             if not step.records:
                 return None
             seq, text = step.records[-1]

@@ -92,6 +92,8 @@ class RedisDatabase:
     def __init__(self, url: str, *, prefix: str = "tomldiary", timeout: float = 5.0) -> None:
         try:
             import redis  # noqa: PLC0415 - an optional dependency
+            from redis.backoff import NoBackoff  # noqa: PLC0415 - see above
+            from redis.retry import Retry  # noqa: PLC0415 - see above
         except ImportError as error:
             raise MissingExtra("a Redis backend", "redis") from error
         self._url = url
@@ -108,12 +110,20 @@ class RedisDatabase:
             )
         try:
             self._client: Any = redis.Redis.from_url(  # pyright: ignore[reportUnknownMemberType] - redis has no types for it
-                url, decode_responses=True, socket_timeout=timeout, socket_connect_timeout=timeout
+                url,
+                decode_responses=True,
+                socket_timeout=timeout,
+                socket_connect_timeout=timeout,
+                # A step that is sent again would be refused by its own effect.
+                retry=Retry(NoBackoff(), 0),
             )
-        except ValueError as error:
+            pool = self._client.connection_pool
+            pool.connection_class(**pool.connection_kwargs)  # refuses unknown options
+        except (TypeError, ValueError):  # the message may quote a part of the password
             raise BackendError(
-                f"{self}: is not an address of Redis. Write redis://host:6379/0; percent-encode other signs."
-            ) from error
+                f"{self}: is not an address of Redis. Write redis://host:6379/0; percent-encode other signs, and give"
+                " only options of redis-py."
+            ) from None
         self._head: Any = self._client.register_script(_HEAD)
         self._apply: Any = self._client.register_script(_APPLY)
         self._durability: Durability | None = None

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["is_shared_url", "open_url"]
 
+_LONGEST = 86_400  # seconds
 _SCHEMES = {
     "postgresql": ("postgres", "PostgresBackend"),
     "postgres": ("postgres", "PostgresBackend"),
@@ -24,13 +25,35 @@ _SCHEMES = {
     "unix": ("redis", "RedisBackend"),
     "firestore": ("firestore", "FirestoreBackend"),
 }
+
+
+def _seconds(text: str) -> float:
+    """Return a time; raise ValueError if no client library can wait that long."""
+    found = float(text)
+    if not 0 <= found <= _LONGEST:
+        raise ValueError
+    return found
+
+
+def _timeout(text: str) -> float:
+    if not (found := _seconds(text)):
+        raise ValueError
+    return found
+
+
+def _count(text: str) -> int:
+    if (found := int(text)) < 1:
+        raise ValueError
+    return found
+
+
 _OPTIONS: dict[str, Callable[[str], Any]] = {
     "schema": str,
     "prefix": str,
     "database": str,
-    "connections": int,
-    "timeout": float,
-    "watch": float,
+    "connections": _count,
+    "timeout": _timeout,
+    "watch": _seconds,
 }
 
 
@@ -52,10 +75,10 @@ def open_url(url: str) -> SharedBackend:
     """
     try:
         parts = urlsplit(url)
-    except ValueError as error:
+    except ValueError:  # its message may quote a part of the password
         raise BackendError(
             f"{without_secrets(url)}: is not an address. Percent-encode other signs in it."
-        ) from error
+        ) from None
     module, name = _SCHEMES[parts.scheme]
     made: Any = getattr(import_module(f"tomldiary.storage.shared.{module}"), name)
     options: dict[str, Any] = {}
@@ -67,7 +90,9 @@ def open_url(url: str) -> SharedBackend:
         try:
             options[key] = _OPTIONS[key](value)
         except ValueError as error:
-            raise BackendError(f"{parts.scheme}://…: {key}={value!r} is not a number.") from error
+            raise BackendError(
+                f"{parts.scheme}://…: {key}={value!r} is no valid number. Write a positive one."
+            ) from error
     if parts.scheme == "firestore":
         if not parts.netloc:
             raise BackendError(f"{url}: names no project. Write firestore://project/base/path.")

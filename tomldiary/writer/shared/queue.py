@@ -208,7 +208,7 @@ class SharedQueue:
         except BaseException:
             with self._state:
                 for job in jobs:
-                    self._remote[user].pop(job.operation, None)
+                    self._remote.get(user, {}).pop(job.operation, None)
             raise
         with self._state:
             for job in jobs:

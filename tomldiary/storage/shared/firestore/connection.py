@@ -164,6 +164,16 @@ def _credentials(path: str | None, values: Mapping[str, Any] | None) -> Any:
     from google.oauth2 import service_account  # noqa: PLC0415 - an optional dependency
 
     made: Any = service_account.Credentials
-    return (
-        made.from_service_account_info(values) if values else made.from_service_account_file(path)
-    )
+    try:
+        if values:
+            return made.from_service_account_info(values)
+        return made.from_service_account_file(path)
+    except (OSError, ValueError) as error:
+        # The message may quote the file.
+        reason = (
+            error.strerror if isinstance(error, OSError) else "they are no service account's JSON"
+        )
+        raise BackendError(
+            f"the credentials {path or 'of credentials_dict'} cannot be read ({reason}). Create a key of the service"
+            " account, and give the path of its file."
+        ) from None

@@ -28,6 +28,7 @@ R = TypeVar("R")
 _VERSION = 1
 _SCHEMA_LOCK = 7_046_151_318_604_118_370  # an advisory lock: one process creates the tables
 _PAGE = 1000
+_LONGEST_NAME = 63  # bytes; PostgreSQL would cut a longer one
 _PATIENCE = 5000  # milliseconds until a connection that is not acknowledged counts as broken
 # The reason why the server refuses a connection for good; at other reasons, such as a start of the server, we wait.
 _REFUSED = re.compile(
@@ -57,6 +58,10 @@ class PostgresDatabase:
             import psycopg_pool  # noqa: PLC0415 - an optional dependency
         except ImportError as error:
             raise MissingExtra("a PostgreSQL backend", "postgres") from error
+        if not 0 < len(schema.encode()) <= _LONGEST_NAME:
+            raise BackendError(
+                f"the schema {schema!r} has no valid length. PostgreSQL allows {_LONGEST_NAME} bytes."
+            )
         self._url = url
         self._schema = schema
         self._is_ready = False
@@ -65,6 +70,7 @@ class PostgresDatabase:
             "autocommit": True,
             "connect_timeout": max(1, int(timeout)),
             "application_name": "tomldiary",
+            "tcp_user_timeout": max(1, int(timeout * 1000)),
         }
         self._new_pool = partial(
             psycopg_pool.ConnectionPool,
@@ -98,6 +104,10 @@ class PostgresDatabase:
             found = sql.SQL(text).format(schema=sql.Identifier(self._schema)).as_bytes(None)
             self._composed[text] = found
         return found
+
+    def _table(self, name: str) -> str:
+        quoted = self._schema.replace('"', '""')
+        return f'"{quoted}".{name}'
 
     def _rows(self, text: LiteralString, *values: Any) -> list[tuple[Any, ...]]:
         return self._run(lambda connection: connection.execute(self._sql(text), values).fetchall())
@@ -139,12 +149,12 @@ class PostgresDatabase:
 
         try:
             connection = psycopg.connect(self._url, **self._settings)
-        except psycopg.ProgrammingError as error:
-            raise self._not_an_address() from error
+        except psycopg.ProgrammingError:
+            raise self._not_an_address() from None
         except psycopg.OperationalError as error:
             message = str(error)
             if _INVALID.search(message):
-                raise self._not_an_address() from error
+                raise self._not_an_address() from None
             refused = _REFUSED.search(message)
             if refused is None:
                 raise
@@ -169,7 +179,7 @@ class PostgresDatabase:
         Raises:
             BackendError: The tables are of another version of this package.
         """
-        found = connection.execute(statements.FOUND, [f'"{self._schema}".tomldiary']).fetchone()
+        found = connection.execute(statements.FOUND, [self._table("tomldiary")]).fetchone()
         if found is None or found[0] is None:
             with connection.transaction():
                 connection.execute("SELECT pg_advisory_xact_lock(%s)", [_SCHEMA_LOCK])
@@ -236,7 +246,7 @@ class PostgresDatabase:
             "revision": head.revision,
             "erasures": step.erasures,
         }
-        if len(step.contents) == len(step.records) == 1:
+        if len(step.contents) == len(step.records) == 1 and not step.removed:
             statement = statements.APPLY_ONE
             [(values["kind"], values["content"])] = step.contents.items()
             [(values["seq"], values["record"])] = step.records
@@ -245,15 +255,15 @@ class PostgresDatabase:
             values["kinds"], values["contents"] = [*step.contents], [*step.contents.values()]
             values["seqs"] = [seq for seq, _ in step.records]
             values["records"] = [text for _, text in step.records]
+            values["removed"] = [*step.removed]
 
         def run(connection: psycopg.Connection[Any]) -> tuple[Any, ...] | None:
-            if not step.removed and not step.dropped:
+            if not step.dropped:
                 return connection.execute(self._sql(statement), values).fetchone()
             with connection.transaction():
                 found = connection.execute(self._sql(statements.LOCK), [user]).fetchone()
                 if (found[0] if found is not None else 0) != head.revision:
                     return None
-                connection.execute(self._sql(statements.REMOVE), [user, list(step.removed)])
                 connection.execute(self._sql(statements.DROP), [user, step.dropped])
                 return connection.execute(self._sql(statement), values).fetchone()
 
@@ -275,7 +285,7 @@ class PostgresDatabase:
         names = {"schema": sql.Identifier(self._schema), "channel": sql.Literal(channel)}
 
         def prepare(connection: psycopg.Connection[Any]) -> None:
-            table = [f'"{self._schema}".users']
+            table = [self._table("users")]
             if connection.execute(statements.IS_WATCHED, table).fetchone() is not None:
                 return
             with connection.transaction():
@@ -284,8 +294,9 @@ class PostgresDatabase:
                     connection.execute(sql.SQL(statements.WATCH).format(**names))
 
         self._run(prepare)
+        settings: dict[str, Any] = {**self._settings, "tcp_user_timeout": _PATIENCE}
         try:
-            made = psycopg.connect(self._url, **self._settings, tcp_user_timeout=_PATIENCE)
+            made = psycopg.connect(self._url, **settings)
         except psycopg.Error as error:
             raise DatabaseLost(reason(error)) from error
         listener = PostgresListener(made, channel)

@@ -21,7 +21,6 @@ __all__ = [
     "READ",
     "READ_ONE",
     "RECORDS",
-    "REMOVE",
     "SET_VERSION",
     "TOUCH",
     "USERS",
@@ -100,17 +99,28 @@ written AS (
     ON CONFLICT (user_id, kind) DO UPDATE SET version = excluded.version, content = excluded.content),
 logged AS (
     INSERT INTO {schema}.history
-    SELECT %(user)s, seq, record FROM head, {records} AS new (seq, record))
+    SELECT %(user)s, seq, record FROM head, {records} AS new (seq, record)){removed}
 SELECT revision FROM head"""
-APPLY_ANY: LiteralString = _APPLY.replace(
-    "{documents}", "unnest(%(kinds)b::text[], %(contents)b::text[])"
-).replace("{records}", "unnest(%(seqs)b::bigint[], %(records)b::text[])")
+APPLY_ANY: LiteralString = (
+    _APPLY.replace("{documents}", "unnest(%(kinds)b::text[], %(contents)b::text[])")
+    .replace("{records}", "unnest(%(seqs)b::bigint[], %(records)b::text[])")
+    .replace(
+        "{removed}",
+        """,
+removed AS (
+    DELETE FROM {schema}.documents USING head WHERE user_id = %(user)s AND kind = ANY(%(removed)b::text[]))""",
+    )
+)
 # Most steps; to send arrays would take longer than the rest.
-APPLY_ONE: LiteralString = _APPLY.replace(
-    "{documents}", "(VALUES (%(kind)s::text, %(content)s::text))"
-).replace("{records}", "(VALUES (%(seq)s::bigint, %(record)s::text))")
-# Before `APPLY_ONE` or `APPLY_ANY` in one transaction; the row lock keeps other writers out in between.
-LOCK: LiteralString = "SELECT revision FROM {schema}.users WHERE user_id = %s FOR UPDATE"
+APPLY_ONE: LiteralString = (
+    _APPLY.replace("{documents}", "(VALUES (%(kind)s::text, %(content)s::text))")
+    .replace("{records}", "(VALUES (%(seq)s::bigint, %(record)s::text))")
+    .replace("{removed}", "")
+)
+# Before `APPLY_ONE` or `APPLY_ANY` in one transaction, if records are replaced; the row lock keeps other writers out in
+# between. The server ends the transaction of a client that falls silent.
+LOCK: LiteralString = """
+SELECT revision, set_config('idle_in_transaction_session_timeout', '10s', true)
+FROM {schema}.users WHERE user_id = %s FOR UPDATE"""
 TOUCH: LiteralString = "UPDATE {schema}.users SET revision = revision + 1 WHERE user_id = %s"
-REMOVE: LiteralString = "DELETE FROM {schema}.documents WHERE user_id = %s AND kind = ANY(%s)"
 DROP: LiteralString = "DELETE FROM {schema}.history WHERE user_id = %s AND seq <= %s"
