@@ -140,6 +140,15 @@ def test_blocks_and_markdown_keep_their_text(alice, file):
         assert alice.blocks[name].text == written
 
 
+def test_notes_of_basic_memory_are_blocks_with_all_their_text(alice):
+    folder = PEERS / "basic-memory"
+    theirs = {path.relative_to(folder).with_suffix("").as_posix(): path.read_text("utf-8") for path in folder.rglob("*.md")}  # fmt: skip
+    done = carry_over(alice, "memory-md", str(folder))
+    assert (sorted(theirs), done.found) == (["people/Alice", "projects/Garden"], {"block": 2})
+    assert {name: block.text for name, block in alice.blocks.all().items()} == theirs
+    assert carry_over(alice, "memory-md", str(folder)).added == []
+
+
 def test_items_keep_namespace_key_and_value(alice, file):
     theirs = json.loads(Path(file("langmem")).read_text("utf-8"))
     carry_over(alice, "langmem", file("langmem"))

@@ -218,7 +218,7 @@ def tomldiary_firestore(file):
 
 
 def basic_memory(folder):
-    """The notes of a project of basic-memory: run `basic-memory tool write-note` for each, then copy the folder."""
+    """The notes of a project of basic-memory."""
     import subprocess
 
     Path(folder).mkdir()
