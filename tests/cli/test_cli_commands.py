@@ -220,8 +220,14 @@ def test_rows_that_are_too_narrow_for_columns_have_heads_as_well(people, capsys)
     rows.print_rows(columns, [("a.rather.long.name@example.com", "8", "2026-11-22 03:11")])
     shown = COLOUR.sub("", capsys.readouterr().out).splitlines()
     assert list(map(str.rstrip, shown)) == [
-        "user  entries", "    seen", "a.rather.long.name@example.com  8", "    2026-11-22 03:11",
+        "user                            entries", "    seen", "a.rather.long.name@example.com        8", "    2026-11-22 03:11",
     ]  # fmt: skip
+
+
+def test_no_rows_print_nothing(people, capsys):
+    people(80)
+    rows.print_rows((rows.Column("id"), rows.Column("text")), [])
+    assert capsys.readouterr().out == ""
 
 
 def test_history_hides_bookkeeping_unless_all_is_given(memories):

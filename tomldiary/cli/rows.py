@@ -47,7 +47,8 @@ def print_rows(columns: Sequence[Column], rows: Sequence[Row]) -> None:
         for row in rows
     ]
     if is_terminal():
-        _print_for_people(columns, cells)
+        if cells:
+            _print_for_people(columns, cells)
         return
     for row in cells:
         first, *further = row[-1].split("\n")
@@ -63,23 +64,24 @@ def _print_for_people(columns: Sequence[Column], rows: Sequence[Row]) -> None:
     from rich.text import Text  # noqa: PLC0415 - the same
 
     rows = [(*(cell.strip() for cell in row[:-1]), row[-1]) for row in rows]  # rich aligns
+    heads = tuple(column.title for column in columns)
     shown = [at for at in range(len(columns) - 1) if any(row[at] for row in rows)]
-    heads = [columns[at].title for at in shown]
-    fixed = sum(
-        max([cell_len(head), *(cell_len(row[at]) for row in rows)]) + _GAP
-        for at, head in zip(shown, heads, strict=True)
-    )
+    widths = {at: max(cell_len(row[at]) for row in [heads, *rows]) for at in shown}
+    fixed = sum(each + _GAP for each in widths.values())
     console = Console(width=width(), highlight=False)
-    longest = max((cell_len(line) for row in rows for line in row[-1].split("\n")), default=0)
+    longest = max(cell_len(line) for row in rows for line in row[-1].split("\n"))
     if fixed + min(longest, width() * _TEXT_SHARE) > width():
-        heads = tuple(column.title for column in columns)
+        is_aligned = fixed - _GAP <= width()
         for row in [heads, *rows] if all(heads) else rows:
-            is_head = row is heads
-            line = Text("  ").join(
-                Text(row[at], "bold" if is_head else columns[at].style) for at in shown if row[at]
-            )
+            cells = {
+                at: Text(row[at], "bold" if row is heads else columns[at].style) for at in shown
+            }
+            for at, cell in cells.items():
+                if is_aligned:
+                    cell.align("right" if columns[at].is_number else "left", widths[at])
+            line = Text(" " * _GAP).join(cell for cell in cells.values() if cell.plain)
             console.print(line, soft_wrap=False, overflow="fold")
-            text = Text(row[-1], "bold") if is_head else _styled(columns[-1], row[-1])
+            text = Text(row[-1], "bold") if row is heads else _styled(columns[-1], row[-1])
             if row[-1]:
                 console.print(Padding(text, (0, 0, 0, len(_BELOW))), overflow="fold")
         return
@@ -88,12 +90,12 @@ def _print_for_people(columns: Sequence[Column], rows: Sequence[Row]) -> None:
         pad_edge=False,
         padding=(0, _GAP, 0, 0),
         header_style="bold",
-        show_header=any(column.title for column in columns),
+        show_header=any(heads),
     )
     for at in [*shown, len(columns) - 1]:
         column, is_last = columns[at], at == len(columns) - 1
         table.add_column(
-            column.title,
+            heads[at],
             style=column.style,
             justify="right" if column.is_number else "left",
             no_wrap=not is_last,
