@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import time
 
@@ -11,6 +12,7 @@ import pytest
 import engines
 import servers
 from tomldiary import BackendError, Diary
+from tomldiary.storage.shared.firestore.connection import Refused
 
 pytest.importorskip("grpc")
 TIMEOUT = 0.8  # seconds
@@ -47,7 +49,7 @@ def texts(alice):
 
 
 @pytest.mark.parametrize(
-    "code", ["UNAVAILABLE", "DEADLINE_EXCEEDED", "INTERNAL", "RESOURCE_EXHAUSTED"]
+    "code", ["UNAVAILABLE", "DEADLINE_EXCEEDED", "INTERNAL", "RESOURCE_EXHAUSTED", "ABORTED"]
 )
 def test_a_read_is_repeated_after_a_code_that_the_client_repeats(proxy, alice, code):
     proxy.faults = [("RunQuery", code)] * 2
@@ -78,6 +80,24 @@ def test_other_codes_are_one_error_at_once(proxy, alice, code, message):
             call()
         assert len(proxy.calls) == 1
         assert "\n" not in str(caught.value)
+
+
+def test_a_database_without_firestore_is_one_error_of_a_read(proxy, alice):
+    proxy.always = ("*", "FAILED_PRECONDITION")
+    with pytest.raises(BackendError, match="Firestore refused"):
+        alice.preferences()
+
+
+def test_a_missing_document_is_told_from_a_missing_database(alice):
+    exceptions = importlib.import_module("google.api_core.exceptions")
+
+    def refuse():
+        raise exceptions.NotFound(
+            "No document to update: projects/p/databases/(default)/documents/a/b"
+        )
+
+    with pytest.raises(Refused):
+        alice.diary.engine.backend.database.connection.run(refuse, is_conditional=True)
 
 
 def test_a_server_that_never_answers_is_given_up_in_time(proxy, alice):

@@ -78,8 +78,13 @@ class Batch:
         self._paths.append(place.path)
 
     def commit(self) -> dict[str, Any]:
-        """Commit, and return the new version of each document by its path."""
-        done = self._connection.run(lambda: self._batch.commit(**self._connection.once))
+        """Commit, and return the new version of each document by its path.
+
+        Raises:
+            Refused: A document has another version than expected.
+        """
+        once = self._connection.once
+        done = self._connection.run(lambda: self._batch.commit(**once), is_conditional=True)
         return {path: each.update_time for path, each in zip(self._paths, done, strict=True)}
 
     def take_back(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
@@ -12,7 +13,7 @@ from tomldiary.storage.shared.database import DatabaseLost
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["HEAD", "HISTORY", "PARTS", "SUFFIX", "Connection"]
+__all__ = ["HEAD", "HISTORY", "PARTS", "SUFFIX", "Connection", "Refused"]
 
 R = TypeVar("R")
 HEAD = "_tomldiary"
@@ -20,6 +21,12 @@ HEAD = "_tomldiary"
 SUFFIX = ".toml"
 HISTORY = "history-"
 PARTS = "parts"
+# The message for a missing document names the database too, in its path.
+_NO_DATABASE = re.compile(r"database \S+ does not exist")
+
+
+class Refused(Exception):
+    """A document has another version than a conditional write expects; nothing was written."""
 
 
 class Connection:
@@ -77,12 +84,13 @@ class Connection:
     def __str__(self) -> str:
         return f"firestore://{self._project}/{self._path}"
 
-    def run(self, work: Callable[[], R]) -> R:
+    def run(self, work: Callable[[], R], *, is_conditional: bool = False) -> R:
         """Return what a request returns.
 
         Raises:
+            Refused: The request is conditional, and a document has another version than expected.
             DatabaseLost: It may be repeated.
-            BackendError: A repetition cannot mend it. The errors of preconditions are raised as they are.
+            BackendError: A repetition cannot mend it.
         """
         from google.api_core import exceptions  # noqa: PLC0415 - an optional dependency
         from google.auth import exceptions as auth  # noqa: PLC0415 - see above
@@ -106,15 +114,17 @@ class Connection:
             exceptions.ResourceExhausted,
         ) as error:
             raise DatabaseLost(_reason(error)) from error
-        except (exceptions.FailedPrecondition, exceptions.AlreadyExists, exceptions.Aborted):
-            raise
-        except exceptions.NotFound as error:
-            if "database" not in f"{error}".lower():
-                raise  # a document
-            raise BackendError(
-                f"{self}: the project has no such Firestore database. Create it, or name another one with ?database=."
-            ) from error
         except exceptions.GoogleAPICallError as error:
+            if isinstance(error, exceptions.NotFound) and _NO_DATABASE.search(f"{error}"):
+                raise BackendError(
+                    f"{self}: the project has no such Firestore database. Create it, or name another one with"
+                    " ?database=."
+                ) from error
+            refusals = exceptions.FailedPrecondition, exceptions.NotFound, exceptions.Conflict
+            if is_conditional and isinstance(error, refusals):
+                raise Refused from error
+            if isinstance(error, exceptions.Aborted):
+                raise DatabaseLost(_reason(error)) from error
             raise BackendError(f"{self}: Firestore refused ({error.message}).") from error
 
     def user(self, user: str) -> Any:

@@ -27,7 +27,7 @@ from tomldiary.errors import BackendError
 from tomldiary.history.record import next_sequence
 from tomldiary.storage.shared.database import WHOLE_HISTORY, DatabaseLost, Head, Step
 from tomldiary.storage.shared.firestore.batch import ANY, LARGEST, Batch
-from tomldiary.storage.shared.firestore.connection import HEAD, HISTORY, PARTS, SUFFIX
+from tomldiary.storage.shared.firestore.connection import HEAD, HISTORY, PARTS, SUFFIX, Refused
 from tomldiary.storage.shared.firestore.head import HEAD_FIELDS, NO_MARKS, FirestoreHead, marks
 from tomldiary.storage.shared.firestore.trash import clear_trash
 
@@ -152,8 +152,6 @@ class FirestoreDatabase:
 
     def apply(self, user: str, head: Head, step: Step) -> dict[str, Token] | None:
         """Apply a step if neither the head nor a document has changed since `head` was read."""
-        from google.api_core import exceptions  # noqa: PLC0415 - an optional dependency
-
         assert isinstance(head, FirestoreHead)  # noqa: S101 - only this class makes heads for it
         if not clear_trash(self.connection, user, head):
             return None
@@ -168,9 +166,8 @@ class FirestoreDatabase:
             trash.append(f"{HISTORY}{generation}<{first}")
         for seq, record in step.records:
             target = self.connection.history(user, generation).document(f"{seq:012d}")
-            version = (
-                ANY if seq == first else None
-            )  # a snapshot replaces the record with its number
+            # A snapshot replaces the record with its number.
+            version = ANY if seq == first else None
             batch.put_text(target, "record", record, {"seq": seq}, version)
         now = datetime.now(UTC).isoformat()
         for kind, content in step.contents.items():
@@ -185,9 +182,8 @@ class FirestoreDatabase:
             self.connection.document(user, kind).id for kind in (*step.contents, *step.removed)
         ]
         trash += [f"{name}/{part}" for name in changed for part in head.parts.get(name, ())]
-        if (
-            step.erasures
-        ):  # a process that died may have left parts of a step that it did not commit
+        if step.erasures:
+            # A process that died may have left parts of a step that it did not commit.
             trash += [
                 f"{self.connection.document(user, kind).id}/*"
                 for kind in {*head.versions, *step.contents}
@@ -212,12 +208,7 @@ class FirestoreDatabase:
         batch.put(place, values, head.time)
         try:
             results = batch.commit()
-        except (
-            exceptions.FailedPrecondition,
-            exceptions.AlreadyExists,
-            exceptions.Aborted,
-            exceptions.NotFound,
-        ):
+        except Refused:
             batch.take_back()
             return None
         head.follow(values, results[place.path])
@@ -228,12 +219,11 @@ class FirestoreDatabase:
 
     def touch(self, user: str) -> None:
         """Add 1 to the revision of a user."""
-        from google.api_core import exceptions  # noqa: PLC0415 - an optional dependency
-        from google.cloud.firestore import Increment  # noqa: PLC0415 - see above
+        from google.cloud.firestore import Increment  # noqa: PLC0415 - an optional dependency
 
-        place = self.connection.head(user)
-        with contextlib.suppress(exceptions.NotFound):
-            self._run(partial(place.update, {"revision": Increment(1)}, **self._once))
+        place, change = self.connection.head(user), {"revision": Increment(1)}
+        with contextlib.suppress(Refused):  # there is no such user
+            self._run(partial(place.update, change, **self._once), is_conditional=True)
 
     def close(self) -> None:
         """Close the connections."""

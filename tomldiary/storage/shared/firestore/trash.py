@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.storage.shared.firestore.connection import HISTORY, PARTS
+from tomldiary.storage.shared.firestore.connection import HISTORY, PARTS, Refused
 
 if TYPE_CHECKING:
     from tomldiary.storage.shared.firestore.connection import Connection
@@ -18,17 +18,16 @@ _MOST_DELETES = 400
 
 def clear_trash(connection: Connection, user: str, head: FirestoreHead) -> bool:
     """Delete what earlier steps have replaced; return False if `head` is not the stored one."""
-    from google.api_core import exceptions  # noqa: PLC0415 - an optional dependency
-
     if not head.trash:
         return True
     for entry in head.trash:
         _delete_replaced(connection, user, head, entry)
     place = connection.head(user)
     option = connection.client.write_option(last_update_time=head.time)
+    emptied = partial(place.update, {"trash": []}, option=option, **connection.once)
     try:
-        done = connection.run(lambda: place.update({"trash": []}, option=option, **connection.once))
-    except (exceptions.FailedPrecondition, exceptions.Aborted, exceptions.NotFound):
+        done = connection.run(emptied, is_conditional=True)
+    except Refused:
         return False
     head.trash, head.time = [], done.update_time
     return True
