@@ -98,15 +98,15 @@ class LexicalIndex(Generic[E]):
             insort(self._turns.setdefault(turn[0], []), (turn[1], first))
 
     def _add_row(self, entry: E, words: list[str], length: int) -> None:
-        row = array("I")
+        found: list[int] = []
         for word in words:
             number = self._numbers.setdefault(word, len(self._having))
             if number == len(self._having):
                 self._having.append(array("I"))
-            row.append(number)
-        for number in set(row):
+            found.append(number)
+        for number in set(found):
             self._having[number].append(len(self._rows))
-        self._rows.append(row)
+        self._rows.append(array("I", found))  # of exactly this size
         self._owners.append(entry)
         self._lengths.append(length)
         self.length += length

@@ -352,7 +352,8 @@ class VectorIndex:
         begin = max(start, self._read_to)
         # The last one may still be written by another process.
         count = (len(data) - begin) // self._record.itemsize
-        records = self._np.frombuffer(data, self._record, count, begin)
+        # A copy: a view would keep all of the file for the last few vectors.
+        records = self._np.frombuffer(data, self._record, count, begin).copy()
         if _checks(records) != records["check"].tolist():
             _logger.warning("%s: damaged, and made anew", self._path)
             self._clear()
