@@ -66,7 +66,7 @@ def _path(ctx: Any) -> str:
 
 
 def _users(ctx: Any) -> list[str]:
-    from tomldiary.cli.options import open_storage  # noqa: PLC0415 - only completion needs it here
+    from tomldiary.cli.places import open_storage  # noqa: PLC0415 - only completion needs it here
 
     return open_storage(_path(ctx)).users()
 

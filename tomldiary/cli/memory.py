@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import BaseModel, ConfigDict, create_model
 
-from tomldiary.cli.options import open_storage, shown
 from tomldiary.cli.output import print_note
+from tomldiary.cli.places import open_storage, shown
 from tomldiary.diary import Diary
 from tomldiary.entries.kinds import KINDS, PREFERENCES
 from tomldiary.entries.models import PreferenceItem

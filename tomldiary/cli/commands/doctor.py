@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 
 from tomldiary.cli.memory import open_memory
-from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, PreferenceTable, shown
+from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, PreferenceTable
 from tomldiary.cli.output import counted, is_terminal, print_json, print_text
+from tomldiary.cli.places import shown
 from tomldiary.cli.rows import Column, Row, print_rows
 from tomldiary.cli.tables import load_table
 from tomldiary.diary import Diary

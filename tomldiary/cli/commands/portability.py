@@ -21,9 +21,9 @@ from tomldiary.cli.options import (
     PreferenceTable,
     UserName,
     Yes,
-    open_storage,
 )
 from tomldiary.cli.output import counted, print_json, print_not_done, print_text, progress_bar
+from tomldiary.cli.places import open_storage
 from tomldiary.cli.tables import load_table
 from tomldiary.diary import Diary
 from tomldiary.errors import EntryConflict, InvalidValue

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from tomldiary.cli.completion import complete_category, complete_user
-from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, open_storage, shown
+from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath
 from tomldiary.cli.output import print_json, print_text
+from tomldiary.cli.places import open_storage, shown
 from tomldiary.errors import InvalidValue
 from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.text.visible import one_line

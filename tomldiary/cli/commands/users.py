@@ -7,8 +7,9 @@ from typing import Annotated, Any, cast
 import typer
 
 from tomldiary.cli.memory import known_user, open_memory
-from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, UserName, shown
+from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, UserName
 from tomldiary.cli.output import counted, print_json, print_text
+from tomldiary.cli.places import shown
 from tomldiary.cli.rows import Column, print_rows
 from tomldiary.entries.kinds import KINDS
 from tomldiary.text.visible import one_line
