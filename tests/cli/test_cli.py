@@ -314,7 +314,7 @@ def test_control_characters_in_errors_are_printed_as_escapes(tmp_path):
     assert done.stderr.count("\n") == 1
 
 
-def on_a_terminal(*line, columns=80):
+def on_a_terminal(*line, columns=80, code=0):
     """Run a program on a terminal of so many columns; return what it writes."""
     pty = pytest.importorskip("pty")
     master, slave = pty.openpty()
@@ -333,8 +333,18 @@ def on_a_terminal(*line, columns=80):
                 break
             data += part
     os.close(master)
-    assert child.returncode == 0, data
+    assert child.returncode == code, data
     return data.decode().replace("\r\n", "\n")
+
+
+def test_an_error_is_wrapped_between_words_on_a_terminal():
+    line = [sys.executable, "-m", "tomldiary", "show", "--path", "a-folder-that-does-not-exist"]
+    told = on_a_terminal(*line, columns=40, code=2)
+    assert told == (
+        "a-folder-that-does-not-exist: there is\n"
+        "        no such folder, name another one\n"
+        "        with --path.\n"
+    )
 
 
 def test_a_terminal_gets_no_control_sequences_but_colours(hostile):

@@ -13,6 +13,7 @@ import rich  # noqa: F401  # pyright: ignore[reportUnusedImport] - commands need
 import typer
 from typer.core import TyperGroup
 
+from tomldiary.cli.output import print_error
 from tomldiary.errors import DiaryError
 from tomldiary.text.visible import one_line
 
@@ -127,5 +128,5 @@ def run() -> None:
 
 def _fail(message: str) -> None:
     ending = "" if message.endswith((".", "!", "?")) else "."
-    sys.stderr.write(f"{one_line(message)}{ending}\n")
+    print_error(f"{one_line(message)}{ending}")
     sys.exit(_EXIT_UNUSABLE)

@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from tomldiary.text.visible import printable
 
@@ -18,6 +18,7 @@ __all__ = [
     "heading",
     "is_terminal",
     "print_diff",
+    "print_error",
     "print_json",
     "print_not_done",
     "print_note",
@@ -48,10 +49,19 @@ def width() -> int:
 
 def print_text(text: str = "") -> None:
     """Print stored text; control characters are shown as escapes, and long lines are wrapped between words."""
+    _write(text, sys.stdout, is_wrapped=is_terminal())
+
+
+def print_error(text: str) -> None:
+    """Print stored text on stderr, as `print_text` does on stdout."""
+    _write(text, sys.stderr, is_wrapped=sys.stderr.isatty())
+
+
+def _write(text: str, stream: TextIO, *, is_wrapped: bool) -> None:
     shown = printable(_lines(text))
-    if is_terminal():
+    if is_wrapped:
         shown = "\n".join(part for line in shown.split("\n") for part in _wrapped(line, width()))
-    sys.stdout.write(f"{shown}\n")
+    stream.write(f"{shown}\n")
 
 
 def print_note(text: str) -> None:

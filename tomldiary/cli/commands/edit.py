@@ -16,7 +16,7 @@ from tomldiary.cli.completion import complete_category, complete_document, compl
 from tomldiary.cli.memory import known_user, open_memory, user_to_change
 from tomldiary.cli.mistakes import mistakes
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, PreferenceTable, UserName
-from tomldiary.cli.output import counted, print_json, print_text
+from tomldiary.cli.output import counted, print_error, print_json, print_text
 from tomldiary.cli.tables import load_table
 from tomldiary.entries.kinds import BLOCKS, PREFERENCES
 from tomldiary.errors import DocumentError, InvalidValue
@@ -112,7 +112,7 @@ def edit(
         text = _edited(file)
         while text != stored.text and (found := mistakes(alice.diary, document, text, stored.text)):
             for told in found:
-                typer.echo(told.explained, err=as_json)
+                (print_error if as_json else print_text)(told.explained)
             if not _is_wanted_again():
                 if any(told.is_fatal for told in found):
                     raise InvalidValue("nothing was stored", where=document)
