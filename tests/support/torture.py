@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tomldiary.storage.protocol import Backend
     from tomldiary.user.user import UserDiary
 
-__all__ = ["Figures", "Size", "open_folder", "torture", "torture_for"]
+__all__ = ["Figures", "Size", "open_folder", "torture", "torture_for", "without_syncs"]
 
 _CYCLES = 25  # kills in one memory
 _EDITORS_PATIENCE = 2.0  # seconds the editor waits for an agent to write before it saves again
@@ -54,6 +54,11 @@ class Size:
 def open_folder(folder: str) -> Backend:
     """Return the backend that is tortured, in a worker of its own process: full durability."""
     return LocalBackend(folder)
+
+
+def without_syncs(folder: str) -> Backend:
+    """Return a backend that is enough where processes are killed and the machine runs on."""
+    return LocalBackend(folder, durability="process")
 
 
 def torture_for(minutes: float, path: str | os.PathLike[str]) -> Figures:

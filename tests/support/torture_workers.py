@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
+import os
+import sys
 from collections import Counter
 from dataclasses import dataclass, field, fields
-from multiprocessing import connection
+from multiprocessing import connection, forkserver
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 from tomldiary.diary import Diary
 
@@ -24,15 +27,7 @@ __all__ = ["ENDLESS", "USER", "Failure", "Figures", "Worker", "Workers", "first_
 
 USER = "torture"
 ENDLESS = 10**9
-_IMPORTED = [  # by the process that all workers are forked from
-    "__main__",
-    "torture",
-    "ctypes",
-    "filelock",
-    "importlib.metadata",
-    "tomldiary.toml.edit",
-    "tomllib",
-]
+_IMPORTED = ["__main__", "warmed"]  # by the process that all workers are forked from
 _PATIENCE = 120.0  # seconds without a word from any worker until it counts as hanging
 
 
@@ -144,6 +139,8 @@ def _context() -> Any:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_IMPORTED)
+    with mock.patch.dict(os.environ, {"PYTHONPATH": os.pathsep.join(sys.path)}):
+        forkserver.ensure_running()  # Pythons before 3.13 do not hand their path on
     return context
 
 
