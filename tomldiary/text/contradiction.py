@@ -11,15 +11,18 @@ import unicodedata
 from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 
 from tomldiary.runtime.forgettable_cache import let_go_on_forget
 from tomldiary.text.statement_words import (
+    AND,
     AVERSIONS,
     CURRENCIES,
     LESS,
     MORE,
     NUMBERS,
     ONE_NO,
+    OPPOSITES,
     PARITY_NO,
     UNITS,
     UNSPACED_NO,
@@ -153,7 +156,7 @@ def marks_of(text: str) -> Marks:
         if kind != "mark"
     ]
     numbers = [token for kind, token in tokens if kind == "number"]
-    numbers += [NUMBERS[word] for word in words if word in NUMBERS]
+    numbers += _number_words(words)
     numbers += _HAN_NUMBER.findall(folded)
     units, currencies = _measures(folded, tokens)
     signs = _SIGN.findall(folded)
@@ -228,6 +231,25 @@ def _is_negative(folded: str, words: list[str]) -> bool:
     return turns % 2 == 1
 
 
+def _parts(word: str) -> list[str]:
+    parts = word.split("-")
+    return parts if NUMBERS.keys() >= set(parts) else [word]
+
+
+def _number_words(words: list[str]) -> list[str]:
+    """Return the numbers that words say; "twenty five" is one."""
+    found: list[str] = []
+    tens = ""
+    for word in chain.from_iterable(map(_parts, words)):
+        number = NUMBERS.get(word, "")
+        if tens and len(number) == 1 and number != "0":
+            found[-1] = tens[0] + number
+        elif number:
+            found.append(number)
+        tens = number if len(number) == 2 and number[1] == "0" and number[0] > "1" else ""  # noqa: PLR2004 - 20 to 90
+    return found
+
+
 def _compared(words: list[str]) -> tuple[list[str], bool]:
     """Return the comparing words as "more" and "less", and whether one compares a number."""
     said: list[str] = []
@@ -277,9 +299,11 @@ def _measures(folded: str, tokens: list[tuple[str | None, str]]) -> tuple[list[s
 
 
 def _are_opposites(one: tuple[str, ...], two: tuple[str, ...]) -> bool:
-    """Return whether a word of one text is the opposite of one of the other by its form."""
+    """Return whether a word of one text is the opposite of one of the other, or is so by its form."""
     ours, theirs = set(one) - set(two), set(two) - set(one)
-    return any(_opposes(a, b) or _opposes(b, a) for a in ours for b in theirs)
+    return any(
+        b in OPPOSITES.get(a, ()) or _opposes(a, b) or _opposes(b, a) for a in ours for b in theirs
+    )
 
 
 def _opposes(word: str, longer: str) -> bool:
@@ -293,12 +317,22 @@ def _opposes(word: str, longer: str) -> bool:
 
 def _is_reordered(one: tuple[str, ...], two: tuple[str, ...]) -> bool:
     """Return whether two texts have the same words, or forms of them, in another order."""
+    one, two = _in_one_order(one), _in_one_order(two)
     if one == two or len(one) != len(two):
         return False
     if Counter(one) == Counter(two):
         return True
     ours, theirs = [_stem(word) for word in one], [_stem(word) for word in two]
     return ours != theirs and Counter(ours) == Counter(theirs)
+
+
+def _in_one_order(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return words with the two beside an "and" in the order of the alphabet."""
+    found = list(words)
+    for at in range(1, len(found) - 1):
+        if found[at] in AND and found[at + 1] < found[at - 1]:
+            found[at - 1], found[at + 1] = found[at + 1], found[at - 1]
+    return tuple(found)
 
 
 def _stem(word: str) -> str:

@@ -9,6 +9,7 @@ import unicodedata
 from dataclasses import dataclass
 
 __all__ = [
+    "AND",
     "AVERSIONS",
     "CURRENCIES",
     "LANGUAGES",
@@ -16,6 +17,7 @@ __all__ = [
     "MORE",
     "NUMBERS",
     "ONE_NO",
+    "OPPOSITES",
     "PARITY_NO",
     "UNITS",
     "UNSPACED_NO",
@@ -44,7 +46,7 @@ LANGUAGES = {
         """no not never none neither nor without cannot cant dont doesnt didnt isnt arent wasnt werent wont
         wouldnt shouldnt couldnt hasnt havent hadnt aint stopped quit""",
         """dislike dislikes disliked hate hates hated avoid avoids avoided detest detests loathe loathes
-        allergic intolerant refuse refuses""",
+        allergic allergy intolerant refuse refuses""",
         "zero one/once two/twice three four five six seven eight nine ten eleven twelve",
         "more over above after later exceeds exceeding minimum min upwards plus longer higher greater older",
         "less fewer under below before earlier maximum max within shorter lower smaller younger until",
@@ -133,6 +135,54 @@ UNSPACED_NO = (
     r"(?<!少)(?<!危)ない|なく|ません|せず|ずに|なし|ไม่|เกลียด|안 |못 |없|않|싫"
 )
 """Where scripts without spaces say no, as a regular expression."""
+
+# A row has words that exclude each other in statements that are otherwise alike.
+_OPPOSITES = """
+rise/rises/rose/risen/increase/increases/increased/gain/gains/gained fall/falls/fell/fallen/decrease/decreases/decreased/lose/loses/lost
+before after
+above below
+inside outside
+indoor/indoors outdoor/outdoors
+morning/mornings evening/evenings
+day/daytime night/nighttime
+weekday/weekdays weekend/weekends
+east/eastern west/western
+north/northern south/southern
+left/left-handed right/right-handed
+open/opens closed/closes
+own/owns/owned rent/rents/rented
+older/elder younger
+taller shorter
+bigger/larger smaller
+faster slower
+support/supports/supported oppose/opposes/opposed
+start/starts/started/begin/begins/began stop/stops/stopped/end/ends/ended/finish/finishes/finished
+buy/buys/bought sell/sells/sold
+hot cold
+cheap expensive
+single married
+employed unemployed
+first last
+always never/rarely
+introvert/introverted extrovert/extroverted
+vor nach
+morgens/vormittags abends/nachts
+gewonnen verloren
+kauft/kaufte verkauft/verkaufte
+ledig verheiratet
+heiß kalt
+avant après
+matin soir
+marié/mariée célibataire
+antes después/depois
+mañana tarde/noche
+casado/casada soltero/soltera solteiro/solteira
+prima dopo
+mattina sera
+sposato/sposata celibe/nubile
+до после
+утром вечером
+"""
 
 # A row is the same unit in all its spellings. Those of one or two letters count behind a number only.
 _UNITS = """
@@ -232,6 +282,7 @@ _AMBIGUOUS_NUMBERS = frozenset(["on", "ni", "sex", "to", "ti", "dos", "sei", "na
 def _numbers() -> dict[str, str]:
     found = {"hundred": "100", "thousand": "1000", "hundert": "100", "tausend": "1000"}
     found |= {"twenty": "20", "thirty": "30", "forty": "40", "fifty": "50", "zwanzig": "20"}
+    found |= {"sixty": "60", "seventy": "70", "eighty": "80", "ninety": "90"}
     for language in LANGUAGES.values():
         for number, words in enumerate(_fold(language.numbers)):
             found |= dict.fromkeys(words.split("/"), str(number))
@@ -240,6 +291,21 @@ def _numbers() -> dict[str, str]:
     return {word: number for word, number in found.items() if word not in _AMBIGUOUS_NUMBERS}
 
 
+def _opposites() -> dict[str, frozenset[str]]:
+    found: dict[str, frozenset[str]] = {}
+    for row in _OPPOSITES.strip().splitlines():
+        sides = [frozenset(side.split("/")) for side in _fold(row)]
+        for side in sides:
+            for word in side:
+                others = frozenset[str]().union(*(each for each in sides if each is not side))
+                found[word] = found.get(word, frozenset()) | others
+    return found
+
+
+OPPOSITES = _opposites()
+"""The words that exclude a word in statements that are otherwise alike."""
+AND = frozenset("and or & und oder et ou y e o ed ve veya и или och eller".split())  # noqa: SIM905 - as above
+"""Words between two that may change places."""
 NUMBERS = _numbers()
 """The digits of a word for a number."""
 UNITS = _rows(_UNITS)
