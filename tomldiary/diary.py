@@ -20,7 +20,7 @@ from tomldiary.entries.episodes import KeptTurn, ToolStep, checked_steps, new_ep
 from tomldiary.entries.fact_rules import FactRules
 from tomldiary.entries.facts import in_utc
 from tomldiary.entries.kind import Writing
-from tomldiary.entries.kinds import EPISODES, FACTS, KINDS
+from tomldiary.entries.kinds import EPISODES, FACTS, entry_kind
 from tomldiary.entries.kinds.rules import EntryRules
 from tomldiary.entries.models import timestamp
 from tomldiary.entries.preferences import PreferenceRules
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from tomldiary.hooks.feed import Feed
     from tomldiary.hooks.hooks import Hooks
     from tomldiary.toml.document import Document
+    from tomldiary.toml.edit import Edit
 
 T = TypeVar("T")
 
@@ -274,14 +275,13 @@ class Diary(Viewed, AncestorCoroutines):
         rules = schema.constraint
         if rules.append_only or rules.required or rules.ttl or self.entry_rules.of(f"facts/{name}"):
             self._set_rule(f"facts/{name}", rules)
-        for kind in KINDS.values():
-            if kind.is_guarded:
-                self.engine.guards[kind.name] = partial(kind.undo_edits, rules=self)
+        self.engine.guards[FACTS.name] = self.undo_edits
 
     def constrain(self, collection: str, constraint: Constraint) -> None:
         """Set what the entries of a collection obey, whichever door they come through; again replaces it.
 
-        Every transaction is checked, also of tools, stores, imports and rollbacks. Hand edits of files are not.
+        Every transaction is checked, also of tools, stores, imports and rollbacks. A hand edit that breaks a rule is
+        undone, except for `ttl`; history keeps it.
 
         Args:
             collection: `preferences/likes`, `blocks`, `blocks/persona`, `items/work`, `conversations` and so on; the
@@ -298,6 +298,18 @@ class Diary(Viewed, AncestorCoroutines):
     def _set_rule(self, collection: str, constraint: Constraint) -> None:
         self.entry_rules.set(collection, constraint, self.allowed)
         self.engine.check = partial(self.entry_rules.apply, rules=self)
+        self.engine.guards[collection.partition("/")[0]] = self.undo_edits
+
+    def undo_edits(
+        self,
+        document: str,
+        edit: Edit,
+        logged: Document,
+        others: Sequence[tuple[Document, Document]],
+    ) -> None:
+        """Undo the hand edits of a document that its rules forbid; see `EntryRules.undo_edits`."""
+        entry_kind(document).undo_edits(edit, logged, self, others)
+        self.entry_rules.undo_edits(edit, logged, document, others, self.engine.now())
 
     def with_agent(self, agent: Any) -> Self:
         """Return a diary with another extractor; it shares everything else."""

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pydantic import BaseModel
 
+from hand_edits import age
 from tomldiary import Constraint, Diary
 from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached, SchemaError
@@ -195,3 +196,113 @@ def test_an_import_obeys_the_rules(diary, alice):
 def test_a_rule_that_cannot_hold_is_refused(diary, place, rule):
     with pytest.raises(SchemaError):
         diary.constrain(place, Constraint(**rule))
+
+
+# Hand edits
+
+FILES = {
+    "preferences/likes": "preferences",
+    "blocks": "blocks",
+    "items/work": "items/work",
+    "conversations": "conversations",
+}
+
+
+def saved(folder, place, change):
+    """Save a file by hand after a change of its text."""
+    file = folder / "alice" / f"{FILES[place]}.toml"
+    before = file.read_text()
+    after = change(before)
+    assert after != before
+    file.write_text(after)
+    age(file)  # no need to wait for an editor
+    return file
+
+
+def copied(table, **fields):
+    """Return a change that adds a copy of the entry `x` under another name."""
+
+    def change(text):
+        start = text.index(f"{table}.x]")
+        body = text[text.index("\n", start) :].split("\n\n")[0]
+        for old, new in fields.items():
+            body = body.replace(old, new)
+        return f"{text.rstrip()}\n\n[{table}.y]{body}\n"
+
+    return change
+
+
+TABLES = {
+    "preferences/likes": "preferences.likes",
+    "blocks": "blocks",
+    "items/work": "items",
+    "conversations": "conversations",
+}
+FIELDS = {"conversations": "summary"}
+
+
+@each_kind
+@pytest.mark.parametrize("rule", ["immutable", "append_only", "required", "limit", "singleton_key"])
+def test_a_hand_edit_that_breaks_a_rule_is_undone_and_recorded(tmp_path, place, rule):
+    diary, field = Diary(tmp_path, agent="rules"), FIELDS.get(place, "text")
+    alice = diary.user("alice")
+    WRITES[place](diary, "first")
+    value = {"limit": 1, "required": field, "singleton_key": field}.get(rule, True)
+    diary.constrain(place, Constraint(**{rule: value}))
+    is_change = rule in {"immutable", "append_only", "required"}
+    wrong = "" if rule == "required" else "other"
+    change = (
+        (lambda text: text.replace('"first"', f'"{wrong}"')) if is_change else copied(TABLES[place])
+    )
+    file = saved(tmp_path, place, change)
+    readers = [alice, Diary(tmp_path, agent="rules").user("alice")]
+    readers[1].diary.constrain(place, Constraint(**{rule: value}))
+    for reader in readers:
+        assert "first" in reader.render()
+        assert len(reader.recall("first other")) == 1
+        assert "other" not in reader.render()
+    WRITES[place](diary, "first and more") if rule != "immutable" else alice.forget(before=OLD)
+    stored = file.read_text()
+    assert wrong == "" or wrong not in stored
+    assert f"{TABLES[place]}.y" not in stored
+    assert "first" in stored
+    assert "hand" in [change.actor for change in alice.history()]
+
+
+def test_a_hand_edit_within_the_rules_is_kept(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    alice = diary.user("alice")
+    WRITES["preferences/likes"](diary, "first")
+    rules = Constraint(append_only=True, limit=2, required="text", singleton_key="text")
+    diary.constrain("preferences/likes", rules)
+    saved(tmp_path, "preferences/likes", lambda text: text.replace('"first"', '"first, then"'))
+    saved(tmp_path, "preferences/likes", copied("preferences.likes", first="second"))
+    assert [each.text for each in alice.preferences("likes").values()] == [
+        "first, then",
+        "second, then",
+    ]
+
+
+def test_facts_added_by_hand_beyond_the_limit_are_undone(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    diary.register_schema("note", Note, Constraint(singleton_key="key", limit=2))
+    alice = diary.user("alice")
+    alice.facts.commit(Note(key="a", text="x"))
+    file = tmp_path / "alice/facts.toml"
+    more = "".join(f'\n[facts.note.{key}]\nkey = "{key}"\ntext = "x"\n' for key in "bcd")
+    file.write_text(file.read_text() + more)
+    age(file)
+    assert [fact.data.key for fact in alice.facts.query("note")] == ["a", "b"]
+    alice.facts.update("note/a", {"text": "y"})
+    assert "facts.note.b" in file.read_text()
+    assert "facts.note.c" not in file.read_text()
+    assert [each.key for each in alice.history("facts/note/c")] == ["facts/note/c"] * 2
+
+
+def test_an_update_that_makes_two_entries_alike_is_refused(diary, alice):
+    alice.upsert_preference("likes", "tea", id="a")
+    alice.upsert_preference("likes", "jazz", id="b")
+    diary.constrain("preferences/likes", Constraint(singleton_key="text"))
+    with pytest.raises(InvalidValue, match="has the same text"):
+        alice.upsert_preference("likes", "tea", id="b")
+    alice.upsert_preference("likes", "tea", id="a")

@@ -13,6 +13,7 @@ from tomldiary.engine.cache import DocumentCache
 from tomldiary.engine.commit import log_only, merge_displaced, prepare, prepare_saves
 from tomldiary.engine.deadlines import Deadlines
 from tomldiary.engine.transaction import Source, Transaction, fingerprint, open_here
+from tomldiary.entries.kinds import entry_kind
 from tomldiary.entries.kinds.parts import LARGEST, parts_among
 from tomldiary.entries.models import FORMAT_VERSION
 from tomldiary.errors import (
@@ -96,7 +97,7 @@ class Engine(DocumentCache):
         edit.put(("_meta",), meta, at_head=True)
         self.template = edit.done()
         self.guards: dict[str, Callable[..., None]] = {}
-        """By kind: restores immutable entries in an edit; see `EntryKind.undo_edits`."""
+        """By kind: undoes the hand edits that its rules forbid, in an edit of a document; see `Diary.undo_edits`."""
         self.redact: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
         """Takes out of an entry what must not be stored; None stores entries as they are."""
         self.before_commit: tuple[Callable[[str, Prepared], None], ...] = ()
@@ -148,7 +149,7 @@ class Engine(DocumentCache):
         Raises:
             DocumentError: As `document`.
         """
-        if kind not in self.guards:
+        if kind.partition("/")[0] not in self.guards:
             return self.entries(user, kind)
         with self.reading():
             parts = [self._readable_part(user, part) for part in self.parts(user, kind)]
@@ -393,13 +394,14 @@ class Engine(DocumentCache):
             self._commit(transaction, source)
 
     def undo_edits(self, user: str, kind: str, edit: Edit, base: Known | None) -> None:
-        """Restore the immutable entries that hand edits changed since the last write."""
+        """Undo the hand edits since the last write that the rules forbid."""
         name = kind.partition("/")[0]
         guard = self.guards.get(name)
         before = self.before_saves(user, kind, base) if guard is not None and base else None
         if guard is not None and before is not None:
-            others = [each for each in self.parts(user, name) if each != kind]
-            guard(edit, before, others=[self.with_base(user, each) for each in others])
+            parts = self.parts(user, name) if entry_kind(name).is_split else []
+            others = [each for each in parts if each != kind]
+            guard(kind, edit, before, [self.with_base(user, each) for each in others])
 
     def _commit(
         self,
@@ -567,7 +569,7 @@ class Engine(DocumentCache):
     def restore_immutable(self, user: str) -> None:
         """Commit what `undo_edits` restores; the caller holds the user's lock."""
         transaction = Transaction(self, user)
-        for kind in (part for name in self.guards for part in self.parts(user, name)):
+        for kind in [each for each in self.kinds(user) if each.partition("/")[0] in self.guards]:
             known = self.settled(user, kind)
             if known is not None and self.before_saves(user, kind, known) is not None:
                 transaction.edit(kind)

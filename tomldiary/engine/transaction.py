@@ -76,6 +76,8 @@ class Transaction:
         self._edits: dict[str, Edit] = {}
         self._joined: dict[str, JoinedEdit] = {}
         self._bases: dict[str, Known | None] = {}
+        self._starts: dict[str, Document] = {}
+        """Documents of which forbidden hand edits were undone, with nothing else changed."""
         self._seen: dict[str, Known | None] = {}
         """Documents just read by `documents`; the commit compares their versions in any case."""
 
@@ -104,6 +106,8 @@ class Transaction:
             edit = Edit(base.document if base is not None else self.engine.template)
             edit.redact = self.engine.redact
             self.engine.undo_edits(self.user, kind, edit, base)
+            if edit.is_changed:
+                self._starts[kind] = edit.peek()
             self._keep(kind, edit)
         return edit
 
@@ -179,8 +183,8 @@ class Transaction:
         return edit.peek() if edit.is_changed else _document_of(self._bases[kind])
 
     def before(self, kind: str) -> Document:
-        """Return a document of which an edit was asked for, without the changes."""
-        return _document_of(self._bases[kind])
+        """Return a document of which an edit was asked for, without the changes and forbidden hand edits."""
+        return self._starts.get(kind) or _document_of(self._bases[kind])
 
     def documents(self, kinds: Sequence[str]) -> list[Document]:
         """Return documents like `document`; faster if some of them are changed right afterwards."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from operator import itemgetter
@@ -30,7 +31,7 @@ from tomldiary.toml.values import decode_nulls, render_path, same_value
 if TYPE_CHECKING:
     from tomldiary.entries.constraints import FactSchema
     from tomldiary.entries.kind import Tables
-    from tomldiary.toml.document import Document, Overlay
+    from tomldiary.toml.document import Document, Overlay, Path
 
 __all__ = [
     "ALWAYS",
@@ -44,6 +45,7 @@ __all__ = [
     "in_utc",
     "interval",
     "moment",
+    "put_back",
     "same_data",
     "schema_named",
     "short",
@@ -287,9 +289,10 @@ def undo_edits(
     schemas: Mapping[str, FactSchema],
     others: Sequence[tuple[Document, Document]] = (),
 ) -> None:
-    """Undo hand edits that changed or removed facts of immutable types; see `EntryKind.undo_edits`."""
+    """Undo hand edits that changed facts of immutable types, or filled a type over its limit; see `EntryKind`."""
     before = Facts(logged, schemas)
     for name, schema in schemas.items():
+        _undo_surplus(edit, logged, schema, others)
         if not schema.constraint.immutable:
             continue
         for key in [key for key, _ in Facts(edit, schemas).raw(name)] if others else ():
@@ -305,14 +308,38 @@ def undo_edits(
                 same_data(held.entry, now.table(path)) for now, _ in others
             ):
                 continue  # moved to another part
-            block = logged.index.get(path)
-            try:
-                if isinstance(edit, Edit) and block is not None and path not in logged.parents:
-                    edit.restore(path, block.text, held.entry, after=logged.before(path))
-                else:
-                    edit.put(path, held.entry)
-            except InvalidValue:
-                continue  # a value in the place of its table blocks it; `problems` reports that
+            put_back(edit, logged, path, held.entry)
+
+
+def _undo_surplus(
+    edit: Overlay,
+    logged: Document,
+    schema: FactSchema,
+    others: Sequence[tuple[Document, Document]],
+) -> None:
+    """Remove the last facts that were added by hand to a type that was full."""
+    limit = schema.constraint.limit
+    if limit is None or schema.constraint.temporal:
+        return
+    table = (_ROOT, schema.name)
+    known = {key for each in (logged, *(base for _, base in others)) for key in each.table(table) or ()}  # fmt: skip
+    mine = list(edit.table(table) or ())
+    total = len({*mine, *(key for now, _ in others for key in now.table(table) or ())})
+    added = [key for key in mine if key not in known]
+    surplus = max(0, total - max(limit, len(known)))
+    for key in added[len(added) - min(surplus, len(added)) :]:
+        edit.delete((*table, key))
+
+
+def put_back(edit: Overlay, logged: Document, path: Path, entry: Mapping[str, Any]) -> None:
+    """Write an entry as it was before a hand edit."""
+    block = logged.index.get(path)
+    # A value in the place of its table may block it; `problems` reports that.
+    with suppress(InvalidValue):
+        if isinstance(edit, Edit) and block is not None and path not in logged.parents:
+            edit.restore(path, block.text, entry, after=logged.before(path))
+        else:
+            edit.put(path, entry)
 
 
 def stored_facts(tables: Tables) -> Iterator[tuple[str, str, Mapping[str, Any]]]:

@@ -184,8 +184,6 @@ class EntryKind:
     """Whether its entries are spread over parts; see `kinds.parts`."""
     has_times = False
     """Whether an entry may hold for a time only."""
-    is_guarded = False
-    """Whether hand edits of it may be undone; see `undo_edits`."""
 
     def __init__(self, name: str, *, texts: Sequence[str] = (), labels: str = "") -> None:
         self.name = name

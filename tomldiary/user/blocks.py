@@ -248,4 +248,4 @@ class UserBlocks:
         return context.write(write, why, on_repeat=stored if why.operation else None)
 
     def _stored(self) -> Blocks:
-        return Blocks(self._context.document(_KIND))
+        return Blocks(self._context.read(_KIND))

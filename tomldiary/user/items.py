@@ -42,7 +42,7 @@ class UserItems:
             return None
         names, place = ITEMS.places(path, self._context.kinds())
         for name in names:
-            document = self._context.document(name)
+            document = self._context.read(name)
             found, kind = document.table(place), ITEMS.within(name, self._context.until)
             if found is not None:
                 holds = kind.current(document, self._context.diary, self._context.moment(None))

@@ -223,7 +223,7 @@ class UserPreferences:
 
     def stored(self) -> Preferences:
         """Return the entries as they are in the document."""
-        return Preferences(self._context.entries(_KIND), self._diary.turn_rules.preferences)
+        return Preferences(self._context.read(_KIND), self._diary.turn_rules.preferences)
 
 
 def _misfit(error: ValidationError, place: tuple[str, ...], outcome: str) -> InvalidValue:
@@ -241,7 +241,7 @@ class UserConversations:
 
     def conversations(self, limit: int | None = None) -> ConversationItems:
         """Return typed conversations by session id, most recently used first."""
-        book = Conversations(self._context.document("conversations"))
+        book = Conversations(self._context.read("conversations"))
         found = [(key, entry_to_conversation(entry)) for key, entry in book.entries()]
         found.sort(key=lambda item: item[1].updated, reverse=True)
         return ConversationItems(found if limit is None else found[: max(0, limit)])

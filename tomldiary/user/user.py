@@ -512,7 +512,7 @@ class UserDiary(Viewed, DeprecatedNames):
         """
         found: Mapping[str, Any] | None
         if kind == "conversations":
-            found = Conversations(self._context.document(kind)).find(key)
+            found = Conversations(self._context.read(kind)).find(key)
         else:
             category, _, name = key.partition("/")
             book = UserPreferences(self._context).stored()

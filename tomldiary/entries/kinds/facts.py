@@ -36,7 +36,6 @@ class FactKind(EntryKind):
     is_split = True
     order = 0
     shape = "facts/type/key"
-    is_guarded = True
     has_times = True
 
     def resolved(

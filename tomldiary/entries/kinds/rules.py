@@ -1,4 +1,4 @@
-"""Constraints on entries of any kind, checked by every transaction before it is stored.
+"""Constraints on entries of any kind, checked by every transaction before it is stored, and of hand edits.
 
 A rule is set for a collection, such as `preferences/likes`, `blocks`, `blocks/persona` or `items/work`; the most
 exact one counts. Types of facts have theirs from `register_schema`; of these, only what is not enforced when a fact
@@ -7,14 +7,14 @@ is committed is checked here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.entries.facts import moment, same_data
+from tomldiary.entries.facts import moment, put_back, same_data
 from tomldiary.entries.fields import entry_data, last_used
 from tomldiary.entries.kinds import KINDS, PREFERENCES, entry_kind
-from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached, SchemaError
-from tomldiary.toml.document import Document
+from tomldiary.errors import DiaryError, ImmutableEntry, InvalidValue, LimitReached, SchemaError
+from tomldiary.logging import get_logger
 from tomldiary.toml.values import decode_nulls
 
 if TYPE_CHECKING:
@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from tomldiary.engine.transaction import Transaction
     from tomldiary.entries.constraints import Constraint
     from tomldiary.entries.kind import Rules
-    from tomldiary.toml.document import Path
+    from tomldiary.toml.document import Document, Path
+    from tomldiary.toml.edit import Edit
 
 __all__ = ["EntryRules"]
 
-_NOTHING = Document.parse("")
+_logger = get_logger(__name__)
 
 _Entries = dict[str, Mapping[str, Any]]
 
@@ -99,6 +100,70 @@ class EntryRules:
             if any(each in changed for each in mine):
                 self._check(tx, mine)
 
+    def undo_edits(
+        self,
+        edit: Edit,
+        logged: Document,
+        document: str,
+        others: Sequence[tuple[Document, Document]],
+        at: datetime,
+    ) -> None:
+        """Undo the hand edits of a document that a rule forbids; history keeps them.
+
+        Args:
+            edit: The document with them.
+            logged: The document before them.
+            document: Its name.
+            others: The other parts of its kind: as they are, and before hand edits.
+            at: The time.
+        """
+        home = entry_kind(document).name
+        before: _Entries = {}
+        after: _Entries = {}
+        for now, base in others:
+            before.update({key: entry for key, _, entry in _entries(home, base)})
+            after.update({key: entry for key, _, entry in _entries(home, now)})
+        was = {key: (path, entry) for key, path, entry in _entries(document, logged)}
+        mine = {key: (path, entry) for key, path, entry in _entries(document, edit.peek())}
+        before.update({key: entry for key, (_, entry) in was.items()})
+        after.update({key: entry for key, (_, entry) in mine.items()})
+        # New entries last: of two that exclude each other, the new one goes.
+        after = {key: after[key] for key in [*before, *after] if key in after}
+
+        def undo(key: str) -> None:
+            _logger.warning(
+                "a hand edit below %s breaks a rule and is undone", key.partition("/")[0]
+            )
+            if key in was:
+                put_back(edit, logged, *was[key])
+                after[key] = was[key][1]
+            else:
+                edit.delete(mine[key][0])
+                after.pop(key, None)
+
+        places: dict[str, list[str]] = {}
+        for key in dict.fromkeys([*was, *mine]):
+            old, new, found = before.get(key), after.get(key), self.of(key)
+            if found is None or same_data(old, new):
+                continue
+            places.setdefault(found[0], []).append(key)
+            try:
+                if old is None or not self.is_over(key, old, at):
+                    _check_entry(found[1], key, old, new)
+            except DiaryError:
+                undo(key)
+        for place, keys in places.items():
+            for key in [key for key in reversed(keys) if not place.startswith("facts/")]:
+                try:
+                    inside = [self._within(place, each) for each in (before, after)]
+                    _check_collection(place, self._rules[place], *inside)
+                except LimitReached:
+                    if key not in before:  # else it takes no place of its own
+                        undo(key)
+                except InvalidValue as error:
+                    if error.where == key:
+                        undo(key)
+
     def _sweep(self, tx: Transaction, documents: Iterable[str], rules: Rules) -> None:
         now = tx.engine.now()
         for name in documents:
@@ -136,11 +201,7 @@ class EntryRules:
 
 def _before(tx: Transaction, name: str) -> Document:
     """Return a document as it was before the transaction."""
-    changed = tx.changed()
-    if name not in changed:
-        return tx.document(name)
-    base = changed[name][0]
-    return _NOTHING if base is None else base.document
+    return tx.before(name) if name in tx.changed() else tx.document(name)
 
 
 def _entries(name: str, document: Document) -> Iterator[tuple[str, Path, Mapping[str, Any]]]:
@@ -174,16 +235,22 @@ def _check_collection(place: str, rule: Constraint, before: _Entries, after: _En
         raise LimitReached(place, rule.limit)
     seen: dict[str, str] = {}
     for key, entry in after.items() if rule.keys else ():
-        data = decode_nulls(entry)
-        values = [data.get(name) for name in rule.keys]
-        if any(value is None for value in values):
+        values = _identity(rule, entry)
+        if values is None:
             continue
-        other = seen.setdefault(repr(values), key)
-        if other != key and not (other in before and key in before):
+        other = seen.setdefault(values, key)
+        if other != key and not _identity(rule, before.get(other)) == values == _identity(rule, before.get(key)):  # fmt: skip
             raise InvalidValue(
                 f"{other} has the same {', '.join(rule.keys)}. Change that entry instead.",
                 where=key,
             )
+
+
+def _identity(rule: Constraint, entry: Mapping[str, Any] | None) -> str | None:
+    """Return what the singleton key makes of an entry; None if a field of it is missing."""
+    data = decode_nulls(entry or {})
+    values = [data.get(name) for name in rule.keys]
+    return None if any(value is None for value in values) else repr(values)
 
 
 def _is_grown(old: Mapping[str, Any], new: Mapping[str, Any] | None) -> bool:
