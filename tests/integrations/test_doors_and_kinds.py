@@ -1,8 +1,9 @@
 """One memory behind all doors: what each door writes, every other one reads, finds, explains and forgets.
 
 The doors are LangGraph's store, nodes of a graph, LangChain's tools and middleware, pydantic-ai's tools and
-capability, and the command line. The kinds are those that recall searches, without drafts and what waits for a
-review. A cell is one entry of one kind that one door has written; its text is one word of its own.
+capability, and the command line. The kinds are those that recall searches. A cell is one entry of one kind that one
+door has written; its text is one word of its own. Drafts and what waits for a review are no memory yet: each door
+hides them, except where a person or the session asks for them.
 """
 
 from __future__ import annotations
@@ -290,3 +291,87 @@ def test_what_any_door_wrote_another_one_removes(copied, door, kind):
     if with_door == "cli":
         files = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
         assert not any(word(door, kind).encode() in content for content in files)
+
+
+HELD = [(state, kind) for state in ("draft", "review") for kind in KINDS if kind != "conversations"]
+"""Summaries of conversations are never held back."""
+
+
+@pytest.fixture(scope="module")
+def held(tmp_path_factory):
+    """Return a memory in which nothing but items was decided; what waits has a word of its own."""
+    folder = tmp_path_factory.mktemp("held") / "m"
+    diary = Diary(folder, agent=Extractor(), durability="none", similarity=100, quarantine={"web"})
+    diary.register_schema("note", Note, Constraint(singleton_key="key"))
+    alice = diary.user("alice")
+    for state, how in (("draft", {"session_id": "s1"}), ("review", {"actor": "web"})):
+        DiaryStore(diary).put(namespace("items"), state, {"text": "seed"})
+        to, text = alice.draft("s1") if state == "draft" else alice, f"pecan{state}"
+        to.upsert_preference("likes", f"{text}preferences", **how)
+        to.facts.commit("note", {"key": state, "text": f"{text}facts"}, **how)
+        to.blocks.set(state, f"{text}blocks", **how)
+        to.episodes.add(f"{text}episodes", "Yes.", **how)
+        to.items.update(f"work/{state}", {"text": f"{text}items"}, **how)
+    return folder, alice
+
+
+@pytest.fixture(scope="module")
+def prompts(held):
+    """Return what the models of two agents are told in the session of the drafts."""
+    alice, told = held[1], []
+
+    def model(messages, info):
+        told.append(f"{messages} {info.instructions}")
+        return ModelResponse([TextPart("Yes.")])
+
+    capability = DiaryCapability(alice.diary, "alice", "s1")
+    asyncio.run(Agent(FunctionModel(model), capabilities=[capability]).run("hello"))
+    capability.writer.close_sync()
+    chat = Scripted(answers=[AIMessage("Yes.")])
+    middleware = DiaryMiddleware(alice.diary, user_id="alice", session_id="s1")
+    create_agent(chat, middleware=[middleware]).invoke(
+        {"messages": [("user", "hello")]}, config("s1")
+    )
+    middleware.writer.close_sync()
+    assert len(told) == len(chat.asked) == 1
+    return f"{told} {chat.asked}"
+
+
+@pytest.mark.parametrize(("state", "kind"), HELD)
+def test_no_door_shows_a_model_what_waits_for_a_decision(held, prompts, state, kind):
+    (folder, alice), text = held, f"pecan{state}{kind}"
+    assert "seed" in prompts
+    assert text not in prompts
+    read = []
+
+    def look(graph_state, *, store):
+        read.extend(store.search(namespace(kind), query=text, limit=50))
+        return graph_state
+
+    graph = graph_of(look, recall_node(alice.diary), store=DiaryStore(alice.diary))
+    shown = graph.invoke({"messages": [("user", text)]}, config("s1"))
+    assert text not in json.dumps([item.value for item in read]) + str(shown["memory"])
+    (recall,) = diary_tools(alice.diary, "alice", tools=["recall"])
+    assert text not in recall.invoke({"query": f"{text} seed"}).replace(f"{text} seed", "")
+
+    for words in (["search", text], ["show", "alice"]):
+        user = ["--user", "alice"] if words[0] == "search" else []
+        assert text not in cli(folder, *words, *user, "--json").replace(f'"{text}"', "")
+    assert alice.recall(text) == []
+    assert text not in alice.render(text)
+
+
+@pytest.mark.parametrize(("state", "kind"), HELD)
+def test_what_waits_is_shown_to_who_decides_exported_and_forgotten(held, tmp_path, state, kind):
+    (folder, alice), text = held, f"pecan{state}{kind}"
+    waits = alice.drafts("s1") if state == "draft" else alice.review()
+    (change,) = [each for each in waits if text in str(each.after)]
+    if state == "draft":
+        assert text in str(alice.draft("s1").recall(text, kinds=[kind]))
+        assert alice.draft("s2").recall(text) == []
+    else:
+        assert text in cli(folder, "review", "--user", "alice", "--json")
+    assert any(text in document for document in alice.export()["documents"].values())
+    again = Diary(shutil.copytree(folder, tmp_path / "m"), agent="rules").user("alice")
+    again.forget(key=change.key)
+    assert again.traces(text) == []
