@@ -118,22 +118,17 @@ class EntryRules:
             at: The time.
         """
         home = entry_kind(document).name
-        before: _Entries = {}
-        after: _Entries = {}
-        for now, base in others:
-            before.update({key: entry for key, _, entry in _entries(home, base)})
-            after.update({key: entry for key, _, entry in _entries(home, now)})
         was = {key: (path, entry) for key, path, entry in _entries(document, logged)}
         mine = {key: (path, entry) for key, path, entry in _entries(document, edit.peek())}
+        before = {key: entry for _, base in others for key, _, entry in _entries(home, base)}
         before.update({key: entry for key, (_, entry) in was.items()})
-        after.update({key: entry for key, (_, entry) in mine.items()})
+        now = {key: entry for each, _ in others for key, _, entry in _entries(home, each)}
+        now.update({key: entry for key, (_, entry) in mine.items()})
         # New entries last: of two that exclude each other, the new one goes.
-        after = {key: after[key] for key in [*before, *after] if key in after}
+        after = {key: now[key] for key in [*before, *now] if key in now}
 
         def undo(key: str) -> None:
-            _logger.warning(
-                "a hand edit below %s breaks a rule and is undone", key.partition("/")[0]
-            )
+            _logger.warning("a hand edit below %s breaks a rule and is undone", home)
             if key in was:
                 put_back(edit, logged, *was[key])
                 after[key] = was[key][1]
@@ -146,23 +141,42 @@ class EntryRules:
             old, new, found = before.get(key), after.get(key), self.of(key)
             if found is None or same_data(old, new):
                 continue
-            places.setdefault(found[0], []).append(key)
-            try:
-                if old is None or not self.is_over(key, old, at):
-                    _check_entry(found[1], key, old, new)
-            except DiaryError:
+            places.setdefault(found[0], []).insert(0, key)
+            if self._breaks(found[1], key, old, new, at):
                 undo(key)
         for place, keys in places.items():
-            for key in [key for key in reversed(keys) if not place.startswith("facts/")]:
-                try:
-                    inside = [self._within(place, each) for each in (before, after)]
-                    _check_collection(place, self._rules[place], *inside)
-                except LimitReached:
-                    if key not in before:  # else it takes no place of its own
-                        undo(key)
-                except InvalidValue as error:
-                    if error.where == key:
-                        undo(key)
+            for key in keys:  # the last one first
+                if not place.startswith("facts/") and self._is_surplus(place, key, before, after):
+                    undo(key)
+
+    def _breaks(
+        self,
+        rule: Constraint,
+        key: str,
+        old: Mapping[str, Any] | None,
+        new: Mapping[str, Any] | None,
+        at: datetime,
+    ) -> bool:
+        """Return whether the rule of an entry forbids its change."""
+        if old is not None and self.is_over(key, old, at):
+            return False
+        try:
+            _check_entry(rule, key, old, new)
+        except DiaryError:
+            return True
+        return False
+
+    def _is_surplus(self, place: str, key: str, before: _Entries, after: _Entries) -> bool:
+        """Return whether the rule of a collection forbids an entry beside the others."""
+        try:
+            _check_collection(
+                place, self._rules[place], *(self._within(place, each) for each in (before, after))
+            )
+        except LimitReached:
+            return key not in before  # else it takes no place of its own
+        except InvalidValue as error:
+            return error.where == key
+        return False
 
     def _sweep(self, tx: Transaction, documents: Iterable[str], rules: Rules) -> None:
         now = tx.engine.now()
