@@ -115,6 +115,7 @@ TELLS = {"writer_health.py": "tomldiary: "}  # its stderr: a turn fails there
 RUNS = """
 import json, os, runpy, sys
 import langchain.agents, langgraph.graph, pydantic_ai
+import tomldiary_langchain, tomldiary_langgraph, tomldiary_pydantic_ai, tomldiary.diary
 for line in sys.stdin:
     example, *outputs, folders = json.loads(line)
     child = os.fork()
