@@ -107,7 +107,7 @@ class Transaction:
             edit.redact = self.engine.redact
             self.engine.undo_edits(self.user, kind, edit, base)
             if edit.is_changed:
-                self._starts[kind], edit.touched = edit.peek(), {}  # nobody's change in here
+                self._starts[kind], edit.touched = edit.peek(), {}  # no caller wrote these
             self._keep(kind, edit)
         return edit
 
