@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables import RunnableConfig, ensure_config
 
-from tomldiary.agents.identity import given, session_of, user_of
+from tomldiary.agents.identity import given, places_in, session_of, user_of
 
 if TYPE_CHECKING:
     from langgraph.runtime import Runtime
@@ -74,12 +74,7 @@ def agent_session(explicit: AgentWho, state: Any, runtime: Runtime[Any], default
 
 
 def _places(config: RunnableConfig | None, context: Any) -> dict[str, Any]:
-    config = ensure_config(config)  # a bridge of another framework passes none
-    return {
-        "context": context,
-        "settings": config.get("configurable"),
-        "metadata": config.get("metadata"),
-    }
+    return places_in(ensure_config(config), context)  # a bridge of another framework passes none
 
 
 def _context() -> Any:

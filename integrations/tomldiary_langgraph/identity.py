@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from langgraph.config import get_config
 from langgraph.runtime import get_runtime
 
-from tomldiary.agents.identity import given, session_of, signed_in, user_of
+from tomldiary.agents.identity import given, places_in, session_of, signed_in, user_of
 from tomldiary.errors import IdentifierError
 
 if TYPE_CHECKING:
@@ -108,11 +108,7 @@ def _settings_here() -> Any:
 
 
 def _places(config: RunnableConfig) -> dict[str, Any]:
-    return {
-        "context": getattr(_runtime(), "context", None),
-        "settings": config.get("configurable"),
-        "metadata": config.get("metadata"),
-    }
+    return places_in(config, getattr(_runtime(), "context", None))
 
 
 def _runtime() -> Any:

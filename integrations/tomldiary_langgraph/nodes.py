@@ -201,24 +201,30 @@ def extract_node(
     def extract(state: Any, config: RunnableConfig) -> dict[str, Any]:
         with recorded.turn(state, config, "a turn could not be read") as turn:
             if turn is not None:
-                memory.user(turn.user_id).add_turn(
-                    turn.user_msg, turn.assistant_msg, turn.session_id,
-                    earlier=turn.earlier, operation_id=turn.operation_id,
-                    steps=turn.steps, episode=turn.episode,
-                )  # fmt: skip
+                memory.user(turn.user_id).add_turn(**_said(turn))
         return {}
 
     async def aextract(state: Any, config: RunnableConfig) -> dict[str, Any]:
         with recorded.turn(state, config, "a turn could not be read") as turn:
             if turn is not None:
-                await memory.user(turn.user_id).aadd_turn(
-                    turn.user_msg, turn.assistant_msg, turn.session_id,
-                    earlier=turn.earlier, operation_id=turn.operation_id,
-                    steps=turn.steps, episode=turn.episode,
-                )  # fmt: skip
+                await memory.user(turn.user_id).aadd_turn(**_said(turn))
         return {}
 
     return RunnableLambda(extract, aextract, name="extract")
+
+
+def _said(turn: Turn) -> dict[str, Any]:
+    """Return the arguments of `add_turn`."""
+    names = (
+        "user_msg",
+        "assistant_msg",
+        "session_id",
+        "earlier",
+        "operation_id",
+        "steps",
+        "episode",
+    )
+    return {name: getattr(turn, name) for name in names}
 
 
 class _Recorded:

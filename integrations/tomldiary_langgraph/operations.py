@@ -64,18 +64,12 @@ def result(answer: Answer) -> Result:
         return item(answer)
     if not answer or not isinstance(answer[0], Stored):
         return cast("list[tuple[str, ...]]", answer)
-    return [_found(each) for each in cast("list[Stored]", answer)]
+    return [SearchItem(**_fields(each), score=each.score) for each in cast("list[Stored]", answer)]
 
 
 def item(found: Stored) -> Item:
     """Return LangGraph's item for one of the core's."""
-    return Item(
-        namespace=found.namespace,
-        key=found.key,
-        value=found.value,
-        created_at=found.created_at,
-        updated_at=found.updated_at,
-    )
+    return Item(**_fields(found))
 
 
 def check_written(namespace: tuple[str, ...]) -> None:
@@ -92,15 +86,14 @@ def check_written(namespace: tuple[str, ...]) -> None:
         raise InvalidNamespaceError('Root label for namespace cannot be "langgraph".')
 
 
-def _found(item: Stored) -> SearchItem:
-    return SearchItem(
-        namespace=item.namespace,
-        key=item.key,
-        value=item.value,
-        created_at=item.created_at,
-        updated_at=item.updated_at,
-        score=item.score,
-    )
+def _fields(item: Stored) -> dict[str, Any]:
+    return {
+        "namespace": item.namespace,
+        "key": item.key,
+        "value": item.value,
+        "created_at": item.created_at,
+        "updated_at": item.updated_at,
+    }
 
 
 def _check_sequences(op: Op) -> None:

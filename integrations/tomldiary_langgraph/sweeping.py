@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import Future
+from functools import total_ordering
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ class Answer(int):
         yield  # a generator
 
 
+@total_ordering
 class _Later:
     """An `Answer` that is being worked out in a thread; every use but `await` waits for it."""
 
@@ -53,15 +55,6 @@ class _Later:
 
     def __lt__(self, other: int) -> bool:
         return self._future.result() < other
-
-    def __le__(self, other: int) -> bool:
-        return self._future.result() <= other
-
-    def __gt__(self, other: int) -> bool:
-        return self._future.result() > other
-
-    def __ge__(self, other: int) -> bool:
-        return self._future.result() >= other
 
     def __repr__(self) -> str:
         return repr(self._future.result()) if self._future.done() else "<running>"

@@ -25,6 +25,7 @@ __all__ = [
     "given",
     "is_delegated",
     "kept_thread",
+    "places_in",
     "saves_checkpoints",
     "session_of",
     "signed_in",
@@ -198,6 +199,12 @@ def field_of(holder: Any, name: str) -> Any:
     if isinstance(holder, Mapping):
         return cast("Mapping[str, Any]", holder).get(name)
     return getattr(holder, name, None)
+
+
+def places_in(config: Any, context: Any) -> dict[str, Any]:
+    """Return where a run of LangChain or LangGraph may name its user and session, for `user_of`."""
+    settings, metadata = field_of(config, "configurable"), field_of(config, "metadata")
+    return {"context": context, "settings": settings, "metadata": metadata}
 
 
 def saves_checkpoints(settings: Any) -> bool:

@@ -12,18 +12,18 @@ The verbs are those of loomflow's working blocks and of pydantic-deep's MEMORY d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.fact_rules import also_said_by
-from tomldiary.entries.fields import with_value
+from tomldiary.entries.fields import entry_data, tables_at, with_value
 from tomldiary.entries.kind import EntryKind, EntryLine
 from tomldiary.entries.preferences import entry_text
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.runtime.views import DictView, Viewed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
     from datetime import datetime
 
     from tomldiary.entries.kind import Collected, Group, Rank, Rules, Tables, Writing
@@ -72,9 +72,7 @@ class Blocks:
 
     def entries(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the blocks by name, in the order of the file."""
-        for name, entry in (self._tables.table((_ROOT,)) or {}).items():
-            if isinstance(entry, Mapping):
-                yield name, cast("Mapping[str, Any]", entry)
+        return tables_at(self._tables, _ROOT)
 
     def find(self, name: str) -> Mapping[str, Any] | None:
         """Return a block's fields, or None."""
@@ -234,9 +232,5 @@ class BlockKind(EntryKind):
         book.put(key, value["text"], now=writing.now, session=writing.session)
         entry = cast("Mapping[str, Any]", book.find(key))
         fresh = with_value(dict(value), entry, writing.now)
-        if _data(fresh) != _data(entry):
+        if entry_data(fresh) != entry_data(entry):
             edit.put((*collection, key), fresh)
-
-
-def _data(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in entry.items() if not key.startswith("_")}

@@ -8,8 +8,7 @@ manages.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from tomldiary.entries.fields import toml_word
@@ -30,14 +29,11 @@ __all__ = [
     "TypedEntries",
     "checked_value",
     "collections",
-    "entry_times",
     "entry_value",
 ]
 
 Change = tuple[Collection, str, "dict[str, Any] | None"]
 """Which collection and key, and the new value; None removes the entry."""
-
-_UNKNOWN = datetime.fromtimestamp(0, UTC)
 
 
 def collections(rules: Rules) -> list[Collection]:
@@ -74,16 +70,15 @@ class TypedEntries:
     def stored(cls, diary: Diary, user: str) -> Self:
         """Return a user's entries for reading; a document stays as it was when it was first read."""
         engine = diary.engine
-        return cls(
-            diary,
-            lambda name: engine.readable(user, name),
-            lambda: engine.kinds(user),
-        )
+        return cls(diary, partial(engine.readable, user), partial(engine.kinds, user))
 
     @classmethod
     def within(cls, diary: Diary, tx: Transaction, session: str = "") -> Self:
         """Return the entries of a transaction's user, for reading and writing."""
-        documents = lambda: {*tx.engine.kinds(tx.user), *tx.changed()}  # noqa: E731
+
+        def documents() -> set[str]:
+            return {*tx.engine.kinds(tx.user), *tx.changed()}
+
         return cls(diary, tx.entries, documents, session, tx)
 
     def get(self, collection: Collection, key: str) -> Mapping[str, Any] | None:
@@ -144,20 +139,6 @@ def entry_value(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: _copied(value) for key, value in decode_nulls(entry).items() if not key.startswith("_")
     }
-
-
-def entry_times(entry: Mapping[str, Any]) -> tuple[datetime, datetime]:
-    """Return when an entry was created and last changed, in UTC; 1970 if nothing in it says so."""
-    created, updated = _moment(entry.get("_created")), _moment(entry.get("_updated"))
-    return created or updated or _UNKNOWN, updated or created or _UNKNOWN
-
-
-def _moment(written: Any) -> datetime | None:
-    try:
-        found = datetime.fromisoformat(str(written))
-        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
-    except (ValueError, OverflowError):
-        return None
 
 
 def checked_value(collection: Collection, key: str, value: Any) -> dict[str, Any]:

@@ -4,16 +4,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.entries.fields import Problem, columns_of, last_used, with_value, wrong_fields
+from tomldiary.entries.fields import (
+    Problem,
+    columns_of,
+    last_used,
+    tables_at,
+    with_value,
+    wrong_fields,
+)
 from tomldiary.entries.kind import EntryKind, Group
 from tomldiary.entries.models import FORMAT_VERSION, ConversationItem
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.logging import get_logger
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
     from tomldiary.entries.kind import Collected, EntryLine, Rank, Rules, Tables, Writing
     from tomldiary.toml.document import Document, Overlay
     from tomldiary.toml.edit import Edit
@@ -47,9 +55,7 @@ class Conversations:
     def entries(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield sessions in the order of the file; files before version 0.3 have them at the top."""
         main = self._tables.table((_ROOT,)) or {}
-        for key, value in main.items():
-            if isinstance(value, Mapping):
-                yield key, cast("Mapping[str, Any]", value)
+        yield from tables_at(self._tables, _ROOT)
         for key in self._top_level():
             if key not in main:
                 yield key, cast("Mapping[str, Any]", self._tables.table((key,)))
@@ -65,12 +71,7 @@ class Conversations:
         meta = self._tables.table(("_meta",))
         if meta is not None and str(meta.get("version", "0")) not in _OLD:
             return []
-        everything = self._tables.table(()) or {}
-        return [
-            key
-            for key, value in everything.items()
-            if key not in {"_meta", _ROOT} and isinstance(value, Mapping)
-        ]
+        return [key for key, _ in tables_at(self._tables) if key not in {"_meta", _ROOT}]
 
     # Writing
 

@@ -21,7 +21,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from tomldiary.entries.facts import moment
-from tomldiary.entries.fields import session_turn
+from tomldiary.entries.fields import session_turn, tables_at
 from tomldiary.entries.kind import Collected, EntryKind, Rules, Tables, Writing
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.views import ListView, Viewed
@@ -143,9 +143,7 @@ def homes_of(kinds: Iterable[str], episode_id: str) -> list[str]:
 
 def episode_entries(document: Tables) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the episodes of one document by id, in the order of the file."""
-    for key, entry in (document.table((_ROOT,)) or {}).items():
-        if isinstance(entry, Mapping):
-            yield key, cast("Mapping[str, Any]", entry)
+    return tables_at(document, _ROOT)
 
 
 def month_of(kind: str) -> str:

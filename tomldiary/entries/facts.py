@@ -13,14 +13,14 @@ once, so facts may arrive in any order, and a removed fact leaves no gap.
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
-from tomldiary.entries.fields import columns_of, entry_data
+from tomldiary.entries.fields import columns_of, entry_data, tables_at
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.logging import get_logger
 from tomldiary.runtime.views import ListView, Viewed
@@ -234,9 +234,7 @@ class Facts:
 
     def raw(self, name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the entries of a type, valid or not."""
-        for key, entry in (self._tables.table((_ROOT, name)) or {}).items():
-            if isinstance(entry, Mapping):
-                yield key, cast("Mapping[str, Any]", entry)
+        return tables_at(self._tables, _ROOT, name)
 
     @staticmethod
     def wrong(schema: FactSchema, key: str, entry: Any) -> InvalidValue | None:
@@ -344,11 +342,9 @@ def put_back(edit: Overlay, logged: Document, path: Path, entry: Mapping[str, An
 
 def stored_facts(tables: Tables) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Yield type, key and fields of everything that looks like a fact, whether registered or not."""
-    for name, entries in (tables.table((_ROOT,)) or {}).items():
-        if isinstance(entries, Mapping):
-            for key, entry in cast("Mapping[str, Any]", entries).items():
-                if isinstance(entry, Mapping):
-                    yield name, key, cast("Mapping[str, Any]", entry)
+    for name, _ in tables_at(tables, _ROOT):
+        for key, entry in tables_at(tables, _ROOT, name):
+            yield name, key, entry
 
 
 def confidence_of(entry: Mapping[str, Any]) -> float:
@@ -425,10 +421,8 @@ class FactIndex(Following):
 
     def alike(self, data: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
         """Return the entries that may have equal data, in the order of the file."""
-        return self._rows(self._alike.get(_likeness(data), ()))
-
-    def _rows(self, places: Iterable[int]) -> list[tuple[str, Mapping[str, Any]]]:
-        return [(self._keys[place], self._entries[place]) for place in sorted(places)]
+        places = sorted(self._alike.get(_likeness(data), ()))
+        return [(self._keys[place], self._entries[place]) for place in places]
 
     def _put(self, number: int, key: str, entry: Any) -> None:
         if number == len(self._marks):

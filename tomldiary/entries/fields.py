@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from tomldiary.toml.values import NULL_FIELD, decode_nulls, encode_nulls
 
 if TYPE_CHECKING:
-    from tomldiary.entries.kind import EntryKind
+    from tomldiary.entries.kind import EntryKind, Tables
     from tomldiary.toml.document import Path
 
 __all__ = [
@@ -22,7 +22,7 @@ __all__ = [
     "said_by",
     "session_turn",
     "sessions",
-    "texts_in",
+    "tables_at",
     "toml_word",
     "with_value",
     "wrong_fields",
@@ -65,17 +65,11 @@ def _plain_text(value: Any) -> str:
     return str(value)
 
 
-def texts_in(value: Any) -> Iterator[str]:
-    """Yield the texts in a value, however deep, and the names of fields in tables inside."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for name, inner in cast("Mapping[str, Any]", value).items():
-            yield name
-            yield from texts_in(inner)
-    elif isinstance(value, list):
-        for inner in cast("list[Any]", value):
-            yield from texts_in(inner)
+def tables_at(tables: Tables, *path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the tables below a path by key, in the order of the file; what is no table is left out."""
+    for key, value in (tables.table(path) or {}).items():
+        if isinstance(value, Mapping):
+            yield key, cast("Mapping[str, Any]", value)
 
 
 def with_value(data: dict[str, Any], old: Mapping[str, Any], now: str) -> dict[str, Any]:

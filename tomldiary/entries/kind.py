@@ -17,10 +17,11 @@ from tomldiary.entries.fields import (
     data_text,
     entry_data,
     last_used,
-    texts_in,
+    tables_at,
     with_value,
     wrong_fields,
 )
+from tomldiary.text.json_paths import texts_in
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -272,9 +273,7 @@ class EntryKind:
 
     def entries(self, tables: Tables, rules: Rules) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield key, without the kind, and table of the entries that recall searches."""
-        for name, entry in (tables.table((self.name,)) or {}).items():
-            if isinstance(entry, Mapping):
-                yield name, cast("Mapping[str, Any]", entry)
+        return tables_at(tables, self.name)
 
     def is_timed(self, document: Document | None) -> bool:
         """Return whether some entries of a document may not hold now."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, cast
 
-__all__ = ["all_names", "all_texts", "searched_names", "searched_text", "texts_at"]
+__all__ = ["searched_names", "searched_text", "texts_at", "texts_in"]
 
 _INNER_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _TOKEN = re.compile(r"\[[^\[\]]*\]|\{[^{}]*\}|[^.\[{]+|\[.*|\{.*")
@@ -31,14 +31,14 @@ def searched_text(value: Mapping[str, Any], index: Any) -> str:
     if isinstance(index, list):
         paths = map(str, cast("list[Any]", index))
         return " ".join(text for path in paths for text in texts_at(value, path))
-    return " ".join(all_texts(value))
+    return " ".join(texts_in(value, names=False))
 
 
 def searched_names(value: Mapping[str, Any], index: Any) -> str:
     """Return the names of fields that find a value too, each once; none if `index` chooses what is searched."""
     if index is False or isinstance(index, list):
         return ""
-    names = (_INNER_CAPITAL.sub(" ", name) for name in all_names(value))
+    names = (_INNER_CAPITAL.sub(" ", name) for name in texts_in(value, texts=False))
     return " ".join(dict.fromkeys(names))
 
 
@@ -49,27 +49,19 @@ def texts_at(value: Any, path: str) -> list[str]:
     return list(_walk(value, _tokens(path)))
 
 
-def all_texts(value: Any) -> Iterator[str]:
-    """Yield every text in a value, in the order of the value."""
+def texts_in(value: Any, *, texts: bool = True, names: bool = True) -> Iterator[str]:
+    """Yield the texts in a value, however deep, and the names of its fields, in the order of the value."""
     if isinstance(value, str):
-        yield value
+        if texts:
+            yield value
     elif isinstance(value, Mapping):
-        for item in cast("Mapping[str, Any]", value).values():
-            yield from all_texts(item)
-    elif isinstance(value, list):
-        for item in cast("list[Any]", value):
-            yield from all_texts(item)
-
-
-def all_names(value: Any) -> Iterator[str]:
-    """Yield the name of every field in a value, in the order of the value."""
-    if isinstance(value, Mapping):
         for name, item in cast("Mapping[str, Any]", value).items():
-            yield name
-            yield from all_names(item)
+            if names:
+                yield name
+            yield from texts_in(item, texts=texts, names=names)
     elif isinstance(value, list):
         for item in cast("list[Any]", value):
-            yield from all_names(item)
+            yield from texts_in(item, texts=texts, names=names)
 
 
 @lru_cache(maxsize=512)

@@ -4,10 +4,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.fact_rules import FactRules, Provenance
 from tomldiary.entries.facts import (
@@ -19,11 +18,13 @@ from tomldiary.entries.facts import (
     stored_facts,
     undo_edits,
 )
-from tomldiary.entries.fields import Problem, columns_of, data_text
+from tomldiary.entries.fields import Problem, columns_of, data_text, tables_at
 from tomldiary.entries.kind import Collected, EntryKind, EntryLine, Group, Rules, Tables, Writing
 from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
     from tomldiary.toml.document import Document, Overlay, Path
 
 __all__ = ["FactKind"]
@@ -66,12 +67,10 @@ class FactKind(EntryKind):
 
     def groups(self, tables: Tables, rules: Rules) -> list[Group]:
         found: list[Group] = []
-        for name, table in (tables.table((self.name,)) or {}).items():
-            if isinstance(table, Mapping):
-                schema = rules.fact_schemas.get(name)
-                weight = 1.0 if schema is None else schema.weight
-                known = cast("Mapping[str, Any]", table)
-                found.append(Group(name, weight, partial(columns_of, known), schema))
+        for name, table in tables_at(tables, self.name):
+            schema = rules.fact_schemas.get(name)
+            weight = 1.0 if schema is None else schema.weight
+            found.append(Group(name, weight, partial(columns_of, table), schema))
         return found
 
     def holding(

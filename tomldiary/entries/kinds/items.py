@@ -15,14 +15,13 @@ from tomldiary.entries.fields import (
     data_text,
     entry_data,
     session_turn,
-    texts_in,
     with_value,
 )
 from tomldiary.entries.kind import EntryKind, EntryLine, Group, Rules
 from tomldiary.entries.kinds.parts import part_of
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import UnknownEntry
-from tomldiary.text.json_paths import searched_names, searched_text
+from tomldiary.text.json_paths import searched_names, searched_text, texts_in
 from tomldiary.toml.values import decode_nulls
 
 if TYPE_CHECKING:

@@ -20,8 +20,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.entries.fields import entry_data, said_by, texts_in
+from tomldiary.entries.fields import entry_data, said_by
 from tomldiary.entries.kind import EntryKind
+from tomldiary.text.json_paths import texts_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
