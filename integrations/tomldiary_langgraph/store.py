@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 from langgraph.store.base import NOT_PROVIDED, BaseStore, GetOp, PutOp, validate_op_namespace
 
 from tomldiary.agents.options import known_keys
-from tomldiary.diary import Diary
+from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.store.item import LONGEST_TTL
@@ -72,7 +72,7 @@ class DiaryStore(BaseStore):
         index: IndexConfig | None = None,
         ttl: TTLConfig | None = None,
     ) -> None:
-        self.diary = diary if isinstance(diary, Diary) else Diary(diary)
+        self.diary = diary_of(diary)
         self.ttl_config = _checked_ttl(ttl)
         self._embedder = Embedder(index) if index is not None else None
         self.index_config: IndexConfig | None = None

@@ -10,7 +10,7 @@ from pydantic_ai import RunContext  # noqa: TC002 - the tools' schemas are made 
 from pydantic_ai.toolsets import FunctionToolset
 
 from tomldiary.agents.options import known_tools
-from tomldiary.diary import Diary
+from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import IdentifierError, InvalidValue, cause_of
 from tomldiary.logging import get_logger
 from tomldiary_pydantic_ai.conversation import appending
@@ -89,7 +89,7 @@ class AgentMemoryToolset(FunctionToolset[Any]):
         super().__init__(id=id or name, max_retries=_RETRIES)
         is_place = isinstance(memory_dir, str | os.PathLike)
         self.path = get_memory_path(os.fspath(memory_dir) if is_place else "memory", agent_name)
-        self.diary = Diary(memory_dir) if is_place else memory_dir
+        self.diary = diary_of(memory_dir)
         self._agent_name = agent_name
         self._user_id = no_template("user_id", user_id)
         for where, number in (("max_lines", max_lines), ("max_tokens", max_tokens or 0)):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import os
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio.to_thread
 
-from tomldiary.diary import Diary
+from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import Conflict, MissingExtra
 from tomldiary_pydantic_ai.memory_files import (
     FileMutation,
@@ -21,6 +20,7 @@ from tomldiary_pydantic_ai.memory_files import (
 )
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Mapping
 
 __all__ = ["TomlMemoryStore", "WriteQueues"]
@@ -120,7 +120,7 @@ class TomlMemoryStore:
             self._types: Any = importlib.import_module("pydantic_ai_harness.memory")
         except ModuleNotFoundError as error:
             raise MissingExtra("TomlMemoryStore", package="pydantic-ai-harness") from error
-        self.diary = Diary(diary) if isinstance(diary, str | os.PathLike) else diary
+        self.diary = diary_of(diary)
         self._files = MemoryFiles(self.diary)
         self._queues = WriteQueues()
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tomldiary.agents.verbs import DoneBefore, once
 from tomldiary.diary import Diary
 from tomldiary.errors import DiaryError, InvalidValue, UnknownEntry, without_paths
 from tomldiary.identifiers.namespaces import SHARED as SHARED_OWNER
@@ -224,10 +225,6 @@ def format_memory_prompt(
     return "\n".join([f"## Agent Memory ({title})", "", _OPEN, *head, *more, *shown, _CLOSE])
 
 
-class _DoneBefore(Exception):
-    """The call that is being made was made before; leaves its transaction without a trace."""
-
-
 class AgentMemory:
     """The notes of one agent in one user's diary. The three verbs answer in a sentence and never raise.
 
@@ -330,16 +327,12 @@ class AgentMemory:
     def _changed(self, change: Callable[[str], str]) -> str:
         """Make a change on the notes as they are now, under the user's lock."""
         try:
-            with self._user.transaction(
-                session_id=self._session, actor="agent", operation_id=self._operation
-            ) as user:
-                if self._operation and user.has_done(self._operation):
-                    raise _DoneBefore  # noqa: TRY301 - it has to leave the transaction
+            with once(self._user, self._session, self._operation):
                 memory = self.load()
                 if memory is not None:
                     self._take_over(memory)
                 return change(memory.content if memory is not None else "")
-        except _DoneBefore:
+        except DoneBefore:
             return "Memory was updated by this call already."
         except MemoryAccessError as error:
             return f"Error: cannot access memory at '{self._shown}': {without_paths(str(error))}"

@@ -334,8 +334,8 @@ class OwnedToolset(WrapperToolset[AgentDepsT]):
 def _leaf(toolset: AbstractToolset[Any]) -> AbstractToolset[Any]:
     """Return the toolset within wrappers, such as those of durable execution."""
     while isinstance(toolset, WrapperToolset):
-        toolset = toolset.wrapped  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    return toolset  # pyright: ignore[reportUnknownVariableType]
+        toolset = toolset.wrapped  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - of any deps
+    return toolset  # pyright: ignore[reportUnknownVariableType] - the same
 
 
 _OWNED: ContextVar[tuple[AbstractToolset[Any] | None, RunOwner | None]] = ContextVar(

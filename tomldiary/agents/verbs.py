@@ -48,10 +48,12 @@ __all__ = [
     "VERBS",
     "WRITING_VERBS",
     "Answer",
+    "DoneBefore",
     "MemoryVerbs",
     "described_by",
     "failure",
     "naming_categories",
+    "once",
 ]
 
 VERBS = ("recall", "remember", "update", "forget")
@@ -91,13 +93,26 @@ class Answer(str):
         return self.startswith("❌")
 
 
-class _DoneBefore(Exception):
+class DoneBefore(Exception):
     """The call is a repetition."""
+
+
+@contextmanager
+def once(user: UserDiary, session: str, operation: str, actor: str = "agent") -> Generator[None]:
+    """Make the changes of one call a transaction; "" as its id is none.
+
+    Raises:
+        DoneBefore: A call with this id was made before. Nothing was changed.
+    """
+    with user.transaction(session_id=session, actor=actor, operation_id=operation) as tx:
+        if operation and tx.has_done(operation):
+            raise DoneBefore
+        yield
 
 
 def failure(error: Exception) -> Answer:
     """Return an error as a sentence for the model; raising would end its run."""
-    if isinstance(error, _DoneBefore):
+    if isinstance(error, DoneBefore):
         return Answer("✅ Done already.")
     if isinstance(error, UnknownEntry):
         return Answer(f"❌ {error.where} does not exist. Look the entry up to see its key.")
@@ -155,11 +170,7 @@ class MemoryVerbs:
         if not self._operation:
             yield
             return
-        with self._user.transaction(
-            session_id=self._session, actor=self._actor, operation_id=self._operation
-        ) as user:
-            if user.has_done(self._operation):
-                raise _DoneBefore
+        with once(self._user, self._session, self._operation, self._actor):
             yield
 
     @_answering

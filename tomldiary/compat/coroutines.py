@@ -1,5 +1,7 @@
 """The coroutines of TOMLDiary 0.9: documents as text, fields and printed text."""
 
+# ruff: noqa: FBT001, FBT002 - the ancestor's signatures
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -27,7 +29,7 @@ class AncestorCoroutines:
     engine: Engine
     max_conversations: int
 
-    async def preferences(self, user_id: str, skip_metadata: bool = False) -> str:  # noqa: FBT001, FBT002
+    async def preferences(self, user_id: str, skip_metadata: bool = False) -> str:
         """Return the preferences document as TOML text; "" if there is none."""
         document = await in_thread(self.engine.entries, user_id, "preferences")
         if not skip_metadata:
@@ -40,7 +42,7 @@ class AncestorCoroutines:
         self,
         user_id: str,
         limit: int = 3,
-        skip_metadata: bool = False,  # noqa: FBT001, FBT002
+        skip_metadata: bool = False,
     ) -> dict[str, Any]:
         """Return the fields of the newest conversations by session id, newest first.
 
@@ -71,10 +73,10 @@ class AncestorCoroutines:
     async def pretty_preferences(
         self,
         user_id: str,
-        skip_metadata: bool = True,  # noqa: FBT001, FBT002
+        skip_metadata: bool = True,
         fields: set[str] | None = None,
-        show_count: bool = True,  # noqa: FBT001, FBT002
-        show_timestamps: bool = True,  # noqa: FBT001, FBT002
+        show_count: bool = True,
+        show_timestamps: bool = True,
     ) -> str:
         """Return the preferences as indented text for people."""
         printer = PreferencesPrinter(
@@ -86,9 +88,9 @@ class AncestorCoroutines:
         self,
         user_id: str,
         limit: int | None = None,
-        skip_metadata: bool = True,  # noqa: FBT001, FBT002
+        skip_metadata: bool = True,
         fields: set[str] | None = None,
-        show_turns: bool = True,  # noqa: FBT001, FBT002
+        show_turns: bool = True,
     ) -> str:
         """Return the conversations as indented text for people."""
         printer = ConversationsPrinter(fields=fields, show_turns=show_turns)

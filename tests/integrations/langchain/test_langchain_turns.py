@@ -407,6 +407,6 @@ def test_a_writer_of_another_diary_is_refused(diary, tmp_path):
 
 
 def test_a_store_instead_of_a_diary_is_refused(diary):
-    for make in (DiaryMiddleware, lambda given: DiaryRetriever(diary=given)):
+    for make in (DiaryMiddleware, lambda given: DiaryRetriever(diary=given), DiaryStore):
         with pytest.raises(ValueError, match="expected a Diary or a folder, found DiaryStore"):
             make(DiaryStore(diary))
