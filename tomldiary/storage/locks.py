@@ -3,9 +3,6 @@
 A writer lock belongs to a transaction, not to a thread. So two tasks on one event loop exclude each other, too.
 Processes share 256 lock files ("stripes") instead of one for each user.
 
-The holder of a lock file writes a random identifier of its process into it. So a process detects that another one
-has held the lock since, and may have been killed.
-
 The system releases the lock of an open file when the process dies. filelock is imported when a lock is taken: a
 Temporal workflow may import this package, but not filelock.
 """
@@ -14,7 +11,6 @@ from __future__ import annotations
 
 import os
 import random
-import secrets
 import sys
 import threading
 import time
@@ -38,12 +34,9 @@ __all__ = ["UserLocks", "lock_file", "remove_locked", "try_lock", "unlock"]
 
 _STRIPES = 256
 _FIRST_WAIT, _LONGEST_WAIT = 0.0002, 0.01  # seconds
-_MARK_BYTES = 16
 _FLAGS = os.O_RDWR | os.O_APPEND | PRIVATE
 _LONG = 0.1  # seconds; after a longer hold, a process waits so that polling processes get the lock
 _GIVING_WAY = 3 * _LONGEST_WAIT
-# Missing on Windows, where every hold of a lock is a new tenure.
-_pread = getattr(os, "pread", None)
 
 
 class UserLocks:
@@ -53,8 +46,6 @@ class UserLocks:
         self.folder = folder
         self.files = files or FileSystem()
         self._descriptors: dict[int, int] = {}
-        self._tenures: dict[int, int] = {}
-        """The tenure number of each stripe. A forked child continues from it, so that no number repeats."""
         # A host that opens a diary for each request would run out of descriptors; at exit the system closes them.
         weakref.finalize(self, _close_all, self._descriptors).atexit = False
         self._reset()
@@ -69,8 +60,6 @@ class UserLocks:
         self.pid = os.getpid()
         self._guard = threading.Lock()
         self._stripes: dict[int, _Queue] = {}
-        self.mark = secrets.token_bytes(_MARK_BYTES)
-        """Identifies this process in lock files that no other process has held since."""
         self.busy_until: dict[int, float] = {}
         """For stripes with a long hold: the time at which this process may lock them again."""
 
@@ -88,29 +77,6 @@ class UserLocks:
             LockTimeout: Another writer held the lock for the whole time.
         """
         return _Hold(self, user, timeout, then)
-
-    def tenure(self, user: str) -> int:
-        """Return a number that changes when another process has held the user's lock; the caller holds the lock."""
-        return self._tenures.get(_number_of(user), 0)
-
-    def begin_tenure(self, number: int, descriptor: int) -> None:
-        """Write the identifier of this process to a lock file; the caller holds the lock.
-
-        Raises:
-            BackendError: The file can neither be written nor emptied.
-        """
-        self._tenures[number] = self._tenures.get(number, 0) + 1
-        if _pread is None:
-            return
-        try:
-            try:
-                self.files.write_at(descriptor, self.mark, 0)
-            except OSError:
-                self.files.ftruncate(descriptor, 0)  # a full disk: the file then names no process
-        except OSError as error:
-            raise BackendError(
-                f"{self.folder}/{number:02x}: the lock file cannot be written ({error.strerror}). Check the disk."
-            ) from error
 
     def stripe(self, number: int) -> _Queue:
         """Return the stripe's lock among threads."""
@@ -235,8 +201,6 @@ class _Hold:
                     _wait(descriptor, start + self._timeout, self._timeout)
                 self._descriptor = descriptor
                 self._since = time.monotonic()
-                if _pread is None or _pread(descriptor, _MARK_BYTES, 0) != locks.mark:
-                    locks.begin_tenure(number, descriptor)
             if self._then is not None:
                 self._then(self._user)
         except BaseException:

@@ -196,15 +196,12 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
 
     def commit(self, user: str, commit: Commit) -> dict[str, FileToken]:
         """Store a transaction, then merge the edits that it displaced; the caller holds the user's lock."""
-        swept = self._swept.pop(user, None)  # restored only if no staged file is left
         tokens, displaced = self._stored(user, commit)
         if displaced:
             try:
                 self._merge_displaced(user, displaced)
             except (OSError, DiaryError) as error:
                 _logger.warning("a hand edit is merged by the next write only: %s", error)
-        elif swept is not None:
-            self._swept[user] = swept
         return tokens
 
     def _stored(self, user: str, commit: Commit) -> tuple[dict[str, FileToken], list[str]]:
@@ -324,7 +321,6 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
 
     def rewrite(self, user: str, rewrite: Rewrite) -> dict[str, str]:
         """Store a redaction of all files, also those of background writers; the caller holds the user's lock."""
-        self._swept.pop(user, None)  # the next lock must check the folder again
         return forget(self, user, rewrite)
 
     def settle(self, user: str) -> None:
@@ -334,7 +330,6 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             OSError, BackendError: Some documents are not on disk.
         """
         if self._sync:
-            self._swept.pop(user, None)  # checkpointing may leave temporary files if it fails
             folder = str(self.folder(user))
             staged_as = partial(self._temp_name, folder, seq=0)
             settle(self.environment, self.folder(user), self._synced.of(user, folder), staged_as)

@@ -15,7 +15,7 @@ from tomldiary.storage.local.checkpoint import drop_superseded
 from tomldiary.storage.local.displaced_edit import merge_displaced_edits
 from tomldiary.storage.local.fencing import Epochs
 from tomldiary.storage.local.forget_job import finish
-from tomldiary.storage.local.layout import JOB_PREFIX, staged_name
+from tomldiary.storage.local.layout import JOB_PREFIX, STAGED, staged_name
 from tomldiary.storage.local.log import HistoryTails, read_records
 from tomldiary.storage.local.recovery import (
     is_left_over,
@@ -69,8 +69,6 @@ class OpenedUsers:
         self.epochs = Epochs(environment, base_path / SYSTEM)
         self._tails = HistoryTails(environment.files)
         self._recovered: set[str] = set()
-        self._swept: dict[str, int] = {}
-        """By user: the tenure of the lock in which the folder was found without staged files, if it still is."""
         self._synced = DurableNames(environment, base_path, sync=sync)
         # Process ids repeat, in a container after each restart: a random start avoids names that a crash left.
         self._names = itertools.count(secrets.randbits(16))
@@ -180,26 +178,22 @@ class OpenedUsers:
 
     def _recover(self, user: str) -> None:
         """Publish committed documents and remove staged files; the caller holds the lock."""
-        tenure = self._locks.tenure(user)
-        if self._swept.get(user) == tenure and user in self._recovered:
-            return  # no other process held the lock since, so none can have been killed with it
         folder = self.folder(user)
         try:
-            self._repair(user, folder, tenure)
+            names = self.files.listdir(folder)
+            # A process that was killed while it held the lock leaves such a name.
+            is_clean = names and not any(name.startswith((STAGED, JOB_PREFIX)) for name in names)
+            if not is_clean or user not in self._recovered:
+                self._repair(user, folder, names)
         except FileNotFoundError:
-            return  # a person has just removed the folder
+            return  # there is no such user yet, or a person has just removed the folder
         except OSError as error:
             raise BackendError(
                 f"{error.filename or folder}: recovery after a crash failed ({error.strerror})."
                 " Check free space and permissions."
             ) from error
 
-    def _repair(self, user: str, folder: Path, tenure: int) -> None:
-        try:
-            names = self.files.listdir(folder)
-        except FileNotFoundError:  # there is no such user yet
-            self._swept[user] = tenure
-            return
+    def _repair(self, user: str, folder: Path, names: list[str]) -> None:
         if any(name.startswith(JOB_PREFIX) for name in names):
             finish(self, user)
             names = self.files.listdir(folder)
@@ -207,10 +201,9 @@ class OpenedUsers:
             self.files.rmdir(folder)  # left by a process that was killed while it forgot the user
             return
         staged = staged_files(self.files, folder, names)
-        text = self._tail(user)
         if not staged and user in self._recovered:
-            self._swept[user] = tenure
             return
+        text = self._tail(user)
         was_cut = False
         if text is not None:
             record = parse_record(text)
@@ -234,8 +227,6 @@ class OpenedUsers:
                 self.files.discard(folder / name)
         self._merge_displaced(user, displaced)
         self._recovered.add(user)
-        if not displaced:  # an edit that cannot be merged may stay, and the next lock must check it
-            self._swept[user] = tenure
 
     def _merge_displaced(self, user: str, names: list[str]) -> None:
         """Merge displaced edits; without an engine they stay in their staged files for the next open."""
@@ -250,7 +241,6 @@ class OpenedUsers:
         self._folders.pop(user, None)
         self._synced.drop(user)
         self._recovered.discard(user)
-        self._swept.pop(user, None)
 
     def epoch(self, user: str) -> int:
         """Return how often data of the user was forgotten."""
