@@ -16,7 +16,6 @@ from tomldiary.hand_edits.detect import NOTHING, Known, is_being_saved, look
 from tomldiary.history.record import Change, Record, block_changes, next_sequence, render_record
 from tomldiary.history.timeline import EMPTY, Timeline
 from tomldiary.storage.protocol import Backend, Commit, DisplacedEdit, HistoryOfUser, Token
-from tomldiary.toml.diff import changed_spans
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
 
@@ -248,8 +247,7 @@ def prepare(
         else:
             old, record.bases[kind], expected[kind] = base.document, base.digest, base.token
             replaces_save = replaces_save or base.is_merged
-        spans = edit.spans if edit.base is old else changed_spans(old.blocks, document.blocks)
-        record.changes.extend([Change(kind, *span) for span in spans])
+        record.changes.extend(block_changes(kind, old.blocks, document.blocks))
         if base is not None and base.problem:
             broken[kind] = base
         else:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.errors import InvalidValue
 from tomldiary.toml.block_edit import edit_block, split_tail
-from tomldiary.toml.diff import Span, edited_spans
 from tomldiary.toml.document import Document, Overlay, Path, Table, find_table
 from tomldiary.toml.lexer import Block, header_path
 from tomldiary.toml.parse import MAX_BYTES, parse_toml, too_large
@@ -30,15 +29,9 @@ class Edit(Overlay):
         self._changed = is_changed
         self.base = document
         self._blocks = list(document.blocks)
-        self._rewritten: set[int] = set()
-        self._aligned = len(self._blocks)  # up to here, blocks stand where they stood in `base`
-        self._recent = 0
-        """Where the last block was found; the next one is often behind it."""
         self._index = dict(document.index)
         self._last = dict(document.last)
         self._parents = document.parents
-        self.spans: list[Span] = []
-        """What `done()` found to be changed in the text."""
         first, second = self._blocks[0], self._blocks[len(self._blocks) > 1]
         self.newline = "\r\n" if "\r\n" in first.text or "\r\n" in second.text else "\n"
 
@@ -190,7 +183,6 @@ class Edit(Overlay):
         """
         if not self._changed:
             return self.base
-        self.spans = edited_spans(self.base, self._blocks, self._rewritten, self._aligned)
         document = Document(
             self._blocks,
             self._data,
@@ -245,13 +237,13 @@ class Edit(Overlay):
             body += self.newline
         gap = self.newline if body.strip() else ""
         # Most new tables go to the end.
-        at = len(blocks) - 1 if blocks[-1] is anchor else self._place(anchor)
+        at = len(blocks) - 1 if blocks[-1] is anchor else blocks.index(anchor)
         marks = (anchor.ours[0], len(gap)) if anchor.ours is not None else None
         self._swap(anchor, Block(anchor.path, body + gap, anchor.is_array, marks), at=at)
         if at + 1 < len(blocks) and not tail:
             tail = self.newline  # something follows directly: keep a distance
         block = Block(path, text + tail, ours=(0, len(tail)) if ours else None)
-        self._put_in(at + 1, block)
+        blocks.insert(at + 1, block)
         self._index[path] = self._last[parent] = block
         if parent and parent not in self._parents:
             self._parents = self._parents | {path[:end] for end in range(1, len(path))}
@@ -293,7 +285,7 @@ class Edit(Overlay):
         own = {key: value for key, value in new.items() if key not in old}
         text = render_block(path, own, newline=self.newline)
         block = Block(path, text + self.newline, ours=(0, len(self.newline)))
-        self._put_in(self._place(first), block)
+        self._blocks.insert(self._blocks.index(first), block)
         self._index[path] = block
         self._last.setdefault(path[:-1], block)
         self._change_with_subtables(block, old, new)
@@ -324,13 +316,12 @@ class Edit(Overlay):
     def _remove(self, block: Block) -> None:
         body, tail = split_tail(block.text)
         parse_toml(body)  # what is complete by itself ends where the lexer says it ends
-        at = self._place(block)
+        at = self._blocks.index(block)
         before = self._blocks[at - 1]
         kept, gap = split_tail(before.text)
         if gap.strip():
             tail = gap + tail.lstrip("\r\n") if tail.strip() else gap
         del self._blocks[at]
-        self._aligned = min(self._aligned, at)
         self._swap(before, Block(before.path, kept + tail, before.is_array), at=at - 1)
         if self._index.get(block.path) is block:  # lists of tables are not in it
             del self._index[block.path]
@@ -342,17 +333,11 @@ class Edit(Overlay):
                     self._last[parent] = other
                     break
 
-    def _put_in(self, at: int, block: Block) -> None:
-        self._blocks.insert(at, block)
-        self._aligned = min(self._aligned, at)
-
     def _swap(self, block: Block, new: Block, *, at: int | None = None) -> None:
         """Put `new` where `block` stands."""
         if new.text == block.text and new.path == block.path:
             return
-        number = self._place(block) if at is None else at
-        self._blocks[number] = new
-        self._rewritten.add(number)
+        self._blocks[self._blocks.index(block) if at is None else at] = new
         if not block.path:
             return
         moves = new.path != block.path
@@ -365,13 +350,6 @@ class Edit(Overlay):
             if moves:
                 del self._index[block.path]
             self._index[new.path] = new
-
-    def _place(self, block: Block) -> int:
-        """Return the number of a block."""
-        following = self._recent + 1
-        is_next = following < len(self._blocks) and self._blocks[following] is block
-        self._recent = following if is_next else self._blocks.index(block)
-        return self._recent
 
     def _holder(self, path: Path) -> Block:
         """Return the nearest block at or above `path`; the head if there is none."""
