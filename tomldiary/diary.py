@@ -4,49 +4,23 @@ from __future__ import annotations
 
 import os
 from copy import copy
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tomldiary.compaction.runner import CompactionRunner
 from tomldiary.compat.coroutines import AncestorCoroutines
 from tomldiary.compat.default_table import DefaultPrefTable
-from tomldiary.engine.engine import Engine, Source, Transaction
-from tomldiary.engine.transaction import fingerprint
+from tomldiary.engine.engine import Engine
 from tomldiary.entries.constraints import Constraint, FactSchema
 from tomldiary.entries.conversations import MAX_SUMMARY
-from tomldiary.entries.episodes import KeptTurn, ToolStep, checked_steps, new_episode
-from tomldiary.entries.fact_rules import FactRules
-from tomldiary.entries.facts import in_utc
-from tomldiary.entries.kind import Writing
 from tomldiary.entries.kinds import EPISODES, FACTS, entry_kind
 from tomldiary.entries.kinds.rules import EntryRules
-from tomldiary.entries.models import timestamp
 from tomldiary.entries.preferences import PreferenceRules
 from tomldiary.entries.schema import categories, weights
-from tomldiary.errors import DiaryError, ExtractionError, IdentifierError, InvalidValue, SchemaError
-from tomldiary.extraction.dialogue import CONTEXT_TURNS, Sessions, checked_exchanges, storable
-from tomldiary.extraction.draft import MemoryDeps
-from tomldiary.extraction.extractor import (
-    Extractor,
-    ExtractorStats,
-    resolve_extractor,
-    run_extractor,
-)
-from tomldiary.extraction.failures import explained
-from tomldiary.extraction.message import turn_message
-from tomldiary.extraction.operations import (
-    Applied,
-    Operation,
-    TurnOperation,
-    TurnRules,
-    apply_turn,
-    current_operation,
-    redacted,
-    turn_source,
-)
-from tomldiary.extraction.tool_writes import find_tool_writes
+from tomldiary.errors import IdentifierError, InvalidValue, SchemaError
+from tomldiary.extraction.dialogue import CONTEXT_TURNS, Sessions
+from tomldiary.extraction.operations import TurnRules
 from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.retrieval.embedders import DiaryEmbedder, local_embedder
 from tomldiary.runtime.async_bridge import in_thread
@@ -55,16 +29,19 @@ from tomldiary.storage.open import open_backend
 from tomldiary.storage.protocol import Backend, BackendProtocol, Durability, FixedDocuments
 from tomldiary.text.redaction import Redact, Redactor, redactor_of
 from tomldiary.text.similarity import DEFAULT_THRESHOLD, Scorer, Similarity
-from tomldiary.user.pending.held import QUARANTINE, Trust, Why, hold
+from tomldiary.turns import Turns
+from tomldiary.user.pending.held import Trust
 from tomldiary.user.recall import Indexes
 from tomldiary.user.user import UserDiary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 
     from pydantic import BaseModel
 
     from tomldiary.compaction.draft import CompactionConfig
+    from tomldiary.extraction.extractor import Extractor
+    from tomldiary.extraction.operations import Applied
     from tomldiary.hooks.feed import Feed
     from tomldiary.hooks.hooks import Hooks
     from tomldiary.toml.document import Document
@@ -73,9 +50,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 __all__ = ["Diary", "TOMLDiary", "diary_of"]
-
-_DRAFTED = ("preferences", "conversations")
-"""The documents that an extractor drafts changes of."""
 
 
 class Users(ListView[str]):
@@ -159,16 +133,15 @@ class Diary(Viewed, AncestorCoroutines):
         self.weights: dict[str, float] = weights(pref_table_cls)
         self.agent = agent
         self.max_prefs_per_category = max_prefs_per_category
-        if max_summary_chars < 1:
-            raise InvalidValue(
-                f"expected 1 or more, found {max_summary_chars}.", where="max_summary_chars"
-            )
         self.max_conversations = max_conversations
         self.max_summary_chars = max_summary_chars
         self.compaction_config = compaction_config
         self.compactor = compactor
-        if context_turns < 0:
-            raise InvalidValue(f"expected 0 or more, found {context_turns}.", where="context_turns")
+        for where, least, found in (
+            ("max_summary_chars", 1, max_summary_chars), ("context_turns", 0, context_turns)
+        ):  # fmt: skip
+            if found < least:
+                raise InvalidValue(f"expected {least} or more, found {found}.", where=where)
         if extraction_timeout is not None and extraction_timeout <= 0:
             raise InvalidValue(
                 f"expected more than 0 seconds, or None, found {extraction_timeout}.",
@@ -197,8 +170,8 @@ class Diary(Viewed, AncestorCoroutines):
         self.entry_rules = EntryRules()
         self.trust = Trust(quarantine)
         self.draft_lifetime = draft_lifetime
-        self._descriptions = descriptions
-        self._extractor: tuple[Any, Extractor] | None = None
+        self.descriptions = descriptions
+        self.turns = Turns(self)
         self.compaction = CompactionRunner(self)
         self.episodes = episodes
         self.reading: set[tuple[str, str]] = set()
@@ -315,6 +288,7 @@ class Diary(Viewed, AncestorCoroutines):
         """Return a diary with another extractor; it shares everything else."""
         twin = copy(self)
         twin.agent = agent
+        twin.turns = Turns(twin)
         return twin
 
     @cached_property
@@ -350,6 +324,11 @@ class Diary(Viewed, AncestorCoroutines):
 
         return Feed(self.engine, since, users=users, follow=follow, poll=poll)
 
+    @property
+    def extractor(self) -> Extractor:
+        """Who reads the turns; see `Turns.extractor`."""
+        return self.turns.extractor
+
     def close(self) -> None:
         """Stop the hooks; what they lack is delivered when they are added again."""
         if "hooks" in vars(self):
@@ -378,65 +357,10 @@ class Diary(Viewed, AncestorCoroutines):
                 "is_atomic": backend.is_atomic,
                 "is_shared": backend.is_shared,
                 "documents": None if documents is None else list(documents),
-                **self.extractor_stats(),
+                **self.turns.stats(),
                 **({"redacted": self.redactor.stats()} if self.redactor is not None else {}),
             }
         )
-
-    def extractor_stats(self) -> dict[str, Any]:
-        """Return the counters of the extractor; empty if it has none, or read no turn yet."""
-        known = self._extractor
-        if known is None or known[0] is not self.agent:
-            return {}
-        return known[1].stats() if isinstance(known[1], ExtractorStats) else {}
-
-    @property
-    def extractor(self) -> Extractor:
-        """Who reads the turns; looked up when first asked for, and again if `agent` was replaced.
-
-        Raises:
-            MissingExtra: A model is wanted, and the adapter that drives it is not installed.
-        """
-        known = self._extractor
-        if known is None or known[0] is not self.agent:
-            known = (self.agent, resolve_extractor(self.agent, self.pref_table_cls))
-            self._extractor = known
-        return known[1]
-
-    def keep_extracted(
-        self,
-        tx: Transaction,
-        change: Callable[[Transaction], Applied],
-        session_id: str,
-        reason: str = "",
-    ) -> Applied:
-        """Make the changes of an extractor, or hold them back if extractors are not trusted."""
-        origin = self.extractor_origin
-        if self.trust.waits(origin):
-            return hold(tx, change, Why(QUARANTINE, session_id, origin, reason))
-        return change(tx)
-
-    @property
-    def extractor_origin(self) -> str:
-        """Where extracted entries come from: "rule", "model:" and its name, or "model"."""
-        agent = os.environ.get("EXTRACTOR_MODEL", "") if self.agent is None else self.agent
-        if not isinstance(agent, str) or not agent:
-            return "model"
-        return "rule" if agent == "rules" else f"model:{agent}"
-
-    async def current_epoch(self, user_id: str) -> int:
-        """Return how often something of a user was forgotten, without holding the event loop."""
-        backend = self.engine.backend
-        if backend.is_quick:
-            return backend.epoch(user_id)
-        return await in_thread(backend.epoch, user_id)
-
-    async def _ready_extractor(self) -> Extractor:
-        """Return the extractor; the first time it may load a framework, which takes a while."""
-        known = self._extractor
-        if known is not None and known[0] is self.agent:
-            return known[1]
-        return await in_thread(lambda: self.extractor)
 
     # Turns
 
@@ -463,262 +387,21 @@ class Diary(Viewed, AncestorCoroutines):
         Raises:
             ExtractionError: The extractor failed. Nothing was changed.
         """
-        await self.process_turn(
+        await self.turns.process(
             user_id, session_id, user_msg, assistant_msg, now=context_now, earlier=earlier
         )
 
-    async def process_turn(
-        self,
-        user_id: str,
-        session_id: str,
-        user_msg: str,
-        assistant_msg: str,
-        *,
-        now: datetime | None = None,
-        operation: TurnOperation | None = None,
-        earlier: Sequence[tuple[str, str]] | None = None,
-        operation_id: str = "",
-        steps: Sequence[ToolStep] = (),
-        episode: bool | None = None,
-    ) -> Applied:
-        """Do the same as `update_memory`, and return the result of the extractor's operations.
-
-        Args:
-            user_id: Whose memory.
-            session_id: The conversation.
-            user_msg: What the user said.
-            assistant_msg: What the assistant answered.
-            now: When it was said; None is now.
-            operation: Makes a second attempt at the same turn harmless; None takes the one that
-                `current_operation` is set to, if any.
-            earlier: The exchanges before it; see `Turn.earlier`.
-            operation_id: The same one twice has one effect; "" for none. Without meaning beside `operation`.
-            steps: The tools that were called, for the episode.
-            episode: Whether the turn is kept word for word; None is what the diary says.
-
-        Raises:
-            ExtractionError: The extractor failed. Nothing was changed.
-            Conflict: The operation id was used for a different change. Nothing was changed.
-            Forgotten: Data of the user was erased meanwhile. Nothing was changed.
-        """
-        import asyncio  # noqa: PLC0415 - slow to import, and most of a diary needs none of it
-
-        user_msg, assistant_msg = self.redacted(user_msg), self.redacted(assistant_msg)
-        earlier = self.redacted(earlier)
-        # Checked before a model is asked.
-        called = tuple(ToolStep(*self.redacted(tuple(step))) for step in checked_steps(steps))
-        operation = operation or current_operation.get()
-        if operation is None:
-            epoch = await self.current_epoch(user_id)  # read before any data
-            began, _ = self.sessions.take(user_id, session_id)
-            content = fingerprint(session_id, user_msg, assistant_msg) if operation_id else ""
-            operation = TurnOperation(operation_id, content, epoch, began=began)
-            done = await in_thread(self.find_turn, user_id, operation) if operation_id else None
-            if done is not None:
-                return done
-        if earlier is not None:
-            known = checked_exchanges(earlier, self.context_turns)
-            operation = replace(operation, earlier=known)
-        try:
-            async with asyncio.timeout(self.extraction_timeout):
-                operations = await self.extract_turn(
-                    user_id, session_id, user_msg, assistant_msg, now=now, operation=operation
-                )
-        except TimeoutError as error:
-            raise ExtractionError(
-                f"the extractor took longer than {self.extraction_timeout:g} s. Nothing was changed. Try again"
-                " later, or give Diary a longer extraction_timeout."
-            ) from error
-        when = now or datetime.now(UTC)
-        turn = KeptTurn(storable(user_msg), storable(assistant_msg), when, called)
-        done = await in_thread(
-            self.commit_turn,
-            user_id,
-            session_id,
-            operations,
-            now=now,
-            operation=operation,
-            said=[turn] if self.keeps_turn(episode) else (),
-        )
-        await self.compaction.run_if_due(user_id, session_id, now)
-        return done
-
-    def keeps_turn(self, wanted: bool | None = None) -> bool:  # noqa: FBT001 - a setting, not a switch
-        """Return whether a turn is kept word for word; None is what the diary says."""
-        return self.episodes if wanted is None else wanted
+    @property
+    def process_turn(self) -> Callable[..., Coroutine[Any, Any, Applied]]:
+        """Does the same as `update_memory`, and returns what was applied; see `Turns.process`."""
+        return self.turns.process
 
     def redacted(self, value: T) -> T:
         """Return a text, or a list or table of texts, as the diary stores it; see `redact`."""
         return value if self.redactor is None else self.redactor.values(value)
 
-    async def build_deps(
-        self, user_id: str, session_id: str, *, context_now: datetime | None = None
-    ) -> MemoryDeps:
-        """Return a draft of the user's memory, as an extractor gets it."""
-        documents = self.engine.cached_entries(user_id, *_DRAFTED)
-        if documents is None:
-            documents = await in_thread(self._documents, user_id)
-        deps = MemoryDeps.from_documents(
-            *documents,
-            rules=self.turn_rules.preferences,
-            schema_name=self.schema_name,
-            session_id=session_id,
-            context_now=context_now,
-            similarity=self.similarity,
-        )
-        schemas = self.fact_schemas
-        if schemas:
-            stored = await in_thread(self.engine.readable, user_id, FACTS.name)
-            deps.fact_schemas, deps.facts = schemas, FactRules(stored.overlay(), schemas)
-        deps.descriptions = self._descriptions
-        deps.max_summary = self.max_summary_chars
-        deps.redact = self.redactor
-        return deps
 
-    def _documents(self, user_id: str) -> list[Document]:
-        return [self.engine.entries(user_id, kind) for kind in _DRAFTED]
-
-    async def extract_turn(
-        self,
-        user_id: str,
-        session_id: str,
-        user_msg: str,
-        assistant_msg: str,
-        *,
-        now: datetime | None = None,
-        operation: TurnOperation | None = None,
-    ) -> list[Operation]:
-        """Return the operations that the extractor makes of one turn; nothing is stored.
-
-        Args:
-            user_id: Whose memory.
-            session_id: The conversation.
-            user_msg: What the user said.
-            assistant_msg: What the assistant answered.
-            now: When it was said; None is now.
-            operation: What else is known of the turn.
-
-        Raises:
-            ExtractionError: The extractor failed.
-        """
-        operation = operation or TurnOperation()
-        user_msg, assistant_msg = storable(user_msg), storable(assistant_msg)
-        said = user_msg, assistant_msg = self.redacted(user_msg), self.redacted(assistant_msg)
-        backend = self.engine.backend
-        epoch = (
-            operation.epoch if operation.epoch is not None else await self.current_epoch(user_id)
-        )
-        if now is None and operation.ended:  # a queued turn is dated when it was submitted
-            now = datetime.fromisoformat(operation.ended)
-        deps = await self.build_deps(user_id, session_id, context_now=now)
-        deps.user_id = user_id
-        deps.user_msg, deps.assistant_msg = said
-        deps.earlier = operation.earlier or ()
-        if operation.earlier is None:
-            now_epoch = await self.current_epoch(user_id)
-            deps.earlier = self.sessions.before(now_epoch, user_id, session_id, said)
-        deps.tool_writes = await in_thread(
-            find_tool_writes, backend, user_id, session_id, operation.began, operation.ended
-        )
-        deps.begin_turn()
-        await self.run_extractor(turn_message(deps, user_msg, assistant_msg), deps)
-        self.sessions.keep(user_id, session_id, said, epoch)
-        redactor = self.redactor
-        return deps.operations if redactor is None else redacted(deps.operations, redactor.values)
-
-    async def run_extractor(self, message: str, deps: MemoryDeps) -> None:
-        """Run the extractor on a draft.
-
-        Raises:
-            ExtractionError: It failed.
-        """
-        extractor = await self._ready_extractor()
-        try:
-            await run_extractor(extractor, message, deps)
-        except DiaryError:
-            raise
-        except Exception as error:
-            why, remedy = explained(error)
-            raise ExtractionError(
-                f"the extractor failed ({why}). Nothing was changed. {remedy}"
-            ) from error
-
-    def commit_turn(
-        self,
-        user_id: str,
-        session_id: str,
-        operations: Sequence[Operation],
-        *,
-        now: datetime | None = None,
-        operation: TurnOperation,
-        said: Sequence[KeptTurn] = (),
-    ) -> Applied:
-        """Apply extracted operations to the current memory, and count the turn.
-
-        Args:
-            user_id: Whose memory.
-            session_id: The conversation.
-            operations: What the extractor returned.
-            now: When it was said; None is now.
-            operation: Makes a second attempt at the same turn harmless.
-            said: The turns that become episodes in the same transaction.
-
-        Raises:
-            Conflict: The operation id was used for a different change.
-            Forgotten: Something of the user was forgotten since `operation.epoch`. Nothing was changed.
-        """
-        moment = timestamp(now)
-        last: list[Transaction] = []
-
-        origin = self.extractor_origin
-
-        def extracted(tx: Transaction) -> Applied:
-            return apply_turn(
-                tx, operations, self.turn_rules, session_id=session_id, now=moment,
-                turns=operation.turns, schemas=self.fact_schemas,
-            )  # fmt: skip
-
-        def change(tx: Transaction) -> Applied:
-            last[:] = [tx]
-            applied = self.keep_extracted(tx, extracted, session_id)
-            for turn in said:
-                if not turn.is_empty:
-                    documents = {*tx.engine.kinds(tx.user), *tx.changed()}
-                    writing = Writing(self, tx.edit, tx.entries, documents, moment, session_id)
-                    value = {**turn.value, "_source": turn_source(tx, session_id)}
-                    new_episode(writing, value, in_utc(turn.when))
-            return applied
-
-        def repeated(seq: int) -> Applied:
-            return Applied(transaction=seq, is_repeated=True)
-
-        source = Source(
-            "turn", session_id, actor="extractor", reason="" if origin == "rule" else origin,
-            operation=operation.id, content=operation.content, is_new=operation.is_new,
-        )  # fmt: skip
-        done = self.engine.write(
-            user_id, change, source,
-            epoch=operation.epoch, check=operation.check, on_repeat=repeated,
-        )  # fmt: skip
-        if not done.is_repeated:
-            done.transaction = last[0].seq
-        return done
-
-    def find_turn(self, user_id: str, operation: TurnOperation) -> Applied | None:
-        """Return the result of a turn that was applied before, or None.
-
-        Raises:
-            Conflict: The operation id was used for a different change.
-        """
-        source = Source("turn", operation=operation.id, content=operation.content)
-        with self.engine.backend.lock(user_id, self.engine.lock_timeout):
-            seq = self.engine.repetition(user_id, source)
-        return Applied(transaction=seq, is_repeated=True) if seq is not None else None
-
-
-@cache
-def _loaded_embedder() -> Callable[[Sequence[str]], list[list[float]]]:
-    return local_embedder()
+_loaded_embedder = cache(local_embedder)
 
 
 def _local_vectors(texts: list[str]) -> list[list[float]]:

@@ -507,7 +507,7 @@ def test_show_and_the_old_coroutines_join_the_parts(split):
     text = asyncio.run(split.preferences("alice"))
     shown = tomllib.loads(text)["preferences"]["likes"]
     assert list(shown) == list(alice.preferences("likes"))
-    deps = asyncio.run(split.build_deps("alice", "s1"))
+    deps = asyncio.run(split.turns.build_deps("alice", "s1"))
     assert deps.prefs["preferences"]["likes"].keys() == shown.keys()
     show = ["show", "alice", "--path", str(split.engine.backend.base_path)]
     listed = json.loads(CliRunner().invoke(app, [*show, "--json"]).output)

@@ -18,6 +18,7 @@ from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.entries.episodes import ToolStep
 from tomldiary.errors import InvalidValue
 from tomldiary.extraction import tools
+from tomldiary.extraction.operations import TurnOperation
 from tomldiary.retrieval.vector_index import Embedding
 from tomldiary.store.operations import Put
 from tomldiary.store.store import ItemStore
@@ -148,7 +149,7 @@ def test_operations_and_the_draft_of_an_extractor_are_redacted(tmp_path):
         deps.prefs["preferences"]["likes"]["own"] = {"text": CANARY, "_created_by": CANARY}
 
     diary = Diary(tmp_path, agent=run, redact=True)
-    operations = asyncio.run(diary.extract_turn("alice", "s", "x", "y"))
+    operations = asyncio.run(diary.turns.extract("alice", "s", "x", "y", operation=TurnOperation()))
     assert CARD not in str(operations)
     assert str(operations).count(CANARY) == 1  # the name of a session stays
     assert CANARY not in answers[0]

@@ -237,7 +237,7 @@ def test_only_the_relevant_part_of_a_large_memory_is_sent(tmp_path):
         alice.upsert_preference(
             "likes", f"thing number {number} that has nothing to do with plants"
         )
-    deps = run(diary.build_deps("alice", "s"))
+    deps = run(diary.turns.build_deps("alice", "s"))
     message = turn_message(deps, "My orchids are in flower!", "Lovely.", budget=2000)
     shown = message.partition("<preferences>")[2].partition("</preferences>")[0]
     assert "orchids on the balcony" in shown

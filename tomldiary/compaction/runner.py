@@ -133,7 +133,7 @@ class CompactionRunner:
         if self._diary.compactor is None:
             self._diary.compactor = await in_thread(load_compactor)  # may load a framework
         epoch = await in_thread(self._diary.engine.backend.epoch, user_id)
-        draft = await self._diary.build_deps(user_id, session_id, context_now=now)
+        draft = await self._diary.turns.build_deps(user_id, session_id, context_now=now)
         prefs: Any = draft.prefs
         if category:
             tables = prefs.get("preferences", {})

@@ -166,7 +166,7 @@ def _pending(
 async def _read(diary: Diary, user_id: str, each: _Pending) -> Applied | None:
     """Read one episode and store the result; None if it is gone or was read meanwhile."""
     for _ in range(_ATTEMPTS):
-        epoch = await diary.current_epoch(user_id)  # before any data is read
+        epoch = await diary.turns.current_epoch(user_id)  # before any data is read
         if await in_thread(_is_done, diary, user_id, each):
             return None
         operations = await _extract(diary, user_id, each)
@@ -181,7 +181,7 @@ async def _extract(diary: Diary, user_id: str, each: _Pending) -> list[Operation
     import asyncio  # noqa: PLC0415 - slow to import, and only consolidation needs it
 
     episode = each.episode
-    deps = await diary.build_deps(user_id, episode.session_id, context_now=each.when)
+    deps = await diary.turns.build_deps(user_id, episode.session_id, context_now=each.when)
     deps.user_id, deps.earlier = user_id, each.earlier
     deps.user_msg, deps.assistant_msg = episode.input, episode.output
     if episode.session_id:
@@ -189,7 +189,7 @@ async def _extract(diary: Diary, user_id: str, each: _Pending) -> list[Operation
     message = turn_message(deps, episode.input, episode.output)
     try:
         async with asyncio.timeout(diary.extraction_timeout):
-            await diary.run_extractor(message, deps)
+            await diary.turns.run_extractor(message, deps)
         found = deps.operations
     except (ExtractionError, ExtractorUnusable, MissingExtra):
         raise
@@ -222,7 +222,7 @@ def _commit(
     def change(tx: Transaction) -> Applied | None:
         if _is_done(diary, user_id, each):
             return None
-        applied = diary.keep_extracted(tx, extracted, episode.session_id, why.reason)
+        applied = diary.turns.keep_extracted(tx, extracted, episode.session_id, why.reason)
         _put_mark(tx, each, {"done": True})
         return applied
 

@@ -149,10 +149,10 @@ def _apply(diary: Diary, user_id: str, turn: ChatTurn, id_: str, epoch: int) -> 
     """Apply one turn; return whether another ingest had applied it."""
     began, _ = diary.sessions.take(user_id, turn.session_id)
     operation = TurnOperation(id_, id_, epoch, began=began)
-    if diary.find_turn(user_id, operation) is not None:
+    if diary.turns.find(user_id, operation) is not None:
         return True
     done = run_coroutine(
-        diary.process_turn(
+        diary.turns.process(
             user_id,
             turn.session_id,
             turn.user_msg,

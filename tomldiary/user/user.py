@@ -467,7 +467,7 @@ class UserDiary(Viewed, DeprecatedNames):
         """
         if self._context.is_draft:
             raise NotSupported(_DRAFT_TURN)
-        return await self.diary.process_turn(
+        return await self.diary.turns.process(
             self.user_id, session_id, user_msg, assistant_msg,
             now=now, earlier=earlier, operation_id=operation_id, steps=steps, episode=episode,
         )  # fmt: skip

@@ -101,16 +101,16 @@ async def _extract_and_commit(
     operations = job.operations
     if operations is None:
         if not operation.is_new:
-            done = await in_thread(diary.find_turn, turn.user_id, operation)
+            done = await in_thread(diary.turns.find, turn.user_id, operation)
             if done is not None:
                 await in_thread(_finish, job)
                 return done
-        if await diary.current_epoch(turn.user_id) != job.epoch:
+        if await diary.turns.current_epoch(turn.user_id) != job.epoch:
             # The model must not read an erased turn.
             raise Forgotten("something of this user was forgotten since this turn was submitted.")
         user_msg, assistant_msg = _messages([job, *job.group])
         async with asyncio.timeout(seconds):
-            operations = await diary.extract_turn(
+            operations = await diary.turns.extract(
                 turn.user_id, turn.session_id, user_msg, assistant_msg, now=turn.context_now,
                 operation=operation,
             )  # fmt: skip
@@ -133,7 +133,7 @@ def _commit(
                 if is_durable:
                     raise
         job.operations = list(operations)
-    done = diary.commit_turn(
+    done = diary.turns.commit(
         job.turn.user_id, job.turn.session_id, operations,
         now=job.turn.context_now, operation=operation,
         said=[kept for each in jobs if (kept := _kept(diary, each)) is not None],
@@ -145,7 +145,7 @@ def _commit(
 def _kept(diary: Diary, job: Job) -> KeptTurn | None:
     """Return a turn as the diary keeps it word for word; None if it does not."""
     turn = job.turn
-    if not diary.keeps_turn(turn.episode):
+    if not (diary.episodes if turn.episode is None else turn.episode):
         return None
     when = turn.context_now or (datetime.fromisoformat(job.time) if job.time else datetime.now(UTC))
     return KeptTurn(turn.user_msg, turn.assistant_msg, when, turn.steps)

@@ -200,7 +200,7 @@ class Workers:
         result, error = None, None
         try:
             operation = TurnOperation(job.operation, job.content)
-            result = self._diary.find_turn(job.turn.user_id, operation)
+            result = self._diary.turns.find(job.turn.user_id, operation)
         except DiaryError as caught:
             error = caught
         if result is None and error is None:

@@ -357,7 +357,7 @@ class MemoryWriter(Viewed):
         """
         with self._state:
             stats = stats_of(self._metrics, self._options, self._workers, self._admission)
-        counted = self._own.extractor_stats() if self._own is not None else {}
+        counted = self._own.turns.stats() if self._own is not None else {}
         return WriterStats({**stats, **counted, "setup_problem": self._setup_problem()})
 
     def health(self, *, longest_wait: float = 300.0, most_errors: float = 0.05) -> Health:

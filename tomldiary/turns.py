@@ -1,0 +1,374 @@
+"""Turns: the extractor's operations of one exchange, and their commit."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from tomldiary.engine.engine import Source, Transaction
+from tomldiary.engine.transaction import fingerprint
+from tomldiary.entries.episodes import KeptTurn, ToolStep, checked_steps, new_episode
+from tomldiary.entries.fact_rules import FactRules
+from tomldiary.entries.facts import in_utc
+from tomldiary.entries.kind import Writing
+from tomldiary.entries.kinds import FACTS
+from tomldiary.entries.models import timestamp
+from tomldiary.errors import DiaryError, ExtractionError
+from tomldiary.extraction.dialogue import checked_exchanges, storable
+from tomldiary.extraction.draft import MemoryDeps
+from tomldiary.extraction.extractor import (
+    Extractor,
+    ExtractorStats,
+    resolve_extractor,
+    run_extractor,
+)
+from tomldiary.extraction.failures import explained
+from tomldiary.extraction.message import turn_message
+from tomldiary.extraction.operations import (
+    Applied,
+    Operation,
+    TurnOperation,
+    apply_turn,
+    current_operation,
+    redacted,
+    turn_source,
+)
+from tomldiary.extraction.tool_writes import find_tool_writes
+from tomldiary.runtime.async_bridge import in_thread
+from tomldiary.user.pending.held import QUARANTINE, Why, hold
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tomldiary.diary import Diary
+    from tomldiary.toml.document import Document
+
+__all__ = ["Turns"]
+
+_DRAFTED = ("preferences", "conversations")
+"""The documents that an extractor drafts changes of."""
+
+
+class Turns:
+    """Reads turns with a diary's extractor, and commits what it made of them.
+
+    Args:
+        diary: Has the extractor, the rules and the documents.
+    """
+
+    def __init__(self, diary: Diary) -> None:
+        self._diary = diary
+        self._extractor: tuple[Any, Extractor] | None = None
+
+    # The extractor
+
+    def stats(self) -> dict[str, Any]:
+        """Return the counters of the extractor; empty if it has none, or read no turn yet."""
+        known = self._extractor
+        if known is None or known[0] is not self._diary.agent:
+            return {}
+        return known[1].stats() if isinstance(known[1], ExtractorStats) else {}
+
+    @property
+    def extractor(self) -> Extractor:
+        """Who reads the turns; looked up when first asked for, and again if `agent` was replaced.
+
+        Raises:
+            MissingExtra: A model is wanted, and the adapter that drives it is not installed.
+        """
+        known = self._extractor
+        if known is None or known[0] is not self._diary.agent:
+            known = (
+                self._diary.agent,
+                resolve_extractor(self._diary.agent, self._diary.pref_table_cls),
+            )
+            self._extractor = known
+        return known[1]
+
+    async def _ready_extractor(self) -> Extractor:
+        """Return the extractor; the first time it may load a framework, which takes a while."""
+        known = self._extractor
+        if known is not None and known[0] is self._diary.agent:
+            return known[1]
+        return await in_thread(lambda: self.extractor)
+
+    @property
+    def origin(self) -> str:
+        """Where extracted entries come from: "rule", "model:" and its name, or "model"."""
+        agent = (
+            os.environ.get("EXTRACTOR_MODEL", "")
+            if self._diary.agent is None
+            else self._diary.agent
+        )
+        if not isinstance(agent, str) or not agent:
+            return "model"
+        return "rule" if agent == "rules" else f"model:{agent}"
+
+    def keep_extracted(
+        self,
+        tx: Transaction,
+        change: Callable[[Transaction], Applied],
+        session_id: str,
+        reason: str = "",
+    ) -> Applied:
+        """Make the changes of an extractor, or hold them back if extractors are not trusted."""
+        origin = self.origin
+        if self._diary.trust.waits(origin):
+            return hold(tx, change, Why(QUARANTINE, session_id, origin, reason))
+        return change(tx)
+
+    async def current_epoch(self, user_id: str) -> int:
+        """Return how often something of a user was forgotten, without holding the event loop."""
+        backend = self._diary.engine.backend
+        if backend.is_quick:
+            return backend.epoch(user_id)
+        return await in_thread(backend.epoch, user_id)
+
+    # Turns
+
+    async def process(
+        self,
+        user_id: str,
+        session_id: str,
+        user_msg: str,
+        assistant_msg: str,
+        *,
+        now: datetime | None = None,
+        operation: TurnOperation | None = None,
+        earlier: Sequence[tuple[str, str]] | None = None,
+        operation_id: str = "",
+        steps: Sequence[ToolStep] = (),
+        episode: bool | None = None,
+    ) -> Applied:
+        """Extract memory from one turn, commit it together with the turn's count, and return what was applied.
+
+        Args:
+            user_id: Whose memory.
+            session_id: The conversation.
+            user_msg: What the user said.
+            assistant_msg: What the assistant answered.
+            now: When it was said; None is now.
+            operation: Makes a second attempt at the same turn harmless; None takes the one that
+                `current_operation` is set to, if any.
+            earlier: The exchanges before it; see `Turn.earlier`.
+            operation_id: The same one twice has one effect; "" for none. Without meaning beside `operation`.
+            steps: The tools that were called, for the episode.
+            episode: Whether the turn is kept word for word; None is what the diary says.
+
+        Raises:
+            ExtractionError: The extractor failed. Nothing was changed.
+            Conflict: The operation id was used for a different change. Nothing was changed.
+            Forgotten: Data of the user was erased meanwhile. Nothing was changed.
+        """
+        import asyncio  # noqa: PLC0415 - slow to import, and most of a diary needs none of it
+
+        diary = self._diary
+        user_msg, assistant_msg = diary.redacted(user_msg), diary.redacted(assistant_msg)
+        earlier = diary.redacted(earlier)
+        # Checked before a model is asked.
+        called = tuple(ToolStep(*diary.redacted(tuple(step))) for step in checked_steps(steps))
+        operation = operation or current_operation.get()
+        if operation is None:
+            epoch = await self.current_epoch(user_id)  # read before any data
+            began, _ = diary.sessions.take(user_id, session_id)
+            content = fingerprint(session_id, user_msg, assistant_msg) if operation_id else ""
+            operation = TurnOperation(operation_id, content, epoch, began=began)
+            done = await in_thread(self.find, user_id, operation) if operation_id else None
+            if done is not None:
+                return done
+        if earlier is not None:
+            known = checked_exchanges(earlier, diary.context_turns)
+            operation = replace(operation, earlier=known)
+        try:
+            async with asyncio.timeout(diary.extraction_timeout):
+                operations = await self.extract(
+                    user_id, session_id, user_msg, assistant_msg, now=now, operation=operation
+                )
+        except TimeoutError as error:
+            raise ExtractionError(
+                f"the extractor took longer than {diary.extraction_timeout:g} s. Nothing was changed. Try again"
+                " later, or give Diary a longer extraction_timeout."
+            ) from error
+        when = now or datetime.now(UTC)
+        turn = KeptTurn(storable(user_msg), storable(assistant_msg), when, called)
+        done = await in_thread(
+            self.commit,
+            user_id,
+            session_id,
+            operations,
+            now=now,
+            operation=operation,
+            said=[turn] if (diary.episodes if episode is None else episode) else (),
+        )
+        await diary.compaction.run_if_due(user_id, session_id, now)
+        return done
+
+    async def build_deps(
+        self, user_id: str, session_id: str, *, context_now: datetime | None = None
+    ) -> MemoryDeps:
+        """Return a draft of the user's memory, as an extractor gets it."""
+        documents = self._diary.engine.cached_entries(user_id, *_DRAFTED)
+        if documents is None:
+            documents = await in_thread(self._documents, user_id)
+        deps = MemoryDeps.from_documents(
+            *documents,
+            rules=self._diary.turn_rules.preferences,
+            schema_name=self._diary.schema_name,
+            session_id=session_id,
+            context_now=context_now,
+            similarity=self._diary.similarity,
+        )
+        schemas = self._diary.fact_schemas
+        if schemas:
+            stored = await in_thread(self._diary.engine.readable, user_id, FACTS.name)
+            deps.fact_schemas, deps.facts = schemas, FactRules(stored.overlay(), schemas)
+        deps.descriptions = self._diary.descriptions
+        deps.max_summary = self._diary.max_summary_chars
+        deps.redact = self._diary.redactor
+        return deps
+
+    def _documents(self, user_id: str) -> list[Document]:
+        return [self._diary.engine.entries(user_id, kind) for kind in _DRAFTED]
+
+    async def extract(
+        self,
+        user_id: str,
+        session_id: str,
+        user_msg: str,
+        assistant_msg: str,
+        *,
+        now: datetime | None = None,
+        operation: TurnOperation,
+    ) -> list[Operation]:
+        """Return the operations that the extractor makes of one turn; nothing is stored.
+
+        Args:
+            user_id: Whose memory.
+            session_id: The conversation.
+            user_msg: What the user said.
+            assistant_msg: What the assistant answered.
+            now: When it was said; None is now.
+            operation: What else is known of the turn.
+
+        Raises:
+            ExtractionError: The extractor failed.
+        """
+        user_msg, assistant_msg = storable(user_msg), storable(assistant_msg)
+        said = user_msg, assistant_msg = (
+            self._diary.redacted(user_msg),
+            self._diary.redacted(assistant_msg),
+        )
+        backend = self._diary.engine.backend
+        epoch = (
+            operation.epoch if operation.epoch is not None else await self.current_epoch(user_id)
+        )
+        if now is None and operation.ended:  # a queued turn is dated when it was submitted
+            now = datetime.fromisoformat(operation.ended)
+        deps = await self.build_deps(user_id, session_id, context_now=now)
+        deps.user_id = user_id
+        deps.user_msg, deps.assistant_msg = said
+        deps.earlier = operation.earlier or ()
+        if operation.earlier is None:
+            now_epoch = await self.current_epoch(user_id)
+            deps.earlier = self._diary.sessions.before(now_epoch, user_id, session_id, said)
+        deps.tool_writes = await in_thread(
+            find_tool_writes, backend, user_id, session_id, operation.began, operation.ended
+        )
+        deps.begin_turn()
+        await self.run_extractor(turn_message(deps, user_msg, assistant_msg), deps)
+        self._diary.sessions.keep(user_id, session_id, said, epoch)
+        redactor = self._diary.redactor
+        return deps.operations if redactor is None else redacted(deps.operations, redactor.values)
+
+    async def run_extractor(self, message: str, deps: MemoryDeps) -> None:
+        """Run the extractor on a draft.
+
+        Raises:
+            ExtractionError: It failed.
+        """
+        extractor = await self._ready_extractor()
+        try:
+            await run_extractor(extractor, message, deps)
+        except DiaryError:
+            raise
+        except Exception as error:
+            why, remedy = explained(error)
+            raise ExtractionError(
+                f"the extractor failed ({why}). Nothing was changed. {remedy}"
+            ) from error
+
+    def commit(
+        self,
+        user_id: str,
+        session_id: str,
+        operations: Sequence[Operation],
+        *,
+        now: datetime | None = None,
+        operation: TurnOperation,
+        said: Sequence[KeptTurn] = (),
+    ) -> Applied:
+        """Apply extracted operations to the current memory, and count the turn.
+
+        Args:
+            user_id: Whose memory.
+            session_id: The conversation.
+            operations: What the extractor returned.
+            now: When it was said; None is now.
+            operation: Makes a second attempt at the same turn harmless.
+            said: The turns that become episodes in the same transaction.
+
+        Raises:
+            Conflict: The operation id was used for a different change.
+            Forgotten: Something of the user was forgotten since `operation.epoch`. Nothing was changed.
+        """
+        moment = timestamp(now)
+        last: list[Transaction] = []
+
+        origin = self.origin
+
+        def extracted(tx: Transaction) -> Applied:
+            return apply_turn(
+                tx, operations, self._diary.turn_rules, session_id=session_id, now=moment,
+                turns=operation.turns, schemas=self._diary.fact_schemas,
+            )  # fmt: skip
+
+        def change(tx: Transaction) -> Applied:
+            last[:] = [tx]
+            applied = self.keep_extracted(tx, extracted, session_id)
+            for turn in said:
+                if not turn.is_empty:
+                    documents = {*tx.engine.kinds(tx.user), *tx.changed()}
+                    writing = Writing(
+                        self._diary, tx.edit, tx.entries, documents, moment, session_id
+                    )
+                    value = {**turn.value, "_source": turn_source(tx, session_id)}
+                    new_episode(writing, value, in_utc(turn.when))
+            return applied
+
+        def repeated(seq: int) -> Applied:
+            return Applied(transaction=seq, is_repeated=True)
+
+        source = Source(
+            "turn", session_id, actor="extractor", reason="" if origin == "rule" else origin,
+            operation=operation.id, content=operation.content, is_new=operation.is_new,
+        )  # fmt: skip
+        done = self._diary.engine.write(
+            user_id, change, source,
+            epoch=operation.epoch, check=operation.check, on_repeat=repeated,
+        )  # fmt: skip
+        if not done.is_repeated:
+            done.transaction = last[0].seq
+        return done
+
+    def find(self, user_id: str, operation: TurnOperation) -> Applied | None:
+        """Return the result of a turn that was applied before, or None.
+
+        Raises:
+            Conflict: The operation id was used for a different change.
+        """
+        source = Source("turn", operation=operation.id, content=operation.content)
+        with self._diary.engine.backend.lock(user_id, self._diary.engine.lock_timeout):
+            seq = self._diary.engine.repetition(user_id, source)
+        return Applied(transaction=seq, is_repeated=True) if seq is not None else None
