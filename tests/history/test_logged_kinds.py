@@ -52,10 +52,10 @@ def test_a_document_of_a_user_who_was_recreated_is_known(diary, tmp_path):
 
 def test_an_index_of_records_that_were_not_stored_is_built_again(diary, tmp_path):
     put(diary, "items/a")
-    index = diary.engine.logged.changes("alice")
+    index = diary.engine._changes_of.of("alice")
     put(diary, "items/b")
     index.record, index.found["items/b"] = "[[tx]]\nseq = 2\nof a step that was refused\n", 1
-    assert "items/b" not in diary.engine.logged.changes("alice").found
+    assert "items/b" not in diary.engine._changes_of.of("alice").found
 
 
 def test_new_documents_cause_no_scan_of_history(diary, files):
@@ -99,7 +99,7 @@ def test_records_of_another_process_are_read(diary, tmp_path):
 
 def test_the_index_of_all_users_is_only_used_under_its_lock(diary):
     # No race would show it: to look something up is a single step in CPython. So the lock is asked.
-    index, asked = diary.engine.logged._index, []
+    index, asked = diary.engine.logged, []
 
     def ask(name):
         asked.append((name, index._guard.locked()))

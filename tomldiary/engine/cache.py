@@ -4,25 +4,44 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from tomldiary.engine.transaction import open_here
 from tomldiary.entries.kinds import KINDS, entry_kind
 from tomldiary.entries.kinds.parts import join, parts_among
-from tomldiary.errors import BackendError, DocumentError, HandEditConflict, InvalidTOML
+from tomldiary.errors import (
+    BackendError,
+    DocumentError,
+    HandEditConflict,
+    InvalidTOML,
+    NestedTransaction,
+    NotSupported,
+)
 from tomldiary.hand_edits.base_version import before_saves
 from tomldiary.hand_edits.detect import NOTHING, Known, look
-from tomldiary.history.index import Indexed, LoggedKinds
+from tomldiary.history.index import DOCUMENT, HistoryIndex, Indexed, changes_in, facts_in
 from tomldiary.history.timeline import Timeline
+from tomldiary.runtime.async_bridge import SCOPE
 from tomldiary.runtime.forgettable_cache import let_go
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.runtime.lru import Recent
-from tomldiary.storage.protocol import Backend, CheapTokens, FixedDocuments, ListsFolders, Token
+from tomldiary.storage.protocol import (
+    Backend,
+    CheapTokens,
+    FixedDocuments,
+    ListsFolders,
+    ReadsOneState,
+    Token,
+)
+from tomldiary.toml.edit import Edit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
+    from contextlib import AbstractContextManager
 
+    from tomldiary.engine.transaction import Transaction
     from tomldiary.toml.document import Document
 
 __all__ = ["DocumentCache"]
@@ -33,7 +52,7 @@ _PAUSE = 0.05  # seconds between two reads of a file that is being saved
 
 
 class DocumentCache:
-    """Reads the documents of one backend without a lock. Thread-safe.
+    """Reads the documents of one backend without a lock, in a transaction with its changes. Thread-safe.
 
     Args:
         backend: Where the documents are.
@@ -44,7 +63,12 @@ class DocumentCache:
         self.backend = backend
         self.save_timeout = save_timeout
         self._cheap_tokens = backend if isinstance(backend, CheapTokens) else None
-        self.logged = LoggedKinds(backend)
+        self.logged = HistoryIndex(backend, facts_in)
+        self._changes_of = HistoryIndex(backend, changes_in, is_whole=False)
+        """The last transaction that changed each document since a user's first look-up."""
+        self._one_state = backend if isinstance(backend, ReadsOneState) else None
+        self.guards: dict[str, Callable[..., None]] = {}
+        """By kind: undoes the hand edits that its rules forbid, in an edit of a document; see `Diary.undo_edits`."""
         self._cache: Recent[tuple[str, str], Known] = Recent(_CACHED_DOCUMENTS)
         self._folders = backend if isinstance(backend, ListsFolders) else None
         self._fixed = backend if isinstance(backend, FixedDocuments) else None
@@ -97,20 +121,86 @@ class DocumentCache:
                 found[number] = self.join(user, kind, known)
         return found
 
+    def document(self, user: str, kind: str) -> Document:
+        """Return a document as it is now, in a transaction with its changes; empty if there is none.
+
+        Raises:
+            DocumentError: It does not parse, is unsafe to parse, or is of a newer version.
+        """
+        joined = self._readable(user)
+        if joined is not None:
+            return joined.document(kind)
+        cached = self.load(user, kind)
+        return cached.document if cached is not None else NOTHING
+
+    def entries(self, user: str, kind: str) -> Document:
+        """Return all entries of a kind as one document, in a transaction with its changes.
+
+        Raises:
+            DocumentError: As `document`.
+        """
+        with self.reading():
+            parts = [self.document(user, part) for part in self.parts(user, kind)]
+        return self.join(user, kind, parts)
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Let the reads of this thread in the block see one state of each user, if the backend can do that."""
+        return nullcontext() if self._one_state is None else self._one_state.reading()
+
+    def readable(self, user: str, kind: str) -> Document:
+        """Return all entries of a kind as one document, without the hand edits that its rules forbid.
+
+        Raises:
+            DocumentError: As `document`.
+        """
+        if kind.partition("/")[0] not in self.guards:
+            return self.entries(user, kind)
+        with self.reading():
+            parts = [self._readable_part(user, part) for part in self.parts(user, kind)]
+        return self.join(user, kind, parts)
+
+    def _readable_part(self, user: str, part: str) -> Document:
+        document, known = self.document(user, part), self.load(user, part)
+        if known is None or not known.is_edited:
+            return document
+        edit = Edit(document)
+        self.undo_edits(user, part, edit, known)
+        return edit.done()
+
+    def kinds(self, user: str) -> list[str]:
+        """Return the names of a user's documents, in a transaction with those it has begun."""
+        stored = self.backend.kinds(user)
+        joined = self._readable(user)
+        if joined is not None:
+            return sorted({*stored, *joined.changed()})
+        return stored
+
+    def now(self) -> datetime:
+        """Return the time for which temporal facts are read unless a caller names one."""
+        return datetime.now(UTC)
+
     @property
     def lists_documents(self) -> bool:
         """Whether the backend finds documents whose names are not known before, such as episodes."""
         return self._fixed is None or self._fixed.documents is None
 
     def parts(self, user: str, kind: str) -> list[str]:
-        """Return the documents that the entries of a kind are spread over; the first one may not exist."""
+        """Return the documents that the entries of a kind are spread over, in a transaction with its own.
+
+        The first one may not exist.
+        """
         known = KINDS.get(kind)
         if known is None or not known.is_split or not self.lists_documents:
             return [kind]
         self.backend.token(user, kind)  # recovery may bring back a part
+        listed: Collection[str]
         if self._folders is None:
-            return parts_among(kind, self.backend.kinds(user))
-        listed = self._folders.kinds_below(user, f"{kind}/")
+            listed = self.backend.kinds(user)
+        else:
+            listed = self._folders.kinds_below(user, f"{kind}/")
+        joined = self._readable(user)
+        if joined is not None:
+            listed = {*listed, *joined.kinds()}
         return parts_among(kind, listed) if listed else [kind]
 
     def join(self, user: str, kind: str, parts: list[Document]) -> Document:
@@ -124,6 +214,30 @@ class DocumentCache:
         with self._guard:
             self._joins.keep((user, kind), (parts, made))
         return made
+
+    def check_kept(self, kind: str) -> None:
+        """Refuse a document that the backend could not find again.
+
+        Raises:
+            NotSupported: The backend cannot list documents, and this is none of those it is asked for.
+        """
+        kept = self._fixed.documents if self._fixed is not None else None
+        if kept is not None and kind not in kept:
+            what = "episodes" if kind.startswith("episodes/") else "items of namespaces of your own"
+            raise NotSupported(
+                f"{kind}: a backend with six methods cannot list its documents, so {what} would be stored and"
+                f" never found again. Use a folder; this backend keeps {', '.join(kept)}."
+            )
+
+    def undo_edits(self, user: str, kind: str, edit: Edit, base: Known | None) -> None:
+        """Undo the hand edits since the last write that the rules forbid."""
+        name = kind.partition("/")[0]
+        guard = self.guards.get(name)
+        before = self.before_saves(user, kind, base) if guard is not None and base else None
+        if guard is not None and before is not None:
+            parts = self.parts(user, name) if entry_kind(name).is_split else []
+            others = [each for each in parts if each != kind]
+            guard(kind, edit, before, [self.with_base(user, each) for each in others])
 
     def with_base(self, user: str, kind: str) -> tuple[Document, Document]:
         """Return a document, and what it was before hand edits that are not followed by a write."""
@@ -179,11 +293,18 @@ class DocumentCache:
                 found.append(self.load(user, kind, is_written=True))
         return found
 
-    def _changes(self, user: str) -> Indexed[int] | None:
+    def _changes(self, user: str) -> Indexed[str, int] | None:
         try:
-            return self.logged.changes(user)
+            return self._changes_of.of(user)
         except InvalidTOML:
             return None  # history is damaged; the document is read again
+
+    def may_be_logged(self, user: str, kind: str) -> bool:
+        """Return whether history may name a document; the caller holds the user's lock."""
+        try:
+            return (DOCUMENT, kind) in self.logged.of(user).found
+        except InvalidTOML:
+            return True  # damaged: reading the record raises the error
 
     def settled(self, user: str, kind: str) -> Known | None:
         """Return a document for writing, after any save in progress by another program.
@@ -209,6 +330,47 @@ class DocumentCache:
         """Drop cached documents, for example after a failed commit; the next read reads them again."""
         for kind in kinds:
             self._cache.pop((user, kind), None)
+
+    # Open transactions
+
+    def _joined(self, user: str) -> Transaction | None:
+        """Return the open transaction that a write of this user joins.
+
+        Raises:
+            NestedTransaction: A transaction of another user is open here.
+        """
+        joined = open_here()
+        return joined if joined is not None and joined.is_joined_by(self, user) else None
+
+    def _readable(self, user: str) -> Transaction | None:
+        """Return the open transaction whose changes a read of this user sees."""
+        if SCOPE.get() is None:
+            return None  # as for most reads
+        joined = open_here()
+        is_mine = joined is not None and joined.user == user and joined.is_joined_by(self, user)
+        return joined if is_mine else None
+
+    def refuse_nested(self, user: str, operation_id: str) -> None:
+        """Refuse an idempotency key inside an open transaction, which is repeated only as a whole.
+
+        Raises:
+            NestedTransaction: A transaction of the user is open here.
+        """
+        if operation_id and self._joined(user) is not None:
+            raise NestedTransaction(
+                "a transaction is open here, and is repeated as a whole or not at all. Give the operation id"
+                " to transaction(operation_id=…)."
+            )
+
+    def session_here(self, user: str) -> str:
+        """Return the session of the transaction that a write of this user joins, or ""."""
+        joined = self._readable(user)
+        return "" if joined is None else joined.session
+
+    def actor_here(self, user: str) -> str:
+        """Return the actor of the transaction that a write of this user joins, or ""."""
+        joined = self._readable(user)
+        return "" if joined is None else joined.actor
 
     def _notice_erasure(self, user: str) -> bool:
         """Drop a user's documents if another process has erased something since; return whether it has."""
@@ -238,7 +400,12 @@ class DocumentCache:
 
 
 def _is_current(
-    cached: Known, token: Token | None, kind: str, changes: Indexed[int] | None, *, is_written: bool
+    cached: Known,
+    token: Token | None,
+    kind: str,
+    changes: Indexed[str, int] | None,
+    *,
+    is_written: bool,
 ) -> bool:
     """Return whether a cached document is that of this version of its file; see `DocumentCache.load`."""
     if cached.token != token or cached.is_young:

@@ -20,9 +20,8 @@ from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
-    from tomldiary.history.index import LoggedKinds
     from tomldiary.history.record import Source
 
 __all__ = [
@@ -46,35 +45,11 @@ Changed = dict[str, "tuple[Known | None, Edit]"]
 class Prepared:
     """A transaction that is ready to be stored. Never changed."""
 
-    seq: int
+    record: Record
     commit: Commit
     documents: dict[str, Document]
-    results: dict[str, str]
     broken: dict[str, Known]
     """Documents whose files do not parse: they are not overwritten until they do."""
-
-    def known(self, tokens: Mapping[str, Token]) -> Iterator[tuple[str, Known | None]]:
-        """Yield the stored state of each document; None where a hand edit came in between."""
-        for kind, document in self.documents.items():
-            base = self.broken.get(kind)
-            if base is not None:
-                token, problem = base.token, base.problem
-            elif kind in tokens:
-                token, problem = tokens[kind], None
-            else:
-                yield kind, None
-                continue
-            yield (
-                kind,
-                Known(
-                    token,
-                    document,
-                    self.results[kind],
-                    is_logged=True,
-                    problem=problem,
-                    seen=self.seq,
-                ),
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +79,7 @@ def prepare_saves(
     backend: Backend,
     user: str,
     changed: Changed,
-    logged: LoggedKinds,
+    may_be_logged: Callable[[str, str], bool],
     patience: float,
 ) -> Saves | None:
     """Prepare the hand edits saved since the end of history, if any; the caller holds the user's lock.
@@ -122,7 +97,7 @@ def prepare_saves(
     changed = {
         kind: (base and _numbered(base, seq), edit) for kind, (base, edit) in changed.items()
     }
-    record = _hand_record(backend, user, changed, seq, logged, patience)
+    record = _hand_record(backend, user, changed, seq, may_be_logged, patience)
     if record is None:
         return None
     saves = {
@@ -255,7 +230,7 @@ def prepare(
     commit = Commit(
         contents, expected, [render_record(record)], replaces_save, fingerprints=record.results
     )
-    return Prepared(seq, commit, documents, record.results, broken)
+    return Prepared(record, commit, documents, broken)
 
 
 def log_only(
@@ -264,7 +239,7 @@ def log_only(
     changed: Changed,
     source: Source,
     schema_name: str,
-    logged: LoggedKinds,
+    may_be_logged: Callable[[str, str], bool],
 ) -> Prepared | None:
     """Prepare changes for history alone, so that a hand edit which displaces them has them as a conflict.
 
@@ -277,7 +252,7 @@ def log_only(
     now = {kind: backend.token(user, kind) for kind in changed}
     if any((base is None) != (now[kind] is None) for kind, (base, _) in changed.items()):
         return None
-    if prepare_saves(backend, user, changed, logged, patience=0.0) is not None:
+    if prepare_saves(backend, user, changed, may_be_logged, patience=0.0) is not None:
         return None
     prepared = prepare(backend, user, changed, source, schema_name)
     contents, expected = prepared.commit.contents, prepared.commit.expected
@@ -301,13 +276,18 @@ def _stamp(edit: Edit, seq: int, schema_name: str) -> None:
 
 
 def _hand_record(
-    backend: Backend, user: str, changed: Changed, seq: int, logged: LoggedKinds, patience: float
+    backend: Backend,
+    user: str,
+    changed: Changed,
+    seq: int,
+    may_be_logged: Callable[[str, str], bool],
+    patience: float,
 ) -> Record | None:
     """Return a record of the hand edits since the end of history, if any."""
     saved = Record(seq, "hand", [], {}, {}, actor="hand")
     for kind, (base, _) in changed.items():
         if base is None:
-            if seq == 1 or not logged.may_hold(user, kind):
+            if seq == 1 or not may_be_logged(user, kind):
                 continue
             last = Timeline(backend, user).last(kind)
             if last is None or last.results[kind] == EMPTY:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
-from datetime import UTC, datetime
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.engine.cache import DocumentCache
 from tomldiary.engine.commit import log_only, merge_displaced, prepare, prepare_saves
 from tomldiary.engine.deadlines import Deadlines
-from tomldiary.engine.transaction import Source, Transaction, fingerprint, open_here
-from tomldiary.entries.kinds import entry_kind
-from tomldiary.entries.kinds.parts import LARGEST, parts_among
+from tomldiary.engine.transaction import Source, Transaction, fingerprint
+from tomldiary.entries.kinds.parts import LARGEST
 from tomldiary.entries.models import FORMAT_VERSION
 from tomldiary.errors import (
     BackendError,
@@ -23,22 +21,20 @@ from tomldiary.errors import (
     Forgotten,
     HandEditConflict,
     NestedTransaction,
-    NotSupported,
     OperationConflict,
     RevisionConflict,
     SequenceConflict,
 )
-from tomldiary.hand_edits.detect import NOTHING
-from tomldiary.history.index import HistoryIndex
-from tomldiary.history.record import next_sequence, operation_of, render_record
+from tomldiary.hand_edits.detect import NOTHING, Known
+from tomldiary.history.index import DOCUMENT, OPERATION
+from tomldiary.history.record import next_sequence, render_record
 from tomldiary.history.timeline import Timeline
-from tomldiary.runtime.async_bridge import SCOPE, OwnThread
+from tomldiary.runtime.async_bridge import OwnThread
 from tomldiary.storage.protocol import (
     KeepsDisplacedEdits,
     LocalFolder,
     OptimisticWrites,
     PrefersPartSize,
-    ReadsOneState,
 )
 from tomldiary.toml.edit import Edit
 
@@ -47,17 +43,14 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from tomldiary.engine.commit import Changed, Prepared
-    from tomldiary.hand_edits.detect import Known
     from tomldiary.history.record import Record
     from tomldiary.storage.protocol import Backend
-    from tomldiary.toml.document import Document
 
-__all__ = ["ATTEMPTS", "Engine", "Source", "Transaction"]
+__all__ = ["Engine", "Source", "Transaction"]
 
 R = TypeVar("R")
 
-ATTEMPTS = 20
-"""Retries after a concurrent hand edit."""
+_ATTEMPTS = 20  # after a concurrent hand edit
 
 
 class Engine(DocumentCache):
@@ -90,14 +83,11 @@ class Engine(DocumentCache):
         if part_size is None:
             part_size = backend.part_size if isinstance(backend, PrefersPartSize) else LARGEST
         self.part_size = part_size
-        self._one_state = backend if isinstance(backend, ReadsOneState) else None
         meta = {"version": FORMAT_VERSION, "schema_name": schema_name}
         edit = Edit(NOTHING)
         # Not parsed: an edit knows the tables that it wrote, so changing them is faster.
         edit.put(("_meta",), meta, at_head=True)
         self.template = edit.done()
-        self.guards: dict[str, Callable[..., None]] = {}
-        """By kind: undoes the hand edits that its rules forbid, in an edit of a document; see `Diary.undo_edits`."""
         self.redact: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
         """Takes out of an entry what must not be stored; None stores entries as they are."""
         self.before_commit: tuple[Callable[[str, Prepared], None], ...] = ()
@@ -107,73 +97,6 @@ class Engine(DocumentCache):
         self.check: Callable[[Transaction], None] | None = None
         """Called with each transaction that changes something, before it is stored; raises if a rule forbids it."""
         self._deadlines: dict[str, Deadlines] = {}
-        self._operations: HistoryIndex[tuple[int, str]] = HistoryIndex(backend, _operation_in)
-
-    # Reading
-
-    def document(self, user: str, kind: str) -> Document:
-        """Return a document as it is now, in a transaction with its changes; empty if there is none.
-
-        Raises:
-            DocumentError: It does not parse, is unsafe to parse, or is of a newer version.
-        """
-        joined = self._readable(user)
-        if joined is not None:
-            return joined.document(kind)
-        cached = self.load(user, kind)
-        return cached.document if cached is not None else NOTHING
-
-    def entries(self, user: str, kind: str) -> Document:
-        """Return all entries of a kind as one document, in a transaction with its changes.
-
-        Raises:
-            DocumentError: As `document`.
-        """
-        with self.reading():
-            parts = [self.document(user, part) for part in self.parts(user, kind)]
-        return self.join(user, kind, parts)
-
-    def reading(self) -> AbstractContextManager[None]:
-        """Let the reads of this thread in the block see one state of each user, if the backend can do that."""
-        return nullcontext() if self._one_state is None else self._one_state.reading()
-
-    def parts(self, user: str, kind: str) -> list[str]:
-        """Return the documents that the entries of a kind are spread over, in a transaction with its own."""
-        stored = super().parts(user, kind)
-        joined = self._readable(user)
-        return stored if joined is None else parts_among(kind, {*stored[1:], *joined.kinds()})
-
-    def readable(self, user: str, kind: str) -> Document:
-        """Return all entries of a kind as one document, without the hand edits that its rules forbid.
-
-        Raises:
-            DocumentError: As `document`.
-        """
-        if kind.partition("/")[0] not in self.guards:
-            return self.entries(user, kind)
-        with self.reading():
-            parts = [self._readable_part(user, part) for part in self.parts(user, kind)]
-        return self.join(user, kind, parts)
-
-    def _readable_part(self, user: str, part: str) -> Document:
-        document, known = self.document(user, part), self.load(user, part)
-        if known is None or not known.is_edited:
-            return document
-        edit = Edit(document)
-        self.undo_edits(user, part, edit, known)
-        return edit.done()
-
-    def kinds(self, user: str) -> list[str]:
-        """Return the names of a user's documents, in a transaction with those it has begun."""
-        stored = self.backend.kinds(user)
-        joined = self._readable(user)
-        if joined is not None:
-            return sorted({*stored, *joined.changed()})
-        return stored
-
-    def now(self) -> datetime:
-        """Return the time for which temporal facts are read unless a caller names one."""
-        return datetime.now(UTC)
 
     def deadlines(self, user: str) -> Deadlines:
         """Return until when a user's items live that were read since they were put."""
@@ -187,69 +110,6 @@ class Engine(DocumentCache):
             )
             found = self._deadlines.setdefault(user, made)
         return found
-
-    def check_kept(self, kind: str) -> None:
-        """Refuse a document that the backend could not find again.
-
-        Raises:
-            NotSupported: The backend cannot list documents, and this is none of those it is asked for.
-        """
-        kept = self._fixed.documents if self._fixed is not None else None
-        if kept is not None and kind not in kept:
-            what = "episodes" if kind.startswith("episodes/") else "items of namespaces of your own"
-            raise NotSupported(
-                f"{kind}: a backend with six methods cannot list its documents, so {what} would be stored and"
-                f" never found again. Use a folder; this backend keeps {', '.join(kept)}."
-            )
-
-    # Open transactions
-
-    def _joined(self, user: str) -> Transaction | None:
-        """Return the open transaction that a write of this user joins.
-
-        Raises:
-            NestedTransaction: A transaction of another user is open here.
-        """
-        joined = open_here()
-        return joined if joined is not None and joined.is_joined_by(self, user) else None
-
-    def _readable(self, user: str) -> Transaction | None:
-        """Return the open transaction whose changes a read of this user sees."""
-        if SCOPE.get() is None:
-            return None  # as for most reads
-        joined = open_here()
-        is_mine = joined is not None and joined.user == user and joined.is_joined_by(self, user)
-        return joined if is_mine else None
-
-    def is_joined(self, user: str) -> bool:
-        """Return whether a write of this user would join a transaction that is open here.
-
-        Raises:
-            NestedTransaction: A transaction of another user is open here.
-        """
-        return self._joined(user) is not None
-
-    def refuse_nested(self, user: str, operation_id: str) -> None:
-        """Refuse an idempotency key inside an open transaction, which is repeated only as a whole.
-
-        Raises:
-            NestedTransaction: A transaction of the user is open here.
-        """
-        if operation_id and self.is_joined(user):
-            raise NestedTransaction(
-                "a transaction is open here, and is repeated as a whole or not at all. Give the operation id"
-                " to transaction(operation_id=…)."
-            )
-
-    def session_here(self, user: str) -> str:
-        """Return the session of the transaction that a write of this user joins, or ""."""
-        joined = self._readable(user)
-        return "" if joined is None else joined.session
-
-    def actor_here(self, user: str) -> str:
-        """Return the actor of the transaction that a write of this user joins, or ""."""
-        joined = self._readable(user)
-        return "" if joined is None else joined.actor
 
     # Writing
 
@@ -393,16 +253,6 @@ class Engine(DocumentCache):
         if self.repetition(transaction.user, source) is None:
             self._commit(transaction, source)
 
-    def undo_edits(self, user: str, kind: str, edit: Edit, base: Known | None) -> None:
-        """Undo the hand edits since the last write that the rules forbid."""
-        name = kind.partition("/")[0]
-        guard = self.guards.get(name)
-        before = self.before_saves(user, kind, base) if guard is not None and base else None
-        if guard is not None and before is not None:
-            parts = self.parts(user, name) if entry_kind(name).is_split else []
-            others = [each for each in parts if each != kind]
-            guard(kind, edit, before, [self.with_base(user, each) for each in others])
-
     def _commit(
         self,
         transaction: Transaction,
@@ -427,7 +277,7 @@ class Engine(DocumentCache):
                 transaction.seq = self._store(user, changed, source)
             except Conflict as conflict:
                 is_shared = isinstance(conflict, RevisionConflict)
-                if time.monotonic() > deadline if is_shared else attempt >= ATTEMPTS:
+                if time.monotonic() > deadline if is_shared else attempt >= _ATTEMPTS:
                     raise
                 if again is not None:
                     repeated = again()
@@ -454,7 +304,7 @@ class Engine(DocumentCache):
         return transaction.changed()
 
     def _store(self, user: str, changed: Changed, source: Source) -> int:
-        saved = prepare_saves(self.backend, user, changed, self.logged, self.save_timeout)
+        saved = prepare_saves(self.backend, user, changed, self.may_be_logged, self.save_timeout)
         if saved is not None:
             try:
                 tokens = self.backend.commit(user, saved.commit)
@@ -473,19 +323,20 @@ class Engine(DocumentCache):
                     (user, kind),
                     replace(known, is_logged=True, is_saved=True, logged=None, conflicts=[]),
                 )
-        is_after_save = saved is not None
         if self.redact is not None:
             source = replace(source, reason=str(self.redact({"reason": source.reason})["reason"]))
         prepared = prepare(
-            self.backend, user, changed, source, self.schema_name, replaces_save=is_after_save
+            self.backend, user, changed, source, self.schema_name, replaces_save=saved is not None
         )
         self._publish(user, prepared)
-        return prepared.seq
+        return prepared.record.seq
 
     def _log_only(self, user: str, changed: Changed, source: Source) -> bool:
         """Commit displaced changes to history alone; return False if that is not possible."""
         try:
-            prepared = log_only(self.backend, user, changed, source, self.schema_name, self.logged)
+            prepared = log_only(
+                self.backend, user, changed, source, self.schema_name, self.may_be_logged
+            )
             if prepared is not None:
                 self._publish(user, prepared)
         except Conflict:
@@ -503,14 +354,22 @@ class Engine(DocumentCache):
         finally:
             self._notify(user)  # also of a refused transaction, which a strict hook may have seen
         record = self.backend.last_record(user)
-        self.logged.note(user, prepared.seq, record, prepared.results)
-        if record is not None:
-            self._operations.note(user, prepared.seq, record, _operation_in(prepared.seq, record))
-        for kind, known in prepared.known(tokens):
-            if known is None:
+        seq, made = prepared.record.seq, prepared.record
+        facts: dict[tuple[str, str], Any] = {(DOCUMENT, kind): None for kind in made.results}
+        if made.operation:
+            facts[OPERATION, made.operation] = (seq, made.content)
+        self.logged.note(user, seq, record, facts)
+        self._changes_of.note(user, seq, record, dict.fromkeys(made.results, seq))
+        for kind, document in prepared.documents.items():
+            base = prepared.broken.get(kind)
+            if base is None and kind not in tokens:
                 self.discard(user, [kind])  # the file holds a hand edit
-            else:
-                self._remember((user, kind), known)
+                continue
+            token, problem = (tokens[kind], None) if base is None else (base.token, base.problem)
+            known = Known(
+                token, document, made.results[kind], is_logged=True, problem=problem, seen=seq
+            )
+            self._remember((user, kind), known)
 
     def _notify(self, user: str) -> None:
         for notify in self.after_change:
@@ -518,17 +377,17 @@ class Engine(DocumentCache):
 
     # Idempotency keys
 
-    def done_with(self, user: str, operation: str) -> str | None:
-        """Return the fingerprint of what was done under an idempotency key; None if nothing was."""
+    def is_done(self, user: str, operation: str) -> bool:
+        """Return whether history has an idempotency key."""
         is_mine = self._readable(user) is not None
         with nullcontext() if is_mine else self.backend.lock(user, self.lock_timeout):
-            before = self._operations.of(user).found.get(operation)
-        return before[1] if before is not None else None
+            return (OPERATION, operation) in self.logged.of(user).found
 
     def done_operations(self, user: str) -> frozenset[str]:
         """Return the idempotency keys that are in the user's history."""
         with self.backend.lock(user, self.lock_timeout):
-            return frozenset(self._operations.of(user).found)
+            found = self.logged.of(user).found
+            return frozenset(name for what, name in found if what == OPERATION)
 
     def repetition(self, user: str, source: Source) -> int | None:
         """Return the number of the transaction that did this operation before; the caller holds the lock.
@@ -538,7 +397,7 @@ class Engine(DocumentCache):
         """
         if not source.operation or source.is_new:
             return None
-        before = self._operations.of(user).found.get(source.operation)
+        before = self.logged.of(user).found.get((OPERATION, source.operation))
         if before is not None and before[1] != source.fingerprint():
             raise OperationConflict.of(source.operation)
         return before[0] if before is not None else None
@@ -562,7 +421,7 @@ class Engine(DocumentCache):
             try:
                 yield
             finally:
-                self._operations.drop(user)
+                self.logged.drop(user)
                 self._drop(user)
                 self._notify(user)
 
@@ -604,8 +463,3 @@ class Engine(DocumentCache):
             except RevisionConflict:
                 if time.monotonic() > deadline:
                     raise
-
-
-def _operation_in(seq: int, text: str) -> dict[str, tuple[int, str]]:
-    operation, content = operation_of(text)
-    return {operation: (seq, content)} if operation else {}

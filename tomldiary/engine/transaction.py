@@ -31,6 +31,7 @@ from tomldiary.toml.edit import Edit
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
 
+    from tomldiary.engine.cache import DocumentCache
     from tomldiary.engine.commit import Changed
     from tomldiary.engine.engine import Engine
     from tomldiary.entries.kind import EntryKind
@@ -225,7 +226,7 @@ class Transaction:
         # Sync code that runs a loop of its own inside the block waits for that loop's tasks.
         return self.task is None and threading.get_ident() == self.thread
 
-    def is_joined_by(self, engine: Engine, user: str) -> bool:
+    def is_joined_by(self, engine: DocumentCache, user: str) -> bool:
         """Return whether a call made here and now joins this transaction.
 
         Raises:

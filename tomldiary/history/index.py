@@ -6,24 +6,26 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from tomldiary.errors import InvalidTOML
-from tomldiary.history.record import is_snapshot, next_sequence, result_kinds
+from tomldiary.history.record import is_snapshot, next_sequence, operation_of, result_kinds
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.runtime.lru import Recent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from tomldiary.storage.protocol import Backend
 
-__all__ = ["HistoryIndex", "Indexed", "LoggedKinds"]
+__all__ = ["DOCUMENT", "OPERATION", "HistoryIndex", "Indexed", "changes_in", "facts_in"]
 
+K = TypeVar("K")
 V = TypeVar("V")
+DOCUMENT, OPERATION = "document", "operation"
+"""What a key of `facts_in` names."""
 _CACHED_USERS = 256
 
 
 @dataclass(slots=True)
-class Indexed(Generic[V]):
+class Indexed(Generic[K, V]):
     """The index of one user; it may hold keys of records dropped since."""
 
     start: int = 0
@@ -33,10 +35,10 @@ class Indexed(Generic[V]):
     record: int = 0
     """The hash of its record, which holds no text; another one shows that the indexed history was not stored, or was replaced."""
     epoch: int = 0
-    found: dict[str, V] = field(default_factory=dict[str, Any])
+    found: dict[K, V] = field(default_factory=dict[Any, Any])
 
 
-class HistoryIndex(Generic[V]):
+class HistoryIndex(Generic[K, V]):
     """Maps keys to the newest value that history records have for them. Thread-safe.
 
     Args:
@@ -48,14 +50,14 @@ class HistoryIndex(Generic[V]):
     def __init__(
         self,
         backend: Backend,
-        read: Callable[[int, str], Mapping[str, V]],
+        read: Callable[[int, str], Mapping[K, V]],
         *,
         is_whole: bool = True,
     ) -> None:
         self._backend = backend
         self._read = read
         self._is_whole = is_whole
-        self._users: Recent[str, Indexed[V]] = Recent(_CACHED_USERS)
+        self._users: Recent[str, Indexed[K, V]] = Recent(_CACHED_USERS)
         self.renew()
         renew_after_fork(self)
 
@@ -68,7 +70,7 @@ class HistoryIndex(Generic[V]):
         with self._guard:
             self._users.pop(user, None)
 
-    def note(self, user: str, seq: int, record: str | None, found: Mapping[str, V]) -> None:
+    def note(self, user: str, seq: int, record: str | None, found: Mapping[K, V]) -> None:
         """Add the keys of the latest transaction, whose record is given as stored; the caller holds the user's lock."""
         with self._guard:
             known = self._users.get(user)
@@ -76,7 +78,7 @@ class HistoryIndex(Generic[V]):
             known.found.update(found)
             known.last, known.record = seq, hash(record)
 
-    def of(self, user: str) -> Indexed[V]:
+    def of(self, user: str) -> Indexed[K, V]:
         """Return the values by key and the range they cover; the caller holds the user's lock.
 
         Raises:
@@ -89,19 +91,19 @@ class HistoryIndex(Generic[V]):
             known = self._users.get(user)
         if known is None or known.epoch != epoch or not self._extend(user, known, last, record):
             start = 0 if self._is_whole else last
-            known = Indexed[V](start, start, epoch=epoch)
+            known = Indexed[K, V](start, start, epoch=epoch)
             self._extend(user, known, last, record)
         with self._guard:
             self._users.keep(user, known)
         return known
 
-    def _extend(self, user: str, known: Indexed[V], last: int, record: str | None) -> bool:
+    def _extend(self, user: str, known: Indexed[K, V], last: int, record: str | None) -> bool:
         """Add the records up to the newest one; return False if history does not continue what is indexed.
 
         That is so if the user was removed, if history was rewritten, or if a transaction was not stored after all.
         """
         continues = not known.record or (last == known.last and hash(record) == known.record)
-        fresh: dict[str, V] = {}
+        fresh: dict[K, V] = {}
         for text in self._backend.records(user) if last > known.last else ():
             seq = next_sequence(text) - 1
             if seq <= known.last:
@@ -117,35 +119,15 @@ class HistoryIndex(Generic[V]):
         return continues
 
 
-class LoggedKinds:
-    """Indexes the documents that a history names, and the last transaction that changed each.
+def facts_in(seq: int, text: str) -> dict[tuple[str, str], Any]:
+    """Return the documents that a record names, and its idempotency key with its number and its content."""
+    found: dict[tuple[str, str], Any] = {(DOCUMENT, kind): None for kind in result_kinds(text)}
+    operation, content = operation_of(text)
+    if operation:
+        found[OPERATION, operation] = (seq, content)
+    return found
 
-    The index shows whether a document is new and whether a cached one is current, without another read of history.
-    """
 
-    def __init__(self, backend: Backend) -> None:
-        self._index = HistoryIndex(backend, lambda _, text: dict.fromkeys(result_kinds(text)))
-        self._changes = HistoryIndex(
-            backend, lambda seq, text: dict.fromkeys(result_kinds(text), seq), is_whole=False
-        )
-
-    def note(self, user: str, seq: int, record: str | None, kinds: Iterable[str]) -> None:
-        """Add the documents that the latest transaction changed; see `HistoryIndex.note`."""
-        found = list(kinds)
-        self._index.note(user, seq, record, dict.fromkeys(found))
-        self._changes.note(user, seq, record, dict.fromkeys(found, seq))
-
-    def changes(self, user: str) -> Indexed[int]:
-        """Return the last transaction that changed each document; the caller holds the user's lock.
-
-        Raises:
-            InvalidTOML: A record is damaged.
-        """
-        return self._changes.of(user)
-
-    def may_hold(self, user: str, kind: str) -> bool:
-        """Return whether history may name a document; the caller holds the user's lock."""
-        try:
-            return kind in self._index.of(user).found
-        except InvalidTOML:
-            return True  # damaged: reading the record raises the error
+def changes_in(seq: int, text: str) -> dict[str, int]:
+    """Return the documents that a record changed, each with its number."""
+    return dict.fromkeys(result_kinds(text), seq)

@@ -255,7 +255,7 @@ class UserDiary(Viewed, DeprecatedNames):
 
     def has_done(self, operation_id: str) -> bool:
         """Return whether a transaction with this operation id is in history; `forget` erases the id too."""
-        return self._context.engine.done_with(self.user_id, operation_id) is not None
+        return self._context.engine.is_done(self.user_id, operation_id)
 
     def last_transaction(self) -> int:
         """Return the number of the newest transaction of this user; 0 if there is none."""
