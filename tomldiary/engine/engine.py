@@ -353,8 +353,8 @@ class Engine(DocumentCache):
             tokens = self.backend.commit(user, prepared.commit)
         finally:
             self._notify(user)  # also of a refused transaction, which a strict hook may have seen
-        record = self.backend.last_record(user)
-        seq, made = prepared.record.seq, prepared.record
+        record, made = prepared.commit.records[-1], prepared.record
+        seq = made.seq
         facts: dict[tuple[str, str], Any] = {(DOCUMENT, kind): None for kind in made.results}
         if made.operation:
             facts[OPERATION, made.operation] = (seq, made.content)

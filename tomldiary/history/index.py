@@ -6,7 +6,13 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from tomldiary.history.record import is_snapshot, next_sequence, operation_of, result_kinds
+from tomldiary.history.record import (
+    OWN_LINES,
+    is_snapshot,
+    next_sequence,
+    operation_of,
+    result_kinds,
+)
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.runtime.lru import Recent
 
@@ -33,7 +39,7 @@ class Indexed(Generic[K, V]):
     last: int = 0
     """The newest transaction."""
     record: int = 0
-    """The hash of its record, which holds no text; another one shows that the indexed history was not stored, or was replaced."""
+    """The `_identity` of its record; another one shows that the indexed history was not stored, or was replaced."""
     epoch: int = 0
     found: dict[K, V] = field(default_factory=dict[Any, Any])
 
@@ -70,13 +76,13 @@ class HistoryIndex(Generic[K, V]):
         with self._guard:
             self._users.pop(user, None)
 
-    def note(self, user: str, seq: int, record: str | None, found: Mapping[K, V]) -> None:
-        """Add the keys of the latest transaction, whose record is given as stored; the caller holds the user's lock."""
+    def note(self, user: str, seq: int, record: str, found: Mapping[K, V]) -> None:
+        """Add the keys of the latest transaction and its record; the caller holds the user's lock."""
         with self._guard:
             known = self._users.get(user)
         if known is not None and known.last == seq - 1:
             known.found.update(found)
-            known.last, known.record = seq, hash(record)
+            known.last, known.record = seq, _identity(record)
 
     def of(self, user: str) -> Indexed[K, V]:
         """Return the values by key and the range they cover; the caller holds the user's lock.
@@ -102,12 +108,12 @@ class HistoryIndex(Generic[K, V]):
 
         That is so if the user was removed, if history was rewritten, or if a transaction was not stored after all.
         """
-        continues = not known.record or (last == known.last and hash(record) == known.record)
+        continues = not known.record or (last == known.last and _identity(record) == known.record)
         fresh: dict[K, V] = {}
         for text in self._backend.records(user) if last > known.last else ():
             seq = next_sequence(text) - 1
             if seq <= known.last:
-                continues = continues or hash(text) == known.record
+                continues = continues or _identity(text) == known.record
                 break
             for key, value in self._read(seq, text).items():
                 fresh.setdefault(key, value)
@@ -115,8 +121,14 @@ class HistoryIndex(Generic[K, V]):
                 break
         if continues:
             known.found.update(fresh)  # safe: the user's lock is held
-            known.last, known.record = last, hash(record)
+            known.last, known.record = last, _identity(record)
         return continues
+
+
+def _identity(record: str | None) -> int:
+    """Return the hash of a record without the lines that a storage adds to it."""
+    head, _, rest = (record or "").partition("\nbase = ")
+    return hash((OWN_LINES.sub("", head).rstrip("\n"), rest))
 
 
 def facts_in(seq: int, text: str) -> dict[tuple[str, str], Any]:

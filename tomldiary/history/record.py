@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "END",
     "HEADER",
+    "OWN_LINES",
     "SNAPSHOT",
     "Change",
     "Record",
@@ -68,6 +69,8 @@ _SNAPSHOT = re.compile(
 _SEQ = re.compile(r"^seq = (\d+)$", re.MULTILINE)
 _TIME = re.compile(r'^time = "([^"]*)"$', re.MULTILINE)
 _OPERATION = re.compile(r"^(?:operation|content) = .*$", re.MULTILINE)
+OWN_LINES = re.compile(r'^(?:check|boot) = "[^"]*"\n?', re.MULTILINE)
+"""The lines of a record that differ from storage to storage."""
 _CHECK = re.compile(r'\[\[tx\]\]\ncheck = "([0-9a-f]{8})"\n')
 
 

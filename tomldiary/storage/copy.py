@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError
+from tomldiary.history.record import OWN_LINES
 from tomldiary.storage.protocol import Backend, Commit, ListsErased, Rewrite
 
 if TYPE_CHECKING:
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 __all__ = ["Copied", "copy_users"]
 
 _TIMEOUT = 30.0  # seconds to wait for a user's lock
-_OWN_LINES = re.compile(r'^(?:check|boot) = "[^"]*"\n', re.MULTILINE)
-"""The lines of a history record that differ from storage to storage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,4 +85,4 @@ def _state(backend: Backend, user: str) -> tuple[dict[str, str], list[str]]:
 
 
 def _compared(record: str) -> str:
-    return _OWN_LINES.sub("", record)
+    return OWN_LINES.sub("", record)
