@@ -24,6 +24,7 @@ from tomldiary.entries.preferences import PreferenceRules, Preferences
 from tomldiary.errors import InvalidValue, LockTimeout
 from tomldiary.extraction.message import relevant_lines
 from tomldiary.hand_edits import detect as outside
+from tomldiary.history import record as compare
 from tomldiary.history.record import (
     Change,
     Record,
@@ -35,7 +36,6 @@ from tomldiary.history.record import (
 from tomldiary.history.timeline import Timeline
 from tomldiary.storage.locks import UserLocks
 from tomldiary.text.similarity import same_text
-from tomldiary.toml import diff as compare
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
 from tomldiary.user.recall import UserRecall

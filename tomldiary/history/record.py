@@ -27,7 +27,6 @@ from zlib import crc32
 
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import DocumentError, InvalidTOML
-from tomldiary.toml.diff import changed_spans
 from tomldiary.toml.values import render_key, render_text, render_value
 
 if TYPE_CHECKING:
@@ -55,6 +54,7 @@ __all__ = [
     "undo",
 ]
 
+_STRIDE = 256  # blocks compared at once
 HEADER = "[[tx]]\n"
 """Every record starts with this line, and no line inside a record looks like it."""
 END = "\n]\n"
@@ -103,7 +103,10 @@ def fingerprint(*asked: Any) -> str:
 
 @dataclass(slots=True)  # not frozen: see above
 class Change:
-    """In document `doc`, at character `at`, `new` replaced the text `old`; see `Span`. Never changed."""
+    """In document `doc`, at character `at`, `new` replaced the text `old`. Never changed.
+
+    A blank line may stand in front of blocks that are added.
+    """
 
     doc: str
     at: int
@@ -342,5 +345,54 @@ def _misfit(record: Record, doc: str) -> DocumentError:
 
 
 def block_changes(doc: str, old: list[Block], new: list[Block]) -> list[Change]:
-    """Return the changes between two versions, block by block."""
-    return [Change(doc, *span) for span in changed_spans(old, new)]
+    """Return the changes between two versions, in the order of the old one; each replaces whole blocks.
+
+    Blocks that an edit did not touch are the same objects in both versions, so most of the comparison is done
+    by comparing slices of references.
+    """
+    found: list[Change] = []
+    places: dict[int, int] = {}
+    i = j = at = 0
+    while i < len(old) or j < len(new):
+        same = _common(old, i, new, j)
+        i, j = i + same, j + same
+        if i == len(old) and j == len(new):
+            break
+        at += sum([len(block.text) for block in old[i - same : i]])
+        first, start = i, j
+        if i + 1 < len(old) and j + 1 < len(new) and old[i + 1] is new[j + 1]:
+            # One block was rewritten: no need to look where it might have gone.
+            i, j = i + 1, j + 1
+        else:
+            if i < len(old) and not places:
+                places = {id(block): number for number, block in enumerate(new)}
+            # Blocks do not move: what does not come on the other side was removed or added here.
+            while i < len(old) and places.get(id(old[i]), -1) < j:
+                i += 1
+            while j < len(new) and (i == len(old) or new[j] is not old[i]):
+                j += 1
+        change = _change(doc, at, old[first:i], new[start:j])
+        if change.old != change.new:
+            found.append(change)
+        at = change.at + len(change.old)
+    return found
+
+
+def _common(old: list[Block], i: int, new: list[Block], j: int) -> int:
+    """Return how many blocks from here on are the same."""
+    start = i
+    while (left := old[i : i + _STRIDE]) and left == new[j : j + _STRIDE]:
+        i, j = i + len(left), j + len(left)
+    while i < len(old) and j < len(new) and old[i] is new[j]:
+        i, j = i + 1, j + 1
+    return i - start
+
+
+def _change(doc: str, at: int, old: list[Block], new: list[Block]) -> Change:
+    """Return a change of blocks without those that only get a blank line behind them, as more follows now."""
+    texts = [block.text for block in new]
+    before, kept = "".join([block.text for block in old]), "".join(texts[: len(old)])
+    distance = kept[len(before) :]
+    if len(new) > len(old) and kept.startswith(before) and not distance.strip("\r\n"):
+        return Change(doc, at + len(before), "", distance + "".join(texts[len(old) :]))
+    return Change(doc, at, before, "".join(texts))

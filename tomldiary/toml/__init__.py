@@ -2,6 +2,6 @@
 
 Imports `errors` and `runtime`.
 `parse` refuses hostile text and reads the rest, `values` writes values and tables, `lexer` cuts text into blocks.
-`document` is an immutable version, `edit` makes the next one, `diff` compares two.
+`document` is an immutable version, `edit` makes the next one.
 Begin with `document`, then `edit`.
 """
