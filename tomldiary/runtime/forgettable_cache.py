@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["call_on_forget", "let_go", "let_go_on_forget"]
+__all__ = ["let_go", "let_go_on_forget"]
 
 
 class _Cached(Protocol):
@@ -26,11 +26,6 @@ def let_go_on_forget(cached: C) -> C:
     """
     _clearing.append(cached.cache_clear)
     return cached
-
-
-def call_on_forget(clear: Callable[[], None]) -> None:
-    """Call `clear` whenever data is forgotten, for caches other than `lru_cache`."""
-    _clearing.append(clear)
 
 
 def let_go() -> None:

@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -63,10 +63,11 @@ class UserLocks:
         self.busy_until: dict[int, float] = {}
         """For stripes with a long hold: the time at which this process may lock them again."""
 
+    @contextmanager
     def hold(
         self, user: str, timeout: float, then: Callable[[str], None] | None = None
-    ) -> AbstractContextManager[None]:
-        """Hold the user's lock for a `with` block.
+    ) -> Generator[None]:
+        """Hold the user's lock for a `with` block, which need not end in the same thread.
 
         Args:
             user: The user id.
@@ -76,7 +77,35 @@ class UserLocks:
         Raises:
             LockTimeout: Another writer held the lock for the whole time.
         """
-        return _Hold(self, user, timeout, then)
+        number, pid, start = _number_of(user), self.pid, time.monotonic()
+        stripe = self.stripe(number)
+        # Most often the lock is free, and a call without a timeout is faster.
+        if not stripe.acquire(blocking=False) and not stripe.acquire(timeout=timeout):
+            raise _timed_out(timeout)
+        locked, since = -1, 0.0
+        try:
+            if self.folder is not None:
+                descriptor = self.descriptor(number)
+                if self.busy_until:
+                    # Other processes poll the lock. One that takes it again at once, for long each time, would
+                    # make them time out.
+                    time.sleep(max(0.0, self.busy_until.pop(number, 0.0) - time.monotonic()))
+                if not try_lock(descriptor):
+                    _wait(descriptor, start + timeout, timeout)
+                locked, since = descriptor, time.monotonic()
+            if then is not None:
+                then(user)
+            yield
+        finally:
+            if pid == os.getpid():  # else forked inside the block: the lock is the parent's
+                try:
+                    if locked >= 0:
+                        unlock(locked)
+                        now = time.monotonic()
+                        if now - since > _LONG:
+                            self.busy_until[number] = now + _GIVING_WAY
+                finally:
+                    stripe.release()
 
     def stripe(self, number: int) -> _Queue:
         """Return the stripe's lock among threads."""
@@ -167,75 +196,9 @@ class _Queue:
                 self._is_held = False
 
 
-class _Hold:
-    """One hold of a user's lock; entered and left once, not always in the same thread."""
-
-    __slots__ = (
-        "_descriptor", "_locks", "_number", "_pid", "_since", "_stripe", "_then", "_timeout", "_user",
-    )  # fmt: skip
-
-    def __init__(
-        self, locks: UserLocks, user: str, timeout: float, then: Callable[[str], None] | None
-    ) -> None:
-        self._locks = locks
-        self._user = user
-        self._timeout = timeout
-        self._then = then
-
-    def __enter__(self) -> None:
-        locks = self._locks
-        number = self._number = _number_of(self._user)
-        stripe = self._stripe = locks.stripe(number)
-        self._pid = locks.pid
-        self._descriptor: int | None = None
-        start = time.monotonic()
-        # Most often the lock is free, and a call without a timeout is faster.
-        if not stripe.acquire(blocking=False) and not stripe.acquire(timeout=self._timeout):
-            raise _timed_out(self._timeout)
-        try:
-            if locks.folder is not None:
-                descriptor = locks.descriptor(number)
-                if locks.busy_until:
-                    _give_way(locks.busy_until.pop(number, 0.0))
-                if not try_lock(descriptor):
-                    _wait(descriptor, start + self._timeout, self._timeout)
-                self._descriptor = descriptor
-                self._since = time.monotonic()
-            if self._then is not None:
-                self._then(self._user)
-        except BaseException:
-            self._let_go()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        self._let_go()
-
-    def _let_go(self) -> None:
-        if self._pid != os.getpid():
-            return  # forked inside the block: the lock is the parent's
-        try:
-            if self._descriptor is not None:
-                unlock(self._descriptor)
-                now = time.monotonic()
-                if now - self._since > _LONG:
-                    self._locks.busy_until[self._number] = now + _GIVING_WAY
-        finally:
-            self._stripe.release()
-
-
 def _number_of(user: str) -> int:
     """Return the number of a user's stripe."""
     return crc32(user.encode("utf-8", "surrogatepass")) % _STRIPES
-
-
-def _give_way(until: float) -> None:
-    """Sleep until other processes, which poll the lock, had time to acquire it.
-
-    A process that reacquires the lock at once, for long each time, would make the others time out.
-    """
-    left = until - time.monotonic()
-    if left > 0:
-        time.sleep(left)
 
 
 def _wait(descriptor: int, deadline: float, timeout: float) -> None:

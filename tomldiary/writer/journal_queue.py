@@ -53,8 +53,6 @@ class JournalQueue:
         self.root = root
         self.journals: list[Journal] = []
         """The journals that this writer owns; new turns are appended only to `_journal`."""
-        self.recovered = 0
-        """The number of turns taken over from dead writers."""
         self._backend = backend
         files = backend.files if isinstance(backend, LocalFolder) else FileSystem()
         self.files, self._segment_bytes = files, segment_bytes
@@ -215,7 +213,6 @@ class JournalQueue:
             _logger.info("%s: %d turns are taken over", folder, count)
             with self._state:
                 self.journals.append(journal)
-                self.recovered += count
                 self._deliver(jobs)
 
     # Ending

@@ -43,7 +43,7 @@ from tomldiary.logging import get_logger
 from tomldiary.runtime.capabilities import PRIVATE
 from tomldiary.storage.locks import lock_file
 from tomldiary.storage.log import LogRecord, cut_torn_tail, render_record, rewrite_log
-from tomldiary.toml.values import plain_text, render_value
+from tomldiary.toml.values import render_value
 from tomldiary.writer.receipts import Job, Turn
 
 if TYPE_CHECKING:
@@ -82,21 +82,6 @@ def render_turn(turn: Turn, operation: str, time: str) -> str:
     Raises:
         InvalidValue: A text cannot be stored in a file.
     """
-    texts = (turn.user_id, turn.session_id, operation, turn.user_msg, turn.assistant_msg)
-    is_usual = (
-        turn.status == "completed"
-        and not turn.context_now
-        and not turn.earlier
-        and not turn.steps
-        and turn.episode is None
-    )
-    if is_usual and _are_plain(texts):
-        # Nothing to escape: the usual case, on the hot path of `submit`.
-        user, session, name, said, answer = texts
-        return (
-            f'user = "{user}"\nsession = "{session}"\noperation = "{name}"\ntime = "{time}"\n'
-            f'user_msg = "{said}"\nassistant_msg = "{answer}"\n'
-        )
     lines = [
         _user_line(turn.user_id),
         f"session = {render_value(turn.session_id, where='session_id')}",
@@ -118,13 +103,6 @@ def render_turn(turn: Turn, operation: str, time: str) -> str:
     lines.append(f"user_msg = {render_value(turn.user_msg, where='user_msg')}")
     lines.append(f"assistant_msg = {render_value(turn.assistant_msg, where='assistant_msg')}\n")
     return "\n".join(lines)
-
-
-def _are_plain(texts: tuple[str, ...]) -> bool:
-    try:
-        return plain_text("".join(texts)) is not None
-    except TypeError:  # not text: `render_value` raises with the name of the value
-        return False
 
 
 def _user_line(user: str) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from tomldiary.engine.transaction import fingerprint
 from tomldiary.entries.episodes import ToolStep, checked_steps
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from tomldiary.writer.shared.queue import SharedQueue
 
 __all__ = ["Job", "Receipt", "Turn", "TurnStatus"]
-
-T = TypeVar("T")
 
 TurnStatus = Literal["completed", "cancelled", "failed", "aborted"]
 """How the host's run ended. The answer of a run that was not completed may be empty or incomplete."""
@@ -79,27 +77,26 @@ class Receipt(Viewed):
 
     def __init__(self, turn: Turn) -> None:
         self.turn = turn
-        self._done: _Result[Applied | None] = _Result()
-        self._stored: _Result[bool] = _Result()
+        self._done: Future[Applied | None] = Future()
+        self._stored: Future[bool] = Future()
 
     @property
     def result(self) -> Applied | BaseException | None:
         """What became of the turn, or why it failed, without waiting; None while it is not done."""
-        answer = self._done.answer
-        return None if answer is _NOT_YET else answer
+        return (self._done.exception() or self._done.result()) if self._done.done() else None
 
     def __await__(self) -> Generator[Any, None, Applied | None]:
-        return asyncio.shield(asyncio.wrap_future(self._done.future())).__await__()
+        return asyncio.shield(asyncio.wrap_future(self._done)).__await__()
 
     @property
     def is_done(self) -> bool:
         """Whether the turn was applied, or failed for good."""
-        return self._done.is_set
+        return self._done.done()
 
     @property
     def is_stored(self) -> bool:
         """Whether the turn is in the journal, with the durability of the diary; always False for a queue in memory."""
-        return self._stored.answer is True
+        return self._stored.done() and self._stored.exception() is None and self._stored.result()
 
     def wait(self, timeout: float | None = None) -> Applied | None:
         """Block until the turn was applied and return its effect.
@@ -113,7 +110,7 @@ class Receipt(Viewed):
                 journal keeps the turn. A turn in work that is not kept may have been applied.
             Exception: The error of the extractor or the storage. Nothing was changed.
         """
-        return self._done.future().result(timeout)
+        return self._done.result(timeout)
 
     def wait_stored(self, timeout: float | None = None) -> bool:
         """Block until the turn is in the journal; False if the writer keeps its queue in memory.
@@ -125,22 +122,22 @@ class Receipt(Viewed):
             TimeoutError: The turn was not stored in time; it may be stored later.
             BackendError: The journal could not be written. The turn will not be applied.
         """
-        return self._stored.future().result(timeout)
+        return self._stored.result(timeout)
 
     async def astored(self) -> bool:
         """Wait like `wait_stored` without holding the event loop."""
-        if self._stored.is_set:
-            return self._stored.get()
-        return await asyncio.shield(asyncio.wrap_future(self._stored.future()))
+        if self._stored.done():
+            return self._stored.result()
+        return await asyncio.shield(asyncio.wrap_future(self._stored))
 
     def settle_stored(self, answer: bool | BaseException) -> None:  # noqa: FBT001 - the result itself
         """Set whether the turn is in the journal, or why not; the writer calls this."""
-        self._stored.set(answer)
+        _settle(self._stored, answer)
 
     def settle(self, result: Applied | None, error: BaseException | None = None) -> None:
         """Set the outcome; the writer calls this."""
-        self._done.set(error if error is not None else result)
-        self._stored.set(False)
+        _settle(self._done, error if error is not None else result)
+        _settle(self._stored, False)  # noqa: FBT003 - the result itself
 
 
 class Job:
@@ -193,53 +190,10 @@ class Job:
         return fingerprint(turn.session_id, turn.user_msg, turn.assistant_msg, turn.status)
 
 
-_NOT_YET: Any = object()
-
-
-class _Result(Generic[T]):
-    """A result that is set later; its future is created only when a caller waits."""
-
-    __slots__ = ("_future", "_guard", "answer")
-
-    def __init__(self) -> None:
-        self.answer: T | BaseException = _NOT_YET
-        self._future: Future[T] | None = None
-        self._guard = threading.Lock()
-
-    @property
-    def is_set(self) -> bool:
-        return self.answer is not _NOT_YET
-
-    def get(self) -> T:
-        """Return or raise the result that was set."""
-        if isinstance(self.answer, BaseException):
-            raise self.answer
-        return self.answer
-
-    def set(self, answer: T | BaseException) -> None:
-        """Set the result; later calls are ignored."""
-        with self._guard:
-            if self.answer is not _NOT_YET:
-                return
-            self.answer = answer
-            future = self._future
-        if future is not None:
-            _resolve(future, answer)
-
-    def future(self) -> Future[T]:
-        with self._guard:
-            future = self._future
-            if future is not None:
-                return future
-            future = self._future = Future()
-            answer = self.answer
-        if answer is not _NOT_YET:
-            _resolve(future, answer)
-        return future
-
-
-def _resolve(future: Future[Any], answer: object) -> None:
-    if isinstance(answer, BaseException):
-        future.set_exception(answer)
-    else:
-        future.set_result(answer)
+def _settle(future: Future[Any], answer: object) -> None:
+    """Set a result or an error; later calls are ignored."""
+    with suppress(InvalidStateError):
+        if isinstance(answer, BaseException):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
