@@ -27,7 +27,13 @@ from tomldiary.entries.fields import session_turn
 from tomldiary.errors import InvalidValue
 from tomldiary.text.json_paths import searched_names, searched_text
 from tomldiary.toml.parse import MAX_DEPTH
-from tomldiary.toml.values import NULL_FIELD, decode_nulls, encode_nulls, render_value
+from tomldiary.toml.values import (
+    NULL_FIELD,
+    check_unicode,
+    decode_nulls,
+    encode_nulls,
+    render_value,
+)
 
 __all__ = [
     "LONGEST_TTL",
@@ -229,7 +235,7 @@ def checked_key(key: Any, *, is_new: bool = True) -> str:
     if not isinstance(key, str):
         raise InvalidValue(f"expected text as a key, found {type(key).__name__}.", where="key")
     if is_new and not key.isascii():
-        _check_unicode(key, "key")
+        check_unicode(key, "key")
     return str.__str__(key)
 
 
@@ -250,7 +256,7 @@ def _checked(value: Any, where: str, depth: int) -> Any:
     kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType] - any JSON value
     if kind is str:
         if not value.isascii():
-            _check_unicode(value, where)
+            check_unicode(value, where)
         return value
     if kind is bool or value is None:
         return value
@@ -289,7 +295,7 @@ def _is_plain(item: Any) -> bool:
 def _scalar(value: Any, where: str) -> Any:
     """Take text and numbers out of their subclasses: files have only these."""
     if isinstance(value, str):
-        _check_unicode(value, where)
+        check_unicode(value, where)
         return str.__str__(value)
     if isinstance(value, int):
         if value.bit_length() > _BITS:
@@ -320,17 +326,6 @@ def _written_time(value: date | time_of_day, where: str) -> Any:
 def _check_depth(depth: int, where: str) -> None:
     if depth > _DEEPEST:  # also where a value contains itself
         raise InvalidValue(f"nested deeper than {_DEEPEST}. Flatten it.", where=where[:200])
-
-
-def _check_unicode(text: str, where: str) -> None:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InvalidValue(
-            f"the text holds half of a surrogate pair at character {error.start}, which no file can"
-            " store. Replace or remove it.",
-            where=where.encode("utf-8", "replace").decode(),
-        ) from None
 
 
 def copied(value: Any) -> Any:

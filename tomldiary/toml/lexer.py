@@ -10,6 +10,8 @@ import re
 import tomllib
 from dataclasses import dataclass
 
+from tomldiary.toml.parse import TOKEN
+
 __all__ = ["Block", "header_path", "may_span_lines", "split_blocks"]
 
 _KEY = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
@@ -20,13 +22,6 @@ _HEADER_LINE = re.compile(r"^[ \t]*\[[^\n]*", re.MULTILINE)
 _KEYS = re.compile(_KEY)
 # A line break inside an array has "[" or "," before it, or "," or "]" after it.
 _MAYBE_MULTILINE = re.compile(r"\"\"\"|'''|[\[,][ \t]*(?:#[^\n]*)?\r?$|^[ \t]*[\],]", re.MULTILINE)
-_TOKEN = re.compile(
-    r'"""(?:[^"\\]|\\.|"{1,2}(?!"))*+"{3,5}'
-    r"|'''(?:[^']|'{1,2}(?!'))*+'{3,5}"
-    r'|"(?:[^"\\\n]|\\.)*+"|'
-    r"'[^'\n]*+'|#[^\n]*+|[^\"'#\[\]\n]++|.|\n",
-    re.DOTALL,
-)
 
 
 @dataclass(slots=True, eq=False)  # not frozen: those take longer to make
@@ -106,7 +101,7 @@ def _exact_starts(text: str) -> tuple[list[int], set[int]]:
     line_start = 0
     blank = True  # only white space so far on this line
     in_header = False
-    for match in _TOKEN.finditer(text):
+    for match in TOKEN.finditer(text):
         token = match.group()
         first = token[0]
         if first == "\n":

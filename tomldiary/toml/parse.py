@@ -15,7 +15,7 @@ __all__ = [
     "MAX_BYTES",
     "MAX_DEPTH",
     "MAX_KEY_PARTS",
-    "check_size",
+    "TOKEN",
     "check_text",
     "decode_utf8",
     "parse_toml",
@@ -33,14 +33,13 @@ _PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
 # Only a token's first character may start a match, so a long run of letters is scanned once.
 _DOTTED = re.compile(rf"(?<![A-Za-z0-9_.'\"\\-])(?:{_PART}[ \t]*+\.[ \t]*+){{{MAX_KEY_PARTS}}}")
 _OPENERS = re.compile(r"[\[{]")
-_SKELETON = re.compile(
+TOKEN = re.compile(
     r'"""(?:[^"\\]|\\.|"{1,2}(?!"))*+"{3,5}'
     r"|'''(?:[^']|'{1,2}(?!'))*+'{3,5}"
     r'|"(?:[^"\\\n]|\\.)*+"|'
     r"'[^'\n]*+'|#[^\n]*+|[^\"'#\[\]{}\n.]++|.|\n",
     re.DOTALL,
 )
-
 _POSITION = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
 _LONG = re.compile(r"0[xob][0-9A-Fa-f_]{3000}")
 _BITS = 13_280  # of 4,000 digits; at 4,300 Python refuses
@@ -53,17 +52,6 @@ _WORDS = {
     "Unterminated string": "a text is not closed, expected a quote",
     "Expected newline or end of document after a statement": "expected the end of the line",
 }
-
-
-def check_size(text: str, *, path: str = "") -> None:
-    """Let `text` pass only if it has at most `MAX_BYTES` bytes in UTF-8.
-
-    Raises:
-        UnsafeDocument: It is larger.
-    """
-    # A character is at most four bytes, so most texts need no encoding to be measured.
-    if len(text) * 4 > MAX_BYTES and len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
-        raise too_large(path)
 
 
 def too_large(path: str = "") -> UnsafeDocument:
@@ -81,7 +69,9 @@ def check_text(text: str, *, path: str = "") -> None:
         UnsafeDocument: Larger than `MAX_BYTES`, nested deeper than `MAX_DEPTH`, or with a dotted key
             of more than `MAX_KEY_PARTS` parts.
     """
-    check_size(text, path=path)
+    # A character is at most four bytes, so most texts need no encoding to be measured.
+    if len(text) * 4 > MAX_BYTES and len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
+        raise too_large(path)
     openers = text.count("[") + text.count("{")
     if openers <= MAX_DEPTH and text.count(".") < MAX_KEY_PARTS:
         return
@@ -106,7 +96,7 @@ def _check_exactly(text: str, path: str) -> None:
     depth = 0
     line = 1
     parts = 0
-    for match in _SKELETON.finditer(text):
+    for match in TOKEN.finditer(text):
         piece = match.group()
         if piece in "[{":
             depth += 1
@@ -194,11 +184,6 @@ def _explained(error: Exception, text: str, path: str) -> InvalidTOML:
     return InvalidTOML(f"{words}. Correct the line.", path=path, line=line, column=column)
 
 
-def _encoding(data: bytes) -> str:
-    """Return the name of the encoding that a byte order mark tells; "" if there is none."""
-    return "UTF-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else ""
-
-
 def decode_utf8(data: bytes, *, path: str = "") -> str:
     """Decode a file's bytes.
 
@@ -209,8 +194,10 @@ def decode_utf8(data: bytes, *, path: str = "") -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         before = data[: error.start]
+        is_utf16 = data.startswith((b"\xff\xfe", b"\xfe\xff"))
+        found = "UTF-16" if is_utf16 else f"the byte 0x{data[error.start]:02x}"
         raise InvalidTOML(
-            f"{_encoding(data) or f'the byte 0x{data[error.start]:02x}'} is not UTF-8. Save the file as UTF-8.",
+            f"{found} is not UTF-8. Save the file as UTF-8.",
             path=path,
             line=before.count(b"\n") + 1,
             column=error.start - (before.rfind(b"\n") + 1) + 1,

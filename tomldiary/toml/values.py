@@ -6,7 +6,6 @@ TOML has no null. `encode_nulls` takes None out of a table and keeps where it st
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time, timedelta
@@ -20,6 +19,7 @@ from tomldiary.toml.parse import MAX_DEPTH
 
 __all__ = [
     "NULL_FIELD",
+    "check_unicode",
     "decode_nulls",
     "encode_nulls",
     "plain_text",
@@ -65,14 +65,15 @@ def _escaped(match: re.Match[str]) -> str:
     return _SHORT.get(found) or f"\\u{ord(found):04x}"
 
 
-def _check_unicode(text: str, where: str) -> None:
+def check_unicode(text: str, where: str) -> None:
+    """Raise InvalidValue if a text holds half of a surrogate pair, which no file can store."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise InvalidValue(
             f"the text holds half of a surrogate pair (U+{ord(text[error.start]):04X}) at character"
             f" {error.start}, which no file can store. Replace or remove it.",
-            where=where,
+            where=where.encode("utf-8", "replace").decode(),
         ) from None
 
 
@@ -84,17 +85,12 @@ def render_text(text: str, *, where: str = "") -> str:
     """
     if text.isascii() and "\x7f" not in text:
         return _quoted(text)  # JSON and TOML escape the same of it in the same way
-    _check_unicode(text, where)
+    check_unicode(text, where)
     # What is printable holds none of them, and that is quicker to tell.
     if not text.replace("\n", "").isprintable() and _UNCOMMON.search(text) is not None:
         return f'"{_ESCAPE.sub(_escaped, text)}"'
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
-
-
-def _render_lines(text: str, where: str) -> str:
-    _check_unicode(text, where)
-    return f'"""\n{_ESCAPE_LINES.sub(_escaped, text)}"""'
 
 
 def plain_text(value: Any) -> str | None:
@@ -142,14 +138,17 @@ def render_value(value: Any, *, where: str = "", lines: bool = False, depth: int
     """
     if isinstance(value, str):
         if lines and "\n" in value:
-            return _render_lines(value, where)
+            check_unicode(value, where)
+            return f'"""\n{_ESCAPE_LINES.sub(_escaped, value)}"""'
         return render_text(value, where=where)
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
-        return _render_integer(value, where)
+        if abs(value) >> 64 and value.bit_length() > _MAX_DIGITS * 3.32:
+            raise InvalidValue(f"an integer of more than {_MAX_DIGITS} digits.", where=where)
+        return int.__repr__(value)
     if isinstance(value, float):
-        return _render_float(value)
+        return float.__repr__(value)  # also nan, inf and -inf, which TOML writes as Python does
     if isinstance(value, _TIMES):
         return _render_time(value, where)
     if depth >= MAX_DEPTH - 1:
@@ -195,20 +194,6 @@ def _checked_key(key: Any, where: str) -> str:
 
 def _join(where: str, key: Any) -> str:
     return f"{where}.{key}" if where else str(key)
-
-
-def _render_integer(value: int, where: str) -> str:
-    if abs(value) >> 64 and value.bit_length() > _MAX_DIGITS * 3.32:
-        raise InvalidValue(f"an integer of more than {_MAX_DIGITS} digits.", where=where)
-    return int.__repr__(value)
-
-
-def _render_float(value: float) -> str:
-    if math.isnan(value):
-        return "nan"
-    if math.isinf(value):
-        return "inf" if value > 0 else "-inf"
-    return float.__repr__(value)
 
 
 def _render_time(value: date | time, where: str) -> str:
@@ -280,7 +265,8 @@ def decode_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
     pointers = data[NULL_FIELD]
     for pointer in cast("list[Any]", pointers) if isinstance(pointers, list) else []:
         if isinstance(pointer, str) and pointer.startswith("/"):
-            _place_null(decoded, [_untoken(part) for part in pointer[1:].split("/")])
+            parts = pointer[1:].split("/")
+            _place_null(decoded, [each.replace("~1", "/").replace("~0", "~") for each in parts])
     return decoded
 
 
@@ -289,10 +275,6 @@ _GONE = object()
 
 def _token(key: Any) -> str:
     return str(key).replace("~", "~0").replace("/", "~1")
-
-
-def _untoken(part: str) -> str:
-    return part.replace("~1", "/").replace("~0", "~")
 
 
 def _without_nulls(value: Any, pointer: str, found: list[str]) -> Any:

@@ -21,11 +21,14 @@ from tomldiary.runtime.views import DictView, Viewed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
+    from weakref import WeakMethod
 
     from tomldiary.writer.queue import Admission
     from tomldiary.writer.receipts import Job
     from tomldiary.writer.retry import Options
     from tomldiary.writer.worker import Workers
+
+    Stats = WeakMethod[Callable[[], Mapping[str, Any]]]
 
 __all__ = [
     "Health",
@@ -258,10 +261,10 @@ class Telemetry:
 
     Args:
         store: The diary's name, sent as `gen_ai.memory.store.id`.
-        stats: Returns the writer's statistics, or None once the writer is gone.
+        stats: A weak reference to the method that returns the writer's statistics.
     """
 
-    def __init__(self, store: str, stats: Callable[[], Mapping[str, Any] | None]) -> None:
+    def __init__(self, store: str, stats: Stats) -> None:
         self._store = store
         self._tracer: Any = None
         self._duration: Any = None
@@ -284,11 +287,10 @@ class Telemetry:
                 name, [self._observer(stats, field_name, metrics.Observation)], unit
             )
 
-    def _observer(
-        self, stats: Callable[[], Mapping[str, Any] | None], field_name: str, observation: Any
-    ) -> Any:
+    def _observer(self, stats: Stats, field_name: str, observation: Any) -> Any:
         def observe(_options: object) -> Iterator[Any]:
-            found = stats()
+            current = stats()
+            found = current() if current is not None else None
             if found is not None and found[field_name] is not None:
                 yield observation(found[field_name], {"gen_ai.memory.store.id": self._store})
 

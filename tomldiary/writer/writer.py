@@ -45,7 +45,6 @@ from tomldiary.writer.retry import Breaker, Options, RetryPolicy
 from tomldiary.writer.shared.letters import SharedLetters
 from tomldiary.writer.shared.queue import SharedQueue
 from tomldiary.writer.shutdown import (
-    LoopThread,
     background_tasks,
     close_at_exit,
     fire_and_forget,
@@ -54,7 +53,7 @@ from tomldiary.writer.shutdown import (
 from tomldiary.writer.worker import Workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from concurrent.futures import Future
     from datetime import datetime
 
@@ -166,9 +165,6 @@ class MemoryWriter(Viewed):
             if self._journal_queue is not None or self._consolidations.is_scheduled:
                 self._start()
 
-    def _store_name(self) -> str:
-        return repr(self._backend) if self._backend is not None else type(self.diary).__name__
-
     def _setup_problem(self) -> str:
         """Return why no turn can be extracted now, or ""; see `setup_problem`."""
         if not self._options.workers:
@@ -181,9 +177,10 @@ class MemoryWriter(Viewed):
         self._state = threading.Condition()
         self._ending, self._has_ended = threading.RLock(), False  # a signal handler may close too
         self._metrics = Metrics()
+        store = type(self.diary).__name__ if self._backend is None else repr(self._backend)
         self._workers = Workers(
             self.diary, self._options, self._state, self._metrics, self._context,
-            Breaker(*self._breaker), Telemetry(self._store_name(), _stats_of(_weak(self))),
+            Breaker(*self._breaker), Telemetry(store, weakref.WeakMethod(self.stats)),
         )  # fmt: skip
         self._admission = Admission(
             self._options.qsize,
@@ -250,10 +247,6 @@ class MemoryWriter(Viewed):
         return f"<MemoryWriter {self._admission.queued} queued, {self._workers.active} in work>"
 
     _repr_pretty_ = pretty
-
-    @property
-    def _thread(self) -> threading.Thread | None:
-        return self._workers.thread.thread if self._workers.thread is not None else None
 
     # Submitting turns
 
@@ -332,15 +325,15 @@ class MemoryWriter(Viewed):
             weakref.finalize(self, thread.stop).atexit = False
             self._consolidations.begin(thread.loop)
             if self._journal_queue is not None:
-                thread.loop.call_soon_threadsafe(
-                    _schedule_takeover, _weak(self), thread, self.takeover_interval
-                )
+                look = weakref.WeakMethod(self.look_for_dead_writers)
+                thread.loop.call_soon_threadsafe(thread.repeat, self.takeover_interval, look)
 
-    def look_for_dead_writers(self) -> None:
-        """Schedule a search for journals of dead writers; the writer also searches periodically."""
+    def look_for_dead_writers(self) -> bool:
+        """Schedule a search for journals of dead writers, which is done periodically, too; False if closed."""
         with self._state:
             if self._journal_queue is not None and not self._closed:
                 self._journal_queue.adopt_soon()
+        return not self._closed
 
     # Observing, waiting, closing
 
@@ -521,27 +514,3 @@ def _one_of(name: str, first: str | None, second: str | None) -> str:
     if chosen is None:
         raise TypeError(f"submit() needs {name}.")
     return chosen
-
-
-def _weak(writer: MemoryWriter) -> weakref.ref[MemoryWriter]:
-    return weakref.ref(writer)  # typed without Self
-
-
-def _stats_of(ref: weakref.ref[MemoryWriter]) -> Callable[[], dict[str, Any] | None]:
-    def stats() -> dict[str, Any] | None:
-        writer = ref()
-        return writer.stats() if writer is not None else None
-
-    return stats
-
-
-def _schedule_takeover(ref: weakref.ref[MemoryWriter], thread: LoopThread, interval: float) -> None:
-    """Look for journals of dead writers periodically, until the writer is collected or closed."""
-    thread.loop.call_later(interval, _take_over, ref, thread)
-
-
-def _take_over(ref: weakref.ref[MemoryWriter], thread: LoopThread) -> None:
-    writer = ref()
-    if writer is not None and writer.is_running:
-        writer.look_for_dead_writers()
-        _schedule_takeover(ref, thread, writer.takeover_interval)
