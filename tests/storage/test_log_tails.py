@@ -115,23 +115,20 @@ def newest_text(root):
     return next(records.read_records(FileSystem(), root / "alice/history"))
 
 
-def test_a_newer_log_tail_is_not_dropped_for_an_older_one(tmp_path, alice, files):
-    """Another thread replaces the end while a reader checks the older one."""
+def test_a_log_tail_is_dropped_after_an_erasure(tmp_path, alice, files):
+    """Another process has erased what the remembered record may quote."""
     place, path = str(tmp_path / "alice/history"), segment(tmp_path)
     known = tails.HistoryTails(files)
-    older = segments.End(str(path), 1, b"x")
-    newer = segments.end_behind(path, path.stat().st_size, newest_text(tmp_path))
-    known.keep("alice", place, older, "", 2)
-
-    def replace(*_):
-        files.hook = None
-        known.keep("alice", place, newer, "", 3)
-
-    files.hook = replace
-    known.drop_changed("alice")
+    end = segments.end_behind(path, path.stat().st_size, newest_text(tmp_path))
+    known.drop_older("alice", 0)
+    known.keep("alice", place, end, "", 3)
     files.hook = read = Mock(return_value=None)
-    assert known.numbered("alice", place, 4) == newer
+    known.drop_older("alice", 0)
+    assert known.numbered("alice", place, 4) == end
     assert not read.called  # it is remembered
+    known.drop_older("alice", 1)
+    assert known.numbered("alice", place, 4) == end
+    assert read.called
 
 
 @pytest.mark.parametrize("keeps_times", [False, True])

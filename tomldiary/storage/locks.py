@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from pathlib import Path
 
-__all__ = ["UserLocks", "lock_file", "remove_locked", "try_lock", "unlock"]
+__all__ = ["UserLocks", "is_at", "lock_file", "remove_locked", "try_lock", "unlock"]
 
 _STRIPES = 256
 _FIRST_WAIT, _LONGEST_WAIT = 0.0002, 0.01  # seconds
@@ -262,16 +262,20 @@ def lock_file(files: FileSystem, path: Path, *, create: bool = False) -> Generat
         try:
             hide_from_children(descriptor)
             try_lock(descriptor, wait=True)
-            try:
-                is_there = files.fstat(descriptor).st_ino == files.stat(path).st_ino
-            except FileNotFoundError:
-                is_there = False
-            if is_there:
+            if is_at(files, descriptor, path):
                 yield descriptor
                 return
         finally:
             unlock(descriptor)  # closing alone would not unlock it if a child inherited it
             close_hidden(descriptor, files.close)
+
+
+def is_at(files: FileSystem, descriptor: int, path: Path) -> bool:
+    """Return whether an open file is still at its path: another process may have replaced or removed it."""
+    try:
+        return files.fstat(descriptor).st_ino == files.stat(path).st_ino
+    except FileNotFoundError:
+        return False
 
 
 def remove_locked(files: FileSystem, path: Path) -> None:

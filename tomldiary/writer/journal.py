@@ -23,7 +23,7 @@ from tomldiary.errors import BackendError, Forgotten
 from tomldiary.logging import get_logger
 from tomldiary.runtime.capabilities import PRIVATE
 from tomldiary.storage.files import FileSystem
-from tomldiary.storage.locks import remove_locked, try_lock
+from tomldiary.storage.locks import is_at, remove_locked, try_lock
 from tomldiary.storage.log import LogFile, scan_log
 from tomldiary.writer.journal_record import (
     JournalContent,
@@ -430,7 +430,7 @@ def _claim_dead(files: FileSystem, folder: Path) -> int | None:
         owner = files.open(folder / _OWNER, _OWNER_FLAGS)
     except OSError:
         return None
-    if try_lock(owner) and _is_at(files, owner, folder / _OWNER):
+    if try_lock(owner) and is_at(files, owner, folder / _OWNER):
         return owner
     files.close(owner)
     return None
@@ -441,11 +441,3 @@ def _remove_folder(files: FileSystem, folder: Path) -> None:
     files.discard(folder / _OWNER)
     with contextlib.suppress(OSError):  # damaged records are kept for inspection
         files.rmdir(folder)
-
-
-def _is_at(files: FileSystem, descriptor: int, path: Path) -> bool:
-    """Return whether the open file is still at the path: its owner may have removed it."""
-    try:
-        return files.fstat(descriptor).st_ino == files.stat(path).st_ino
-    except FileNotFoundError:
-        return False

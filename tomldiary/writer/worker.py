@@ -31,7 +31,7 @@ from tomldiary.writer.shared.queue import SharedQueue
 from tomldiary.writer.shutdown import LoopThread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from contextvars import Context
     from threading import Condition
 
@@ -176,11 +176,7 @@ class Workers:
             self._metrics.complete(time.monotonic() - job.queued_at, len(jobs))
             if result is not None and result.is_repeated:
                 self._metrics.repeated += 1
-            self._settle(jobs, result, None)
-            self.queues.release(job.turn.user_id)
-            self._close_if_done(job)
-            if not self.working and not len(self.queues):
-                self._state.notify_all()  # waiters only wait for the end of all work
+            self._end(job, jobs, result)
 
     def _hand_over(self, job: Job) -> None:
         """Leave a user's turns to the writer that has taken them over."""
@@ -269,14 +265,8 @@ class Workers:
             if self.working.pop(job, None) is None:
                 return
             job.group = []
-            for each in reversed(wanted):
-                self.queues.put_back(each)
             self._metrics.retries += bool(wanted)
-            self._metrics.failed += len(gone)
-            self._settle(gone, None, error)
-            self.queues.release(job.turn.user_id)
-            self._close_if_done(job)
-            self._state.notify_all()
+            self._end(job, gone, error=error, again=wanted)
 
     def _still_wanted(self, jobs: list[Job]) -> list[Job]:
         """Return the turns that are still in the journal, with the user's current fencing token."""
@@ -306,10 +296,8 @@ class Workers:
             if self.working.pop(job, None) is None:
                 return
             jobs, job.group = [job, *job.group], []
-            for each in reversed(jobs):
-                self.queues.put_back(each)
             self._metrics.retries += 1
-            self.queues.release(job.turn.user_id)
+            self._end(job, again=jobs)
 
     def _resume(self, user: str) -> None:
         with self._state:
@@ -345,12 +333,8 @@ class Workers:
             if reason != self._metrics.last_failure:
                 show(f"a turn could not be applied: {reason} {_PARKED if parked else _LOST}")
             self._metrics.last_failure = reason
-            self._metrics.failed += len(jobs)
             self._metrics.dead_letters += parked
-            self._settle(jobs, None, error)
-            self.queues.release(job.turn.user_id)
-            self._close_if_done(job)
-            self._state.notify_all()
+            self._end(job, jobs, error=error)
 
     def _give_up(self, job: Job, failure: BaseException) -> None:
         """Fail a turn that could not be parked; it stays in the journal."""
@@ -360,19 +344,34 @@ class Workers:
             if self.working.pop(job, None) is None:
                 return  # `close` has set the outcome
             _logger.error("a turn could neither be applied nor parked: %s", type(failure).__name__)
-            self._metrics.failed += 1 + len(job.group)
-            self._settle([job, *job.group], None, failure)
-            self.queues.release(job.turn.user_id)
-            self._state.notify_all()
+            self._end(job, [job, *job.group], error=failure)
 
-    def _settle(self, jobs: list[Job], result: Applied | None, error: BaseException | None) -> None:
+    def _end(
+        self,
+        job: Job,
+        done: Sequence[Job] = (),
+        result: Applied | None = None,
+        error: BaseException | None = None,
+        again: Sequence[Job] = (),
+    ) -> None:
+        """Settle turns and requeue others after an attempt, and release the user; called with the lock held."""
+        for each in reversed(again):
+            self.queues.put_back(each)
+        if error is not None:
+            self._metrics.failed += len(done)
+        self._settle(done, result, error)
+        self.queues.release(job.turn.user_id)
+        if isinstance(self.journal_queue, JournalQueue) and isinstance(job.journal, Journal):
+            self.journal_queue.close_if_done(job.journal)
+        if not self.working and not len(self.queues):
+            self._state.notify_all()  # waiters only wait for the end of all work
+
+    def _settle(
+        self, jobs: Sequence[Job], result: Applied | None, error: BaseException | None
+    ) -> None:
         for each in jobs:
             each.receipt.settle(result, error)
             self.has_settled(each)
-
-    def _close_if_done(self, job: Job) -> None:
-        if isinstance(self.journal_queue, JournalQueue) and isinstance(job.journal, Journal):
-            self.journal_queue.close_if_done(job.journal)
 
     # Ending
 

@@ -337,6 +337,7 @@ class HistoryTails:
     def __init__(self, files: FileSystem) -> None:
         self._files = files
         self._tails: dict[str, _Tail] = {}
+        self._epochs: dict[str, int] = {}
 
     def keep(self, user: str, place: str, end: End, record: str, seq: int) -> None:
         """Cache the end of a history after an append; `place` is its folder."""
@@ -352,15 +353,11 @@ class HistoryTails:
         """Drop the cached end of a user's history."""
         self._tails.pop(user, None)
 
-    def drop_changed(self, user: str) -> None:
-        """Drop the cached end of a history that another process has changed since; needs no lock."""
-        tail = self._tails.get(user)
-        if (
-            tail is not None
-            and not tail.end.is_there(self._files)
-            and self._tails.get(user) is tail
-        ):
-            self._tails.pop(user, None)
+    def drop_older(self, user: str, epoch: int) -> None:
+        """Drop the cached end of a history if the user's fencing token has changed; needs no lock."""
+        if self._epochs.get(user) != epoch:
+            self._epochs[user] = epoch
+            self.drop(user)
 
     def numbered(self, user: str, place: str, seq: int) -> End | None:
         """Return the end of history for an append of transaction `seq`; None if there is no history.

@@ -245,8 +245,9 @@ class OpenedUsers:
     def epoch(self, user: str) -> int:
         """Return how often data of the user was forgotten."""
         self.folder(user)  # raises if the user id is invalid
-        self._tails.drop_changed(user)  # another process may have forgotten the cached record
-        return self.epochs.read(user)
+        epoch = self.epochs.read(user)
+        self._tails.drop_older(user, epoch)  # another process has forgotten something since
+        return epoch
 
     def _temp_name(
         self, folder: str, kind: str, data: bytes, seq: int, fingerprint: str = ""
