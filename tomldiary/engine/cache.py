@@ -25,7 +25,7 @@ from tomldiary.history.index import DOCUMENT, HistoryIndex, Indexed, changes_in,
 from tomldiary.history.timeline import Timeline
 from tomldiary.runtime.async_bridge import SCOPE
 from tomldiary.runtime.forgettable_cache import let_go
-from tomldiary.runtime.fork_safety import renew_after_fork
+from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.runtime.lru import Recent
 from tomldiary.storage.protocol import (
     Backend,
@@ -78,12 +78,7 @@ class DocumentCache:
         """The parts of each kind, and what they are as one document."""
         self._epochs: Recent[str, int] = Recent(_CACHED_DOCUMENTS)
         """The number of erasures of each user when their documents were cached."""
-        self.renew()
-        renew_after_fork(self)
-
-    def renew(self) -> None:
-        """Make a new lock."""
-        self._guard = threading.Lock()
+        self._guard = fork_safe(threading.Lock())
 
     def cached(self, user: str, *kinds: str) -> list[Document] | None:
         """Return documents without waiting for a disk or a lock; None if that is not possible."""

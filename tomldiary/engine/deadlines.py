@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 from tomldiary.errors import BackendError
 from tomldiary.logging import get_logger
 from tomldiary.runtime.capabilities import PRIVATE
-from tomldiary.runtime.fork_safety import renew_after_fork
+from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.storage.files import FileSystem, token_of
 
 if TYPE_CHECKING:
@@ -66,12 +66,7 @@ class Deadlines:
         self._known: dict[str, tuple[int, int]] = {}
         self._token: object = None
         self._read_to = 0
-        self.renew()
-        renew_after_fork(self)
-
-    def renew(self) -> None:
-        """Make a new lock."""
-        self._guard = threading.Lock()
+        self._guard = fork_safe(threading.Lock())
 
     def until(self, base: str, key: str, updated: int) -> int:
         """Return until when an item lives that was read since its put; 0 if nothing says so.

@@ -13,7 +13,7 @@ from tomldiary.history.record import (
     operation_of,
     result_kinds,
 )
-from tomldiary.runtime.fork_safety import renew_after_fork
+from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.runtime.lru import Recent
 
 if TYPE_CHECKING:
@@ -64,12 +64,7 @@ class HistoryIndex(Generic[K, V]):
         self._read = read
         self._is_whole = is_whole
         self._users: Recent[str, Indexed[K, V]] = Recent(_CACHED_USERS)
-        self.renew()
-        renew_after_fork(self)
-
-    def renew(self) -> None:
-        """Make a new lock."""
-        self._guard = threading.Lock()
+        self._guard = fork_safe(threading.Lock())
 
     def drop(self, user: str) -> None:
         """Drop a user's index; the next look-up reads the history again."""

@@ -1,7 +1,7 @@
 """Renews locks and closes locked files in a forked child.
 
-If another thread holds a thread lock during a fork, the lock stays locked in the child for ever. Objects with such
-locks register here and create new ones in the child.
+If another thread holds a thread lock during a fork, the lock stays locked in the child for ever. `fork_safe` frees it
+there. Objects with more to renew, such as threads, register themselves.
 
 A lock or lease on an open file belongs to all processes that share the open file. A child that inherits the
 descriptor would keep the lock after its parent was killed. So these descriptors are closed in the child.
@@ -12,12 +12,15 @@ from __future__ import annotations
 import os
 import weakref
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["close_hidden", "hide_from_children", "renew_after_fork"]
+__all__ = ["close_hidden", "fork_safe", "hide_from_children", "renew_after_fork"]
+
+
+L = TypeVar("L")
 
 
 class _Renewable(Protocol):
@@ -28,11 +31,18 @@ class _Renewable(Protocol):
 
 _hidden: set[int] = set()
 _registered: weakref.WeakSet[_Renewable] = weakref.WeakSet()
+_locks: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def renew_after_fork(owner: _Renewable) -> None:
     """Call `owner.renew()` in every forked child while the owner exists."""
     _registered.add(owner)
+
+
+def fork_safe(lock: L) -> L:
+    """Return a thread lock that is free in every forked child, whichever thread held it."""
+    _locks.add(lock)
+    return lock
 
 
 def hide_from_children(descriptor: int) -> None:
@@ -50,6 +60,8 @@ def _renew_all() -> None:
     while _hidden:
         with suppress(OSError):
             os.close(_hidden.pop())
+    for lock in list(_locks):
+        lock._at_fork_reinit()  # noqa: SLF001 - as the locks of the standard library do
     for owner in list(_registered):
         owner.renew()
 

@@ -17,7 +17,7 @@ from tomldiary.entries.kinds.parts import part_name, part_of
 from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary.identifiers.namespaces import ROOT, Namespace, is_hashed, kind_of, namespace_of
 from tomldiary.logging import get_logger
-from tomldiary.runtime.fork_safety import renew_after_fork
+from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.storage.protocol import CheapTokens, ListsFolders
 from tomldiary.store.snapshot import Part, Snapshot
 
@@ -76,12 +76,7 @@ class Catalog:
         self._cheap_tokens = engine.backend if isinstance(engine.backend, CheapTokens) else None
         self._lists = engine.backend if isinstance(engine.backend, ListsFolders) else None
         self._replaces = self._lists is not None and self._lists.replaces_files
-        self.renew()
-        renew_after_fork(self)
-
-    def renew(self) -> None:
-        """Make a new lock."""
-        self._guard = threading.RLock()
+        self._guard = fork_safe(threading.RLock())
 
     def snapshot(self, namespace: Namespace) -> Snapshot:
         """Return a namespace as it is now, in a transaction with its changes; empty if there is none."""

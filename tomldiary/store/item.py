@@ -25,6 +25,7 @@ from typing import Any, cast
 
 from tomldiary.entries.fields import session_turn
 from tomldiary.errors import InvalidValue
+from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.text.json_paths import searched_names, searched_text
 from tomldiary.toml.parse import MAX_DEPTH
 from tomldiary.toml.values import (
@@ -102,7 +103,7 @@ class Clock:
     """The time in microseconds since 1970, never twice the same."""
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
+        self._guard = fork_safe(threading.Lock())
         self._last = 0
 
     def now(self) -> int:
@@ -110,10 +111,6 @@ class Clock:
         with self._guard:
             self._last = max(time.time_ns() // 1000, self._last + 1)
             return self._last
-
-    def renew(self) -> None:
-        """Make a new lock, after a fork."""
-        self._guard = threading.Lock()
 
 
 class Entry:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from tomldiary.retrieval.embedders import Vectors
 from tomldiary.retrieval.search import Ranked, UserIndex
 from tomldiary.retrieval.vector_index import QueryVector
-from tomldiary.runtime.fork_safety import renew_after_fork
+from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.runtime.lru import Recent
 from tomldiary.store.item import Entry, copied
 from tomldiary.store.operations import Item, Search
@@ -53,12 +53,7 @@ class Finder:
         self._diary = diary
         self._lexical: Recent[str, tuple[int, Index]] = Recent(_CACHED_USERS)
         self.vectors = Vectors(diary.engine, embedding) if embedding is not None else None
-        self.renew()
-        renew_after_fork(self)
-
-    def renew(self) -> None:
-        """Make a new lock."""
-        self._guard = threading.Lock()
+        self._guard = fork_safe(threading.Lock())
 
     def search(
         self,

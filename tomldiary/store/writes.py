@@ -17,7 +17,7 @@ from tomldiary.entries.models import timestamp
 from tomldiary.errors import BackendError, Conflict, LockTimeout
 from tomldiary.hand_edits.detect import Known
 from tomldiary.identifiers.namespaces import Namespace, kind_of
-from tomldiary.runtime.fork_safety import renew_after_fork
+from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.runtime.lru import Recent
 from tomldiary.store.batch import Gathering
 from tomldiary.store.catalog import Catalog
@@ -70,13 +70,7 @@ class ItemPuts:
         self._clock = Clock()
         self._catalogs: Recent[str, Catalog] = Recent(_CACHED_USERS)
         self._gathering = Gathering(self._put_each)
-        self.renew()
-        renew_after_fork(self)
-
-    def renew(self) -> None:
-        """Make new locks."""
-        self._guard = threading.Lock()
-        self._clock.renew()
+        self._guard = fork_safe(threading.Lock())
 
     def _owner(self, namespace: Namespace, key: str) -> str:
         return self._owners.owner(namespace, key)
