@@ -13,7 +13,7 @@ from tomldiary.errors import BackendError, DocumentError, InvalidTOML
 from tomldiary.history.record import SNAPSHOT, Record, parse_record, redo
 from tomldiary.history.timeline import EMPTY
 from tomldiary.storage.local.backend import LocalBackend
-from tomldiary.storage.local.log import damaged, read_segment, segments
+from tomldiary.storage.local.log import damaged, segments
 from tomldiary.toml.document import Document, digest
 from tomldiary.toml.parse import decode_utf8
 
@@ -146,7 +146,7 @@ def _records(backend: Backend, user: str) -> Iterator[tuple[str, bytes, bool]]:
         return
     paths = segments(backend.files, backend.folder(user) / "history")
     for path in paths:
-        data = read_segment(backend.files, path)
+        data = backend.files.content(path)
         # Text before the first header is a record with a damaged header.
         starts = sorted({0, *(match.start() for match in _HEADER.finditer(data))})
         for start, end in zip(starts, [*starts[1:], len(data)], strict=True):

@@ -206,6 +206,15 @@ class FileSystem:
         finally:
             self.close(descriptor)
 
+    def content(self, path: str | Path) -> bytes:
+        """Return the content of a regular file; b"" if there is none.
+
+        Raises:
+            BackendError: As `read_file`.
+        """
+        found = self.read_file(path)
+        return found[0] if found is not None else b""
+
     def read_all(self, descriptor: int) -> bytes:
         """Return the whole content of an open file."""
         self.lseek(descriptor, 0, os.SEEK_SET)
@@ -265,7 +274,11 @@ class FileSystem:
 
     def sync_folder(self, path: str | Path) -> None:
         """Make the names in a folder durable."""
-        descriptor = self.open(path, os.O_RDONLY | OURS)
+        self.sync_path(path)
+
+    def sync_path(self, path: str | Path, flags: int = OURS) -> None:
+        """Make a file or the names in a folder durable; with the flags `PRIVATE`, a link is refused."""
+        descriptor = self.open(path, os.O_RDONLY | flags)
         try:
             self.sync_file(descriptor)
         finally:

@@ -11,7 +11,6 @@ open removes them. Retention syncs all its writes, whatever the durability.
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from tomldiary.storage.local.user_dirs import Synced
 
 __all__ = ["drop_superseded", "prune", "settle", "window"]
-
-_FLAGS = os.O_RDONLY | PRIVATE
 
 
 def window(env: Environment, folder: Path) -> Iterator[str]:
@@ -74,7 +71,7 @@ def settle(
         with suppress(FileNotFoundError, NotADirectoryError):  # another program has removed it
             try:
                 if kind not in synced.doubtful:
-                    _sync(files, path)
+                    files.sync_path(path, PRIVATE)
                 else:
                     _write_again(files, path, staged_as, kind)
             except OSError as error:
@@ -85,14 +82,6 @@ def settle(
             present.add(kind)
     synced.sync(present)
     synced.doubtful.clear()
-
-
-def _sync(files: FileSystem, path: Path) -> None:
-    descriptor = files.open(path, _FLAGS)
-    try:
-        files.sync_file(descriptor)
-    finally:
-        files.close(descriptor)
 
 
 def _write_again(
@@ -119,8 +108,7 @@ def prune(files: FileSystem, folder: Path, seq: int, snapshot: str) -> None:
     """
     drop_superseded(files, folder)
     for path in reversed(segments(files, folder)):
-        found = files.read_file(path)
-        texts = split_records(found[0]) if found is not None else []
+        texts = split_records(files.content(path))
         if texts and next_sequence(texts[0]) - 1 <= seq + 1:
             kept = [text for text in texts if next_sequence(text) - 1 > seq]
             temp = folder / _TEMP

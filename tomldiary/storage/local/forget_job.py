@@ -276,7 +276,7 @@ def _new_segments(
         paths = [new_segment(history, None, env.clock.month())]
     boot = env.boot_of(folder)
     for path in paths:
-        old = _content(files, path)
+        old = files.content(path)
         kept = [fresh[text] for text in split_records(old) if text in fresh]
         if path is paths[-1]:
             kept += [stamped(text, boot) for text in added]
@@ -358,12 +358,7 @@ def _remove_empty_folders(files: FileSystem, place: Path, top: Path) -> None:
 
 
 def _document(files: FileSystem, path: Path) -> Document:
-    return Document.parse(decode_utf8(_content(files, path), path=str(path)), path=str(path))
-
-
-def _content(files: FileSystem, path: Path) -> bytes:
-    found = files.read_file(path)
-    return found[0] if found is not None else b""
+    return Document.parse(decode_utf8(files.content(path), path=str(path)), path=str(path))
 
 
 def _digests(files: FileSystem, folder: Path) -> dict[str, str]:
@@ -375,5 +370,5 @@ def _digests(files: FileSystem, folder: Path) -> dict[str, str]:
             with contextlib.suppress(OSError, BackendError):
                 if not files.is_link(path):
                     relative = path.relative_to(folder).as_posix()
-                    found[relative] = sha256(_content(files, path)).hexdigest()
+                    found[relative] = sha256(files.content(path)).hexdigest()
     return dict(sorted(found.items()))

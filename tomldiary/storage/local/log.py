@@ -13,7 +13,7 @@ from zlib import crc32
 from tomldiary.errors import BackendError, InvalidTOML
 from tomldiary.history.record import END, HEADER, next_sequence, parse_record
 from tomldiary.logging import get_logger
-from tomldiary.runtime.capabilities import NO_WAITING, OURS, PRIVATE
+from tomldiary.runtime.capabilities import NO_WAITING, PRIVATE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,6 @@ __all__ = [
     "newest_segment",
     "opens_window",
     "read_records",
-    "read_segment",
     "segments",
     "split_records",
 ]
@@ -132,9 +131,8 @@ def append_records(
         path, at = newest.segment, newest.at
     else:
         if newest is not None and sync:
-            _sync_file(
-                files, newest.segment
-            )  # the process that appended its last record may have been killed
+            # The process that appended its last record may have been killed.
+            files.sync_path(newest.segment)
         files.make_folder(folder, sync=sync)
         before = Path(newest.segment) if newest else None
         path = str(new_segment(Path(folder), before, env.clock.month()))
@@ -217,14 +215,6 @@ def damaged(files: FileSystem, folder: Path) -> list[Path]:
     return sorted(path for path in files.paths_in(folder) if DAMAGED in path.name)
 
 
-def _sync_file(files: FileSystem, path: str) -> None:
-    descriptor = files.open(path, os.O_RDONLY | OURS)
-    try:
-        files.sync_file(descriptor)
-    finally:
-        files.close(descriptor)
-
-
 _END = END.encode()
 _TAIL = 64 * 1024  # bytes read at a time when looking for the last record
 
@@ -253,16 +243,6 @@ def last_record(files: FileSystem, path: Path) -> tuple[str | None, int]:
                     continue
                 return text, begin + at + len(whole)
     return None, 0
-
-
-def read_segment(files: FileSystem, path: Path) -> bytes:
-    """Return the content of a segment; b"" if it does not exist. Needs no lock.
-
-    Raises:
-        BackendError: The segment cannot be read.
-    """
-    found = files.read_file(path)
-    return found[0] if found is not None else b""
 
 
 def read_records(files: FileSystem, folder: Path) -> Iterator[str]:
@@ -313,12 +293,12 @@ def split_records(data: bytes) -> list[str]:
     return found[::-1]
 
 
-def _last_header(data: bytes, end: int | None = None) -> int:
+def _last_header(data: bytes) -> int:
     header = HEADER.encode()
-    at = data.rfind(b"\n" + header, 0, end)
+    at = data.rfind(b"\n" + header)
     if at >= 0:
         return at + 1
-    return 0 if end != 0 and data.startswith(header) else -1
+    return 0 if data.startswith(header) else -1
 
 
 class _Tail(NamedTuple):
