@@ -242,7 +242,7 @@ def checked_value(value: Any, where: str) -> dict[str, Any]:
     Raises:
         InvalidValue: It is no mapping, or holds what TOML has no word for; names the place.
     """
-    if type(value) is not dict and not isinstance(value, Mapping):  # pyright: ignore[reportUnknownArgumentType] - any JSON value
+    if type(value) is not dict and not isinstance(value, Mapping):
         raise InvalidValue(
             f"expected a mapping as the value, found {type(value).__name__}.", where=where
         )

@@ -171,7 +171,7 @@ class Owners:
 
     def __init__(self, user_label: UserLabel) -> None:
         is_number = isinstance(user_label, int) and not isinstance(user_label, bool)
-        if not (user_label is None or callable(user_label) or (is_number and user_label >= 0)):  # pyright: ignore[reportOperatorIssue] - a number by then
+        if not (user_label is None or callable(user_label) or (is_number and user_label >= 0)):
             raise InvalidValue(
                 f"expected the number of a label, a function or None, found {user_label!r}.",
                 where="user_label",

@@ -38,7 +38,7 @@ _IN_A_ROW = 20
 
 def history_of(files: FileSystem, folder: Path) -> Timeline:
     """Return a user's history without opening the user; the caller holds the user's lock."""
-    return Timeline(_Folder(files, folder), "")  # pyright: ignore[reportArgumentType] - all it asks for
+    return Timeline(_Folder(files, folder), "")
 
 
 class _Folder:
