@@ -354,7 +354,7 @@ class Workers:
         error: BaseException | None = None,
         again: Sequence[Job] = (),
     ) -> None:
-        """Settle turns and requeue others after an attempt, and release the user; called with the lock held."""
+        """Set outcomes and requeue turns after an attempt, and release the user; called with the lock held."""
         for each in reversed(again):
             self.queues.put_back(each)
         if error is not None:
