@@ -35,11 +35,12 @@ from tomldiary.user.recall import Indexes
 from tomldiary.user.user import UserDiary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from pydantic import BaseModel
 
     from tomldiary.compaction.draft import CompactionConfig
+    from tomldiary.entries.episodes import ToolStep
     from tomldiary.extraction.extractor import Extractor
     from tomldiary.extraction.operations import Applied
     from tomldiary.hooks.feed import Feed
@@ -391,10 +392,24 @@ class Diary(Viewed, AncestorCoroutines):
             user_id, session_id, user_msg, assistant_msg, now=context_now, earlier=earlier
         )
 
-    @property
-    def process_turn(self) -> Callable[..., Coroutine[Any, Any, Applied]]:
-        """Does the same as `update_memory`, and returns what was applied; see `Turns.process`."""
-        return self.turns.process
+    async def process_turn(
+        self,
+        user_id: str,
+        session_id: str,
+        user_msg: str,
+        assistant_msg: str,
+        *,
+        now: datetime | None = None,
+        earlier: Sequence[tuple[str, str]] | None = None,
+        operation_id: str = "",
+        steps: Sequence[ToolStep] = (),
+        episode: bool | None = None,
+    ) -> Applied:
+        """Do the same as `update_memory`, and return what was applied; see `Turns.process`."""
+        return await self.turns.process(
+            user_id, session_id, user_msg, assistant_msg, now=now, earlier=earlier,
+            operation_id=operation_id, steps=steps, episode=episode,
+        )  # fmt: skip
 
     def redacted(self, value: T) -> T:
         """Return a text, or a list or table of texts, as the diary stores it; see `redact`."""

@@ -11,7 +11,7 @@ from hand_edits import age
 from tomldiary import Constraint, Diary
 from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached, SchemaError
-from tomldiary.store.operations import Put
+from tomldiary.store.operations import Get, Put, Search
 from tomldiary.store.store import ItemStore
 
 WORK = ("alice", "work")
@@ -124,6 +124,10 @@ def test_an_entry_that_is_over_is_hidden_and_then_removed(diary, alice):
         assert ("old walnut" not in alice.document("preferences")) == written
         assert list(alice.preferences("likes")) == list(alice.preferences()["likes"]) == ["pref002"]
         assert "old" not in alice.blocks
+        store, likes = ItemStore(diary), ("alice", "diary", "preferences", "likes")
+        assert store.run([Get(likes, "pref001")]) == [None]
+        (found,) = store.run([Search(likes, query="walnut")])
+        assert [item.key for item in found] == ["pref002"]
         assert (list(alice.blocks), alice.blocks.get("old"), len(alice.blocks)) == ([], None, 0)
         alice.upsert_preference("goals", "any other write")
     assert len(alice.episodes()) == 1

@@ -3,7 +3,7 @@
 `_expires` in the file is the time as of the last put. A read that refreshes an item notes the later time
 in `.tomldiary/index/<user>/expiry` (in memory for other backends), not in the file and not in history. It
 writes one line, under a keyed hash, if the time moved by at least a tenth of the time to live. The line
-counts for exactly the put it was made for. Losing the file loses refreshes, never an item"s own time.
+counts for exactly the put it was made for. Losing the file loses refreshes, never an item's own time.
 """
 
 from __future__ import annotations

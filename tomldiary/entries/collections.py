@@ -50,6 +50,7 @@ class TypedEntries:
         documents: Returns the names of the user's documents.
         session: The session that writes.
         tx: The transaction that they are written in; None only reads.
+        is_over: Whether the entry of a key, with its kind in front, has outlived its time; None is never.
     """
 
     def __init__(
@@ -59,8 +60,10 @@ class TypedEntries:
         documents: Callable[[], Iterable[str]],
         session: str = "",
         tx: Transaction | None = None,
+        is_over: Callable[[str, Mapping[str, Any]], bool] | None = None,
     ) -> None:
         self._rules = rules
+        self._is_over = is_over
         self._tx = tx
         self._tables = cache(tables)
         self._listed = Listed(documents)
@@ -69,8 +72,11 @@ class TypedEntries:
     @classmethod
     def stored(cls, diary: Diary, user: str) -> Self:
         """Return a user's entries for reading; a document stays as it was when it was first read."""
-        engine = diary.engine
-        return cls(diary, partial(engine.readable, user), partial(engine.kinds, user))
+        engine, rules = diary.engine, diary.entry_rules
+        is_over = partial(rules.is_over, at=engine.now()) if rules.has_times else None
+        return cls(
+            diary, partial(engine.readable, user), partial(engine.kinds, user), is_over=is_over
+        )
 
     @classmethod
     def within(cls, diary: Diary, tx: Transaction, session: str = "") -> Self:
@@ -86,9 +92,12 @@ class TypedEntries:
         kind = KINDS[collection[0]]
         for name in kind.documents_of(key, self._listed):
             found = kind.get(self._tables(name), self._rules, collection, key)
-            if found is not None:
+            if found is not None and not self._is_hidden(collection, key, found):
                 return found
         return None
+
+    def _is_hidden(self, collection: Collection, key: str, entry: Mapping[str, Any]) -> bool:
+        return self._is_over is not None and self._is_over("/".join((*collection, key)), entry)
 
     def entries(self, collection: Collection) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the entries of a collection by key, in the order of the file.
@@ -97,7 +106,9 @@ class TypedEntries:
         """
         kind = KINDS[collection[0]]
         for name in kind.documents(self._listed):
-            yield from kind.listed(self._tables(name), self._rules, collection)
+            for key, entry in kind.listed(self._tables(name), self._rules, collection):
+                if not self._is_hidden(collection, key, entry):
+                    yield key, entry
 
     def apply(self, changes: Iterable[Change], now: str) -> None:
         """Apply checked changes: removals first and new entries last, so that a full category has space.

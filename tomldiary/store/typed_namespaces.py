@@ -1,6 +1,6 @@
-"""Owners of namespaces, and the namespaces of the diary"s typed entries.
+"""Owners of namespaces, and the namespaces of the diary's typed entries.
 
-`(user, "diary", "preferences", "likes")` and its like hold typed entries, which the diary"s rules write.
+`(user, "diary", "preferences", "likes")` and its like hold typed entries, which the diary's rules write.
 A namespace with "diary" as its second label is one of them or does not exist.
 """
 
