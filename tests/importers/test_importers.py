@@ -163,6 +163,19 @@ def test_items_keep_namespace_key_and_value(alice, file):
     assert store.run([Get(("bob", "notes"), "n1")]) == [None]
 
 
+def test_items_keep_their_time_to_live_and_expired_ones_are_left_out(alice, file):
+    place = file("langgraph-store")
+    with closing(sqlite3.connect(place)) as database, database:
+        change = "UPDATE store SET expires_at = datetime('now', ?), ttl_minutes = 60 WHERE key = ?"
+        database.execute(change, ("+30 minutes", "n/1"))
+        database.execute(change, ("-1 minute", "m1"))
+    done = carry_over(alice, "langgraph-store", place)
+    assert any("item that has expired" in line for line in done.left_out)
+    assert "items/memories/m1" not in str(done.added)
+    (kept,) = [text for name, text in alice.export()["documents"].items() if "items" in name]
+    assert "_ttl = 60" in kept
+
+
 def test_items_keep_their_times(alice, file, tmp_path):
     theirs = {each["key"]: each for each in json.loads(Path(file("langmem")).read_text("utf-8"))}
     carry_over(alice, "langmem", file("langmem"))

@@ -229,7 +229,10 @@ class _Writer:
             if report is not None:
                 report(done, len(records))
         self._items.run(
-            [Put(each.namespace, each.key, dict(each.value), times=each.times) for each in items]
+            [
+                Put(each.namespace, each.key, dict(each.value), ttl=each.ttl, times=each.times)
+                for each in items
+            ]
         )
         if report is not None and items:
             report(len(records), len(records))

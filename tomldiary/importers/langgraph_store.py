@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import InvalidValue, MissingExtra
@@ -11,28 +12,32 @@ from tomldiary.ingest.json_values import as_list, as_object, as_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from datetime import datetime
 
 __all__ = ["read"]
 
-_QUERY = "SELECT prefix, key, value, created_at, updated_at FROM store ORDER BY prefix, key"
+_QUERY = (
+    "SELECT * FROM store ORDER BY prefix, key"  # older tables have no columns for a time to live
+)
 _POSTGRES = ("postgres://", "postgresql://")
 
 
 def read(place: str, user: str) -> Found:
     """Read the items of all namespaces that have the user as a label; what langmem stores is such an item."""
-    found = Found()
-    for item in _items(place):
+    found, now = Found(), datetime.now(UTC)
+    for item, expires in _items(place):
         if not item.namespace or not item.key:
             found.leave_out("record that is no item")
         elif user not in item.namespace:
             found.users.add("/".join(item.namespace))
+        elif expires is not None and expires <= now:
+            found.leave_out("item that has expired")
         else:
             found.records.append(item)
     return found
 
 
-def _items(place: str) -> Iterator[Item]:
+def _items(place: str) -> Iterator[tuple[Item, datetime | None]]:
+    """Yield the items, and when they expire."""
     if place.startswith(_POSTGRES):
         stored = _postgres(place)
     elif is_sqlite(place):
@@ -41,11 +46,15 @@ def _items(place: str) -> Iterator[Item]:
         for item in listed(json_records(place), "items"):
             namespace = tuple(as_text(label) for label in as_list(item.get("namespace")))
             times = _times(item.get("created_at"), item.get("updated_at"))
-            yield Item(namespace, as_text(item.get("key")), as_object(item.get("value")), times)
+            yield (
+                Item(namespace, as_text(item.get("key")), as_object(item.get("value")), times),
+                None,
+            )
         return
-    for prefix, key, value, created, updated in stored:
-        namespace = tuple(prefix.split("."))
-        yield Item(namespace, key, as_object(parsed(value, place)), _times(created, updated))
+    for prefix, key, value, created, updated, *lifetime in stored:
+        expires, ttl = lifetime or (None, None)
+        times, data = _times(created, updated), as_object(parsed(value, place))
+        yield Item(tuple(prefix.split(".")), key, data, times, ttl), when(expires)
 
 
 def _times(created: object, updated: object) -> tuple[datetime, datetime] | None:

@@ -64,6 +64,8 @@ class Item:
     value: Mapping[str, Any]
     times: tuple[datetime, datetime] | None = None
     """When it was created and updated."""
+    ttl: float | None = None
+    """How many minutes it lives from its import and from each read; None is for ever."""
 
 
 Record: TypeAlias = Note | Block | Fact | Episode | Item
