@@ -295,15 +295,11 @@ def test_nodes_and_middleware_do_not_block(diary):
 
     async def main():
         async with MemoryWriter(diary) as writer:
-            nodes = [
-                ("recall", recall_node(diary)),
-                ("answer", answer),
-                ("extract", extract_node(diary)),
-                ("submit", submit_node(writer)),
-            ]
-            graph = state_graph(nodes)
-            for n in range(5):
-                await graph.ainvoke({"messages": [("user", f"I love tea {n}.")]}, config)
+            for drink, last in (("tea", extract_node(diary)), ("milk", submit_node(writer))):
+                nodes = [("recall", recall_node(diary)), ("answer", answer), ("last", last)]
+                graph = state_graph(nodes)
+                for n in range(5):
+                    await graph.ainvoke({"messages": [("user", f"I love {drink} {n}.")]}, config)
             middleware = DiaryMiddleware(diary, writer=writer, query="prompt")
             agent = create_agent(FakeListChatModel(responses=["Hi."]), middleware=[middleware])
             for n in range(5):

@@ -18,6 +18,7 @@ from tomldiary.agents.options import place_of
 from tomldiary.agents.verbs import BLOCK_VERBS, VERBS
 from tomldiary.entries.episodes import ToolStep
 from tomldiary.runtime.lru import Recent
+from tomldiary.storage.protocol import LocalFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
@@ -229,8 +230,13 @@ _kept: WeakValueDictionary[tuple[object, type[Any]], Any] = WeakValueDictionary(
 
 
 def of_memory(diary: Diary, kind: type[T]) -> T:
-    """Return the object of a class that all diaries of one place share; it is made for the first one."""
-    return _kept.setdefault((place_of(diary.engine.backend), kind), kind())
+    """Return the object of a class that all diaries of one place share; it is made for the first one.
+
+    A folder is told by its path as it was given: asking the disk would block the event loop.
+    """
+    backend = diary.engine.backend
+    place = backend.base_path if isinstance(backend, LocalFolder) else place_of(backend)
+    return _kept.setdefault((place, kind), kind())
 
 
 def _key(user: str, session: str, message: Spoken) -> str:
