@@ -248,7 +248,10 @@ def test_a_conflict_changes_nothing_and_names_the_option(alice, call):
 
 CASES = {
     "no such entry": (["why", "likes/pref9"], "does not exist"),
-    "no key": (["history", "nonsense"], "A key is category/id"),
+    "no key": (
+        ["history", "nonsense"],
+        "such as likes/pref001, found 'nonsense'. --user names a user",
+    ),
     "no point": (["diff", "yesterday"], "yesterday: expected a transaction number, or a time"),
     "a number too high": (["diff", "5"], "5: there is no such transaction, the newest is 4"),
     "a number much too high": (["show", "--at", "9" * 5000], "the newest is 4"),

@@ -152,7 +152,16 @@ def point(written: str, user: UserDiary) -> int | datetime:
 
 
 def full_key(written: str) -> str:
-    """Return the key in its long form, which also finds entries of a category that is empty by now."""
+    """Return the key in its long form, which also finds entries of a category that is empty by now.
+
+    Raises:
+        InvalidValue: It is one word, as a user's name may be.
+    """
+    if "/" not in written:
+        raise InvalidValue(
+            f"expected a key such as likes/pref001, found {one_line(written)!r}. --user names a user.",
+            where="key",
+        )
     first = written.partition("/")[0]
     is_short = "/" in written and first not in KINDS
     if first == PREFERENCES.name and written.count("/") == 1:
