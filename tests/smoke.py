@@ -29,4 +29,4 @@ for adapter in ("tomldiary_langgraph", "tomldiary_langchain", "tomldiary_pydanti
     except ImportError as error:
         said = str(error)
     assert 'pip install "tomldiary-kit[' in said, (adapter, said)
-print("smoke test passed")  # noqa: T201 - for whoever runs it
+print("smoke test passed")  # noqa: T201 - the output of this script

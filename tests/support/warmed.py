@@ -5,4 +5,4 @@ from __future__ import annotations
 import torture  # noqa: F401 - what the workers run
 from tomldiary.diary import Diary
 
-Diary("memory:", agent="rules").user("nobody").upsert_preference("likes", "nothing")
+Diary("memory:", agent="rules").user("alice").upsert_preference("likes", "nothing")

@@ -251,7 +251,7 @@ def test_a_process_that_is_outpaced_makes_the_others_ask(counted, opened):
 
 def test_a_touched_user_refuses_steps_on_an_older_state(counted):
     database = counted.database
-    database.touch("nobody")
+    database.touch("unknown")
     assert not counted.users()
     Diary(counted, agent="rules").user("alice").upsert_preference("likes", "tea")
     head = database.head("alice")
