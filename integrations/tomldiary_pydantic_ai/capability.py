@@ -41,7 +41,7 @@ from tomldiary_pydantic_ai.run import (
     filled,
     hand_in,
     no_template,
-    outer_run,
+    runs_around,
     within_tool,
 )
 from tomldiary_pydantic_ai.toolset import (
@@ -272,7 +272,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             owner,
             digest(self.id or "", owner.user)[:16],
             records=self.writer is not None,
-            outer=outer_run(diary, owner.user),
+            around=runs_around(diary, owner.user),
         )
         state.begin(ctx, self._last)
         run = copy.copy(self)
@@ -292,7 +292,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             return request_context
         is_first = run.messages is None
         run.messages = ctx.messages
-        run.hear(message for message in ctx.messages if message.run_id == ctx.run_id)
+        run.hear(ctx.messages, ctx.run_id)
         if self.inject != "user":
             return request_context
         before = told(request_context.messages, run.scope)
@@ -332,7 +332,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         finally:
             # Once it stands beside the tool's result, it looks like something that the tool returned.
             queued = ctx.pending_messages or ()
-            self._run.hear(message for pending in queued for message in pending.messages)
+            self._run.hear_enqueued(message for pending in queued for message in pending.messages)
 
     async def wrap_output_process(
         self,
@@ -353,7 +353,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     ) -> str | None:
         toolset = self._toolset
         owner = run.owner
-        words = "\n".join(run.heard) if self.query != "none" else None
+        words = "\n".join(run.spoken_to.heard) if self.query != "none" else None
         with span(ctx, "inject") as noted:
             try:
                 shown, also_true = await self._load(ctx, owner.user, owner.session, words)
@@ -404,12 +404,12 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     async def _hand_in(
         self, ctx: RunContext[AgentDepsT], run: RunState, status: TurnStatus, output: object
     ) -> None:
-        if run.outer is not None and run.outer.records:
+        if any(outer.records for outer in run.around):
             return  # it is part of the turn of the run that asked it
         messages = run.messages if run.messages is not None else ctx.messages
         if isinstance(output, DeferredToolRequests):
             output = None
-        user_msg = "\n\n".join(run.heard)
+        user_msg = "\n\n".join(run.spoken_to.take_words())
         ours = self._toolset.tool_names(ctx).values()
         assistant_msg = answered(messages, ctx.run_id, output)
         if not user_msg and not assistant_msg:
@@ -431,7 +431,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                 noted["error_type"] = type(error).__name__
                 _logger.error("a turn could not be handed in: %s", cause_of(error))  # noqa: TRY400 - the trace may quote it
             else:
-                self._last.note(run, is_answered=status == "completed")
+                self._last.note(run.spoken_to, is_answered=status == "completed")
 
     @durable_operation("submit")
     async def _submit(

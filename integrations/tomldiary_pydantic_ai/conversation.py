@@ -33,6 +33,7 @@ __all__ = [
     "as_data",
     "exchanges",
     "prompt_words",
+    "prompts_in",
     "returns_tools",
     "said",
     "steps_in",
@@ -115,24 +116,41 @@ def unanswered(messages: Sequence[ModelMessage]) -> list[str]:
     for message in messages:
         if isinstance(message, ModelResponse):
             texts = []
-        elif not returns_tools(message):  # what stands beside the results of tools is the tools'
-            texts += said(message.parts)
+        else:
+            texts += _said_in_history(message)
     return texts
 
 
-def said(parts: Iterable[object]) -> list[str]:
+def prompts_in(message: ModelMessage) -> list[UserPromptPart]:
+    """Return the parts of a message that are in the user's channel."""
+    return [part for part in message.parts if isinstance(part, UserPromptPart)]
+
+
+def said(prompts: Iterable[UserPromptPart]) -> list[str]:
     """Return what the user said in parts of a message."""
-    prompts = (part for part in parts if isinstance(part, UserPromptPart))
     return [words for part in prompts if (words := prompt_words(part.content))]
+
+
+def _said_in_history(message: ModelMessage) -> list[str]:
+    """Return what the user said in a message of the conversation so far.
+
+    What stands beside the results of tools is the tools'. A message that no run sent is an interface's,
+    which puts the user's next message there.
+    """
+    is_of_tools = returns_tools(message) and message.run_id is not None
+    return [] if is_of_tools else said(prompts_in(message))
 
 
 def exchanges(messages: Sequence[ModelMessage]) -> list[tuple[str, str]]:
     """Return what was said and answered, oldest first; not what is unanswered."""
     found: list[tuple[str, str]] = []
     asked: list[str] = []
-    for message in messages:
+    rejected = _rejected(messages)
+    for number, message in enumerate(messages):
         if not isinstance(message, ModelResponse):
-            asked += [] if returns_tools(message) else said(message.parts)
+            asked += _said_in_history(message)
+            continue
+        if number in rejected:
             continue
         texts = [part.content for part in message.parts if isinstance(part, TextPart)]
         answer = "\n\n".join(text for text in texts if text.strip())
@@ -146,11 +164,17 @@ def exchanges(messages: Sequence[ModelMessage]) -> list[tuple[str, str]]:
 
 
 def answered(messages: Sequence[ModelMessage], run_id: str | None, output: object = None) -> str:
-    """Return what the assistant said in a run, and its output where that is something else; as JSON if it is no text."""
+    """Return what the assistant said in a run, and its output where that is something else; as JSON if it is no text.
+
+    An answer that was rejected, as by an output validator, was not said.
+    """
+    rejected = _rejected(messages)
     texts = [
         part.content
-        for message in messages
-        if isinstance(message, ModelResponse) and message.run_id == run_id
+        for number, message in enumerate(messages)
+        if isinstance(message, ModelResponse)
+        and message.run_id == run_id
+        and number not in rejected
         for part in message.parts
         if isinstance(part, TextPart) and part.content.strip()
     ]
@@ -159,6 +183,17 @@ def answered(messages: Sequence[ModelMessage], run_id: str | None, output: objec
     if output is not None and shown not in ("".join(texts) if is_text else texts):
         texts.append(shown)
     return "\n\n".join(texts)
+
+
+def _rejected(messages: Sequence[ModelMessage]) -> set[int]:
+    """Return the numbers of the responses that the model was asked to give again."""
+    return {
+        number - 1
+        for number, message in enumerate(messages)
+        for part in message.parts
+        if part.part_kind == "retry-feedback"
+        or (part.part_kind == "retry-prompt" and part.tool_name is None)
+    }
 
 
 def steps_in(

@@ -17,19 +17,20 @@ from pydantic_ai import RunContext, TemplateStr, capabilities
 from pydantic_ai.tools import AgentDepsT
 
 from tomldiary.agents import identity
-from tomldiary.agents.turn_messages import digest
+from tomldiary.agents.turn_messages import digest, memory_place
 from tomldiary.errors import IdentifierError, InvalidValue, WriterBusy
 from tomldiary.runtime.lru import Recent
 from tomldiary_pydantic_ai.conversation import (
     exchanges,
     prompt_words,
+    prompts_in,
     returns_tools,
     said,
     unanswered,
 )
 
 if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelMessage
+    from pydantic_ai.messages import ModelMessage, UserPromptPart
 
     from tomldiary.diary import Diary
     from tomldiary.writer.receipts import Turn
@@ -44,7 +45,7 @@ __all__ = [
     "filled",
     "hand_in",
     "no_template",
-    "outer_run",
+    "runs_around",
     "session_of",
     "user_of",
     "within_tool",
@@ -186,8 +187,8 @@ class RunState:
     owner: RunOwner
     scope: str
     records: bool
-    outer: RunState | None = None
-    """The run in whose tool this one was started for the same user."""
+    around: Sequence[RunState] = ()
+    """The runs in whose tools this one was started for the same user, outermost first."""
     heard: list[str] = field(default_factory=list[str])
     """What the user said since the last answer; what an earlier run handed in is left out."""
     handed_in: Sequence[str] = ()
@@ -199,14 +200,21 @@ class RunState:
     """The run's own list, which is not to be had any more when the run has been cut off."""
     was_told: bool = False
     """Whether the model has been told the memory, or did not have to be."""
-    _known: list[object] = field(default_factory=list[object])
-    """Parts of messages whose words are heard already."""
+    _known: dict[int, tuple[UserPromptPart, ModelMessage]] = field(
+        default_factory=dict[int, "tuple[UserPromptPart, ModelMessage]"]
+    )
+    """Parts whose words are heard already, each with its message, by the part's identity."""
     _prompt: str | None = None
+    _taken: int = 0
+
+    @property
+    def spoken_to(self) -> RunState:
+        """The run that the user spoke to: this one, or the outermost around it."""
+        return self.around[0] if self.around else self
 
     def begin(self, ctx: RunContext[Any], last: LastTurns) -> None:
         """Note what the user said before the first request: in the history and in the prompt."""
-        if self.outer is not None:  # its prompt is the words of the agent that started it
-            self.heard = list(self.outer.heard)
+        if self.around:  # its prompt is the words of the agent that started it
             return
         before, words = unanswered(ctx.messages), prompt_words(ctx.prompt)
         prompt = [words] if words else []
@@ -215,21 +223,60 @@ class RunState:
         self.handed_in = last.repeated(self.owner, before, prompt, self.place)
         self.heard = [*before, *prompt][len(self.handed_in) :]
         self.earlier = earlier[-self.diary.context_turns or len(earlier) :]
-        self._known += [part for message in ctx.messages for part in message.parts]
+        self._new_prompts(ctx.messages)
         self._prompt = words
 
-    def hear(self, messages: Iterable[ModelMessage]) -> None:
-        """Add what the user said while the run went on: messages that were enqueued."""
-        for message in messages:
-            news = [part for part in message.parts if not any(part is one for one in self._known)]
-            self._known += news
-            if self.outer is not None or returns_tools(message):
-                continue
-            for words in said(news):
-                if words == self._prompt:
-                    self._prompt = None  # the prompt as a message; a second time it was enqueued
-                else:
-                    self.heard.append(words)
+    def hear(self, messages: Sequence[ModelMessage], run_id: str | None) -> None:
+        """Add what the user said while the run went on: messages of the run that were enqueued."""
+        if self.around:
+            return
+        words = [
+            text
+            for message, news in self._new_prompts(messages)
+            if message.run_id == run_id and not returns_tools(message)
+            for text in said(news)
+        ]
+        if self._prompt is not None and words:  # a second time it was enqueued
+            words.remove(self._prompt if self._prompt in words else words[0])
+        self._prompt = None
+        self.heard += words
+
+    def hear_enqueued(self, messages: Iterable[ModelMessage]) -> None:
+        """Add what the user said in messages that are enqueued, and not yet part of the conversation."""
+        if not self.around:
+            for message in messages:
+                self.heard += said(self._unknown(message))
+
+    def take_words(self) -> list[str]:
+        """Return what the user said to the run, once: agents in its tools may hand it in."""
+        words = self.heard[self._taken :]
+        self._taken = len(self.heard)
+        return words
+
+    def _new_prompts(
+        self, messages: Sequence[ModelMessage]
+    ) -> list[tuple[ModelMessage, list[UserPromptPart]]]:
+        """Return messages with those of their parts that were not there before, and know these from now on."""
+        present = {id(part) for message in messages for part in prompts_in(message)}
+        # What another capability put in the place of a part, or of its message, has the time of either.
+        gone = {
+            time
+            for identity, (part, message) in self._known.items()
+            if identity not in present
+            for time in (part.timestamp, message.timestamp)
+            if time is not None
+        }
+        news = [(message, self._unknown(message)) for message in messages]
+        return [
+            (message, [part for part in parts if part.timestamp not in gone])
+            for message, parts in news
+            if message.timestamp not in gone
+        ]
+
+    def _unknown(self, message: ModelMessage) -> list[UserPromptPart]:
+        parts = [part for part in prompts_in(message) if id(part) not in self._known]
+        self._known.update((id(part), (part, message)) for part in parts)
+        return parts
 
 
 class LastTurns:
@@ -277,12 +324,12 @@ def within_tool(run: RunState) -> Generator[None]:
         _AROUND.reset(token)
 
 
-def outer_run(diary: Diary, user: str) -> RunState | None:
-    """Return the run of the same user's diary in whose tool the code runs; None outside of any."""
-    for run in reversed(_AROUND.get()):
-        if run.owner.user == user and run.diary.engine.backend is diary.engine.backend:
-            return run
-    return None
+def runs_around(diary: Diary, user: str) -> tuple[RunState, ...]:
+    """Return the runs of the same user's memory in whose tools the code runs, outermost first."""
+    place = memory_place(diary)
+    return tuple(
+        run for run in _AROUND.get() if run.owner.user == user and memory_place(run.diary) == place
+    )
 
 
 def durable_operation(name: str) -> Callable[[F], F]:

@@ -33,6 +33,7 @@ __all__ = [
     "earlier_exchanges",
     "exchange_of",
     "is_question",
+    "memory_place",
     "of_memory",
     "spoken",
     "steps_of",
@@ -230,13 +231,17 @@ _kept: WeakValueDictionary[tuple[object, type[Any]], Any] = WeakValueDictionary(
 
 
 def of_memory(diary: Diary, kind: type[T]) -> T:
-    """Return the object of a class that all diaries of one place share; it is made for the first one.
+    """Return the object of a class that all diaries of one place share; it is made for the first one."""
+    return _kept.setdefault((memory_place(diary), kind), kind())
+
+
+def memory_place(diary: Diary) -> object:
+    """Return what all diaries of one place have in common.
 
     A folder is told by its path as it was given: asking the disk would block the event loop.
     """
     backend = diary.engine.backend
-    place = backend.base_path if isinstance(backend, LocalFolder) else place_of(backend)
-    return _kept.setdefault((place, kind), kind())
+    return backend.base_path if isinstance(backend, LocalFolder) else place_of(backend)
 
 
 def _key(user: str, session: str, message: Spoken) -> str:

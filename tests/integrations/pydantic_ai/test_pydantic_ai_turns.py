@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import inspect
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +22,13 @@ from pydantic_ai import (
     Agent,
     DeferredToolRequests,
     DeferredToolResults,
+    ModelRetry,
     RunContext,
     ToolOutput,
     capture_run_messages,
     models,
 )
+from pydantic_ai.capabilities import ProcessHistory
 from pydantic_ai.exceptions import ModelHTTPError, UsageLimitExceeded, UserError
 from pydantic_ai.messages import (
     BinaryContent,
@@ -553,6 +556,84 @@ def test_messages_that_the_host_enqueues_are_user_messages(tmp_path: Path):
     setting.writer.close_sync()
 
 
+def rewritten(message: ModelMessage, how: str) -> ModelMessage:
+    """Return a message as a history processor leaves it."""
+    if not isinstance(message, ModelRequest):
+        return message
+    parts = [copy.deepcopy(part) for part in message.parts]
+    for number, part in enumerate(parts):
+        if isinstance(part, UserPromptPart) and isinstance(part.content, str) and how != "copied":
+            text = f"[redacted] {part.content[-5:]}"
+            new = replace(part, content=text) if how == "redacted" else UserPromptPart(text)
+            parts[number] = new
+    return replace(message, parts=parts)
+
+
+@pytest.mark.parametrize("how", ["copied", "redacted", "made anew"])
+def test_words_that_a_processor_rewrites_are_submitted_once(tmp_path: Path, how: str):
+    setting = Setting(tmp_path)
+
+    def process(messages: list[ModelMessage]) -> list[ModelMessage]:
+        return [rewritten(message, how) for message in messages]
+
+    agent: Agent[None, str] = Agent(
+        FunctionModel(call_once("look")),
+        capabilities=[setting.capability, ProcessHistory(process)],
+    )
+
+    @agent.tool
+    def look(ctx: RunContext[None]) -> str:
+        ctx.enqueue("I like milk.", priority="when_idle")
+        return "seen"
+
+    async def run() -> None:
+        async with agent.iter(SAID) as steps:
+            async for _ in steps:
+                pass
+
+    asyncio.run(run())
+    (turn,) = setting.writer.turns
+    assert turn.user_msg == f"{SAID}\n\nI like milk."
+    setting.writer.close_sync()
+
+
+def test_a_rejected_answer_is_not_submitted(tmp_path: Path):
+    def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        is_first = not any(isinstance(message, ModelResponse) for message in messages)
+        return ModelResponse(parts=[TextPart("Bad.")]) if is_first else answer(messages, info)
+
+    setting = Setting(tmp_path, respond)
+
+    @setting.agent.output_validator
+    def check(output: str) -> str:
+        if output == "Bad.":
+            raise ModelRetry("Not like this.")
+        return output
+
+    first = asyncio.run(setting.agent.run(SAID))
+    asyncio.run(setting.agent.run("And cake.", message_history=first.all_messages()))
+    assert [turn.assistant_msg for turn in setting.writer.turns] == ["Good choice."] * 2
+    assert list(setting.writer.turns[1].earlier or ()) == [(SAID, "Good choice.")]
+    setting.writer.close_sync()
+
+
+def test_words_beside_a_tool_result_are_submitted_if_an_interface_puts_them_there(tmp_path: Path):
+    setting = Setting(tmp_path)
+    returned = ToolReturnPart("look", "seen", "1")
+    history: list[ModelMessage] = [
+        *user_says("Look around."),
+        ModelResponse(parts=[ToolCallPart("look", {}, "1")]),
+        ModelRequest(parts=[returned, UserPromptPart(SAID)]),
+    ]
+    asyncio.run(setting.agent.run(message_history=history))
+    assert setting.writer.turns[0].user_msg == SAID
+    for message in history:
+        message.run_id = "of a tool that returned text for the model"
+    asyncio.run(setting.agent.run(message_history=history, conversation_id="2"))
+    assert setting.writer.turns[1].user_msg == ""
+    setting.writer.close_sync()
+
+
 @pytest.mark.parametrize("records", [True, False])
 def test_the_prompt_of_a_sub_agent_is_no_user_message(tmp_path: Path, records: bool):
     setting = Setting(tmp_path, call_once("delegate"))
@@ -583,6 +664,42 @@ def test_the_prompt_of_an_agent_in_an_output_function_is_no_user_message(tmp_pat
     helper = Agent(FunctionModel(answer), capabilities=[setting.capability])
     asyncio.run(setting.agent.run(SAID))
     setting.the_turn("completed", "Good choice.")
+
+
+def test_a_sub_agent_may_have_a_diary_object_of_its_own(tmp_path: Path):
+    setting = Setting(tmp_path, call_once("delegate"))
+    own = DiaryCapability(tmp_path, "alice", "s1", writer=setting.writer)
+    helper = Agent(FunctionModel(answer), capabilities=[own])
+
+    @setting.agent.tool_plain
+    async def delegate() -> str:
+        return (await helper.run("The user likes coffee.")).output
+
+    asyncio.run(setting.agent.run(SAID))
+    setting.the_turn("completed", "Let me see.\n\nGood choice.")
+
+
+def test_two_sub_agents_of_a_run_that_records_nothing_submit_its_words_once(tmp_path: Path):
+    setting = Setting(tmp_path)
+    silent = DiaryCapability(setting.diary, "alice", "s1", record=False)
+    helper = Agent(FunctionModel(answer), capabilities=[setting.capability])
+
+    def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        if any(isinstance(part, ToolReturnPart) for part in messages[-1].parts):
+            return answer(messages, info)
+        return ModelResponse(parts=[ToolCallPart("delegate", {}), ToolCallPart("delegate", {})])
+
+    agent = Agent(FunctionModel(respond), capabilities=[silent])
+
+    @agent.tool_plain
+    async def delegate() -> str:
+        return (await helper.run("The user likes coffee.")).output
+
+    for _ in range(2):  # the second time the user says it again
+        asyncio.run(agent.run(SAID))
+    said = [turn.user_msg for turn in setting.writer.turns]
+    assert said == [SAID, "", SAID, ""]
+    setting.writer.close_sync()
 
 
 def test_a_run_for_another_user_in_a_tool_is_submitted(tmp_path: Path):
