@@ -586,12 +586,7 @@ def test_words_that_a_processor_rewrites_are_submitted_once(tmp_path: Path, how:
         ctx.enqueue("I like milk.", priority="when_idle")
         return "seen"
 
-    async def run() -> None:
-        async with agent.iter(SAID) as steps:
-            async for _ in steps:
-                pass
-
-    asyncio.run(run())
+    asyncio.run(agent.run(SAID))
     (turn,) = setting.writer.turns
     assert turn.user_msg == f"{SAID}\n\nI like milk."
     setting.writer.close_sync()
