@@ -65,6 +65,37 @@ def test_an_entry_that_a_tool_forgets_is_not_stored_by_the_writer(tmp_path, run)
 
 
 @RUNS
+def test_contractions_are_stored_once_with_a_tool(tmp_path, run):
+    diary = Diary(tmp_path, agent="rules")
+    noted = {"text": "Allergic to walnuts", "category": "allergies"}
+    with MemoryWriter(diary) as writer:
+        run(diary, writer, "I'm allergic to walnuts.", "remember", noted)
+        assert writer.flush(30)
+    stored = diary.user("alice").preferences("allergies").values()
+    assert [(item.text, item.count) for item in stored] == [("Allergic to walnuts", 1)]
+
+
+@RUNS
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Please remember that I love tango.",
+        "Remember: I love tango!",
+        "Don't forget that I love tango.",
+        "From now on, keep in mind that I love tango.",
+        "I love tango, please remember that.",
+    ],
+)
+def test_words_that_ask_to_remember_are_stored_once_with_a_tool(tmp_path, run, words):
+    diary = Diary(tmp_path, agent="rules")
+    with MemoryWriter(diary) as writer:
+        run(diary, writer, words, "remember", {"text": "loves tango", "category": "likes"})
+        run(diary, writer, "Remember that I love waltzes.", "recall", {"query": "tango"})
+        assert writer.flush(30)
+    assert likes(diary) == [("loves tango", 1), ("Remember that I love waltzes.", 1)]
+
+
+@RUNS
 @pytest.mark.parametrize("text", ["I love tango.", "loves tango"])
 def test_an_entry_that_a_tool_stores_counts_once_with_a_writer(tmp_path, run, text):
     diary = Diary(tmp_path, agent="rules")

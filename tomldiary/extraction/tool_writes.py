@@ -37,8 +37,14 @@ _TOOLS = "agent"
 _EMPTY = """i me my mine we us our user users the a an and or but of to in on at for with from is am are was were
     be been being have has had do does did that this these those it its he his she her they their them very
     really so too also just please love loves loved like likes liked enjoy enjoys prefer prefers want wants
-    favorite favourite fond who whose which what as"""
+    favorite favourite fond who whose which what as im ive weve theyre theyve hes shes thats got"""
 _EMPTY_WORDS = frozenset(_EMPTY.split())
+_REMEMBER = r"(?:remember|note(?: down)?|(?:keep|bear) in mind|(?:do not|don['’]t) forget)(?: that| this| it)?\b"
+_ASKS_TO_REMEMBER = re.compile(
+    r"^\W*(?:(?:please|kindly|also|and|so|now|from now on|can you|could you)\W+)*"
+    rf"{_REMEMBER}\W*|[,;:.!–—-]\s*(?:please |and )*{_REMEMBER}(?: please)?\W*$",
+    re.IGNORECASE,
+)
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]+")
 _STEM = 4
 """Letters that two forms of one word have in common at least."""
@@ -58,7 +64,11 @@ class ToolWrites:
         return any(_states(text, removed) for removed in self.removed)
 
     def holding(self, text: str) -> tuple[str, str] | None:
-        """Return the entry that was noted in this turn, if such entries say all that a text says."""
+        """Return the entry that was noted in this turn, if such entries say all that a text says.
+
+        That the text asks to remember it is nothing to say: this is why the entry was noted.
+        """
+        text = _ASKS_TO_REMEMBER.sub("", text)
         words = _words(text)
         best: tuple[int, tuple[str, str]] | None = None
         told: set[str] = set()
