@@ -85,7 +85,8 @@ class AgentMemoryToolset(FunctionToolset[Any]):
         pin_marker: str = DEFAULT_PIN_END_MARKER,
         id: str | None = None,  # noqa: A002 - the framework's name for it
     ) -> None:
-        name = _ID if agent_name == "main" else f"{_ID}-{agent_name}"
+        # The framework takes no colon in an id.
+        name = _ID if agent_name == "main" else f"{_ID}-{agent_name.replace(':', '-')}"
         super().__init__(id=id or name, max_retries=_RETRIES)
         is_place = isinstance(memory_dir, str | os.PathLike)
         self.path = get_memory_path(os.fspath(memory_dir) if is_place else "memory", agent_name)

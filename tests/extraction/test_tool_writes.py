@@ -65,6 +65,18 @@ def test_an_entry_that_a_tool_forgets_is_not_stored_by_the_writer(tmp_path, run)
 
 
 @RUNS
+def test_words_of_an_entry_that_a_tool_updates_are_stored_once(tmp_path, run):
+    diary = Diary(tmp_path, agent="rules")
+    alice = diary.user("alice")
+    alice.upsert_preference("biography", "Lives in Bergen")
+    corrected = {"key": "biography/pref001", "text": "Lives in Oslo"}
+    with MemoryWriter(diary) as writer:
+        run(diary, writer, "I live in Oslo now.", "update", corrected)
+        assert writer.flush(30)
+    assert [item.text for item in alice.preferences("biography").values()] == ["Lives in Oslo"]
+
+
+@RUNS
 def test_contractions_are_stored_once_with_a_tool(tmp_path, run):
     diary = Diary(tmp_path, agent="rules")
     noted = {"text": "Allergic to walnuts", "category": "allergies"}

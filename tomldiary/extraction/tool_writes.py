@@ -37,7 +37,8 @@ _TOOLS = "agent"
 _EMPTY = """i me my mine we us our user users the a an and or but of to in on at for with from is am are was were
     be been being have has had do does did that this these those it its he his she her they their them very
     really so too also just please love loves loved like likes liked enjoy enjoys prefer prefers want wants
-    favorite favourite fond who whose which what as im ive weve theyre theyve hes shes thats got"""
+    favorite favourite fond who whose which what as im ive weve theyre theyve hes shes thats got
+    now currently actually"""
 _EMPTY_WORDS = frozenset(_EMPTY.split())
 _REMEMBER = r"(?:remember|note(?: down)?|(?:keep|bear) in mind|(?:do not|don['’]t) forget)(?: that| this| it)?\b"
 _ASKS_TO_REMEMBER = re.compile(

@@ -96,15 +96,17 @@ def test_every_request_shows_the_notes_if_there_are_any(tmp_path: Path):
 def test_each_agent_and_each_user_has_separate_notes(tmp_path: Path):
     Notes(tmp_path).write("of main")
     Notes(tmp_path, agent_name="reviewer").write("of the reviewer")
+    Notes(tmp_path, agent_name="team:reviewer").write("of the team's")
     by_user = Notes(tmp_path, user_id=lambda ctx: ctx.deps)
     by_user.write("of alice", deps="alice")
     by_user.write("of bob", deps="bob")
     assert Notes(tmp_path).read() == "of main"
     assert Notes(tmp_path, agent_name="reviewer").read() == "of the reviewer"
+    assert Notes(tmp_path, agent_name="team:reviewer").read() == "of the team's"
     assert by_user.read(deps="alice") == "of alice"
     diary = Diary(tmp_path)
     assert diary.user("alice").blocks["main"].text == "of alice"
-    assert set(diary.user(SHARED_OWNER).blocks()) == {"main", "reviewer"}
+    assert set(diary.user(SHARED_OWNER).blocks()) == {"main", "reviewer", "team:reviewer"}
     for nobody in ("", None, SHARED_OWNER):
         with pytest.raises(IdentifierError):
             by_user.read(deps=nobody)
