@@ -406,7 +406,10 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     ) -> None:
         if any(outer.records for outer in run.around):
             return  # it is part of the turn of the run that asked it
-        messages = run.messages if run.messages is not None else ctx.messages
+        messages = run.messages
+        if messages is None:  # a realtime session, or a run that ended before its first request
+            messages = ctx.messages
+            run.hear(messages, ctx.run_id)
         if isinstance(output, DeferredToolRequests):
             output = None
         user_msg = "\n\n".join(run.spoken_to.take_words())

@@ -22,7 +22,7 @@ from tomldiary.agents.turn_messages import tool_steps
 
 if TYPE_CHECKING:
     from pydantic_ai import RunContext
-    from pydantic_ai.messages import ModelMessage
+    from pydantic_ai.messages import ModelMessage, ModelRequestPart
 
     from tomldiary.entries.episodes import ToolStep
 
@@ -121,14 +121,33 @@ def unanswered(messages: Sequence[ModelMessage]) -> list[str]:
     return texts
 
 
-def prompts_in(message: ModelMessage) -> list[UserPromptPart]:
-    """Return the parts of a message that are in the user's channel."""
-    return [part for part in message.parts if isinstance(part, UserPromptPart)]
+def prompts_in(message: ModelMessage) -> list[ModelRequestPart]:
+    """Return the parts of a message that are in the user's channel, written or spoken."""
+    if isinstance(message, ModelResponse):
+        return []
+    return [part for part in message.parts if part.part_kind in {"user-prompt", "speech"}]
 
 
-def said(prompts: Iterable[UserPromptPart]) -> list[str]:
+def said(prompts: Iterable[ModelRequestPart]) -> list[str]:
     """Return what the user said in parts of a message."""
-    return [words for part in prompts if (words := prompt_words(part.content))]
+    texts = (
+        prompt_words(part.content) if isinstance(part, UserPromptPart) else _transcript(part)
+        for part in prompts
+    )
+    return [words for words in texts if words]
+
+
+def _answers(response: ModelResponse) -> list[str]:
+    """Return what the assistant wrote or said in a response."""
+    texts = (
+        part.content if isinstance(part, TextPart) else _transcript(part) for part in response.parts
+    )
+    return [text for text in texts if text and text.strip()]
+
+
+def _transcript(part: object) -> str | None:
+    """Return what was spoken in a part of a realtime session; older releases have none."""
+    return getattr(part, "transcript", None)
 
 
 def _said_in_history(message: ModelMessage) -> list[str]:
@@ -152,8 +171,7 @@ def exchanges(messages: Sequence[ModelMessage]) -> list[tuple[str, str]]:
             continue
         if number in rejected:
             continue
-        texts = [part.content for part in message.parts if isinstance(part, TextPart)]
-        answer = "\n\n".join(text for text in texts if text.strip())
+        answer = "\n\n".join(_answers(message))
         if asked:
             found.append(("\n\n".join(asked), answer))
             asked = []
@@ -170,13 +188,12 @@ def answered(messages: Sequence[ModelMessage], run_id: str | None, output: objec
     """
     rejected = _rejected(messages)
     texts = [
-        part.content
+        text
         for number, message in enumerate(messages)
         if isinstance(message, ModelResponse)
         and message.run_id == run_id
         and number not in rejected
-        for part in message.parts
-        if isinstance(part, TextPart) and part.content.strip()
+        for text in _answers(message)
     ]
     is_text = isinstance(output, str)
     shown = output if is_text else to_json(output, fallback=str).decode()

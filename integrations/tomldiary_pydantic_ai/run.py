@@ -30,7 +30,9 @@ from tomldiary_pydantic_ai.conversation import (
 )
 
 if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelMessage, UserPromptPart
+    from datetime import datetime
+
+    from pydantic_ai.messages import ModelMessage, ModelRequestPart
 
     from tomldiary.diary import Diary
     from tomldiary.writer.receipts import Turn
@@ -200,8 +202,8 @@ class RunState:
     """The run's own list, which is not to be had any more when the run has been cut off."""
     was_told: bool = False
     """Whether the model has been told the memory, or did not have to be."""
-    _known: dict[int, tuple[UserPromptPart, ModelMessage]] = field(
-        default_factory=dict[int, "tuple[UserPromptPart, ModelMessage]"]
+    _known: dict[int, tuple[ModelRequestPart, ModelMessage]] = field(
+        default_factory=dict[int, "tuple[ModelRequestPart, ModelMessage]"]
     )
     """Parts whose words are heard already, each with its message, by the part's identity."""
     _prompt: str | None = None
@@ -255,7 +257,7 @@ class RunState:
 
     def _new_prompts(
         self, messages: Sequence[ModelMessage]
-    ) -> list[tuple[ModelMessage, list[UserPromptPart]]]:
+    ) -> list[tuple[ModelMessage, list[ModelRequestPart]]]:
         """Return messages with those of their parts that were not there before, and know these from now on."""
         present = {id(part) for message in messages for part in prompts_in(message)}
         # What another capability put in the place of a part, or of its message, has the time of either.
@@ -263,20 +265,24 @@ class RunState:
             time
             for identity, (part, message) in self._known.items()
             if identity not in present
-            for time in (part.timestamp, message.timestamp)
+            for time in (_time_of(part), message.timestamp)
             if time is not None
         }
         news = [(message, self._unknown(message)) for message in messages]
         return [
-            (message, [part for part in parts if part.timestamp not in gone])
+            (message, [part for part in parts if _time_of(part) not in gone])
             for message, parts in news
             if message.timestamp not in gone
         ]
 
-    def _unknown(self, message: ModelMessage) -> list[UserPromptPart]:
+    def _unknown(self, message: ModelMessage) -> list[ModelRequestPart]:
         parts = [part for part in prompts_in(message) if id(part) not in self._known]
         self._known.update((id(part), (part, message)) for part in parts)
         return parts
+
+
+def _time_of(part: ModelRequestPart) -> datetime | None:
+    return getattr(part, "timestamp", None)
 
 
 class LastTurns:

@@ -201,6 +201,32 @@ def test_an_abandoned_stepped_run_is_submitted(tmp_path: Path):
     setting.the_turn("cancelled", "Let me see.")
 
 
+@pytest.mark.filterwarnings("ignore:Capability `DiaryCapability`")
+def test_a_realtime_session_is_submitted(tmp_path: Path):
+    pytest.importorskip("pydantic_ai.realtime.lifecycle")
+    from realtime_model import RepeatingModel  # noqa: PLC0415 - needs a newer release
+
+    setting = Setting(tmp_path)
+    model = RepeatingModel(heard=SAID, says="Good choice.")
+    instructing = DiaryCapability(
+        setting.diary, "alice", "s1", writer=setting.writer, inject="instructions"
+    )
+    agent = Agent(FunctionModel(answer), capabilities=[instructing])
+
+    async def talk() -> None:
+        async with agent.realtime(model).session() as session:
+            await session.send("I like milk.")
+            async for _ in session:
+                pass
+
+    asyncio.run(talk())
+    (turn,) = setting.writer.turns
+    assert turn.user_msg.split("\n\n") == [SAID, "I like milk."]
+    assert turn.assistant_msg.split("\n\n") == ["Good choice.", "Good choice."]
+    assert "the colour green" in repr(model.parameters)
+    setting.writer.close_sync()
+
+
 def test_a_run_cancelled_in_a_tool_is_submitted(tmp_path: Path):
     setting = Setting(tmp_path, call_once("wait"))
 
