@@ -410,7 +410,8 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         if messages is None:  # a realtime session, or a run that ended before its first request
             messages = ctx.messages
             run.hear(messages, ctx.run_id)
-        if isinstance(output, DeferredToolRequests):
+        is_paused = isinstance(output, DeferredToolRequests)
+        if is_paused:
             output = None
         user_msg = "\n\n".join(run.spoken_to.take_words())
         ours = self._toolset.tool_names(ctx).values()
@@ -434,7 +435,9 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                 noted["error_type"] = type(error).__name__
                 _logger.error("a turn could not be handed in: %s", cause_of(error))  # noqa: TRY400 - the trace may quote it
             else:
-                self._last.note(run.spoken_to, is_answered=status == "completed")
+                self._last.note(
+                    run.spoken_to, is_answered=status == "completed", is_paused=is_paused
+                )
 
     @durable_operation("submit")
     async def _submit(

@@ -289,7 +289,7 @@ class LastTurns:
     """The last turn of each session that was handed in, so that the next run does not repeat its words."""
 
     def __init__(self) -> None:
-        self._turns: Recent[RunOwner, tuple[tuple[str, ...], str]] = Recent(_SESSIONS_KEPT)
+        self._turns: Recent[RunOwner, tuple[tuple[str, ...], str | None]] = Recent(_SESSIONS_KEPT)
         self._lock = threading.Lock()
 
     def repeated(
@@ -305,16 +305,21 @@ class LastTurns:
             place: Stands for the exchanges before these words.
         """
         texts, answered_at = self._turns.get(owner, ((), ""))
+        if answered_at is None:  # what was said while its tools ran is behind their calls
+            most = min(len(texts), len(before))
+            ends = (texts[-count:] for count in range(most, 0, -1))
+            return next((end for end in ends if tuple(before[: len(end)]) == end), ())
         if answered_at and answered_at != place:
             return ()
         now = before if answered_at else [*before, *prompt]
         return texts if tuple(now[: len(texts)]) == texts else ()
 
-    def note(self, run: RunState, *, is_answered: bool) -> None:
-        """Note that the turn of a run was handed in."""
+    def note(self, run: RunState, *, is_answered: bool, is_paused: bool) -> None:
+        """Note that the turn of a run was handed in; one that is paused waits for results of tools."""
         with self._lock:
             said = (*run.handed_in, *run.heard)
-            self._turns.keep(run.owner, (said, run.place if is_answered else ""))
+            place = None if is_paused else run.place if is_answered else ""
+            self._turns.keep(run.owner, (said, place))
 
 
 _AROUND: ContextVar[tuple[RunState, ...]] = ContextVar("tomldiary_runs_around", default=())

@@ -552,6 +552,41 @@ def test_a_message_with_an_approval_is_submitted(tmp_path: Path):
     setting.writer.close_sync()
 
 
+def test_words_enqueued_before_an_approval_are_submitted_once(tmp_path: Path):
+    def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        returned = [p for one in messages for p in one.parts if isinstance(p, ToolReturnPart)]
+        if any(part.tool_name == "pay" for part in returned):
+            return answer(messages, info)
+        return ModelResponse(parts=[ToolCallPart("look", {}), ToolCallPart("pay", {})])
+
+    setting = Setting(tmp_path, respond, output_type=[str, DeferredToolRequests])
+
+    @setting.agent.tool
+    def look(ctx: RunContext[None]) -> str:
+        ctx.enqueue("I like milk.")
+        return "seen"
+
+    @setting.agent.tool_plain(requires_approval=True)
+    def pay() -> str:
+        return "paid"
+
+    async def run() -> None:
+        waiting = await setting.agent.run(SAID)
+        if not isinstance(waiting.output, DeferredToolRequests):
+            pytest.skip("older releases go on with what was enqueued")
+        approvals: dict[str, Any] = {waiting.output.approvals[0].tool_call_id: True}
+        await setting.agent.run(
+            "I like milk.",
+            message_history=waiting.all_messages(),
+            deferred_tool_results=DeferredToolResults(approvals=approvals),
+        )
+
+    asyncio.run(run())
+    said = [turn.user_msg for turn in setting.writer.turns]
+    assert said == [f"{SAID}\n\nI like milk.", "I like milk."]  # the prompt says it again
+    setting.writer.close_sync()
+
+
 @pytest.mark.parametrize("priority", ["asap", "when_idle"])
 def test_messages_enqueued_during_a_run_are_user_messages(tmp_path: Path, priority: Any):
     setting = Setting(tmp_path, call_once("look"))
