@@ -126,6 +126,19 @@ def test_a_pipe_in_place_of_a_document_is_an_error_without_waiting(tmp_path):
     assert "milk" in path.read_text()
 
 
+def test_a_tilde_in_a_folder_name_stands_for_the_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    Diary("~/memories").user("alice").set_block("persona", "Plain.")
+    assert (tmp_path / "memories/alice/blocks.toml").exists()
+    assert LocalBackend("~/memories").base_path == tmp_path / "memories"
+
+
+@pytest.mark.parametrize("opened", [Diary, LocalBackend, lambda name: LocalBackend(path=name)])
+def test_an_empty_folder_name_is_refused(opened):
+    with pytest.raises(BackendError, match="name of the folder is empty"):
+        opened("")
+
+
 def test_both_argument_names_of_the_folder_are_accepted(tmp_path):
     assert LocalBackend(tmp_path).base_path == LocalBackend(path=tmp_path).base_path
     with pytest.raises(TypeError, match="one folder"):

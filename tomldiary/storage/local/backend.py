@@ -62,7 +62,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
     """Stores all users in one folder, for any number of concurrent threads and processes.
 
     Args:
-        base_path: The folder; created at the first write. `path` is an alias.
+        base_path: The folder, created at the first write; `~` is the home. `path` is an alias.
         durability: What a returned write survives; see `Durability`.
         files: Makes all file operations; the real ones unless a test hands in others.
         clock: Tells the time and the boot.
@@ -91,12 +91,15 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         chosen = base_path if base_path is not None else path
         if chosen is None or (base_path is not None and path is not None):
             raise TypeError("LocalBackend takes one folder: LocalBackend('./memories').")
+        folder = os.path.expanduser(os.fspath(chosen))  # noqa: PTH111 - Path fails where there is no home
+        if not folder:
+            raise BackendError('the name of the folder is empty. Write "." for the current folder.')
         if durability not in {"full", "process", "none"}:
             raise ValueError(f"durability is 'full', 'process' or 'none', found {durability!r}.")
         environment = Environment(
             files or FileSystem(), clock or Clock(), segment_bytes, checkpoint_interval
         )
-        super().__init__(Path(chosen), environment, sync=durability == "full")
+        super().__init__(Path(folder), environment, sync=durability == "full")
         self.durability: Durability = durability
         self.journal_root = self.base_path / SYSTEM / "journal"
         """The folder of all journals, including those of writers with another durability."""
