@@ -94,3 +94,53 @@ def test_turns_in_the_queue_outlive_a_crash_of_the_server(name, place):
             assert diary.user(user).conversations()["s"].turns == 15
         writer.close_sync()
         backend.close()
+
+
+def emptied(engine):
+    """Remove everything from a place, as a server does that is restored from an old copy."""
+    name = engine.url.rpartition("=")[2]
+    if engine.name == "postgres":
+        import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
+
+        with psycopg.connect(engine.server, autocommit=True) as connection:
+            for table in ("users", "documents", "history"):
+                connection.execute(f"DELETE FROM {name}.{table}")  # noqa: S608 - our own name
+    elif engine.name == "redis":
+        import redis  # noqa: PLC0415 - see above
+
+        with redis.Redis.from_url(engine.server) as client:
+            client.delete(*client.keys(f"{name}:*"))
+    else:
+        from google.cloud import firestore  # noqa: PLC0415 - see above
+
+        client = firestore.Client(project="tests")
+        for collection in client.document("/".join(engine.url.split("/")[3:])).collections():
+            client.recursive_delete(collection)
+        client.close()
+
+
+def liked(alice):
+    return [item.text for item in alice.preferences("likes").values()]
+
+
+def test_a_write_to_an_emptied_server_brings_nothing_back(engine, opened):
+    alice = Diary(opened(), agent="rules").user("alice")
+    for text in ("brahms", "porridge", "skating"):
+        alice.upsert_preference("likes", text)
+    emptied(engine)
+    alice.upsert_preference("likes", "walnuts")
+    assert liked(alice) == liked(Diary(opened(), agent="rules").user("alice")) == ["walnuts"]
+    assert [entry.seq for entry in alice.history()] == [1]
+
+
+def test_a_state_from_before_a_loss_is_never_taken_for_a_later_one(engine, opened):
+    before, after = (Diary(opened(), agent="rules").user("alice") for _ in range(2))
+    for text in ("brahms", "porridge", "skating"):
+        before.upsert_preference("likes", text)
+    emptied(engine)
+    for text in ("walnuts", "dominoes", "yoga"):  # as many steps as were lost
+        after.upsert_preference("likes", text)
+    assert liked(before) == ["walnuts", "dominoes", "yoga"]
+    before.upsert_preference("likes", "cycling")
+    assert liked(after) == liked(before) == ["walnuts", "dominoes", "yoga", "cycling"]
+    assert [entry.seq for entry in after.history()] == [4, 3, 2, 1]

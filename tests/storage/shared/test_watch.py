@@ -255,7 +255,7 @@ def test_a_notice_of_postgres_is_short_and_holds_no_user_id():
     opened(backend)
     connection_of(watch).add_notify_handler(lambda notice: received.append(notice.payload))
     Diary(backend, agent="rules").user("alice" * 500).upsert_preference("likes", "tea")
-    until(lambda: any(" 1" in each for each in received))
+    until(lambda: any(" " in each for each in received))
     assert all("alice" not in each and len(each) < 100 for each in received)
     backend.close()
 

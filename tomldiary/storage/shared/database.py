@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -36,12 +37,17 @@ def is_hidden(kind: str) -> bool:
     return kind.startswith(".")
 
 
+def _growth() -> int:
+    # Redis keeps integers up to 2**53 exactly, so this lasts for 2**33 steps of a user.
+    return random.randint(1, 1 << 20)  # noqa: S311 - no secret
+
+
 @dataclass(slots=True)
 class Head:
     """The state of one user at one moment."""
 
     revision: int = 0
-    """The number of steps that were applied; it outlives the user's data."""
+    """A number that each step raises; it outlives the user's data."""
     epoch: int = 0
     """How often data of the user was erased; it outlives the user's data."""
     versions: dict[str, Token] = field(default_factory=dict[str, "Token"])
@@ -66,6 +72,8 @@ class Step:
     """History records up to this sequence number are removed first."""
     erasures: int = 0
     """What is added to the epoch: 1 if something is erased."""
+    growth: int = field(default_factory=_growth, compare=False)
+    """What is added to the revision: a server that has lost steps must not come to the number of a lost state again."""
 
     def newest(self, record: str | None) -> str | None:
         """Return the newest history record after the step, given the one before it."""
@@ -130,7 +138,7 @@ class Database(Protocol):
         ...
 
     def apply(self, user: str, head: Head, step: Step) -> dict[str, Token] | None:
-        """Apply a step if the user's revision is still that of `head`; the revision then grows by 1.
+        """Apply a step if the user's revision is still that of `head`; the revision then grows by `step.growth`.
 
         Returns:
             The versions of the documents in `step.contents`; None if the revision has changed. Nothing

@@ -84,7 +84,7 @@ def outcome(
         if found != [(seq, text)]:
             return None
         # After a further step of another process the versions are not those of our texts.
-        is_newest = now.revision == head.revision + 1
+        is_newest = now.revision == head.revision + step.growth
         return {kind: now.versions.get(kind) for kind in step.contents} if is_newest else {}
     raise AssertionError
 

@@ -44,30 +44,30 @@ local head = redis.call('HMGET', user .. 'head', 'revision', 'erasures')
 return {head[1] or '0', head[2] or '0', redis.call('HGETALL', user .. 'versions'), record[1] or false, texts}
 """
 # KEYS: the beginning of the user's keys, and that of all keys.
-# ARGV: revision, erasures, dropped, the numbers of texts, removed names and records, the user, then these.
+# ARGV: revision, growth, erasures, dropped, the numbers of texts, removed names and records, the user, then these.
 _APPLY = """
 local function is_hidden(kind) return string.sub(kind, 1, 1) == '.' end
 local user, all = KEYS[1], KEYS[2]
 local head, texts, versions, history = user .. 'head', user .. 'texts', user .. 'versions', user .. 'history'
 local hidden = all .. 'hidden'
 if (redis.call('HGET', head, 'revision') or '0') ~= ARGV[1] then return false end
-local at = 8
-local revision = redis.call('HINCRBY', head, 'revision', 1)
-if ARGV[2] ~= '0' then redis.call('HINCRBY', head, 'erasures', ARGV[2]) end
-if ARGV[3] ~= '' then redis.call('ZREMRANGEBYSCORE', history, '-inf', ARGV[3]) end
-for _ = 1, tonumber(ARGV[4]) do
+local at = 9
+local revision = redis.call('HINCRBY', head, 'revision', ARGV[2])
+if ARGV[3] ~= '0' then redis.call('HINCRBY', head, 'erasures', ARGV[3]) end
+if ARGV[4] ~= '' then redis.call('ZREMRANGEBYSCORE', history, '-inf', ARGV[4]) end
+for _ = 1, tonumber(ARGV[5]) do
     redis.call('HSET', texts, ARGV[at], ARGV[at + 1])
     redis.call('HSET', versions, ARGV[at], revision)
-    if is_hidden(ARGV[at]) then redis.call('SADD', hidden .. ARGV[at], ARGV[7]) end
+    if is_hidden(ARGV[at]) then redis.call('SADD', hidden .. ARGV[at], ARGV[8]) end
     at = at + 2
 end
-for _ = 1, tonumber(ARGV[5]) do
+for _ = 1, tonumber(ARGV[6]) do
     redis.call('HDEL', texts, ARGV[at])
     redis.call('HDEL', versions, ARGV[at])
-    if is_hidden(ARGV[at]) then redis.call('SREM', hidden .. ARGV[at], ARGV[7]) end
+    if is_hidden(ARGV[at]) then redis.call('SREM', hidden .. ARGV[at], ARGV[8]) end
     at = at + 1
 end
-for _ = 1, tonumber(ARGV[6]) do
+for _ = 1, tonumber(ARGV[7]) do
     redis.call('ZADD', history, ARGV[at], ARGV[at + 1])
     at = at + 2
 end
@@ -75,7 +75,7 @@ local is_user = false
 for _, kind in ipairs(redis.call('HKEYS', versions)) do
     is_user = is_user or not is_hidden(kind)
 end
-redis.call(is_user and 'SADD' or 'SREM', all .. 'users', ARGV[7])
+redis.call(is_user and 'SADD' or 'SREM', all .. 'users', ARGV[8])
 return revision
 """
 
@@ -250,9 +250,9 @@ class RedisDatabase:
     def apply(self, user: str, head: Head, step: Step) -> dict[str, Token] | None:
         """Apply a step if the revision is still that of `head`."""
         keys = [self._key(user), f"{self._prefix}:"]
-        values: list[Any] = [head.revision, step.erasures, step.dropped or ""]
+        values: list[Any] = [head.revision, step.growth, step.erasures, step.dropped or ""]
         values += [len(step.contents), len(step.removed), len(step.records), user]
-        version = head.revision + 1
+        version = head.revision + step.growth
         for kind, content in step.contents.items():
             values += [kind, f"{version}\n{content}"]
         values += step.removed

@@ -278,7 +278,7 @@ class Transactions:
         after.versions = {**head.versions, **versions}
         for kind in step.removed:
             after.versions.pop(kind, None)
-        after.revision += 1
+        after.revision += step.growth
         after.epoch += step.erasures
         after.record = step.newest(head.record)
         self.heads.keep(known, after, stamp)

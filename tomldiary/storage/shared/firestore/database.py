@@ -197,7 +197,7 @@ class FirestoreDatabase:
         record = step.newest(head.record)
         is_small = record is not None and len(record.encode()) < LARGEST // 4
         values = {
-            "revision": head.revision + 1,
+            "revision": head.revision + step.growth,
             "erasures": head.epoch + step.erasures,
             "generation": generation,
             "first": first,

@@ -245,6 +245,7 @@ class PostgresDatabase:
             "user": user,
             "revision": head.revision,
             "erasures": step.erasures,
+            "growth": step.growth,
         }
         if len(step.contents) == len(step.records) == 1 and not step.removed:
             statement = statements.APPLY_ONE

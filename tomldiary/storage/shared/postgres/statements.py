@@ -89,8 +89,9 @@ WHERE kind = %s AND starts_with(kind, '.') AND user_id > %s ORDER BY user_id LIM
 # One statement is one atomic transaction. Every part reads `head`, which is empty after a conflict.
 _APPLY: LiteralString = """
 WITH head AS (
-    INSERT INTO {schema}.users AS u VALUES (%(user)s, 1, %(erasures)s)
-    ON CONFLICT (user_id) DO UPDATE SET revision = u.revision + 1, epoch = u.epoch + %(erasures)s
+    INSERT INTO {schema}.users AS u SELECT %(user)s, %(growth)s, %(erasures)s
+    WHERE %(revision)s = 0 OR EXISTS (SELECT FROM {schema}.users WHERE user_id = %(user)s)
+    ON CONFLICT (user_id) DO UPDATE SET revision = u.revision + %(growth)s, epoch = u.epoch + %(erasures)s
         WHERE u.revision = %(revision)s
     RETURNING revision),
 written AS (
