@@ -273,6 +273,46 @@ def test_a_missing_permission_of_postgres_names_the_remedy():
     backend.close()
 
 
+def test_a_locked_table_of_postgres_is_one_error_within_the_timeout():
+    engine = engines.space("postgres")
+    import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
+
+    backend = open_backend(f"{engine.url}&timeout=1", None)
+    alice = Diary(backend, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    schema = engine.url.rpartition("=")[2]
+    with psycopg.connect(engine.server) as connection:
+        connection.execute(f"LOCK TABLE {schema}.users IN ACCESS EXCLUSIVE MODE")
+        for call in (alice.preferences, lambda: alice.upsert_preference("likes", "coffee")):
+            begin = time.monotonic()
+            with pytest.raises(
+                BackendError, match=r"no answer within 1 seconds; is a table locked\?"
+            ):
+                call()
+            assert time.monotonic() - begin < IN_TIME
+        waiting = connection.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s",
+            [f"%{schema}%"],
+        ).fetchone()
+        assert waiting == (0,)  # the server was told to stop
+    alice.upsert_preference("likes", "jazz")
+    assert [item.text for item in alice.preferences("likes").values()] == ["tea", "jazz"]
+    backend.close()
+
+
+def test_a_read_only_server_of_postgres_names_the_remedy():
+    engine = engines.space("postgres")
+    first = engine.backend()
+    Diary(first, agent="rules").user("alice").upsert_preference("likes", "tea")
+    first.close()
+    backend = open_backend(f"{engine.url}&options=-c%20default_transaction_read_only%3Don", None)
+    alice = Diary(backend, agent="rules").user("alice")
+    with pytest.raises(BackendError, match="Use the address of the primary server"):
+        alice.upsert_preference("likes", "coffee")
+    assert [item.text for item in alice.preferences("likes").values()] == ["tea"]
+    backend.close()
+
+
 def test_a_wrong_password_of_redis_names_the_remedy():
     engine = engines.space("redis")
     backend = open_backend(engine.url.replace("redis://", "redis://ann:secret@"), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import unquote_plus, urlsplit, urlunsplit
 
 from tomldiary.errors import BackendError, InvalidValue
 from tomldiary.storage.shared.database import without_secrets
@@ -82,10 +82,11 @@ def open_url(url: str) -> SharedBackend:
     module, name = _SCHEMES[parts.scheme]
     made: Any = getattr(import_module(f"tomldiary.storage.shared.{module}"), name)
     options: dict[str, Any] = {}
-    rest: list[tuple[str, str]] = []
-    for key, value in parse_qsl(parts.query, keep_blank_values=True):
+    rest: list[str] = []
+    for parameter in filter(None, parts.query.split("&")):
+        key, _, value = map(unquote_plus, parameter.partition("="))
         if key not in made.options:
-            rest.append((key, value))
+            rest.append(parameter)  # as it is: clients differ in how they decode it
             continue
         try:
             options[key] = _OPTIONS[key](value)
@@ -98,11 +99,11 @@ def open_url(url: str) -> SharedBackend:
             raise BackendError(f"{url}: names no project. Write firestore://project/base/path.")
         if rest:
             raise BackendError(
-                f"firestore://…: there is no option {rest[0][0]!r}. The options are {', '.join(made.options)}."
+                f"firestore://…: there is no option {unquote_plus(rest[0].partition('=')[0])!r}. The options are {', '.join(made.options)}."
             )
         path = {"base_path": parts.path.strip("/")} if parts.path.strip("/") else {}
         try:
             return made(parts.netloc, **path, **options)
         except ValueError as error:
             raise InvalidValue(" ".join(str(error).split()), where=url) from error
-    return made(urlunsplit(parts._replace(query=urlencode(rest))), **options)
+    return made(urlunsplit(parts._replace(query="&".join(rest))), **options)

@@ -46,7 +46,7 @@ class PostgresDatabase:
         url: `postgresql://user@host/database`. The password may come from PGPASSWORD or a password file.
         schema: The schema of the tables. It is created at the first access if it does not exist.
         connections: The largest number of open connections.
-        timeout: Seconds to wait for a connection.
+        timeout: Seconds to wait for a connection or an answer.
     """
 
     durability: Durability = "full"
@@ -56,6 +56,8 @@ class PostgresDatabase:
     ) -> None:
         try:
             import psycopg_pool  # noqa: PLC0415 - an optional dependency
+
+            from tomldiary.storage.shared.postgres.connection import connection_class  # noqa: PLC0415 - see above
         except ImportError as error:
             raise MissingExtra("a PostgreSQL backend", "postgres") from error
         if not 0 < len(schema.encode()) <= _LONGEST_NAME:
@@ -66,6 +68,7 @@ class PostgresDatabase:
         self._schema = schema
         self._is_ready = False
         self._composed: dict[str, bytes] = {}
+        self._connections = connection_class(timeout)
         self._settings: dict[str, Any] = {
             "autocommit": True,
             "connect_timeout": max(1, int(timeout)),
@@ -79,6 +82,7 @@ class PostgresDatabase:
             max_size=connections,
             timeout=timeout,
             kwargs=self._settings,
+            connection_class=self._connections,
             open=False,
             name="tomldiary",
         )
@@ -136,8 +140,14 @@ class PostgresDatabase:
                 f"{self}: a permission is missing ({reason(error)}). Grant it, or let an owner create the schema"
                 f" {self._schema!r}."
             ) from error
+        except psycopg.errors.ReadOnlySqlTransaction as error:
+            raise BackendError(
+                f"{self}: the server takes no writes ({reason(error)}). Use the address of the primary server."
+            ) from error
         except psycopg.Error as error:
-            raise BackendError(f"{self}: the database refused ({reason(error)}).") from error
+            raise BackendError(
+                f"{self}: the database refused ({reason(error)}). Check the schema {self._schema!r} and its tables."
+            ) from error
 
     def _prepare(self) -> None:
         """Create the tables over a connection of its own, as the pool hides why it cannot connect.
@@ -148,7 +158,7 @@ class PostgresDatabase:
         import psycopg  # noqa: PLC0415 - an optional dependency
 
         try:
-            connection = psycopg.connect(self._url, **self._settings)
+            connection = self._connections.connect(self._url, **self._settings)
         except psycopg.ProgrammingError:
             raise self._not_an_address() from None
         except psycopg.OperationalError as error:
@@ -297,7 +307,7 @@ class PostgresDatabase:
         self._run(prepare)
         settings: dict[str, Any] = {**self._settings, "tcp_user_timeout": _PATIENCE}
         try:
-            made = psycopg.connect(self._url, **settings)
+            made = self._connections.connect(self._url, **settings)
         except psycopg.Error as error:
             raise DatabaseLost(reason(error)) from error
         listener = PostgresListener(made, channel)

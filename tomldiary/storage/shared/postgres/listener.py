@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["PostgresListener", "reason"]
 
 _LOST = re.compile(
-    r"Connection refused|[Tt]imeout expired|Name or service not known|No route to host|FATAL: .+"
+    r"Connection refused|[Tt]imeout expired|Name or service not known|No route to host|no answer within [^?]+\?|FATAL: .+"
 )
 
 

@@ -1,0 +1,57 @@
+"""Connections that give up a server which accepts a statement and does not answer."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import psycopg
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+__all__ = ["connection_class"]
+
+R = TypeVar("R")
+_CANCELLING = (
+    2.0  # seconds; a statement that goes on would keep its place among the server's connections
+)
+
+
+def connection_class(seconds: float) -> type[psycopg.Connection[Any]]:
+    """Return a class of connections that raise `psycopg.OperationalError` after so many seconds without an answer."""
+
+    class Bounded(psycopg.Connection[Any]):
+        def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
+            try:
+                return super().wait(_bounded(gen, seconds), *args, **options)
+            except TimeoutError:
+                with suppress(psycopg.Error):
+                    self.cancel_safe(timeout=_CANCELLING)
+                self.close()
+                raise psycopg.OperationalError(
+                    f"no answer within {seconds:g} seconds; is a table locked?"
+                ) from None
+
+    return Bounded
+
+
+def _bounded(waiting: Generator[Any, Any, R], seconds: float) -> Generator[Any, Any, R]:
+    """Wait for a connection as psycopg does; the client is told every 0.1 seconds that nothing has arrived.
+
+    Raises:
+        TimeoutError: Nothing has arrived or was sent for so long.
+    """
+    deadline = time.monotonic() + seconds
+    ready = None  # begins the generator
+    while True:
+        try:
+            wanted = waiting.send(ready)
+        except StopIteration as end:
+            return end.value
+        ready = yield wanted
+        if ready:
+            deadline = time.monotonic() + seconds
+        elif time.monotonic() > deadline:
+            raise TimeoutError
