@@ -16,6 +16,7 @@ from tomldiary.backends import LocalBackend
 from tomldiary.errors import BackendError
 from tomldiary.writer import journal
 from tomldiary.writer.journal_record import render_turn_record
+from tomldiary.writer.retry import RetryPolicy
 
 LONG = 120
 OPEN_FILES = Path("/proc/self/fd")
@@ -198,3 +199,20 @@ def test_a_journal_that_cannot_be_created_leaves_no_file(tmp_path, files, name, 
     assert list(root.iterdir()) == []
     names = [os.path.realpath(path) for path in OPEN_FILES.iterdir()]
     assert [found for found in names if str(tmp_path) in found] == []
+
+
+def test_a_full_disk_is_named_where_an_operator_looks(tmp_path, files, caplog):
+    diary = Diary(LocalBackend(tmp_path, files=files), agent="rules")
+
+    def full(name, path, *_):
+        if name == "write_new" or (name == "open" and "/history/" in path):
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+
+    files.hook = full
+    with MemoryWriter(diary, retry=RetryPolicy(attempts=1)) as writer:
+        with pytest.raises(BackendError, match="No space left on device"):
+            writer.submit_nowait(Turn("alice", "s", "I love figs.", "ok")).wait(LONG)
+        assert writer.stats()["last_failure"] == "OSError (No space left on device)."
+        assert "the last turn failed: OSError (No space left on device)." in writer.health().reasons
+    assert "a turn could not be applied: OSError (No space left on device)" in caplog.text
+    assert "alice" not in caplog.text  # an operator's log names no user

@@ -229,7 +229,7 @@ class Workers:
         if cancelled and self._is_ending:
             return  # `close` sets the outcome
         # The error may quote the conversation, so details are logged at debug level only.
-        kind = type(error.__cause__ or error).__name__
+        kind = _kind(error)
         _logger.debug("why a turn could not be applied", exc_info=error)
         if isinstance(error, Forgotten) and job.journal is not None:
             await self._after_forgetting(job, error)
@@ -404,6 +404,13 @@ class Workers:
                 self._settle(jobs, None, RuntimeError(_KEPT if job.journal is not None else _LEFT))
             self._state.notify_all()
         return count
+
+
+def _kind(error: BaseException) -> str:
+    """Return the type of the error's cause; of the system's errors, what the system says, without the path."""
+    cause = error.__cause__ or error
+    said = f" ({cause.strerror})" if isinstance(cause, OSError) and cause.strerror else ""
+    return f"{type(cause).__name__}{said}"
 
 
 def _reason(error: BaseException, kind: str) -> str:
