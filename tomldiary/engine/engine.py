@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from tomldiary.engine.commit import Changed, Prepared
     from tomldiary.history.record import Record
-    from tomldiary.storage.protocol import Backend
+    from tomldiary.storage.protocol import Backend, Token
 
 __all__ = ["Engine", "Source", "Transaction"]
 
@@ -304,32 +304,54 @@ class Engine(DocumentCache):
         return transaction.changed()
 
     def _store(self, user: str, changed: Changed, source: Source) -> int:
-        saved = prepare_saves(self.backend, user, changed, self.may_be_logged, self.save_timeout)
-        if saved is not None:
-            try:
-                tokens = self.backend.commit(user, saved.commit)
-            except CommittedUnpublished as error:
-                raise BackendError(
-                    f"{self.backend.place(user, next(iter(saved.saves), ''))}: a hand edit is in history, but"
-                    " could not be merged into the file. Nothing else was changed."
-                ) from error
-            changed = saved.rebased(tokens)
-            for kind in saved.saves:
-                known = changed[kind][0]
-                if known is None:
-                    self.discard(user, [kind])
-                    raise HandEditConflict.changed(self.backend.place(user, kind))
-                self._remember(
-                    (user, kind),
-                    replace(known, is_logged=True, is_saved=True, logged=None, conflicts=[]),
-                )
+        logged = self._log_saves(user, changed)
+        changed = changed if logged is None else logged
         if self.redact is not None:
             source = replace(source, reason=str(self.redact({"reason": source.reason})["reason"]))
         prepared = prepare(
-            self.backend, user, changed, source, self.schema_name, replaces_save=saved is not None
+            self.backend, user, changed, source, self.schema_name, replaces_save=logged is not None
         )
         self._publish(user, prepared)
         return prepared.record.seq
+
+    def _log_saves(self, user: str, changed: Changed) -> Changed | None:
+        """Log the hand edits of documents; return the changes on what is stored then, None without hand edits."""
+        saved = prepare_saves(self.backend, user, changed, self.may_be_logged, self.save_timeout)
+        if saved is None:
+            return None
+        try:
+            tokens = self.backend.commit(user, saved.commit)
+        except CommittedUnpublished as error:
+            raise BackendError(
+                f"{self.backend.place(user, next(iter(saved.saves), ''))}: a hand edit is in history, but"
+                " could not be merged into the file. Nothing else was changed."
+            ) from error
+        changed = saved.rebased(tokens)
+        for kind in saved.saves:
+            known = changed[kind][0]
+            if known is None:
+                self.discard(user, [kind])
+                raise HandEditConflict.changed(self.backend.place(user, kind))
+            self._remember(
+                (user, kind),
+                replace(known, is_logged=True, is_saved=True, logged=None, conflicts=[]),
+            )
+        return changed
+
+    def log_hand_edit(self, user: str, kind: str) -> Token | None:
+        """Log the hand edit that a document holds, if there is one; return the version of the document.
+
+        Raises:
+            RevisionConflict: Another machine changed the user meanwhile.
+        """
+        with self.backend.lock(user, self.lock_timeout):
+            known = self.settled(user, kind)
+            changed: Changed = {kind: (known, Edit(known.document if known else NOTHING))}
+            logged = self._log_saves(user, changed)
+            if logged is not None:
+                known = logged[kind][0]
+                self._notify(user)
+            return known.token if known else None
 
     def _log_only(self, user: str, changed: Changed, source: Source) -> bool:
         """Commit displaced changes to history alone; return False if that is not possible."""

@@ -38,11 +38,88 @@ def test_a_pushed_edit_is_merged_with_what_was_written_meanwhile(engine, alice, 
     assert [entry.type for entry in alice.history(limit=9)][:2] == ["upsert", "hand"]
 
 
+def test_edits_of_two_people_are_both_kept(engine, alice, tmp_path):
+    alice.upsert_preference("likes", "coffee")
+    for name, old, new in (("ann", "tea", "green tea"), ("bob", "coffee", "mocha")):
+        run(engine, "pull", str(tmp_path / name))
+        file = tmp_path / name / "alice" / "preferences.toml"
+        file.write_text(file.read_text().replace(f'"{old}"', f'"{new}"'))
+    for name in ("ann", "bob"):
+        pushed = run(engine, "push", str(tmp_path / name))
+        assert pushed.stdout == "stored 1 edited document\n"
+    assert texts(alice) == ["green tea", "mocha"]
+    assert [entry.type for entry in alice.history()] == ["hand", "hand", "upsert", "upsert"]
+    assert run(engine, "pull", str(tmp_path / "ann")).exit_code == 0
+    assert '"mocha"' in (tmp_path / "ann" / "alice" / "preferences.toml").read_text()
+
+
 def test_a_file_that_was_only_pulled_changes_nothing(engine, alice, tmp_path):
     run(engine, "pull", str(tmp_path))
     alice.upsert_preference("likes", "coffee")
     assert run(engine, "push", str(tmp_path)).stdout == "stored 0 edited documents\n"
     assert texts(alice) == ["tea", "coffee"]
+
+
+@pytest.mark.parametrize("selection", [{"everything": True}, {"key": "likes/pref001"}])
+def test_push_brings_nothing_back_that_was_forgotten(engine, alice, tmp_path, selection):
+    alice.upsert_preference("likes", "coffee")
+    run(engine, "pull", str(tmp_path))
+    alice.forget(**selection)
+    left = texts(alice)
+    assert run(engine, "push", str(tmp_path)).stdout == "stored 0 edited documents\n"
+    file = tmp_path / "alice" / "preferences.toml"
+    pulled = file.read_text()
+    file.write_text(pulled.replace('"coffee"', '"mocha"'))
+    done = run(engine, "push", str(tmp_path))
+    assert done.exit_code != 0
+    assert "something of this user was forgotten" in str(done.exception)
+    assert texts(alice) == left
+    file.write_text(pulled)
+    run(engine, "pull", str(tmp_path))
+    assert "tea" not in "".join(path.read_text() for path in tmp_path.rglob("*.toml"))
+
+
+def test_pull_overwrites_no_edit(engine, alice, tmp_path):
+    run(engine, "pull", str(tmp_path))
+    file = tmp_path / "alice" / "preferences.toml"
+    edited = file.read_text().replace('"tea"', '"green tea"').replace("\n", "\r\n").encode()
+    file.write_bytes(edited)
+    alice.upsert_preference("likes", "coffee")
+    done = run(engine, "pull", str(tmp_path))
+    assert done.exit_code != 0
+    assert "1 edited file would be overwritten" in str(done.exception)
+    assert file.read_bytes() == edited
+    run(engine, "push", str(tmp_path))
+    assert run(engine, "push", str(tmp_path)).stdout == "stored 0 edited documents\n"
+    assert run(engine, "pull", str(tmp_path)).exit_code == 0
+    assert texts(alice) == ["green tea", "coffee"]
+    assert b'"green tea"\r\n' in file.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("alice/preferences.toml", b"# caf\xe9\n", "is not UTF-8"),
+        ("alice/.queue.toml", b"x = 1\n", "is not a file that pull wrote"),
+        ("alice/history/2026-11-001.toml", b"x = 1\n", "is not a file that pull wrote"),
+        ("notes.toml", b"x = 1\n", "is not a file that pull wrote"),
+    ],
+)
+def test_push_refuses_what_is_no_document(engine, alice, tmp_path, name, data, said):
+    run(engine, "pull", str(tmp_path))
+    file = tmp_path / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(data)
+    done = run(engine, "push", str(tmp_path))
+    assert done.exit_code != 0
+    assert said in str(done.exception)
+    assert alice.diary.engine.backend.kinds("alice") == ["preferences"]
+
+
+def test_push_of_a_missing_folder_says_so(engine, alice, tmp_path):
+    done = run(engine, "push", str(tmp_path / "none"))
+    assert done.exit_code != 0
+    assert "there is no such folder" in str(done.exception)
 
 
 def test_push_stores_nothing_if_one_file_is_broken(engine, alice, tmp_path):
@@ -71,6 +148,53 @@ def test_edit_opens_the_editor_again_after_a_mistake(engine, alice, tmp_path, mo
     assert done.exit_code == 0, done.output
     assert "preferences.toml:" in done.stdout
     assert texts(alice) == ["black tea"]
+
+
+@pytest.mark.parametrize("place", ["database", "folder"])
+def test_an_edit_keeps_what_another_person_edits_meanwhile(
+    engine, alice, tmp_path, monkeypatch, place
+):
+    path = engine.url if place == "database" else str(tmp_path / "memories")
+    memory = Diary(path, agent="rules").user("alice")
+    for text in ("tea", "coffee"):
+        memory.upsert_preference("likes", text)
+    script = tmp_path / "editor.py"
+    script.write_text(
+        "import os, pathlib, subprocess, sys\n"
+        "if len(sys.argv) == 2:\n"
+        "    inner = {**os.environ, 'VISUAL': f'{sys.executable} {sys.argv[0]} inner'}\n"
+        "    command = [sys.executable, '-m', 'tomldiary', 'edit', 'preferences', '--user', 'alice']\n"
+        f"    subprocess.run([*command, '--path', {path!r}], check=True, env=inner)\n"
+        "file = pathlib.Path(sys.argv[-1])\n"
+        "old, new = ('tea', 'mint') if len(sys.argv) == 2 else ('coffee', 'mocha')\n"
+        "file.write_text(file.read_text().replace(old, new))\n"
+    )
+    monkeypatch.setenv("VISUAL", f"{sys.executable} {script}")
+    done = CliRunner().invoke(app, ["edit", "preferences", "--user", "alice", "--path", path])
+    assert done.exit_code == 0, done.output
+    assert set(texts(memory)) == {"mint", "mocha"}
+
+
+@pytest.mark.parametrize("place", ["database", "folder"])
+def test_an_edit_does_not_bring_back_what_is_forgotten_meanwhile(
+    engine, alice, tmp_path, monkeypatch, place
+):
+    path = engine.url if place == "database" else str(tmp_path / "memories")
+    memory = Diary(path, agent="rules").user("alice")
+    memory.upsert_preference("likes", "coffee")
+    script = tmp_path / "editor.py"
+    script.write_text(
+        "import pathlib, sys\n"
+        "from tomldiary import Diary\n"
+        f"Diary({path!r}, agent='rules').user('alice').forget(matching='coffee')\n"
+        "file = pathlib.Path(sys.argv[1])\n"
+        "file.write_text(file.read_text() + '# mine\\n')\n"
+    )
+    monkeypatch.setenv("VISUAL", f"{sys.executable} {script}")
+    done = CliRunner().invoke(app, ["edit", "preferences", "--user", "alice", "--path", path])
+    assert done.exit_code != 0
+    assert "something of this user was forgotten" in str(done.exception)
+    assert "coffee" not in texts(memory)
 
 
 def test_edit_of_a_folder_opens_the_file_itself(tmp_path, monkeypatch):

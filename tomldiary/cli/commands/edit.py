@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,20 +21,24 @@ from tomldiary.cli.mistakes import mistakes
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, PreferenceTable, UserName
 from tomldiary.cli.output import counted, print_error, print_json, print_text
 from tomldiary.cli.tables import load_table
-from tomldiary.entries.kinds import BLOCKS, PREFERENCES
-from tomldiary.errors import DocumentError, InvalidValue
+from tomldiary.entries.kinds import BLOCKS, KINDS, PREFERENCES, entry_kind
+from tomldiary.errors import Forgotten, InvalidValue
 from tomldiary.hand_edits.detect import check_version
 from tomldiary.identifiers.user_ids import decode_folder, encode_folder
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.text.visible import one_line
 from tomldiary.toml.document import Document
+from tomldiary.toml.parse import decode_utf8
 
 if TYPE_CHECKING:
     from tomldiary.diary import Diary
-    from tomldiary.storage.protocol import Backend
 
 __all__ = ["add", "edit", "pull", "push"]
 
+_FORGOTTEN = (
+    "something of this user was forgotten since this text was read, and it may hold that. Nothing was stored; edit the"
+    " present text."
+)
 _SETTLED = 2.0  # seconds; longer than the engine waits
 
 _Folder = Annotated[Path, typer.Argument(help="A folder of this machine.")]
@@ -101,6 +108,7 @@ def edit(
     """
     alice = known_user(path, user)
     backend = alice.diary.engine.backend
+    epoch = backend.epoch(alice.user_id)
     stored = backend.read(alice.user_id, document)
     if stored is None:
         names = ", ".join(backend.kinds(alice.user_id))
@@ -121,7 +129,7 @@ def edit(
     is_changed = text != stored.text
     problems: list[str] = []
     if is_changed:
-        _save(backend, alice.user_id, document, text)
+        _save(alice.diary, alice.user_id, document, text, epoch)
         problems = [one_line(problem) for problem in alice.problems()]
     if as_json:
         print_json({"document": document, "is_changed": is_changed, "problems": problems})
@@ -138,12 +146,25 @@ def _is_wanted_again() -> bool:
         return False
 
 
-def _save(backend: Backend, user: str, document: str, text: str) -> None:
+def _save(diary: Diary, user: str, document: str, text: str, epoch: int | None) -> None:
     """Store a hand edit as an editor does; the engine merges it with the writes since it was opened."""
-    if isinstance(backend, SharedBackend):
-        backend.save_edit(user, document, text)
-        return
-    file = Path(backend.place(user, document))
+    engine, backend = diary.engine, diary.engine.backend
+
+    def save() -> None:
+        # A hand edit that is not in history yet would be lost under the next one.
+        version = engine.log_hand_edit(user, document)
+        if isinstance(backend, SharedBackend):
+            backend.save_edit(user, document, text, version=version, fencing_token=epoch)
+            return
+        if backend.epoch(user) != epoch:
+            raise Forgotten(f"{document}: {_FORGOTTEN}")
+        _save_file(Path(backend.place(user, document)), text)
+
+    engine.repeated(save)
+    engine.repeated(lambda: engine.log_hand_edit(user, document))
+
+
+def _save_file(file: Path, text: str) -> None:
     fresh = file.with_name(f".{file.name}.edit")
     fresh.unlink(missing_ok=True)
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -156,22 +177,34 @@ def _save(backend: Backend, user: str, document: str, text: str) -> None:
 
 
 def pull(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = False) -> None:
-    """Write all documents of a database to a folder, to read and to edit them there."""
+    """Write all documents of a database to a folder, to read and to edit them there.
+
+    Files of documents that exist no more are removed. A folder with edits that were not pushed is left as it is.
+    """
     backend = open_memory(path).engine.backend
-    count = 0
+    pulled = _PulledFolder(folder)
+    edited = pulled.edited()
+    if edited:
+        raise InvalidValue(
+            f"{counted(len(edited), 'edited file')} would be overwritten. Push them first, or pull to another"
+            " folder",
+            where=str(folder),
+        )
+    names: set[str] = set()
     for user in backend.users():
+        epoch = backend.epoch(
+            user
+        )  # before the texts: an erasure in between makes their edits refused
         for kind in backend.kinds(user):
             stored = backend.read(user, kind)
             if stored is not None:
-                file = folder / encode_folder(user) / f"{kind}.toml"
-                file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                file.write_text(stored.text, "utf-8")
-                file.chmod(0o600)
-                count += 1
+                names.add(f"{encode_folder(user)}/{kind}.toml")
+                pulled.write(f"{encode_folder(user)}/{kind}.toml", stored.text.encode(), epoch)
+    pulled.remove_others(names)
     if as_json:
-        print_json({"folder": str(folder), "documents": count})
+        print_json({"folder": str(folder), "documents": len(names)})
         return
-    print_text(f"wrote {counted(count, 'document')} to {one_line(folder)}")
+    print_text(f"wrote {counted(len(names), 'document')} to {one_line(folder)}")
 
 
 def push(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = False) -> None:
@@ -185,25 +218,32 @@ def push(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
         raise InvalidValue(
             "push is for a database; in a folder, edit the files themselves", where=path
         )
-    edited: list[tuple[str, str, str]] = []
-    for file in sorted(folder.rglob("*.toml")):
-        name, *parts = file.relative_to(folder).with_suffix("").parts
-        user, kind = decode_folder(name), "/".join(parts)
-        if user is None or not parts:
+    if not folder.is_dir():
+        raise InvalidValue("there is no such folder; pull writes one", where=str(folder))
+    pulled = _PulledFolder(folder)
+    edited: list[tuple[str, str, str, str]] = []
+    for file, data in pulled.edited().items():
+        name = file.relative_to(folder).as_posix()
+        directory, _, kind = name.removesuffix(".toml").partition("/")
+        user = decode_folder(directory)
+        is_new = pulled.epoch(name) is None
+        if user is None or (is_new and entry_kind(kind).name not in KINDS):
             raise InvalidValue("is not a file that pull wrote", where=str(file))
-        text = file.read_text("utf-8")
+        text = decode_utf8(data, path=str(file))
         check_version(Document.parse(text, path=str(file)), str(file))
-        if not _is_known(diary, user, kind, text):
-            edited.append((user, kind, text))
-    for user, kind, text in edited:
-        backend.save_edit(user, kind, text)
+        if pulled.epoch(name) not in (None, backend.epoch(user)):
+            raise Forgotten(f"{file}: {_FORGOTTEN}")
+        edited.append((name, user, kind, text))
+    for name, user, kind, text in edited:
+        _save(diary, user, kind, text, pulled.epoch(name))
+        pulled.note(name, text.encode(), backend.epoch(user))
     problems = [
         one_line(problem)
-        for user in sorted({user for user, _, _ in edited})
+        for user in sorted({user for _, user, _, _ in edited})
         for problem in diary.user(user).problems()
     ]
     if as_json:
-        stored = [{"user": user, "document": kind} for user, kind, _ in edited]
+        stored = [{"user": user, "document": kind} for _, user, kind, _ in edited]
         print_json({"stored": stored, "problems": problems})
         return
     print_text(f"stored {counted(len(edited), 'edited document')}")
@@ -211,19 +251,70 @@ def push(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
         print_text(problem)
 
 
-def _is_known(diary: Diary, user: str, kind: str, text: str) -> bool:
-    """Return whether a text is stored, or is the stored text of the version that it names."""
-    stored = diary.engine.backend.read(user, kind)
-    if stored is None or stored.text == text:
-        return stored is not None
-    meta = Document.parse(text).table(("_meta",)) or {}
-    seq = meta.get("seq")
-    if not isinstance(seq, int):
-        return False
-    try:
-        return diary.user(user).as_of(seq).document(kind) == text
-    except DocumentError:
-        return False
+class _PulledFolder:
+    """A folder that `pull` wrote. The file `.pulled` tells which files were edited since.
+
+    It has one line for each text that was written or pushed, with the user's fencing token of that time. A line is
+    added before its file is written, so an interrupted `pull` leaves no file that looks edited.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._list = folder / ".pulled"
+        self._texts: dict[str, set[str]] = {}
+        self._epochs: dict[str, int] = {}
+        lines = self._list.read_text("utf-8").splitlines() if self._list.exists() else []
+        for line in lines:
+            with suppress(
+                ValueError
+            ):  # the last line of an interrupted pull; its file was not written
+                name, digest, epoch = json.loads(line)
+                self._texts.setdefault(name, set()).add(digest)
+                self._epochs[name] = epoch
+
+    def edited(self) -> dict[Path, bytes]:
+        """Return the files that were added or edited, with their contents."""
+        found: dict[Path, bytes] = {}
+        for file in sorted(self._folder.rglob("*.toml")):
+            data = file.read_bytes()
+            if _digest(data) not in self._texts.get(file.relative_to(self._folder).as_posix(), ()):
+                found[file] = data
+        return found
+
+    def epoch(self, name: str) -> int | None:
+        """Return the fencing token of a file's user as of the last `pull`; None for a file that was added."""
+        return self._epochs.get(name)
+
+    def note(self, name: str, data: bytes, epoch: int) -> None:
+        """Note that a file has a text that is stored."""
+        self._texts.setdefault(name, set()).add(_digest(data))
+        self._epochs[name] = epoch
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(self._list, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as out:  # noqa: PTH123 - a descriptor is no path
+            out.write(f"{json.dumps([name, _digest(data), epoch])}\n")
+
+    def write(self, name: str, data: bytes, epoch: int) -> None:
+        """Write a file, whole or not at all."""
+        self.note(name, data, epoch)
+        file = self._folder / name
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fresh = file.with_name(f".{file.name}.new")
+        fresh.unlink(missing_ok=True)
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "wb") as out:  # noqa: PTH123 - see above
+            out.write(data)
+        fresh.replace(file)
+
+    def remove_others(self, names: set[str]) -> None:
+        """Remove the files that are not in `names`; `edited` has found none of them."""
+        for file in self._folder.rglob("*.toml"):
+            if file.relative_to(self._folder).as_posix() not in names:
+                file.unlink()
+
+
+def _digest(data: bytes) -> str:
+    return sha256(data).hexdigest()
 
 
 def _edited(file: Path) -> str:

@@ -14,7 +14,7 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import RevisionConflict
+from tomldiary.errors import Forgotten, RevisionConflict
 from tomldiary.history.record import next_sequence
 from tomldiary.runtime.lru import Recent
 from tomldiary.runtime.sources import redact_hidden
@@ -203,19 +203,41 @@ class SharedBackend(AsyncVerbs):
             raise self.transactions.conflict(user, [*commit.expected])
         return self.transactions.commit(user, head, Step(commit.texts, records=records))
 
-    def save_edit(self, user: str, kind: str, text: str) -> None:
+    def save_edit(
+        self,
+        user: str,
+        kind: str,
+        text: str,
+        *,
+        version: Token | None,
+        fencing_token: int | None = None,
+    ) -> None:
         """Store a hand edit, as an editor saves a file: the engine merges it with the writes since its base version.
 
         Args:
             user: Whose document.
             kind: Which document.
             text: The edited text. Its `_meta.seq` names the version that was edited.
+            version: The stored version that it replaces, whose own hand edit is in history.
+            fencing_token: That of the user when the edited text was read.
+
+        Raises:
+            Forgotten: Data of the user was erased since.
+            RevisionConflict: The document has another version.
         """
         with self.transactions.lock(user, self.transactions.timeout):
             deadline = time.monotonic() + self.transactions.timeout
             while True:
+                head = self._head(user)
+                if fencing_token not in (None, head.epoch):
+                    raise Forgotten(
+                        f"{self.place(user, kind)}: something of this user was forgotten since the edit began, and it"
+                        " may hold that. Nothing was stored; edit the present text."
+                    )
+                if head.versions.get(kind) != version:
+                    raise RevisionConflict.of(user)
                 try:
-                    self.transactions.apply(user, self._head(user), Step({kind: text}))
+                    self.transactions.apply(user, head, Step({kind: text}))
                 except RevisionConflict:
                     if time.monotonic() > deadline:
                         raise
