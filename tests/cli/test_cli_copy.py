@@ -6,6 +6,7 @@ import json
 
 from typer.testing import CliRunner
 
+from engines import needs, space
 from tomldiary import Diary
 from tomldiary.cli.app import app
 
@@ -31,3 +32,30 @@ def test_copy_of_a_missing_folder_makes_none(tmp_path):
     run = CliRunner().invoke(app, ["copy", str(tmp_path / "none"), str(tmp_path / "two")])
     assert run.exit_code != 0
     assert not (tmp_path / "two").exists()
+
+
+def test_a_copy_of_a_folder_to_itself_is_refused_at_once(tmp_path):
+    source = tmp_path / "one"
+    Diary(source, agent="rules").user("alice").upsert_preference("likes", "tea")
+    run = CliRunner().invoke(app, ["copy", str(source), str(tmp_path / "x" / ".." / "one")])
+    assert "is the source too" in str(run.exception)
+
+
+@needs("redis")
+def test_copy_shows_no_password(tmp_path):
+    source, target = tmp_path / "one", space("redis")
+    Diary(source, agent="rules").user("alice").upsert_preference("likes", "tea")
+    import redis  # noqa: PLC0415 - slow to import, and used with servers only
+
+    client = redis.Redis.from_url(target.server)
+    name = target.url.rpartition("=")[2]
+    client.acl_setuser(name, enabled=True, passwords=["+secret"], keys=["*"], categories=["+@all"])
+    address = target.url.replace("redis://", f"redis://{name}:secret@")
+    try:
+        run = CliRunner().invoke(app, ["copy", str(source), address])
+    finally:
+        client.acl_deluser(name)
+        client.close()
+    assert run.exit_code == 0, run.output
+    assert run.stdout.startswith("copied 1 user to redis://127.0.0.1:")
+    assert "secret" not in run.output

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError
 from tomldiary.history.record import OWN_LINES
-from tomldiary.storage.protocol import Backend, Commit, ListsErased, Rewrite
+from tomldiary.storage.protocol import Backend, Commit, ListsErased, LocalFolder, Rewrite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,10 +41,15 @@ def copy_users(source: Backend, target: Backend) -> Iterator[Copied]:
         target: Where they are copied to.
 
     Raises:
-        BackendError: The target has another state of a user, or did not store what was copied. The users yielded
-            before are complete.
+        BackendError: The target is the folder of the source, has another state of a user, or did not store what was
+            copied. The users yielded before are complete.
         DocumentError: A document of the source is not UTF-8.
     """
+    folders = [
+        each.base_path.resolve() for each in (source, target) if isinstance(each, LocalFolder)
+    ]
+    if len(folders) > len({*folders}):
+        raise BackendError(f"{folders[0]}: is the source too. Copy to another place.")
     erased = source.erased_users() if isinstance(source, ListsErased) else []
     for user in (*source.users(), *erased):
         with source.lock(user, _TIMEOUT), target.lock(user, _TIMEOUT):

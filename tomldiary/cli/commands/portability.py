@@ -23,7 +23,7 @@ from tomldiary.cli.options import (
     Yes,
 )
 from tomldiary.cli.output import counted, print_json, print_not_done, print_text, progress_bar
-from tomldiary.cli.places import open_storage
+from tomldiary.cli.places import open_storage, shown
 from tomldiary.cli.tables import load_table
 from tomldiary.diary import Diary
 from tomldiary.errors import EntryConflict, InvalidValue
@@ -264,6 +264,6 @@ def copy_memory(
         return
     fresh = sum(each["is_new"] for each in copied)
     print_text(
-        f"copied {counted(fresh, 'user')} to {one_line(target)};"
+        f"copied {counted(fresh, 'user')} to {one_line(shown(target))};"
         f" {counted(len(copied) - fresh, 'user')} had been copied before"
     )
