@@ -1,4 +1,4 @@
-"""How two similar statements contradict each other: opposite, number, unit, currency, sign or order.
+"""How two similar statements contradict each other: opposite, number, unit, currency, sign, order or value.
 
 It reads marks and words, not meaning. It may name a conflict where there is none, as a warning costs a
 look and a wrong merge costs a statement.
@@ -14,8 +14,9 @@ from functools import lru_cache
 from itertools import chain
 
 from tomldiary.runtime.forgettable_cache import let_go_on_forget
+from tomldiary.text.replaced_value import differ_besides, replaced_value
 from tomldiary.text.statement_words import (
-    AND,
+    ARTICLES,
     AVERSIONS,
     CURRENCIES,
     LESS,
@@ -27,6 +28,8 @@ from tomldiary.text.statement_words import (
     UNITS,
     UNSPACED_NO,
 )
+from tomldiary.text.stemming import is_english
+from tomldiary.text.word_order import SEPARATORS, in_one_order, is_reordered
 
 __all__ = ["Marks", "contradiction", "covers", "marks_of", "plain_signs"]
 
@@ -46,6 +49,7 @@ _ONE_SPELLING = str.maketrans(
     }
 )
 _UNSPACED = "\u0e01-\u0e5b\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
+_GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _IS_UNSPACED = re.compile(f"[{_UNSPACED}]")
 # Vowel signs of Indic scripts and accents on their own are no letters for "re".
 _LETTER = (
@@ -80,6 +84,7 @@ _TURKISH_NO = re.compile(r"\w+m[ıiuü]yor\w*|\w{2,}m[ae]z(?:\w{0,4})")
 _TURKISH = re.compile("[ışğ]|yor\\b")
 _UNSPACED_MORE = re.compile("超过|超過|以上|多于|大于|以后|以後|มากกว่า|มากกว่า")
 _UNSPACED_LESS = re.compile("不到|以下|少于|小于|未満|以内|以前|น้อยกว่า|ไม่เกิน")
+_FOREIGN = frozenset(["due"])  # Italian "two", and English "due to"
 _PORTUGUESE = frozenset(
     [
         "não",
@@ -117,6 +122,8 @@ _OPPOSING_PREFIXES = (
 )
 _OPPOSING_SUFFIXES = ("-free", "free", "less", "frei")
 _SHORTEST_ROOT = 3
+_NO_WORDS = PARITY_NO | ONE_NO | AVERSIONS
+_TIMES = frozenset(["am", "pm", "d", "week", "month", "year"])
 
 
 def plain_signs(text: str) -> str:
@@ -134,6 +141,8 @@ class Marks:
     """What decides about a contradiction, read from one statement."""
 
     words: tuple[str, ...]
+    order: tuple[str, ...]
+    """The words without articles; those of an enumeration are sorted."""
     is_negative: bool
     comparisons: tuple[str, ...]
     """ "more", "less" and signs, sorted."""
@@ -149,7 +158,7 @@ class Marks:
 def marks_of(text: str) -> Marks:
     """Return the marks of a statement."""
     folded = _TAG.sub(" ", plain_signs(text).lower())
-    tokens = [(found.lastgroup, found.group()) for found in _TOKEN.finditer(folded)]
+    tokens = [(found.lastgroup, _plain_number(found.group())) for found in _TOKEN.finditer(folded)]
     words = [
         token.replace("'", "") if kind == "word" else token
         for kind, token in tokens
@@ -168,6 +177,13 @@ def marks_of(text: str) -> Marks:
         near = near or bool(more or less)
     return Marks(
         tuple(words),
+        in_one_order(
+            [
+                token.replace("'", "")
+                for kind, token in tokens
+                if kind != "mark" or token in SEPARATORS
+            ]
+        ),
         _is_negative(folded, words),
         tuple(sorted([*comparing, *said])),
         near or bool(comparing),
@@ -181,9 +197,12 @@ def marks_of(text: str) -> Marks:
 def contradiction(left: str, right: str) -> str:
     """Say how two statements contradict each other, in a word or two; empty if they do not."""
     one, two = marks_of(left), marks_of(right)
-    if one.is_negative != two.is_negative or _are_opposites(one.words, two.words):
+    # "not employed" and "unemployed": a no and an opposite cancel out.
+    if (one.is_negative != two.is_negative) != _are_opposites(one.words, two.words):
         return "opposite meaning"
-    if one.numbers != two.numbers:
+    if one.numbers != two.numbers and (
+        (one.numbers and two.numbers) or not _are_of_two_things(one.words, two.words)
+    ):
         return "different number"
     if one.comparisons != two.comparisons and (
         one.compares_a_number or two.compares_a_number or (one.comparisons and two.comparisons)
@@ -191,11 +210,15 @@ def contradiction(left: str, right: str) -> str:
         return "different comparison"
     if one.currencies != two.currencies:
         return "different currency"
-    if one.units != two.units:
+    if one.units != two.units and not _is_said_besides(one, two):
         return "different unit"
     if one.signs != two.signs:
         return "different sign"
-    return "different order" if _is_reordered(one.words, two.words) else ""
+    if is_reordered(one.order, two.order):
+        return "different order"
+    if one.is_negative != two.is_negative:
+        return ""
+    return replaced_value(plain_signs(left).lower(), plain_signs(right).lower())
 
 
 def covers(whole: str, part: str) -> bool:
@@ -213,7 +236,7 @@ def covers(whole: str, part: str) -> bool:
                 (one.signs, two.signs),
             )
         )
-        and not _is_reordered(one.words, two.words)
+        and not is_reordered(one.order, two.order)
     )
 
 
@@ -231,6 +254,11 @@ def _is_negative(folded: str, words: list[str]) -> bool:
     return turns % 2 == 1
 
 
+def _plain_number(token: str) -> str:
+    """Return 1,000 as 1000."""
+    return token.replace(",", "") if _GROUPED.fullmatch(token) else token
+
+
 def _parts(word: str) -> list[str]:
     parts = word.split("-")
     return parts if NUMBERS.keys() >= set(parts) else [word]
@@ -240,8 +268,11 @@ def _number_words(words: list[str]) -> list[str]:
     """Return the numbers that words say; "twenty five" is one."""
     found: list[str] = []
     tens = ""
+    if _FOREIGN.intersection(words) and is_english(words, is_default=False):
+        words = [word for word in words if word not in _FOREIGN]
+    is_spanish = "dos" in words and _PORTUGUESE.isdisjoint(words)
     for word in chain.from_iterable(map(_parts, words)):
-        number = NUMBERS.get(word, "")
+        number = "2" if word == "dos" and is_spanish else NUMBERS.get(word, "")
         if tens and len(number) == 1 and number != "0":
             found[-1] = tens[0] + number
         elif number:
@@ -260,6 +291,8 @@ def _compared(words: list[str]) -> tuple[list[str], bool]:
             kind = "more" if word == "least" else "less"
         following = words[place + 1 : place + 1 + _CLOSE]
         before = words[max(0, place - _CLOSE) : place]
+        if word in {"min", "max"} and before and before[-1][0].isdigit():
+            continue  # "30 min"
         if kind and any(each[0].isdigit() or each in NUMBERS for each in [*following, *before]):
             said.append(kind)
             near = True
@@ -273,6 +306,7 @@ def _measures(folded: str, tokens: list[tuple[str | None, str]]) -> tuple[list[s
         if kind == "unspaced":
             continue
         last_kind, last = tokens[place - 1] if place else (None, "")
+        following = tokens[place + 1][1] if place + 1 < len(tokens) else ""
         behind_number = last_kind == "number" or last in NUMBERS
         # "US$", "R$" and "°C" are two tokens.
         joined = last + token
@@ -284,6 +318,8 @@ def _measures(folded: str, tokens: list[tuple[str | None, str]]) -> tuple[list[s
                 currencies.append(found)
         elif last == "°" and joined in UNITS:
             units.append(UNITS[joined])
+        elif following in ARTICLES and f"{last} {token}".endswith(" in"):
+            continue  # "six in the morning"
         elif token in UNITS and (kind == "mark" or len(token) > _SHORT or behind_number):
             units.append(UNITS[token])
         elif behind_number and kind == "word":
@@ -302,7 +338,26 @@ def _are_opposites(one: tuple[str, ...], two: tuple[str, ...]) -> bool:
     """Return whether a word of one text is the opposite of one of the other, or is so by its form."""
     ours, theirs = set(one) - set(two), set(two) - set(one)
     return any(
-        b in OPPOSITES.get(a, ()) or _opposes(a, b) or _opposes(b, a) for a in ours for b in theirs
+        (b in OPPOSITES.get(a, ()) or _opposes(a, b) or _opposes(b, a))
+        and not differ_besides(ours, theirs, a, b)
+        for a in ours - _NO_WORDS
+        for b in theirs - _NO_WORDS
+    )
+
+
+def _are_of_two_things(one: tuple[str, ...], two: tuple[str, ...]) -> bool:
+    """Return whether both statements have words that the other one lacks, besides numbers."""
+    ours, theirs = set(one) - set(two), set(two) - set(one)
+    return differ_besides(ours, theirs, "", "")
+
+
+def _is_said_besides(one: Marks, two: Marks) -> bool:
+    """Return whether only one of two statements has a unit that says nothing against the other one."""
+    more, less = Counter(one.units) - Counter(two.units), Counter(two.units) - Counter(one.units)
+    return not (more and less) and (
+        {*more, *less} <= _TIMES
+        or not (one.numbers or two.numbers)
+        or _are_of_two_things(one.words, two.words)
     )
 
 
@@ -313,27 +368,3 @@ def _opposes(word: str, longer: str) -> bool:
         prefix = longer[: -len(word)]
         return prefix in _OPPOSING_PREFIXES and len(word) > _SHORTEST_ROOT
     return longer.startswith(word) and longer[len(word) :] in _OPPOSING_SUFFIXES
-
-
-def _is_reordered(one: tuple[str, ...], two: tuple[str, ...]) -> bool:
-    """Return whether two texts have the same words, or forms of them, in another order."""
-    one, two = _in_one_order(one), _in_one_order(two)
-    if one == two or len(one) != len(two):
-        return False
-    if Counter(one) == Counter(two):
-        return True
-    ours, theirs = [_stem(word) for word in one], [_stem(word) for word in two]
-    return ours != theirs and Counter(ours) == Counter(theirs)
-
-
-def _in_one_order(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return words with the two beside an "and" in the order of the alphabet."""
-    found = list(words)
-    for at in range(1, len(found) - 1):
-        if found[at] in AND and found[at + 1] < found[at - 1]:
-            found[at - 1], found[at + 1] = found[at + 1], found[at - 1]
-    return tuple(found)
-
-
-def _stem(word: str) -> str:
-    return word[: max(_SHORTEST_ROOT, len(word) - _ENDING)]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 __all__ = [
     "AND",
+    "ARTICLES",
     "AVERSIONS",
     "CURRENCIES",
     "LANGUAGES",
@@ -19,6 +20,7 @@ __all__ = [
     "ONE_NO",
     "OPPOSITES",
     "PARITY_NO",
+    "PART_STARTS",
     "UNITS",
     "UNSPACED_NO",
     "Language",
@@ -44,7 +46,7 @@ class Language:
 LANGUAGES = {
     "en": Language(
         """no not never none neither nor without cannot cant dont doesnt didnt isnt arent wasnt werent wont
-        wouldnt shouldnt couldnt hasnt havent hadnt aint stopped quit""",
+        wouldnt shouldnt couldnt hasnt havent hadnt aint stopped quit nobody hardly barely rarely seldom""",
         """dislike dislikes disliked hate hates hated avoid avoids avoided detest detests loathe loathes
         allergic allergy intolerant refuse refuses""",
         "zero one/once two/twice three four five six seven eight nine ten eleven twelve",
@@ -52,7 +54,7 @@ LANGUAGES = {
         "less fewer under below before earlier maximum max within shorter lower smaller younger until",
     ),
     "de": Language(
-        """nicht nie niemals kein keine keinen keinem keiner keines ohne weder nichts niemand nirgends""",
+        """nicht nie niemals kein keine keinen keinem keiner keines ohne weder nichts niemand nirgends kaum selten""",
         """hasst hasse hassen verabscheut verabscheue meidet meide meiden vermeidet vermeide verweigert
         ablehnt lehnt allergisch""",
         "null - zwei/zweimal drei/dreimal vier fünf sechs sieben acht neun zehn elf zwölf",
@@ -60,7 +62,7 @@ LANGUAGES = {
         "weniger unter unterhalb vor früher höchstens kürzer niedriger kleiner jünger bis",
     ),
     "fr": Language(
-        "non pas jamais sans aucun aucune rien ni nulle",
+        "non pas jamais sans aucun aucune rien ni nulle rarement",
         "déteste détestent hait hais évite évitent refuse refusent allergique",
         "zéro - deux trois quatre cinq six sept huit neuf dix onze douze",
         "plus après supérieur supérieure minimum dessus",
@@ -68,7 +70,7 @@ LANGUAGES = {
         concord=True,
     ),
     "es": Language(
-        "no nunca jamás sin ningún ninguno ninguna nadie tampoco ni",
+        "no nunca jamás sin ningún ninguno ninguna nadie tampoco ni raramente",
         "odia odio odian detesta detesto evita evito evitan rechaza alérgico alérgica",
         "cero - dos tres cuatro cinco seis siete ocho nueve diez once doce",
         "más mayor después superior mínimo encima",
@@ -76,7 +78,7 @@ LANGUAGES = {
         concord=True,
     ),
     "pt": Language(
-        "não nunca jamais sem nenhum nenhuma ninguém tampouco nem",
+        "não nunca jamais sem nenhum nenhuma ninguém tampouco nem raramente",
         "odeia odeio odeiam detesta detesto evita evito evitam recusa alérgico alérgica",
         "zero - dois/duas três quatro cinco seis sete oito nove dez onze doze",
         "mais maior depois superior mínimo acima",
@@ -84,7 +86,7 @@ LANGUAGES = {
         concord=True,
     ),
     "it": Language(
-        "non mai senza nessun nessuno nessuna neanche nemmeno neppure né",
+        "non mai senza nessun nessuno nessuna neanche nemmeno neppure né raramente",
         "odia odio odiano detesta detesto evita evito evitano rifiuta allergico allergica",
         "zero - due tre quattro cinque sei sette otto nove dieci undici dodici",
         "più maggiore dopo superiore minimo oltre sopra",
@@ -144,6 +146,23 @@ above below
 inside outside
 indoor/indoors outdoor/outdoors
 morning/mornings evening/evenings
+tall short
+rich/wealthy poor
+young old
+light/bright dark
+big/large/huge small/little/tiny
+good/great/excellent bad/poor/terrible/awful
+happy sad
+positive negative
+optimist/optimistic pessimist/pessimistic
+strong weak
+early late
+full-time/fulltime part-time/parttime
+public private
+liberal conservative
+urban rural
+improve/improves/improved worsen/worsens/worsened
+alive dead/deceased
 day/daytime night/nighttime
 weekday/weekdays weekend/weekends
 east/eastern west/western
@@ -201,7 +220,7 @@ mg milligram milligrams milligramm miligramos
 mcg µg μg microgram micrograms mikrogramm
 t tonne tonnes tonnen toneladas tonnellate
 lb lbs pound pounds pfund libra libras livre livres libbre фунтов
-oz ounce ounces unze unzen onzas once
+oz ounce ounces unze unzen onzas
 st stone stones
 l litre litres liter liters litros litri литра литров 升 リットル
 ml millilitre millilitres milliliter milliliters mililitros
@@ -279,14 +298,27 @@ def _union(*fields: str) -> frozenset[str]:
 _AMBIGUOUS_NUMBERS = frozenset(["on", "ni", "sex", "to", "ti", "dos", "sei", "na", "elf"])
 
 
+_TENS = (
+    "twenty thirty forty fifty sixty seventy eighty ninety",
+    "zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig",
+    "veinte treinta cuarenta cincuenta sesenta setenta ochenta noventa",
+    "vingt trente quarante cinquante soixante",
+    "vinte trinta quarenta cinquenta sessenta setenta oitenta noventa",
+    "venti trenta quaranta cinquanta sessanta settanta ottanta novanta",
+    "двадцать тридцать сорок пятьдесят шестьдесят семьдесят восемьдесят девяносто",
+)
+
+
 def _numbers() -> dict[str, str]:
     found = {"hundred": "100", "thousand": "1000", "hundert": "100", "tausend": "1000"}
-    found |= {"twenty": "20", "thirty": "30", "forty": "40", "fifty": "50", "zwanzig": "20"}
-    found |= {"sixty": "60", "seventy": "70", "eighty": "80", "ninety": "90"}
+    for tens in _TENS:
+        for number, words in enumerate(_fold(tens), 2):
+            found |= dict.fromkeys(words.split("/"), f"{number}0")
     for language in LANGUAGES.values():
         for number, words in enumerate(_fold(language.numbers)):
             found |= dict.fromkeys(words.split("/"), str(number))
     found.pop("-", None)
+    found["once"] = "1"  # Spanish "11" is rarer
     # "on", "ni" and the like are common words of other languages.
     return {word: number for word, number in found.items() if word not in _AMBIGUOUS_NUMBERS}
 
@@ -306,6 +338,21 @@ OPPOSITES = _opposites()
 """The words that exclude a word in statements that are otherwise alike."""
 AND = frozenset("and or & und oder et ou y e o ed ve veya и или och eller".split())  # noqa: SIM905 - as above
 """Words between two that may change places."""
+ARTICLES = _union(
+    "a an the der die das den dem ein eine einen el la los las un una le les une il lo gli uno o os as um uma"
+)
+"""Words whose place says nothing."""
+PART_STARTS = _union(
+    """in on at with without for by from to into of over than before after since until during every each about under
+    through near because while when if instead rather""",
+    "im am mit ohne für bei von zu nach vor seit während jeden jede als statt",
+    "en con sin para por desde hasta de a al del antes después cada que durante",
+    "dans avec sans pour par chez depuis avant après chaque au aux du à pendant",
+    "em no na com sem até antes depois do da ao às",
+    "da di nel nella per fino prima dopo ogni che",
+    "в на с без для из к до после у перед чем вместо",
+)
+"""Words that begin a part of a sentence, which may stand elsewhere in it."""
 NUMBERS = _numbers()
 """The digits of a word for a number."""
 UNITS = _rows(_UNITS)

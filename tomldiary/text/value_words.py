@@ -1,0 +1,236 @@
+"""Words that have one value at a time, and values that exclude each other, language by language.
+
+A row of values has words of one kind; those joined by "/" mean the same.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import NamedTuple
+
+__all__ = [
+    "ADVERBS",
+    "ATTRIBUTES",
+    "COPULAS",
+    "DEFINITE",
+    "EXCLUDING",
+    "FAVOURITES",
+    "INDEFINITE",
+    "LINKING",
+    "ORIGINS",
+    "PLACES",
+    "PLACES_IN",
+    "RELATIVES",
+    "SINGLE",
+    "TRADES",
+    "Value",
+]
+
+
+class Value(NamedTuple):
+    """One word of a row."""
+
+    row: int
+    place: int
+    """Equal for words that mean the same."""
+    kind: str
+    """What two words of the row differ in."""
+
+
+_VALUES = {
+    "time": """
+monday/mondays/mon tuesday/tuesdays/tue wednesday/wednesdays/wed thursday/thursdays/thu friday/fridays/fri saturday/saturdays sunday/sundays
+montag/montags dienstag/dienstags mittwoch/mittwochs donnerstag/donnerstags freitag/freitags samstag/samstags/sonnabend sonntag/sonntags
+lunes martes miércoles jueves viernes sábado/sábados domingo/domingos
+lundi mardi mercredi jeudi vendredi samedi dimanche
+segunda/segundas/segunda-feira terça/terças/terça-feira quarta/quartas/quarta-feira quinta/quintas/quinta-feira sexta/sextas/sexta-feira sábado/sábados domingo/domingos
+lunedì martedì mercoledì giovedì venerdì sabato domenica
+понедельник/понедельникам вторник/вторникам среда/среду/средам четверг/четвергам пятница/пятницу/пятницам суббота/субботу/субботам воскресенье
+january/jan february/feb march april june july august september/sept october/oct november/nov december/dec
+januar februar märz april mai juni juli august september oktober november dezember
+enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre
+janvier février mars avril mai juin juillet août septembre octobre novembre décembre
+janeiro fevereiro março abril maio junho julho agosto setembro outubro novembro dezembro
+gennaio febbraio marzo aprile maggio giugno luglio agosto settembre ottobre novembre dicembre
+spring summer/summers fall/autumn winter/winters
+frühling sommer herbst winter
+primavera verano otoño invierno
+printemps été automne hiver
+primavera verão outono inverno
+primavera estate autunno inverno
+morning/mornings noon/midday afternoon/afternoons evening/evenings night/nights
+morgen/morgens vormittag/vormittags mittag/mittags nachmittag/nachmittags abend/abends nacht/nachts
+mañana/mañanas tarde/tardes noche/noches
+matin/matins midi après-midi soir/soirs nuit/nuits
+manhã/manhãs tarde/tardes noite/noites
+mattina/mattine pomeriggio/pomeriggi sera/sere notte/notti
+daily/everyday weekly monthly/month yearly/annually
+yesterday today tomorrow
+breakfast lunch dinner/supper
+""",
+    "amount": """
+always usually/often/frequently/normally/typically/regularly/generally sometimes/occasionally rarely/seldom/hardly/barely never
+immer meistens/oft/häufig/normalerweise manchmal/gelegentlich selten/kaum nie/niemals
+siempre normalmente/frecuentemente raramente nunca/jamás
+toujours souvent/généralement/habituellement parfois/quelquefois rarement jamais
+sempre normalmente/frequentemente raramente nunca/jamais
+sempre spesso/solitamente talvolta raramente mai
+всегда обычно/часто иногда редко никогда
+all/every/everyone/everybody only most some/several few none/nobody
+alle manche/einige keine
+todos algunos ningún/ninguno
+tous certains aucun
+tutti alcuni nessuno
+many/lots few
+first/1st second/2nd third/3rd fourth/4th fifth/5th sixth/6th seventh/7th eighth/8th ninth/9th tenth/10th
+single/unmarried married engaged divorced widowed
+ledig verheiratet geschieden verwitwet verlobt
+blue red green yellow purple/violet orange pink black white brown gray/grey silver gold beige turquoise blonde/blond
+blau rot grün gelb lila/violett rosa schwarz weiß braun grau blond
+azul rojo/roja verde amarillo/amarilla morado/morada rosa negro/negra blanco/blanca marrón gris
+bleu/bleue rouge vert/verte jaune violet/violette rose noir/noire blanc/blanche marron gris/grise
+azul vermelho/vermelha verde amarelo/amarela roxo/roxa rosa preto/preta branco/branca marrom cinza
+blu/azzurro rosso/rossa verde giallo/gialla viola rosa nero/nera bianco/bianca marrone grigio/grigia
+""",
+    "subject": """
+man/men/boy/boys/male/guy woman/women/girl/girls/female/lady
+he/his/him she/her/hers
+mann junge frau mädchen
+hombre/chico/niño mujer/chica/niña
+homme/garçon femme/fille
+homem/menino mulher/menina
+uomo/ragazzo donna/ragazza
+""",
+}
+_RELATIVES = """
+mother/mom/mum/mommy/mama father/dad/daddy/papa brother/brothers sister/sisters son/sons daughter/daughters wife husband grandmother/grandma grandfather/grandpa aunt uncle nephew niece cousin/cousins boss neighbor/neighbour roommate
+mutter/mama vater/papa bruder/brüder schwester/schwestern sohn/söhne tochter/töchter ehefrau ehemann oma/großmutter opa/großvater tante onkel neffe nichte chef/chefin nachbar/nachbarin
+madre/mamá padre/papá hermano hermana hijo hija esposa/mujer esposo/marido abuela abuelo tía tío sobrino sobrina jefe/jefa
+mère/maman père/papa frère/frères sœur/soeur/sœurs/soeurs fils fille épouse mari grand-mère grand-père tante oncle neveu nièce patron
+mãe pai irmão irmã filho filha esposa/mulher marido/esposo avó avô tia tio sobrinho sobrinha chefe
+madre/mamma padre/papà fratello/fratelli sorella/sorelle figlio figlia moglie marito nonna nonno zia zio capo
+мать/мама отец/папа брат сестра сын дочь жена муж бабушка дедушка тётя дядя
+"""
+
+
+def _fold(words: str) -> list[str]:
+    return unicodedata.normalize("NFKC", words).split()
+
+
+def _values(table: str, kind: str, first: int) -> dict[str, list[Value]]:
+    found: dict[str, list[Value]] = {}
+    for row, line in enumerate(table.strip().splitlines(), first):
+        for place, words in enumerate(_fold(line)):
+            for word in words.split("/"):
+                found.setdefault(word, []).append(Value(row, place, kind))
+    return found
+
+
+def _excluding() -> dict[str, list[Value]]:
+    found: dict[str, list[Value]] = {}
+    for number, (kind, table) in enumerate(_VALUES.items()):
+        for word, values in _values(table, f"different {kind}", 1000 * number).items():
+            found.setdefault(word, []).extend(values)
+    return found
+
+
+EXCLUDING = _excluding()
+"""The rows that a word is in, of values that exclude each other in statements that are otherwise alike."""
+RELATIVES = _values(_RELATIVES, "different subject", 9000)
+"""Who a statement may be about."""
+FAVOURITES = ("favorit", "favourit", "lieblings", "preferid", "préféré", "preferit", "любим")
+"""How words begin that say what somebody likes best."""
+SINGLE = frozenset(
+    _fold("""
+    live lives living lived reside resides born raised grew work works working worked employed drive drives
+    called named moved relocated majoring majored prefer prefers come comes degree graduated meet meets studying studies study major
+    studiere studiert estudio estudia étudie estudo estuda studio studia
+    wohne wohnt wohnen lebe lebt geboren heiße heißt arbeite arbeitet komme kommt stamme stammt fahre fährt
+    bevorzuge bevorzugt zog gezogen umgezogen aufgewachsen
+    vivo vive vivimos nací nació trabajo trabaja llamo llama conduzco conduce prefiero prefiere vengo mudé mudó
+    habite habitons vis vit né née travaille appelle conduis conduit préfère viens vient
+    moro mora nasci nasceu trabalho trabalha chamo chama dirijo dirige prefiro prefere venho mudei mudou
+    abito abita nato nata nacque lavoro lavora chiamo chiama guido guida preferisco preferisce vengo viene
+    живу живёт живет родился родилась работаю работает зовут вожу предпочитаю предпочитает
+    """)
+)
+"""Words that somebody does or is in one way at a time: "lives in", "works as", "is called"."""
+ATTRIBUTES = frozenset(
+    _fold("""
+    name nickname job profession occupation hometown address birthday birthplace employer major age height
+    weight nationality religion salary income budget hair eyes password username email phone deadline
+    title position role language
+    vorname nachname beruf geburtstag adresse heimatstadt haare augen gehalt alter muttersprache
+    nombre apellido profesión cumpleaños dirección edad pelo ojos sueldo
+    nom prénom métier profession anniversaire adresse âge cheveux yeux salaire
+    nome sobrenome profissão aniversário endereço idade cabelo olhos salário
+    cognome professione compleanno indirizzo età capelli occhi stipendio lavoro
+    имя фамилия профессия адрес возраст
+    """)
+)
+"""What somebody has one of at a time: "my name is"."""
+TRADES = frozenset(
+    _fold("""
+    accountant actor actress architect artist baker banker barber bartender biologist builder carpenter cashier
+    chef chemist cook dancer dentist designer developer doctor driver economist editor electrician engineer
+    farmer firefighter fisherman gardener hairdresser janitor journalist judge lawyer librarian lifeguard
+    manager mechanic miner model musician nurse painter paramedic pharmacist photographer physicist pilot
+    plumber policeman politician principal professor programmer psychologist realtor receptionist salesman
+    scientist secretary singer soldier student surgeon tailor teacher technician therapist translator
+    veterinarian vet waiter waitress writer
+    arzt ärztin lehrer lehrerin krankenschwester ingenieur ingenieurin anwalt anwältin koch köchin student studentin
+    bäcker bäckerin polizist polizistin verkäufer verkäuferin pilot pilotin journalist journalistin rentner rentnerin
+    médico médica profesor profesora enfermero enfermera abogado abogada ingeniero ingeniera cocinero cocinera
+    estudiante arquitecto arquitecta periodista camarero camarera policía bombero
+    médecin professeur infirmier infirmière avocat avocate ingénieur cuisinier cuisinière étudiant étudiante
+    architecte journaliste serveur serveuse policier pompier boulanger boulangère
+    professor professora enfermeiro enfermeira advogado advogada engenheiro engenheira cozinheiro cozinheira
+    estudante arquiteto arquiteta jornalista garçom policial bombeiro
+    medico insegnante infermiere infermiera avvocato avvocata ingegnere cuoco cuoca studente studentessa
+    architetto giornalista cameriere cameriera poliziotto
+    """)
+)
+"""What somebody is by trade."""
+COPULAS = frozenset(
+    _fold("""am is are was were im hes shes its bin ist sind war waren soy es son era
+    está están estoy suis est sont était étaient sou é são está sono è""")
+)
+DEFINITE = frozenset(
+    _fold("the der die das dem den el la le il lo o os as the im am al au aux no na nel nella")
+)
+ORIGINS = frozenset(_fold("from aus de del du di do da из"))
+"""Words in front of where somebody is from."""
+PLACES = frozenset(
+    _fold("""in at on to under behind beside above near inside outside im am auf unter hinter neben en sobre dans sur
+    sous em no na sob sotto su nel nella a à au в на под""")
+)
+"""Words in front of where something is."""
+INDEFINITE = frozenset(
+    _fold("a an ein eine einen einem einer un una uno une um uma some any another")
+)
+PLACES_IN = frozenset(
+    _fold(
+        "in at im em no na nos nas en a à au aux ad в во на near nach to from aus de von da do of"
+    )
+)
+"""Words in front of a place, a school or an employer."""
+LINKING = (
+    COPULAS
+    | INDEFINITE
+    | PLACES_IN
+    | frozenset(
+        _fold("""the my your our their his her its user users as for by on under behind beside above near inside outside with up also just currently now still
+        der die das den dem des mein meine meinen meinem meiner als bei für am mit zur zum ich er sie wir
+        el la los las mi mis su sus como para con por del al yo me se él ella
+        le les l mon ma mes son sa ses comme pour avec chez dans du je j m s il elle
+        o os meu minha meus minhas seu sua que com por eu ele ela ao
+        il lo gli i mio mia miei mie suo sua con per nel nella al alla come io mi si ed e di
+        мой моя моё мои у меня как он она я""")
+    )
+)
+"""Words between a statement's parts, which say little on their own."""
+ADVERBS = frozenset(
+    _fold("""really also still now just even often always never usually sometimes only mostly mainly he she it
+    they we you i this that there here who what user auch noch nur sehr ya también aussi encore já também anche""")
+)
+"""Words at the beginning of a statement that do not name whom it is about."""
