@@ -37,6 +37,23 @@ FOUND = {
     "accents": ("un café crème", "cafe"),
     "full width": ("likes ＡＢＣ soup", "abc"),
     "hidden characters": ("pea\u200bnut allergy", "peanut"),
+    "emoji": ("dinner was 🍕 again", "🍕"),
+    "plural beside an emoji": ("love my parrot 🦜", "parrots"),
+    "parts of a name": ("renamed getUserById in the service", "user by id"),
+    "name in another style": ("renamed getUserById in the service", "get_user_by_id"),
+    "name in capitals": ("HTTPServerError was thrown", "server error"),
+    "code with a number": ("the build fails with TS2345", "ts 2345"),
+    "number with a unit": ("ran 10km before work", "10 km"),
+    "irregular verb": ("Yesterday we bought a sofa", "What did they buy?"),
+    "irregular plural": ("the children slept", "child"),
+    "British spelling": ("an organised neighbour", "organize neighbors"),
+    "Spanish plural of a short word": ("Tengo dos gatos en casa", "gato"),
+    "Spanish gender": ("Mi gata duerme en la cama", "gatos"),
+    "German plural of a short word": ("Die Hunde bellen nicht", "Hund"),
+    "Russian plural": ("у них две кошки", "кошка"),
+    "Russian case": ("читает книги по вечерам", "книгу"),
+    "Hindi plural": ("मेरी बहनें दिल्ली में पढ़ती हैं", "बहन"),
+    "Hindi verb": ("मेरी बहन किताबें पढ़ती है", "पढ़ना"),
     "mixed": ("2024年に東京Towerへ行った", "tower"),
 }
 every_script = pytest.mark.parametrize(("text", "query"), FOUND.values(), ids=FOUND)
@@ -75,6 +92,11 @@ def test_hits_name_matching_words_as_they_are_written():
     alice = Diary("memory:").user("alice")
     alice.upsert_preference("biography", "彼女は東京に住んでいます")
     assert alice.recall("東京 tea")[0].reasons == ["東京"]
+
+
+def test_a_hash_is_one_word():
+    word = "deadbeef0a1b2c3d4e5f60718293a4b5c6d7e8f9"
+    assert indexed_words(word) == [word]
 
 
 @pytest.mark.parametrize("text", ["", "plain words", "naïve café", "日本", "a b 日"])

@@ -90,7 +90,7 @@ def _excluding(one: tuple[str, ...], two: tuple[str, ...]) -> str:
 
 
 def _is_about(words: tuple[str, ...], relative: str) -> bool:
-    """Return whether a statement is about a relative, or says that somebody is one."""
+    """Return whether a statement is about a relative, or says that a person is one."""
     if words[-1] == relative:
         return not COPULAS.isdisjoint(words)
     return words.index(relative) < _NEAR

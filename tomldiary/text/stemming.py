@@ -7,6 +7,7 @@ languages the first five letters of a word serve almost as well as a stemmer of 
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from tomldiary.runtime.forgettable_cache import let_go_on_forget
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["function_words", "is_english", "light10", "porter"]
+__all__ = ["function_words", "is_english", "light10", "porter", "without_ending"]
 
 # Function words without accents, as they are compared.
 _ENGLISH = frozenset(
@@ -42,6 +43,105 @@ _OTHERS = frozenset(  # of German, Spanish, French, Italian, Portuguese, Turkish
     voor waar wat wel werd worden zijn zo att av det ett fran for han har hon inte jag med min mitt nar
     och pa som till vi co czy gdzie jak jest kiedy nie od po to w z za ze""".split()  # noqa: SIM905 - one word a line would be five pages
 )
+# Each form by the one that Porter's rules cannot reach it from.
+_IRREGULAR = {
+    form: base
+    for line in """
+    be: been
+    begin: began begun
+    bite: bit bitten
+    blow: blew blown
+    break: broke broken
+    bring: brought
+    build: built
+    buy: bought
+    catch: caught
+    child: children
+    choose: chose chosen
+    come: came
+    deal: dealt
+    draw: drew drawn
+    drink: drank drunk
+    drive: drove driven
+    eat: ate eaten
+    fall: fell fallen
+    feed: fed
+    feel: felt
+    fight: fought
+    find: found
+    fly: flew flown
+    foot: feet
+    forget: forgot forgotten
+    forgive: forgave forgiven
+    freeze: froze frozen
+    get: got gotten
+    give: gave given
+    go: went gone
+    grow: grew grown
+    hang: hung
+    hear: heard
+    hide: hid hidden
+    hold: held
+    keep: kept
+    knife: knives
+    know: knew known
+    lead: led
+    lend: lent
+    lose: lost
+    make: made
+    man: men
+    meet: met
+    mouse: mice
+    pay: paid
+    person: people
+    ride: rode ridden
+    ring: rang rung
+    run: ran
+    say: said
+    see: saw seen
+    sell: sold
+    send: sent
+    shake: shook shaken
+    shoot: shot
+    show: shown
+    sing: sang sung
+    sit: sat
+    sleep: slept
+    speak: spoke spoken
+    spend: spent
+    stand: stood
+    steal: stole stolen
+    stick: stuck
+    swim: swam swum
+    take: took taken
+    teach: taught
+    tell: told
+    think: thought
+    throw: threw thrown
+    tooth: teeth
+    understand: understood
+    wake: woke woken
+    wear: wore worn
+    wife: wives
+    win: won
+    woman: women
+    write: wrote written
+    """.strip().splitlines()
+    for base, _, forms in [line.strip().partition(": ")]
+    for form in forms.split()
+}
+_CYRILLIC_ENDING = (
+    r"(?<=[\u0400-\u04ff]{3})(?:[аяы]ми|[иыое]ми|[оеё]го|[оеё]му|[аяиы]х|[оеё]в|[оеиыё]й|[ая]я|[оеыи]е"
+    r"|[ую]ю|[оеёаяыи]м|[аеёиоуыэюяьїє])$"
+)
+_INDIC_MARKS = r"[\u0900-\u0903\u093a\u093b\u093e-\u094f\u0962\u0963]"
+_INDIC_ENDING = (
+    rf"(?<=[\u0900-\u0963]{{3}})[\u0924\u0928][\u093e\u0940\u0947]{_INDIC_MARKS}*$"
+    rf"|(?<=[\u0900-\u0963]{{2}}){_INDIC_MARKS}+$"
+)
+_ENDING = re.compile(f"{_CYRILLIC_ENDING}|{_INDIC_ENDING}")
+_OUR = re.compile("(?<=[a-z]{2})our(?=s?$|ed$|ing$|ite|ful|able)")
+_ISE = re.compile("(?<=[a-z]{3})is(?=e$|es$|ed$|ing$|ation)")
 _CACHED = 1 << 16
 _LONGEST_ENDING = 7
 _SHORTEST = 3  # letters of a word that is stemmed
@@ -83,6 +183,7 @@ def porter(word: str) -> str:
     """Return the stem of an English word in lower case; anything else comes back as it is."""
     if len(word) < _SHORTEST or not (word.isascii() and word.isalpha()):
         return word
+    word = _IRREGULAR.get(word) or _american(word)
     word = _without_plural(word)
     word = _without_tense(word)
     if word.endswith("y") and "v" in _form(word[:-1]):
@@ -97,6 +198,17 @@ def porter(word: str) -> str:
     if word.endswith("ll") and _measure(word) > 1:
         word = word[:-1]
     return word
+
+
+def without_ending(word: str) -> str:
+    """Return a Cyrillic or Indic word without its ending: "кошка" and "кошки" as "кошк"; another one as it is."""
+    return _ENDING.sub("", word)
+
+
+def _american(word: str) -> str:
+    """Return "colour", "organised" and "theatre" in the spelling of which they are a variant."""
+    word = _OUR.sub("or", word)
+    return _ISE.sub("iz", word[:-2] + "er" if word.endswith("tre") else word)
 
 
 def light10(word: str) -> str:

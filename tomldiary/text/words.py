@@ -4,16 +4,18 @@ One tokenizer serves the index and the question. Letters are folded: case, accen
 several ways. English words become Porter's stem, words of other languages their first five letters, Arabic
 words lose what is written onto them. Scripts without spaces are cut into pairs of characters (Chinese, Japanese,
 Korean) or groups of three (Thai and its neighbours). Numbers stay whole, and amounts and signs are words of
-their own beside them: "15%" is "15" and "15%".
+their own beside them: "15%" is "15" and "15%". So are the parts of names: "getUserById" is "user" too.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from tomldiary.text.stemming import function_words, is_english, light10, porter
+from tomldiary.runtime.forgettable_cache import let_go_on_forget
+from tomldiary.text.stemming import function_words, is_english, light10, porter, without_ending
 from tomldiary.text.visible import visible
 
 if TYPE_CHECKING:
@@ -39,6 +41,14 @@ _SIGNED = re.compile(
     r"|(?<![\w.])[-+<>=\u2264\u2265]{1,2}\s?\d[\d.,]*|\d+(?:[.:,/-]\d+)+|\b[a-z](?:\+\+|#)"
 )
 _MAY_BE_SIGNED = re.compile(r"\d|[a-z](?:\+\+|#)")
+_JOINT = re.compile(
+    r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=[A-Za-z])(?=[0-9])|(?<=[0-9])(?=[A-Za-z])"
+)
+_MAY_BE_JOINT = re.compile(r"[a-z0-9][A-Z]|[A-Z][A-Z][a-z]|[A-Za-z][0-9]|[0-9][a-z]")
+_PLAIN_WORD = re.compile(r"[A-Za-z0-9]+")
+_MOST_PARTS = 8  # of a name; a hash has more
+_OTHER_LETTER = re.compile(r"[^\W\d_a-zA-Z]")  # emoji and curly quotes tell no language
+_EMOJI = re.compile("[\u2600-\u27bf\U0001f300-\U0001faff]")
 _MARKS = re.compile(f"[{_MARKED}]")
 _SIZES: dict[str | None, int] = {"paired": 2, "tripled": 3}
 _KANA_ONLY = re.compile("[\u3041-\u3096\u309d-\u309f\u30fc]+")  # endings and particles
@@ -50,6 +60,8 @@ _HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _LONE_HAN = re.compile(f"(?<![{_HAN}])[{_HAN}](?![{_HAN}])")
 _ACCENT = re.compile("[\u0300-\u036f]")
 _CUT = 5  # letters of a word of another language that are compared
+_SHORTEST = 3
+_SHORT_ENDINGS = ("a", "e", "i", "o", "s", "as", "es", "os", "en", "n")
 _CUT_MARK = "~"
 """Ends a word that was cut, so that "carol" is never "caroline"."""
 
@@ -98,7 +110,10 @@ def indexed_words(text: str) -> list[str]:
         else:
             words = list(map(_cut, words))
     else:
-        words = _words_of_any_script(plain)
+        words = _words_of_any_script(plain, is_english_default=_OTHER_LETTER.search(text) is None)
+    words += map(porter, _parts(text))
+    if not lower.isascii():
+        words += _EMOJI.findall(lower)
     return words + _signed(lower) if _MAY_BE_SIGNED.search(lower) else words
 
 
@@ -110,14 +125,16 @@ def asked_words(query: str) -> list[Asked]:
     little = function_words(run.group() for run in runs if run.lastgroup == "latin")
     for run in runs:
         found += _asked(run, little)
+    found += [Asked(part, (porter(part), _cut(part)), part in little) for part in _parts(query)]
+    found += [Asked(each, (each,), says_little=True) for each in _EMOJI.findall(text)]
     found += [Asked(each, (each,)) for each in _signed(text)]
     return found
 
 
-def _words_of_any_script(text: str) -> list[str]:
+def _words_of_any_script(text: str, *, is_english_default: bool) -> list[str]:
     runs = [(run.lastgroup, run.group()) for run in _WORD.finditer(text)]
     latin = [word for kind, word in runs if kind == "latin"]
-    stem = porter if is_english(latin, is_default=False) else _cut
+    stem = porter if is_english(latin, is_default=is_english_default) else _cut
     words: list[str] = []
     for kind, word in runs:
         if kind == "latin":
@@ -135,7 +152,7 @@ def _words_of_any_script(text: str) -> list[str]:
 def _asked(run: re.Match[str], little: frozenset[str]) -> Iterator[Asked]:
     word, kind = run.group(), run.lastgroup
     if kind == "latin":
-        yield Asked(word, (porter(word), _cut(word)), word in little)
+        yield Asked(word, _latin_forms(word), word in little)
     elif kind == "arabic":
         yield Asked(word, (_cut(light10(word)),))
     elif kind in _SIZES:
@@ -161,11 +178,37 @@ def _grams(text: str, size: int) -> list[str]:
 
 
 def _cut(word: str) -> str:
-    return word[:_CUT] + _CUT_MARK if word.isalpha() or _MARKS.search(word) else word
+    if not (word.isalpha() or _MARKS.search(word)):
+        return word
+    return (word if word.isascii() else without_ending(word))[:_CUT] + _CUT_MARK
+
+
+@let_go_on_forget
+@lru_cache(4096)
+def _latin_forms(word: str) -> tuple[str, ...]:
+    """Return what a Latin word may be in the index; a short one of another language in other forms too."""
+    found = [porter(word), _cut(word)]
+    if _SHORTEST <= len(word) <= _CUT and word.isalpha():
+        stem = word.rstrip("aeious") or word
+        ends = ("", *_SHORT_ENDINGS) if len(stem) >= len(word) - 2 else ()
+        found += [_cut(stem + end) for end in ends if len(stem) >= _SHORTEST]
+    return tuple(dict.fromkeys(found))
 
 
 def _without_elisions(text: str) -> str:
     return _ELIDED.sub(" ", text) if "'" in text or "\u2019" in text else text
+
+
+def _parts(text: str) -> list[str]:
+    """Return the parts of names that are written as one word, in lower case: "getUserById", "TS2345"."""
+    if _MAY_BE_JOINT.search(text) is None:
+        return []
+    found: list[str] = []
+    for word in _PLAIN_WORD.findall(text):
+        parts = _JOINT.split(word)
+        if 1 < len(parts) <= _MOST_PARTS:
+            found += [part.lower() for part in parts]
+    return found
 
 
 def _signed(text: str) -> list[str]:
