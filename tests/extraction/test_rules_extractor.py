@@ -282,3 +282,35 @@ def test_stated_preferences_are_found_and_questions_are_not():
     wrong = sum(bool(texts(pair["question"])) for pair in pairs)
     assert found / len(pairs) >= 0.92
     assert wrong / len(pairs) <= 0.10
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "It's not true that I hate dogs.",
+        "I'm not saying I hate dogs.",
+        "Nobody said I was vegan.",
+        "The assistant wrote that I'm allergic to shellfish, which is wrong.",
+        "In the novel, the hero says I live alone.",
+        "As the old saying goes, I think therefore I am.",
+        "Hypothetically, I have three kids.",
+        "For example, I live in Berlin.",
+        "I wish I had a dog.",
+        "Oh sure, I just LOVE being stuck in traffic.",
+        "User: I am allergic to nuts",
+        "2024-01-01 ERROR I am a failing worker",
+        "[INFO] I live on port 8080",
+    ],
+)
+def test_what_is_denied_supposed_or_said_by_others_is_left_out(message):
+    assert texts(message) == []
+    assert texts(f"{message}\nI am vegan.") == ["I am vegan."]
+
+
+def test_of_a_pasted_conversation_only_the_lines_of_the_user_are_kept():
+    said = "Ann: I hate milk\nMe: I love tea\nBen: I live in Oslo\nAnn: I have two cats"
+    assert texts(said) == ["Me: I love tea"]
+
+
+def test_a_list_of_facts_with_headings_is_no_conversation():
+    assert texts("Job: I am a nurse\nDiet: I am vegan") == ["Job: I am a nurse", "Diet: I am vegan"]

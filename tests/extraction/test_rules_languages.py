@@ -120,3 +120,34 @@ def test_a_long_sentence_of_a_message_that_asks_nothing_is_kept():
     assert found("I fixed it.") == []
     assert found(f"{told} Can you find me a manual for it?") == []
     assert found("We repaired that old tractor which you had sold to the village.") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("Tenemos dos hijos.", "es"),
+        ("Temos dois filhos.", "pt"),
+        ("Abbiamo due figli.", "it"),
+        ("Mi chiamo Lucia.", "it"),
+        ("La sera leggo spesso gialli.", "it"),
+        ("Trabalho como enfermeira à noite.", "pt"),
+    ],
+)
+def test_a_phrase_about_oneself_tells_the_language_of_a_short_text(text, code):
+    assert language_of(text) == (code, "")
+    assert found(text) == [text]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Mein Freund sagte: „Ich bin allergisch gegen Nüsse“.",
+        'Mi amigo dijo: "Soy alérgico a las nueces".',
+        "Mon ami a dit : « Je suis allergique aux noix ».",
+        'Il mio amico ha detto: "Sono allergico alle noci".',
+        "Cliente: Moro em Lisboa.",
+        "Por ejemplo: vivo en Madrid.",
+    ],
+)
+def test_words_of_others_and_examples_are_left_out(text):
+    assert found(text) == []

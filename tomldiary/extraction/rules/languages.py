@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from tomldiary.extraction.rules.phrases import compile_phrases
+from tomldiary.extraction.rules.phrases import LASTING, compile_phrases
+from tomldiary.extraction.rules.sentences import plain_form
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +25,10 @@ _WORD = re.compile(r"[^\W\d_]+|\d+")
 _OPENING = r"(?:(?:und|aber|also|hallo|danke|y|pero|hola|gracias|et|mais|bonjour|merci|e|mas|olá|obrigad[oa]|ma|ciao|grazie) )?"
 _SURE = 2
 """Common words of a language that is not supported, at least."""
+_FEW = 12
+"""Words of a text that is too short for common words alone to tell its language."""
+_TOLD = 2
+"""Common words that a phrase about oneself counts as."""
 _MOST = 200
 """Words that are looked at to tell the language."""
 
@@ -354,8 +359,15 @@ def language_of(text: str) -> tuple[str, str]:
             return "", _SCRIPTS[0][0]
     words = _WORD.findall(text.lower())[:_MOST]
     best, most = ENGLISH, sum(word in _ENGLISH_WORDS for word in words)
+    is_unclear = len(words) <= _FEW and most < _SURE
+    if is_unclear:
+        most += _TOLD * (LASTING.search(plain_form(text)) is not None)
     for code, language in LANGUAGES.items():
         count = sum(word in language.words for word in words)
+        if is_unclear and language.lasting:
+            count += _TOLD * (
+                language.patterns.lasting.search(language.plain_form(text)) is not None
+            )
         if count > most and (language.lasting or count >= _SURE):
             best, most = code, count
     if best == ENGLISH or LANGUAGES[best].lasting:

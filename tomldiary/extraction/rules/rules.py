@@ -83,7 +83,16 @@ _LONG_MESSAGE = 40
 _YOU = compile_phrases("you|yours?|yourself")
 _OF_THE_USER = re.compile(" (?:(?:do|did|would|can|could|will) )?you ")
 _HYPOTHETICAL = compile_phrases(
-    "if|suppose|supposing|imagine|pretend|assume|assuming|what if|say|unless|whether", start=SO
+    """if|suppose|supposing|imagine|pretend|assume|assuming|what if|say|unless|whether|hypothetically
+    theoretically|in theory|for example|for instance|i wish (?:i|we)|as the ~(?:saying|song|proverb)
+    in (?:the|a|this|that|my) (?:\\w+ )?(?:novel|story|book|film|movie|song|poem|play|game|dream|show|episode)
+    (?:oh sure|oh great|oh yeah|yeah right|yeah sure|oh joy)""",
+    start=SO,
+)
+_DENIED = compile_phrases(  # or said by another one than the user
+    """it is not true|(?:am|was) not saying|never said|(?:nobody|no one) (?:said|says|thinks)
+    (?:which|that|it) (?:is|was) (?:wrong|false|not true|incorrect|a lie|a mistake)
+    (?:hero|character|protagonist|narrator|singer|author|lyrics|song|book|poem|ai|assistant|bot|you) ~(?:said|says|told|wrote|claims?|claimed) ~i"""
 )
 _AT_HAND = compile_phrases(  # makes a passing remark part of the work in front of the assistant
     """errors?|code|bugs?|scripts?|function|files?|command|api|install(?:ed|ing)?|regex|query|compile|prompt
@@ -91,7 +100,10 @@ _AT_HAND = compile_phrases(  # makes a passing remark part of the work in front 
     question|problem|spreadsheet|pdf|email|as if|if i (?:were|was|had)"""
 )
 _SPEAKS = compile_phrases("said|says|say|told|wrote|writes|asked|replied|goes|shouted|called")
-
+_SPEAKS_ELSEWHERE = compile_phrases(  # in the other languages
+    "sagte|sagt|meinte|meint|schrieb|schreibt|fragte|dijo|dice|escribió|preguntó|dit|écrit|demandé|disse|diz|escreveu|detto|scritto|chiesto"
+)
+_EXAMPLE = compile_phrases("zum beispiel|por ejemplo|par exemple|por exemplo|per esempio", start="")
 _SPLICE = re.compile(
     r",\s(?:so\s|and\s|but\s)?(?=(?:can|could|would|will|what|which|how|where|do|does|is|are|should|any)\s)",
     re.IGNORECASE,
@@ -170,7 +182,7 @@ def _lasting_sentences(message: str) -> Iterator[tuple[str, str]]:
     is_told = len(message.split()) >= _LONG_MESSAGE
     is_personal = not any(_AT_HAND.search(plain) for _, plain, _ in sentences)
     for text, plain, alone in sentences:
-        if not FIRST_PERSON.search(plain) or _HYPOTHETICAL.match(plain):
+        if not FIRST_PERSON.search(plain) or _HYPOTHETICAL.match(plain) or _DENIED.search(plain):
             continue
         match = ALLERGY.search(plain) or LASTING.search(plain)
         if match is None and alone and not _AT_HAND.search(plain):
@@ -207,6 +219,10 @@ def _told_in(language: Language, message: str) -> Iterator[tuple[str, str]]:
             plain = language.plain_form(text)
             if not text or said.asks.search(plain) or said.opens.match(plain):
                 continue
+        if _EXAMPLE.match(plain) or (
+            ("__" in mask or ":" in mask) and _SPEAKS_ELSEWHERE.search(plain)
+        ):
+            continue
         if said.first_person.search(plain) and not said.supposes.match(plain):
             kept.append((text, plain, not is_request))
     for text, plain, alone in kept:

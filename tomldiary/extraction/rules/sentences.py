@@ -62,6 +62,17 @@ _QUOTE_MARKS = str.maketrans("\u2018\u2019\u02bc\u201c\u201d\u201e\u00ab\u00bb",
 _HIDDEN = re.compile(  # each branch stops at the next mark of its own kind, so no scan is repeated
     r"`[^`\n]*`|(?<!\w)\"[^\"\n]*\"|(?<![\w'])'(?:[^'\n]|(?<=\w)'(?=\w))*+'(?!\w)|(?:https?://|www\.)\S+"
 )
+_LEVEL = "(?:TRACE|DEBUG|INFO|WARN|WARNING|ERROR|FATAL)"
+_LOG_LINE = re.compile(
+    rf"\s*\[?(?:\d{{4}}-\d\d-\d\d[ T](?:\d\d:|\W?{_LEVEL})|\d\d:\d\d:\d\d|{_LEVEL})\b"
+)
+_LABEL = re.compile(r"\s*(?:[-*]\s+)?([^\W\d_][\w.]*(?: \w+)?)\s?:\s")
+_ROLES = frozenset(
+    """user customer client human assistant ai bot chatgpt agent student teacher patient doctor interviewer
+    candidate speaker mom mum mother dad father wife husband friend boss kunde kundin nutzer assistent cliente
+    usuario usuário utente asistente assistente""".split()  # noqa: SIM905 - one word a line would be a page
+)
+_OWN_LABELS = frozenset(["me", "i", "ich", "yo", "moi", "eu", "io"])
 _SOFT_WRAP = re.compile(r"(?<![.!?:;\n])\n(?=[a-z])(?!(?:i|i'm|im|i've|my|we|our)\b)")
 _BOUNDARY = re.compile(r"\n|(?<![.!?\u2026])[.!?\u2026]++[^\w\s]{0,8}+(?=\s|\Z)|\Z")
 _BULLETS = "-*\u2022\u2013 \t"
@@ -89,14 +100,31 @@ def _mask(message: str) -> str:
     """Blank out what is not the user's own speech; every offset stays where it was."""
     lines: list[str] = []
     fence = ""
-    for line in message.translate(_QUOTE_MARKS).split("\n"):
+    plain = message.translate(_QUOTE_MARKS).split("\n")
+    speakers = _speakers(plain)
+    for line in plain:
         mark = line.lstrip()[:3]
         hidden = bool(fence) or mark in {"```", "~~~"} or mark.startswith(">")
+        hidden = hidden or _LOG_LINE.match(line) is not None or _label(line) in speakers
         if mark in {"```", "~~~"} and fence in {"", mark}:
             fence = "" if fence else mark
         lines.append("\n" * len(line) if hidden else line)
     text = _HIDDEN.sub(lambda hit: "_" * len(hit.group()), "\n".join(lines))
     return _SOFT_WRAP.sub(" ", text)
+
+
+def _speakers(lines: list[str]) -> frozenset[str]:
+    """Return the labels of lines in a pasted conversation: roles, and names of which one comes again."""
+    labels = [label for label in map(_label, lines) if label]
+    is_dialogue = len(labels) > len(set(labels)) > 1
+    others = set(labels) if is_dialogue else {each for each in labels if each in _ROLES}
+    return frozenset(others - _OWN_LABELS)
+
+
+def _label(line: str) -> str:
+    """Return what stands before the colon that a line begins with, in lower case; empty if there is none."""
+    found = _LABEL.match(line)
+    return found.group(1).lower() if found is not None else ""
 
 
 def _is_abbreviation(before: str) -> bool:
