@@ -118,7 +118,7 @@ def _other_value(one: tuple[str, ...], two: tuple[str, ...]) -> str:
         return "different place"
     if not known and (behind or not is_said):
         return _whom(behind, mine, yours)
-    if not _link_alike(*links):
+    if not _link_alike(*links) or _is_time(mine) != _is_time(yours):
         return ""
     is_kind = len(mine) == len(yours) == 1 and not INDEFINITE.isdisjoint(links[0])
     if is_said and is_kind and known and RELATIVES.keys().isdisjoint(known):
@@ -126,19 +126,34 @@ def _other_value(one: tuple[str, ...], two: tuple[str, ...]) -> str:
     is_trade = mine[-1] in TRADES and yours[-1] in TRADES
     if is_trade and (is_said or known[-1] in {"be", "become"}):
         return "different value"
-    is_single = known and (behind[:1] in _ROLES or _is_single(known, links, is_said=is_said))
+    is_single = known and (
+        behind[:1] in _ROLES or _is_single(known, links, (mine, yours), is_said=is_said)
+    )
     return "different value" if is_single else ""
 
 
-def _is_single(known: list[str], links: tuple[list[str], list[str]], *, is_said: bool) -> bool:
+def _is_time(value: tuple[str, ...]) -> bool:
+    return any(each.kind == "different time" for word in value for each in EXCLUDING.get(word, ()))
+
+
+def _is_single(
+    known: list[str],
+    links: tuple[list[str], list[str]],
+    values: tuple[tuple[str, ...], tuple[str, ...]],
+    *,
+    is_said: bool,
+) -> bool:
     """Return whether what follows some words has one value at a time.
 
     Args:
         known: The words before it that say what it is about.
         links: The linking words before both values.
+        values: The values.
         is_said: Whether one of them is an "is".
     """
     last = known[-1]
+    if any(word.startswith("prefer") for word in known):
+        return len(values[0]) == len(values[1])
     if last in SINGLE:
         return last not in {"come", "comes"} or "from" in links[0]
     if is_said and (last in ATTRIBUTES or any(word.startswith(FAVOURITES) for word in known)):

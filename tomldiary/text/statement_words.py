@@ -156,6 +156,8 @@ happy sad
 positive negative
 optimist/optimistic pessimist/pessimistic
 strong weak
+well badly/poorly
+long short
 early late
 full-time/fulltime part-time/parttime
 public private
@@ -300,6 +302,7 @@ _AMBIGUOUS_NUMBERS = frozenset(["on", "ni", "sex", "to", "ti", "dos", "sei", "na
 
 _TENS = (
     "twenty thirty forty fifty sixty seventy eighty ninety",
+    "twenties thirties forties fifties sixties seventies eighties nineties",
     "zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig",
     "veinte treinta cuarenta cincuenta sesenta setenta ochenta noventa",
     "vingt trente quarante cinquante soixante",

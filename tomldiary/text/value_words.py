@@ -46,7 +46,7 @@ lundi mardi mercredi jeudi vendredi samedi dimanche
 segunda/segundas/segunda-feira terça/terças/terça-feira quarta/quartas/quarta-feira quinta/quintas/quinta-feira sexta/sextas/sexta-feira sábado/sábados domingo/domingos
 lunedì martedì mercoledì giovedì venerdì sabato domenica
 понедельник/понедельникам вторник/вторникам среда/среду/средам четверг/четвергам пятница/пятницу/пятницам суббота/субботу/субботам воскресенье
-january/jan february/feb march april june july august september/sept october/oct november/nov december/dec
+january/jan february/feb march april may june july august september/sept october/oct november/nov december/dec
 januar februar märz april mai juni juli august september oktober november dezember
 enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre
 janvier février mars avril mai juin juillet août septembre octobre novembre décembre
@@ -64,6 +64,7 @@ mañana/mañanas tarde/tardes noche/noches
 matin/matins midi après-midi soir/soirs nuit/nuits
 manhã/manhãs tarde/tardes noite/noites
 mattina/mattine pomeriggio/pomeriggi sera/sere notte/notti
+weekday/weekdays weekend/weekends
 daily/everyday weekly monthly/month yearly/annually
 yesterday today tomorrow
 breakfast lunch dinner/supper
@@ -76,7 +77,7 @@ toujours souvent/généralement/habituellement parfois/quelquefois rarement jama
 sempre normalmente/frequentemente raramente nunca/jamais
 sempre spesso/solitamente talvolta raramente mai
 всегда обычно/часто иногда редко никогда
-all/every/everyone/everybody only most some/several few none/nobody
+all/every/everyone/everybody only half most some/several few none/nobody
 alle manche/einige keine
 todos algunos ningún/ninguno
 tous certains aucun
@@ -143,7 +144,7 @@ FAVOURITES = ("favorit", "favourit", "lieblings", "preferid", "préféré", "pre
 SINGLE = frozenset(
     _fold("""
     live lives living lived reside resides born raised grew work works working worked employed drive drives
-    called named moved relocated majoring majored prefer prefers come comes degree graduated meet meets studying studies study major
+    called named moved relocated majoring majored prefer prefers come comes degree graduated meet meets studying studies study major engaged belongs
     studiere studiert estudio estudia étudie estudo estuda studio studia
     wohne wohnt wohnen lebe lebt geboren heiße heißt arbeite arbeitet komme kommt stamme stammt fahre fährt
     bevorzuge bevorzugt zog gezogen umgezogen aufgewachsen
@@ -210,7 +211,7 @@ INDEFINITE = frozenset(
 )
 PLACES_IN = frozenset(
     _fold(
-        "in at im em no na nos nas en a à au aux ad в во на near nach to from aus de von da do of"
+        "in at on by near im em no na nos nas en a à au aux ad в во на near nach to from aus de von da do of"
     )
 )
 """Words in front of a place, a school or an employer."""
