@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -53,6 +54,15 @@ def test_close_contradicting_pairs_are_named_conflicts_either_way_round():
 def test_harmless_pairs_are_rarely_named_conflicts():
     named = [pair for pair in HARMLESS if conflict(pair[1], pair[2])]
     assert len(named) <= 0.05 * len(HARMLESS), named
+
+
+def test_two_texts_of_full_length_are_compared_quickly():
+    letters = "abcdefghkl"
+    words = [a + b + c + d for a in letters for b in letters for c in letters for d in letters]
+    began = time.process_time()
+    assert conflict(" ".join(words[:2000]), " ".join(words[5000:7000])) == ""
+    assert conflict(" ".join([*words[:1999], "5"]), " ".join(words[5000:7000])) == ""
+    assert time.process_time() - began < 0.5
 
 
 @pytest.mark.parametrize(

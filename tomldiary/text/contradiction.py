@@ -337,12 +337,23 @@ def _measures(folded: str, tokens: list[tuple[str | None, str]]) -> tuple[list[s
 def _are_opposites(one: tuple[str, ...], two: tuple[str, ...]) -> bool:
     """Return whether a word of one text is the opposite of one of the other, or is so by its form."""
     ours, theirs = set(one) - set(two), set(two) - set(one)
+    pairs = [(a, b) for a in ours for b in _opposites(a) & theirs]
+    pairs += [(a, b) for b in theirs for a in _opposites(b) & ours]
     return any(
-        (b in OPPOSITES.get(a, ()) or _opposes(a, b) or _opposes(b, a))
-        and not differ_besides(ours, theirs, a, b)
-        for a in ours - _NO_WORDS
-        for b in theirs - _NO_WORDS
+        _NO_WORDS.isdisjoint(pair) and not differ_besides(ours, theirs, *pair) for pair in pairs
     )
+
+
+def _opposites(word: str) -> set[str]:
+    """Return the words that a word is the opposite of: those of the table, and its root."""
+    found = set(OPPOSITES.get(word, ()))
+    for prefix in _OPPOSING_PREFIXES:
+        if word.startswith(prefix) and len(word) - len(prefix) > _SHORTEST_ROOT:
+            found.add(word[len(prefix) :])
+    for suffix in _OPPOSING_SUFFIXES:
+        if word.endswith(suffix) and len(word) - len(suffix) >= _SHORTEST_ROOT:
+            found.add(word[: -len(suffix)])
+    return found
 
 
 def _are_of_two_things(one: tuple[str, ...], two: tuple[str, ...]) -> bool:
@@ -359,12 +370,3 @@ def _is_said_besides(one: Marks, two: Marks) -> bool:
         or not (one.numbers or two.numbers)
         or _are_of_two_things(one.words, two.words)
     )
-
-
-def _opposes(word: str, longer: str) -> bool:
-    if len(word) < _SHORTEST_ROOT or len(longer) <= len(word):
-        return False
-    if longer.endswith(word):
-        prefix = longer[: -len(word)]
-        return prefix in _OPPOSING_PREFIXES and len(word) > _SHORTEST_ROOT
-    return longer.startswith(word) and longer[len(word) :] in _OPPOSING_SUFFIXES

@@ -45,6 +45,8 @@ _NEAR = 4
 _COMMON = 4
 _SHORTEST = 3
 _ENDING = 2
+_MOST_COMPARED = 40
+"""Words that only one of two alike statements has, at most."""
 _ROLES = {(word,) for word in ("as", "als", "como", "comme", "come", "как")}
 _ARTICLES = INDEFINITE | (DEFINITE - PLACES_IN)
 """Letters that forms of one word differ in at most."""
@@ -69,24 +71,20 @@ def _words(text: str) -> tuple[str, ...]:
 
 def _excluding(one: tuple[str, ...], two: tuple[str, ...]) -> str:
     """Compare two statements that have words of one row."""
-    ours = [word for word in one if word not in two]
-    theirs = [word for word in two if word not in one]
-    for table in (EXCLUDING, RELATIVES):
-        for mine in ours:
-            for yours in theirs:
-                for value in table.get(mine, ()):
-                    for other in table.get(yours, ()):
-                        if (
-                            value.row == other.row
-                            and value.place != other.place
-                            and (
-                                table is EXCLUDING
-                                or (_is_about(one, mine) and _is_about(two, yours))
-                            )
-                            and not differ_besides(ours, theirs, mine, yours)
-                        ):
-                            return value.kind
-    return ""
+    ours, theirs = set(one).difference(two), set(two).difference(one)
+    kinds = {
+        value.kind
+        for table in (EXCLUDING, RELATIVES)
+        for mine in table.keys() & ours
+        for yours in table.keys() & theirs
+        for value in table[mine]
+        for other in table[yours]
+        if value.row == other.row
+        and value.place != other.place
+        and (table is EXCLUDING or (_is_about(one, mine) and _is_about(two, yours)))
+        and not differ_besides(ours, theirs, mine, yours)
+    }
+    return min(kinds, default="")
 
 
 def _is_about(words: tuple[str, ...], relative: str) -> bool:
@@ -231,6 +229,8 @@ def differ_besides(ours: Iterable[str], theirs: Iterable[str], mine: str, yours:
     """
     first = [word for word in ours if word not in LINKING and word != mine]
     second = [word for word in theirs if word not in LINKING and word != yours]
+    if min(len(first), len(second)) > _MOST_COMPARED:
+        return True
     return any(not any(are_alike(w, v) for v in second) for w in first) and any(
         not any(are_alike(w, v) for w in first) for v in second
     )
