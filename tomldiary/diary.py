@@ -101,7 +101,7 @@ class Diary(Viewed, AncestorCoroutines):
 
     Raises:
         SchemaError: `pref_table_cls` cannot be read as categories.
-        InvalidValue: `context_turns` is negative, `max_summary_chars` is less than 1, or `extraction_timeout` is not positive.
+        InvalidValue: An option that is a number is none, or out of its range.
     """
 
     def __init__(
@@ -138,16 +138,20 @@ class Diary(Viewed, AncestorCoroutines):
         self.max_summary_chars = max_summary_chars
         self.compaction_config = compaction_config
         self.compactor = compactor
-        for where, least, found in (
-            ("max_summary_chars", 1, max_summary_chars), ("context_turns", 0, context_turns)
-        ):  # fmt: skip
-            if found < least:
-                raise InvalidValue(f"expected {least} or more, found {found}.", where=where)
-        if extraction_timeout is not None and extraction_timeout <= 0:
-            raise InvalidValue(
-                f"expected more than 0 seconds, or None, found {extraction_timeout}.",
-                where="extraction_timeout",
-            )
+        _check_numbers(
+            1, max_prefs_per_category=max_prefs_per_category, max_conversations=max_conversations,
+            max_summary_chars=max_summary_chars,
+        )  # fmt: skip
+        _check_numbers(0, context_turns=context_turns, lock_timeout=lock_timeout)
+        if extraction_timeout is not None:
+            _check_numbers(0, extraction_timeout=extraction_timeout)
+            if extraction_timeout == 0:
+                raise InvalidValue(
+                    "expected more than 0 seconds, or None.", where="extraction_timeout"
+                )
+        _check_numbers(0, similarity=similarity)
+        if 0 < similarity <= 1:
+            raise InvalidValue(f"expected 0 to 100, found {similarity}.", where="similarity")
         self.context_turns = context_turns
         self.extraction_timeout = extraction_timeout
         self.sessions = Sessions(context_turns)
@@ -414,6 +418,17 @@ class Diary(Viewed, AncestorCoroutines):
     def redacted(self, value: T) -> T:
         """Return a text, or a list or table of texts, as the diary stores it; see `redact`."""
         return value if self.redactor is None else self.redactor.values(value)
+
+
+def _check_numbers(least: int, **options: object) -> None:
+    """Check options that are numbers.
+
+    Raises:
+        InvalidValue: One is no number, or too small.
+    """
+    for where, found in options.items():
+        if isinstance(found, bool) or not isinstance(found, int | float) or found < least:
+            raise InvalidValue(f"expected a number from {least} on, found {found!r}.", where=where)
 
 
 _loaded_embedder = cache(local_embedder)

@@ -11,12 +11,11 @@ from tomldiary.engine.engine import Source, Transaction
 from tomldiary.engine.transaction import fingerprint
 from tomldiary.entries.episodes import KeptTurn, ToolStep, checked_steps, new_episode
 from tomldiary.entries.fact_rules import FactRules
-from tomldiary.entries.facts import in_utc
 from tomldiary.entries.kind import Writing
 from tomldiary.entries.kinds import FACTS
-from tomldiary.entries.models import timestamp
+from tomldiary.entries.models import in_utc, timestamp
 from tomldiary.errors import DiaryError, ExtractionError
-from tomldiary.extraction.dialogue import checked_exchanges, storable
+from tomldiary.extraction.dialogue import checked_exchanges, checked_turn, storable
 from tomldiary.extraction.draft import MemoryDeps
 from tomldiary.extraction.extractor import (
     Extractor,
@@ -158,6 +157,7 @@ class Turns:
             episode: Whether the turn is kept word for word; None is what the diary says.
 
         Raises:
+            InvalidValue: A message or the session id is no text. Nothing was changed.
             ExtractionError: The extractor failed. Nothing was changed.
             Conflict: The operation id was used for a different change. Nothing was changed.
             Forgotten: Data of the user was erased meanwhile. Nothing was changed.
@@ -165,6 +165,7 @@ class Turns:
         import asyncio  # noqa: PLC0415 - slow to import, and most of a diary needs none of it
 
         diary = self._diary
+        checked_turn(session_id, user_msg, assistant_msg)
         user_msg, assistant_msg = diary.redacted(user_msg), diary.redacted(assistant_msg)
         earlier = diary.redacted(earlier)
         # Checked before a model is asked.

@@ -117,7 +117,6 @@ def replayed(diary, user="alice"):
     {"session_id": "s", "everything": True},
     {"session_id": "s", "source": "s#1"},
     {"session_id": 7},
-    {"before": "2024-01-01"},
     {"everything": 1},
     {"everything": "yes"},
 ])  # fmt: skip

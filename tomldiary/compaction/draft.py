@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from tomldiary.compaction.meaning import contradicting, reworded
 from tomldiary.entries.conversations import MAX_SUMMARY, checked_summary
-from tomldiary.entries.models import timestamp
+from tomldiary.entries.models import in_utc, timestamp
 from tomldiary.entries.preferences import MAX_TEXT, entry_text
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.extraction.extractor import load_factory
@@ -92,8 +92,8 @@ class CompactionConfig:
         )
         if not (self.enabled and takes_part):
             return False
-        now = _aware(now)
-        last_run = _aware(last_run) if last_run is not None else None
+        now = in_utc(now)
+        last_run = in_utc(last_run) if last_run is not None else None
         if last_run is not None and now - last_run < timedelta(seconds=self.cooldown_seconds):
             return False
         return (
@@ -106,13 +106,9 @@ class CompactionConfig:
     def _schedule_due(self, now: datetime, last_run: datetime | None) -> bool:
         if self.schedule_at is None:
             return False
-        at = _aware(self.schedule_at)
+        at = in_utc(self.schedule_at)
         today = now.replace(hour=at.hour, minute=at.minute, second=at.second, microsecond=0)
         return now >= max(today, at) and (last_run is None or last_run < today)
-
-
-def _aware(moment: datetime) -> datetime:
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 def _reached(value: int, threshold: int | None) -> bool:

@@ -21,6 +21,7 @@ from tomldiary.entries.kind import EntryKind, EntryLine
 from tomldiary.entries.preferences import entry_text
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.runtime.views import DictView, Viewed
+from tomldiary.toml.values import checked_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -106,8 +107,7 @@ class Blocks:
         if not name or len(name) > _MAX_NAME:
             raise InvalidValue(f"a block's name has 1 to {_MAX_NAME} characters.", where=_ROOT)
         where = f"{_ROOT}.{name}"
-        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-            raise InvalidValue(f"expected text, found {type(text).__name__}.", where=where)
+        checked_text(text, where)
         if len(text) > MAX_BLOCK:
             raise InvalidValue(
                 f"the text would have {len(text):,} characters, {MAX_BLOCK:,} are allowed. Shorten it, or"

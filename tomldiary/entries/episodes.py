@@ -25,7 +25,7 @@ from tomldiary.entries.fields import session_turn, tables_at
 from tomldiary.entries.kind import Collected, EntryKind, Rules, Tables, Writing
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.views import ListView, Viewed
-from tomldiary.toml.values import encode_nulls
+from tomldiary.toml.values import checked_text, encode_nulls
 
 if TYPE_CHECKING:
     from tomldiary.toml.document import Document, Path
@@ -199,9 +199,7 @@ def new_episode(
         NotSupported: The backend would not find it again.
     """
     for name in ("input", "output"):
-        if not isinstance(value.get(name), str):
-            raise InvalidValue("expected text.", where=f"{_ROOT}.{name}")
-        if len(value[name]) > _MAX_TEXT:
+        if len(checked_text(value.get(name), f"{_ROOT}.{name}")) > _MAX_TEXT:
             raise InvalidValue(
                 f"the text has {len(value[name]):,} characters, {_MAX_TEXT:,} are allowed. Shorten it.",
                 where=f"{_ROOT}.{name}",

@@ -12,13 +12,12 @@ from tomldiary.entries.facts import (
     Held,
     confidence_of,
     group_of,
-    in_utc,
     interval,
     same_data,
     short,
 )
 from tomldiary.entries.fields import author, entry_data, said_by
-from tomldiary.entries.models import timestamp
+from tomldiary.entries.models import in_utc, timestamp
 from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached, UnknownEntry, WeakClaim
 from tomldiary.text.incremental_index import put_noted
 from tomldiary.toml.values import NULL_FIELD, decode_nulls, same_value

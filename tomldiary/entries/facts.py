@@ -16,11 +16,12 @@ from bisect import bisect_right, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from tomldiary.entries.fields import columns_of, entry_data, tables_at
+from tomldiary.entries.models import in_utc
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.logging import get_logger
 from tomldiary.runtime.views import ListView, Viewed
@@ -42,7 +43,6 @@ __all__ = [
     "chained",
     "confidence_of",
     "group_of",
-    "in_utc",
     "interval",
     "moment",
     "put_back",
@@ -525,19 +525,9 @@ def chained(schema: FactSchema, found: list[Held]) -> list[Held]:
 
 def moment(written: Any) -> datetime | None:
     """Return a time as it is written in a file, in UTC; None if it is none."""
-    if isinstance(written, date) and not isinstance(written, datetime):
-        written = datetime.combine(written, time.min)
-    if not isinstance(written, datetime):
-        try:
-            written = datetime.fromisoformat(str(written))
-        except ValueError:
-            return None
-    return in_utc(written)
-
-
-def in_utc(given: datetime) -> datetime:
-    """Return a time in UTC; without a zone it is taken to be that."""
-    return given.replace(tzinfo=UTC) if given.tzinfo is None else given.astimezone(UTC)
+    with suppress(InvalidValue):
+        return in_utc(written if isinstance(written, date) else str(written))
+    return None
 
 
 def short(given: datetime) -> str:

@@ -5,10 +5,12 @@ Field names are plain; in TOML the fields that the engine manages carry a leadin
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tomldiary.errors import InvalidValue
 from tomldiary.runtime.views import DictView, Viewed
 
 __all__ = [
@@ -19,6 +21,8 @@ __all__ = [
     "PreferenceItem",
     "PreferenceItems",
     "PreferenceTables",
+    "When",
+    "in_utc",
     "timestamp",
 ]
 
@@ -26,9 +30,32 @@ FORMAT_VERSION = "0.3"
 """Version of the file layout that is written; newer files are refused."""
 
 
-def timestamp(now: datetime | None = None) -> str:
+When = datetime | date | str
+"""A time, a day, or either of these as ISO 8601 text. Without a zone: UTC."""
+
+
+def in_utc(given: When) -> datetime:
+    """Return a time in UTC; a day means its start.
+
+    Raises:
+        InvalidValue: It is no time.
+    """
+    found: Any = given
+    if isinstance(found, str):
+        try:
+            found = datetime.fromisoformat(found)
+        except ValueError:
+            found = None
+    elif isinstance(found, date) and not isinstance(found, datetime):
+        found = datetime.combine(found, time())
+    if not isinstance(found, datetime):
+        raise InvalidValue(f"expected a time such as 2026-11-20T12:00, found {given!r}.")
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+
+
+def timestamp(now: When | None = None) -> str:
     """An ISO 8601 time in UTC with microseconds, as stored in the files."""
-    moment = datetime.now(UTC) if now is None else now.astimezone(UTC)
+    moment = datetime.now(UTC) if now is None else in_utc(now)
     # The default format is faster, and leaves out the digits only if all are zero.
     return moment.isoformat() if moment.microsecond else moment.isoformat(timespec="microseconds")
 

@@ -19,6 +19,7 @@ from tomldiary.text.incremental_index import (
     number_of,
     put_noted,
 )
+from tomldiary.toml.values import checked_text
 
 if TYPE_CHECKING:
     from tomldiary.entries.kind import EditedTables, Tables
@@ -92,7 +93,7 @@ class Preferences:
     def named(self, category: str, key: str) -> str:
         """Return the id of the entry that `key` names: an id, or `category/id` as it is listed."""
         prefix = f"{category}/"
-        if key.startswith(prefix) and self.find(category, key) is None:
+        if checked_text(key, "id").startswith(prefix) and self.find(category, key) is None:
             return key[len(prefix) :]
         return key
 
@@ -212,7 +213,7 @@ class Preferences:
         self.check_category(category)
         contexts = _clean_contexts(contexts)
         if text is not None:
-            text = _checked_text(text, f"{category}.text")
+            text = _stored_text(text, f"{category}.text")
         if key is not None:
             found = self.find(category, key)
             if found is not None:
@@ -381,11 +382,12 @@ def _text_list(value: Any) -> list[str]:
 def _clean_contexts(contexts: Iterable[str]) -> list[str]:
     if isinstance(contexts, str):
         contexts = [contexts]
-    return list(dict.fromkeys(context.strip() for context in contexts if context.strip()))
+    texts = [checked_text(context, "contexts").strip() for context in contexts]
+    return list(dict.fromkeys(filter(None, texts)))
 
 
-def _checked_text(text: str, where: str) -> str:
-    text = text.strip()
+def _stored_text(text: str, where: str) -> str:
+    text = checked_text(text, where).strip()
     if not text:
         raise InvalidValue("the text is blank.", where=where)
     if len(text) > MAX_TEXT:

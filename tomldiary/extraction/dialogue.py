@@ -15,6 +15,7 @@ from tomldiary.entries.models import timestamp
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.runtime.lru import Recent
+from tomldiary.toml.values import checked_text
 
 __all__ = [
     "CONTEXT_TURNS",
@@ -23,6 +24,7 @@ __all__ = [
     "Exchange",
     "Sessions",
     "checked_exchanges",
+    "checked_turn",
     "storable",
 ]
 
@@ -48,6 +50,18 @@ def storable(text: str) -> str:
     except UnicodeEncodeError:
         return text.translate(_LONE)
     return text
+
+
+def checked_turn(session_id: object, user_msg: object, assistant_msg: object) -> None:
+    """Check a turn before anything is done with it.
+
+    Raises:
+        InvalidValue: A message or the session id is no text, or the session id is empty.
+    """
+    if not checked_text(session_id, "session_id"):
+        raise InvalidValue("the session id is empty.", where="session_id")
+    checked_text(user_msg, "user_msg")
+    checked_text(assistant_msg, "assistant_msg")
 
 
 def checked_exchanges(earlier: Sequence[Sequence[str]], most: int) -> tuple[Exchange, ...]:

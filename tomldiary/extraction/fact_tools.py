@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.entries.facts import in_utc
 from tomldiary.entries.fields import data_text
+from tomldiary.entries.models import in_utc
 from tomldiary.errors import DiaryError, without_paths
 from tomldiary.extraction.draft import quoted
 from tomldiary.extraction.tools import ToolContext  # noqa: TC001 - frameworks read the annotations

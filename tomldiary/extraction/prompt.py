@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tomldiary.entries.models import in_utc
 from tomldiary.extraction.fact_tools import facts_prompt
 from tomldiary.extraction.tools import category_lines
 
@@ -122,7 +123,7 @@ def draft_prompt(
 
 def _rounded(now: datetime | None) -> str:
     """Return a time rounded down to a quarter of an hour, so that equal prompts stay cached."""
-    moment = (now or datetime.now(UTC)).astimezone(UTC)
+    moment = datetime.now(UTC) if now is None else in_utc(now)
     past = timedelta(
         minutes=moment.minute % 15, seconds=moment.second, microseconds=moment.microsecond
     )

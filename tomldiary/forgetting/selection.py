@@ -12,14 +12,16 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.episodes import CONSOLIDATION
+from tomldiary.entries.facts import moment
 from tomldiary.entries.fields import author, said_by
 from tomldiary.entries.kinds import entry_key, entry_kind
 from tomldiary.entries.kinds.pending import place_of
+from tomldiary.entries.models import When, in_utc
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.views import Viewed
 
@@ -109,11 +111,9 @@ class Selection:
         for name, value in texts.items():
             if value is not None and (not isinstance(value, str) or not value.strip()):
                 raise InvalidValue(f"{name} must be a non-empty string.", where="forget")
-        if before is not None and not isinstance(before, datetime):
-            raise InvalidValue("before must be a datetime.", where="forget")
         return cls(
             cast("str", session_id or ""),
-            _aware(before) if before is not None else None,
+            None if before is None else in_utc(cast("When", before)),
             cast("str", source or ""),
             everything,
             cast("str", key or ""),
@@ -222,17 +222,7 @@ def content(values: Mapping[str, Any]) -> str:
 
 def _updated(values: Mapping[str, Any], when: datetime) -> datetime:
     for name in ("_updated", "_created"):
-        value = values.get(name)
-        if isinstance(value, datetime):
-            return _aware(value)
-        if isinstance(value, date):
-            return datetime(value.year, value.month, value.day, tzinfo=UTC)
-        try:
-            return _aware(datetime.fromisoformat(str(value)))
-        except ValueError:
-            continue
+        found = moment(values.get(name))
+        if found is not None:
+            return found
     return when
-
-
-def _aware(moment: datetime) -> datetime:
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from datetime import UTC, date, datetime, time
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, cast
 
 from tomldiary.entries.kinds import entry_kind
 from tomldiary.entries.kinds.parts import join, parts_among
+from tomldiary.entries.models import When, in_utc
 from tomldiary.errors import DiaryError, DocumentError, InvalidValue
 from tomldiary.hand_edits.detect import NOTHING
 from tomldiary.history.timeline import Timeline
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["USUAL_KINDS", "PastDocuments", "PastTexts", "Point", "point_of"]
 
-Point = int | datetime | date | str
-"""A point of history: a transaction number, a time, a day, or either of these as ISO 8601 text. Without a zone: UTC."""
+Point = int | When
+"""A point of history: a transaction number, or a time."""
 
 USUAL_KINDS = ("preferences", "conversations")
 """The documents that are listed for every user, even if they do not exist."""
@@ -33,22 +34,15 @@ def point_of(at: object) -> int | datetime:
     Raises:
         InvalidValue: `at` is not a point of history.
     """
-    found: object = at
-    if isinstance(at, str):
-        try:
-            found = datetime.fromisoformat(at)
-        except ValueError:
-            found = None
-    elif isinstance(at, date) and not isinstance(at, datetime):
-        found = datetime.combine(at, time())
-    if isinstance(found, datetime):
-        return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-    if isinstance(found, int) and not isinstance(found, bool):
-        return found
-    raise InvalidValue(
-        f"expected a transaction number, or a time such as 2026-11-20T12:00, found {at!r}.",
-        where="at",
-    )
+    if isinstance(at, int) and not isinstance(at, bool):
+        return at
+    try:
+        return in_utc(cast("When", at))
+    except InvalidValue:
+        raise InvalidValue(
+            f"expected a transaction number, or a time such as 2026-11-20T12:00, found {at!r}.",
+            where="at",
+        ) from None
 
 
 class PastTexts:

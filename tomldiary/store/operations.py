@@ -9,6 +9,7 @@ from tomldiary.errors import InvalidValue
 from tomldiary.identifiers.namespaces import SHARED, Namespace
 from tomldiary.retrieval.filters import Predicate, compile_filter
 from tomldiary.store.item import LONGEST_TTL, checked_key, checked_value
+from tomldiary.toml.values import checked_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,8 +115,8 @@ def checked(op: Operation) -> Operation:
     _check_count("limit", op.limit)
     _check_count("offset", op.offset)
     if isinstance(op, Search):
-        if op.query is not None and not isinstance(op.query, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-            raise InvalidValue(f"expected text, found {type(op.query).__name__}.", where="query")
+        if op.query is not None:
+            checked_text(op.query, "query")
         fits = compile_filter(op.filter) if op.filter is not None else None
         return replace(op, prefix=_labels(op.prefix, least=0), fits=fits)
     if op.max_depth is not None:

@@ -20,6 +20,7 @@ from tomldiary.toml.parse import MAX_DEPTH
 __all__ = [
     "NULL_FIELD",
     "check_unicode",
+    "checked_text",
     "decode_nulls",
     "encode_nulls",
     "plain_text",
@@ -184,6 +185,17 @@ def render_block(
         lines.append(f"{render_key(key)} = {rendered}\n")
     text = "".join(lines)
     return text if newline == "\n" else text.replace("\n", newline)
+
+
+def checked_text(value: object, where: str) -> str:
+    """Return a text as it is.
+
+    Raises:
+        InvalidValue: It is no text.
+    """
+    if not isinstance(value, str):
+        raise InvalidValue(f"expected text, found {type(value).__name__}.", where=where)
+    return value
 
 
 def _checked_key(key: Any, where: str) -> str:

@@ -6,9 +6,8 @@ import functools
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from tomldiary.entries.facts import in_utc
 from tomldiary.entries.kinds.pending import held_entry
-from tomldiary.entries.models import timestamp
+from tomldiary.entries.models import When, in_utc, timestamp
 from tomldiary.errors import InvalidValue
 from tomldiary.history.queries import HistoryEntry, change_made
 from tomldiary.runtime.async_bridge import async_twin
@@ -117,7 +116,7 @@ class UserContext:
         """Whether the storage finds documents by itself, such as those of episodes."""
         return self.past is not None or self.diary.engine.lists_documents
 
-    def is_over(self, key: str, entry: Mapping[str, Any], at: datetime | None = None) -> bool:
+    def is_over(self, key: str, entry: Mapping[str, Any], at: When | None = None) -> bool:
         """Return whether an entry, by its key with the kind in front, has outlived the time of its constraint."""
         rules = self.diary.entry_rules
         return rules.has_times and rules.is_over(key, entry, self.moment(at))
@@ -129,7 +128,7 @@ class UserContext:
             return None
         return self.diary.engine.deadlines(self.user_id).until_moment
 
-    def moment(self, given: datetime | None) -> datetime:
+    def moment(self, given: When | None) -> datetime:
         """Return a time in UTC; None is now, or the time of the point of history."""
         if given is not None:
             return in_utc(given)

@@ -19,9 +19,9 @@ from tomldiary.entries.episodes import (
     new_episode,
     to_episode,
 )
-from tomldiary.entries.facts import in_utc
 from tomldiary.entries.fields import entry_data
 from tomldiary.entries.kind import Writing
+from tomldiary.entries.models import in_utc
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.toml.values import same_value

@@ -23,7 +23,7 @@ from tomldiary.identifiers.namespaces import Namespace, is_hashed, kind_of, name
 from tomldiary.storage.local.layout import checked_kind
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
-from tomldiary.toml.values import decode_nulls, render_path, same_value
+from tomldiary.toml.values import checked_text, decode_nulls, render_path, same_value
 from tomldiary.user.pending.held import check_rules
 
 if TYPE_CHECKING:
@@ -280,14 +280,10 @@ def _checked(data: Mapping[str, Any]) -> dict[str, Document]:
     documents: dict[str, Document] = {}
     for kind, text in cast("Mapping[Any, Any]", texts).items():
         where = f"import.documents.{kind}"
-        if not isinstance(kind, str):
-            raise InvalidValue(f"expected text, found {type(kind).__name__}.", where=where)
-        checked_kind(kind)
-        if not isinstance(text, str):
-            raise InvalidValue(f"expected text, found {type(text).__name__}.", where=where)
-        document = Document.parse(text, path=where)
-        check_version(document, where)
-        documents[kind] = document
+        name = checked_text(kind, where)
+        checked_kind(name)
+        documents[name] = Document.parse(checked_text(text, where), path=where)
+        check_version(documents[name], where)
     return documents
 
 

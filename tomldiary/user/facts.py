@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from tomldiary.engine.engine import Transaction
     from tomldiary.entries.constraints import FactSchema
+    from tomldiary.entries.models import When
     from tomldiary.user.context import UserContext
 
 __all__ = ["UserFacts"]
@@ -175,7 +176,7 @@ class UserFacts:
 
     adelete = async_twin(delete)
 
-    def get(self, id: str, *, valid_at: datetime | None = None) -> Fact | None:  # noqa: A002 - see update
+    def get(self, id: str, *, valid_at: When | None = None) -> Fact | None:  # noqa: A002 - see update
         """Return a fact, or None; a temporal one also by its singleton key, as it held at a time.
 
         Raises:
@@ -199,7 +200,7 @@ class UserFacts:
         order_by: str | None = None,
         *,
         session_id: str | None = None,
-        valid_at: datetime | None = None,
+        valid_at: When | None = None,
         include_ended: bool = False,
     ) -> FactList:
         """Return the facts of a type, or of all, that hold and that meet the conditions in `where`.
@@ -238,7 +239,7 @@ class UserFacts:
         where: Mapping[str, Any] | None = None,
         *,
         session_id: str | None = None,
-        valid_at: datetime | None = None,
+        valid_at: When | None = None,
         include_ended: bool = False,
     ) -> int:
         """Return how many facts `query` would return without a limit; arguments and errors are the same."""
@@ -254,7 +255,7 @@ class UserFacts:
         where: Mapping[str, Any] | None,
         order_by: str | None,
         session_id: str | None,
-        valid_at: datetime | None,
+        valid_at: When | None,
         include_ended: bool,  # noqa: FBT001 - `query` has it by keyword
     ) -> list[tuple[FactSchema, Held]]:
         """Return the facts that `query` is about, in the order of the file."""
@@ -270,7 +271,7 @@ class UserFacts:
             ]
         return found
 
-    def _is_over(self, schema: FactSchema, held: Held, at: datetime | None) -> bool:
+    def _is_over(self, schema: FactSchema, held: Held, at: When | None) -> bool:
         return self._context.is_over(f"{_KIND}/{schema.name}/{held.key}", held.entry, at)
 
     def _types(self, book: Facts, name: str | None, asked: Sequence[str]) -> list[FactSchema]:

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tomldiary.entries.facts import in_utc, moment
+from tomldiary.entries.facts import moment
 from tomldiary.entries.kinds import BLOCKS, PREFERENCES, recalled_kinds, shown_kinds
+from tomldiary.entries.models import When, in_utc
+from tomldiary.errors import InvalidValue
 from tomldiary.retrieval.ranking import MemoryLines, ShownFact, are_ranked, by_share, ranked
 from tomldiary.retrieval.render import exceeds, render_memory
 from tomldiary.retrieval.search import UserIndex, matched_words
@@ -16,6 +18,7 @@ from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.runtime.lru import Recent
 from tomldiary.runtime.views import ListView, Viewed
+from tomldiary.toml.values import checked_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -36,7 +39,7 @@ _FEW = 500  # tables
 _SHORT = 50_000  # characters
 _CACHED_USERS = 256
 
-TimeRange = tuple["datetime | None", "datetime | None"]
+TimeRange = tuple[When | None, When | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -221,7 +224,7 @@ class UserRecall:
         *,
         kinds: Collection[str] | None = None,
         time_range: TimeRange | None = None,
-        valid_at: datetime | None = None,
+        valid_at: When | None = None,
     ) -> Hits:
         """Return the entries that match a question best, with score and matching words.
 
@@ -230,9 +233,12 @@ class UserRecall:
             limit: Most hits returned.
             kinds: The kinds to search, of "preferences", "conversations", "facts", "blocks", "episodes"
                 and "items" (what stores put for this user); None is all of them.
-            time_range: Only entries last changed from the first time on and before the second (without
-                a zone: UTC); None for one of them is no bound.
+            time_range: Only entries last changed from the first time on and before the second: datetimes,
+                dates or ISO 8601 texts (without a zone: UTC); None for one of them is no bound.
             valid_at: When temporal facts have to hold; None is now.
+
+        Raises:
+            InvalidValue: The query is no text, there is no such kind, or what should be a time is none.
         """
         found = self._found(query, kinds, time_range, valid_at)
         return Hits(_hit(source, score, query) for score, source in islice(found, max(0, limit)))
@@ -242,11 +248,13 @@ class UserRecall:
         query: str,
         kinds: Collection[str] | None,
         time_range: TimeRange | None = None,
-        valid_at: datetime | None = None,
+        valid_at: When | None = None,
     ) -> Iterator[tuple[float, Source]]:
         """Return the entries that match, best first, with their score; none is looked at before it is asked for."""
+        checked_text(query, "query")
         at, diary = self._context.moment(valid_at), self._diary
-        searched = [kind for kind in recalled_kinds() if kinds is None or kind.name in kinds]
+        searched = _kinds_named(kinds)
+        start, end = _bounds(time_range)
         with diary.engine.reading():
             # First: an index of documents that were read before an erasure must not count as one after it.
             epoch = self._context.epoch
@@ -269,7 +277,7 @@ class UserRecall:
             holds = current.get(source.document)
             if diary.entry_rules.is_over(f"{source.kind.name}/{source.key}", source.entry, at):
                 return False
-            return _is_within(source.entry, time_range) and (
+            return _is_within(source.entry, start, end) and (
                 holds is None or holds(source.key, source.entry)
             )
 
@@ -281,7 +289,7 @@ class UserRecall:
         max_tokens: int = 1500,
         token_counter: Callable[[str], int] | None = None,
         *,
-        valid_at: datetime | None = None,
+        valid_at: When | None = None,
     ) -> str:
         """Return what is remembered as text for a model: framed, escaped, within a budget.
 
@@ -305,7 +313,7 @@ class UserRecall:
         query: str | None = None,
         *,
         but_session: str = "",
-        valid_at: datetime | None = None,
+        valid_at: When | None = None,
         query_above: int | None = None,
         token_counter: Callable[[str], int] | None = None,
     ) -> MemoryLines:
@@ -376,7 +384,7 @@ class UserRecall:
         documents: Sequence[Searched],
         query: str | None,
         but_session: str,
-        valid_at: datetime | None = None,
+        valid_at: When | None = None,
     ) -> MemoryLines:
         at = self._context.moment(valid_at)
         first: list[str] = []
@@ -447,16 +455,43 @@ def _matches_first(facts: list[ShownFact], matches: list[tuple[str, str]]) -> li
     ]
 
 
-def _is_within(entry: Mapping[str, Any], time_range: TimeRange | None) -> bool:
+def _kinds_named(names: Collection[str] | None) -> list[EntryKind]:
+    """Return the kinds to search.
+
+    Raises:
+        InvalidValue: There is no such kind.
+    """
+    kinds = recalled_kinds()
+    if names is None:
+        return kinds
+    wanted = {names} if isinstance(names, str) else {*names}
+    known = [kind.name for kind in kinds]
+    for name in wanted.difference(known):
+        raise InvalidValue(
+            f"there is no kind {name!r}. Use some of: {', '.join(known)}.", where="kinds"
+        )
+    return [kind for kind in kinds if kind.name in wanted]
+
+
+def _bounds(time_range: TimeRange | None) -> tuple[datetime | None, datetime | None]:
+    """Return the times in UTC.
+
+    Raises:
+        InvalidValue: There are not two, or one of them is no time.
+    """
     if time_range is None:
+        return None, None
+    if isinstance(time_range, str) or len(time_range) != 2:  # noqa: PLR2004 - a pair
+        raise InvalidValue("expected two times, or None for one.", where="time_range")
+    start, end = (None if each is None else in_utc(each) for each in time_range)
+    return start, end
+
+
+def _is_within(entry: Mapping[str, Any], start: datetime | None, end: datetime | None) -> bool:
+    if start is None and end is None:
         return True
     when = moment(entry.get("_updated") or entry.get("_created"))
-    start, end = time_range
-    return (
-        when is not None
-        and (start is None or in_utc(start) <= when)
-        and (end is None or when < in_utc(end))
-    )
+    return when is not None and (start is None or start <= when) and (end is None or when < end)
 
 
 def _hit(source: Source, score: float, query: str) -> Hit:

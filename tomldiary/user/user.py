@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from tomldiary.diary import Diary
     from tomldiary.entries.episodes import ToolStep
+    from tomldiary.entries.models import When
     from tomldiary.extraction.operations import Applied
     from tomldiary.retrieval.ranking import MemoryLines
 
@@ -342,7 +343,7 @@ class UserDiary(Viewed, DeprecatedNames):
         self,
         *,
         session_id: str | None = None,
-        before: datetime | None = None,
+        before: When | None = None,
         source: str | None = None,
         key: str | None = None,
         matching: str | None = None,
@@ -364,7 +365,7 @@ class UserDiary(Viewed, DeprecatedNames):
 
         Args:
             session_id: The conversation, and what only this session said.
-            before: Everything last updated before this time (without a zone: UTC).
+            before: Everything last updated before this time: a datetime, a date or ISO 8601 text (without a zone: UTC).
             source: What was extracted from this turn, `session#turn`, or from all turns of a session, even if
                 other sessions confirmed it since.
             key: One entry with all its versions and what was derived from it, as `history` and `recall` show its key.
@@ -467,6 +468,7 @@ class UserDiary(Viewed, DeprecatedNames):
         """
         if self._context.is_draft:
             raise NotSupported(_DRAFT_TURN)
+        _ = self._context.engine  # a point of history cannot be written
         return await self.diary.turns.process(
             self.user_id, session_id, user_msg, assistant_msg,
             now=now, earlier=earlier, operation_id=operation_id, steps=steps, episode=episode,

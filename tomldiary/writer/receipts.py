@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tomldiary.engine.transaction import fingerprint
 from tomldiary.entries.episodes import ToolStep, checked_steps
-from tomldiary.extraction.dialogue import MAX_EARLIER, checked_exchanges, storable
+from tomldiary.extraction.dialogue import MAX_EARLIER, checked_exchanges, checked_turn, storable
 from tomldiary.runtime.views import Viewed
 
 if TYPE_CHECKING:
@@ -58,13 +58,14 @@ class Turn:
     """Whether the turn is kept word for word as an episode; None is what the diary says."""
 
     def __post_init__(self) -> None:
+        checked_turn(self.session_id, self.user_msg, self.assistant_msg)
         if self.steps:
             steps = checked_steps(self.steps)
             known = tuple(ToolStep(*(storable(each) for each in step)) for step in steps)
             object.__setattr__(self, "steps", known)
         for name in ("user_msg", "assistant_msg"):
             text = getattr(self, name)
-            if isinstance(text, str) and not text.isascii():
+            if not text.isascii():
                 object.__setattr__(self, name, storable(text))
         if self.earlier is not None:
             object.__setattr__(self, "earlier", checked_exchanges(self.earlier, MAX_EARLIER))

@@ -18,6 +18,7 @@ from tomldiary.entries.kinds.items import ItemKind
 from tomldiary.entries.kinds.pending import PendingKind
 from tomldiary.entries.kinds.preferences import PreferenceKind
 from tomldiary.errors import UnknownEntry
+from tomldiary.toml.values import checked_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -107,8 +108,9 @@ def path_of(key: str, categories: Collection[str], types: Collection[str] = ()) 
 
     Raises:
         UnknownEntry: It is no key.
+        InvalidValue: It is no text.
     """
-    first, _, rest = key.partition("/")
+    first, _, rest = checked_text(key, "key").partition("/")
     named = KINDS.get(first)
     found = None
     if named is not None and (named.is_reserved or first not in categories):

@@ -1,0 +1,124 @@
+"""Arguments of the wrong type or value: one sentence that names them, and nothing is changed."""
+
+# ruff: noqa: DTZ001 - times without a zone are the subject
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import date, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tomldiary import Diary, DiaryError, InvalidValue, MemoryWriter, Turn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tomldiary import UserDiary
+
+
+@pytest.fixture
+def alice() -> UserDiary:
+    alice = Diary("memory:", agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea", now=datetime(2026, 5, 1, 12))
+    return alice
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda alice: alice.add_turn(["a part"], "Noted.", "s"), "user_msg: expected text"),
+        (lambda alice: alice.add_turn("I love jazz.", None, "s"), "assistant_msg: expected text"),
+        (lambda alice: alice.add_turn("I love jazz.", "Noted.", 5), "session_id: expected text"),
+        (lambda alice: alice.add_turn("I love jazz.", "Noted.", ""), "session_id: the session"),
+        (lambda alice: alice.upsert_preference("likes", 5), "likes.text: expected text"),
+        (lambda alice: alice.upsert_preference("likes", "x", contexts=[5]), "contexts: expected"),
+        (lambda alice: alice.upsert_preference("likes", "x", id=5), "id: expected text"),
+        (lambda alice: alice.recall(5), "query: expected text"),
+        (lambda alice: alice.recall("tea", kinds=["preference"]), "no kind 'preference'"),
+        (lambda alice: alice.recall("tea", time_range=("soon", None)), "expected a time"),
+        (lambda alice: alice.recall("tea", time_range=("2026-05-01",)), "time_range: expected two"),
+        (lambda alice: alice.recall("tea", valid_at=5), "expected a time"),
+        (lambda alice: alice.render(5), "query: expected text"),
+        (lambda alice: alice.history(5), "key: expected text"),
+        (lambda alice: alice.why(5), "key: expected text"),
+        (lambda alice: alice.forget(before="soon"), "expected a time"),
+    ],
+)
+def test_a_wrong_argument_is_named(
+    alice: UserDiary, call: Callable[[Any], object], named: str
+) -> None:
+    with pytest.raises(InvalidValue, match=named):
+        call(alice)
+    assert alice.last_transaction() == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_prefs_per_category": "3"},
+        {"max_prefs_per_category": 0},
+        {"max_conversations": 0},
+        {"context_turns": -1},
+        {"lock_timeout": "soon"},
+        {"extraction_timeout": 0},
+        {"similarity": 0.7},
+    ],
+)
+def test_a_wrong_option_of_a_diary_is_named(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidValue, match=next(iter(options))):
+        Diary("memory:", agent="rules", **options)
+
+
+def test_a_turn_that_cannot_be_stored_never_enters_a_queue() -> None:
+    diary = Diary("memory:", agent="rules")
+    wrong: Any = None
+    with MemoryWriter(diary) as writer:
+        with pytest.raises(InvalidValue, match="session_id"):
+            writer.submit_nowait(Turn("alice", "", "I love jazz.", "Noted."))
+        with pytest.raises(InvalidValue, match="assistant_msg"):
+            writer.submit_nowait(Turn("alice", "s", "I love jazz.", wrong))
+        assert writer.stats()["submitted"] == 0
+
+
+def test_a_turn_without_a_session_asks_no_model() -> None:
+    asked: list[str] = []
+
+    async def extract(message: str, deps: Any) -> None:
+        asked.append(message)
+
+    with pytest.raises(InvalidValue, match="session_id"):
+        Diary("memory:", agent=extract).user("alice").add_turn("I love jazz.", "Noted.", "")
+    assert not asked
+
+
+def test_a_point_of_history_takes_no_turn(alice: UserDiary) -> None:
+    with pytest.raises(DiaryError, match="cannot be changed"):
+        alice.as_of(1).add_turn("I love jazz.", "Noted.", "s")
+    assert alice.last_transaction() == 1
+
+
+@pytest.mark.parametrize("start", [datetime(2026, 5, 1), date(2026, 5, 1), "2026-05-01"])
+def test_times_may_be_datetimes_days_or_text(alice: UserDiary, start: Any) -> None:
+    assert [hit.text for hit in alice.recall("tea", time_range=(start, "2026-05-02"))] == ["tea"]
+    assert not alice.recall("tea", time_range=(None, start))
+    assert alice.forget(before=start, dry_run=True).entries == 0
+    assert alice.forget(before="2026-05-02", dry_run=True).entries == 1
+
+
+def test_a_time_without_a_zone_is_utc_in_every_verb(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(os.environ, "TZ", "America/New_York")
+    time.tzset()
+    try:
+        alice = Diary("memory:", agent="rules", episodes=True).user("alice")
+        noon = datetime(2026, 5, 1, 12)
+        alice.add_turn("I love jazz.", "Noted.", "s", now=noon)
+        entry = alice.preferences("likes")["pref001"]
+        assert entry.created == "2026-05-01T12:00:00.000000+00:00"
+        assert alice.episodes.list()[0].created.startswith("2026-05-01T12:00:00")
+        assert alice.recall("jazz", time_range=(noon, None))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
