@@ -22,7 +22,7 @@ from tomldiary.agents.options import one_of
 from tomldiary.agents.turn_messages import HandedIn, digest, exchange_of, of_memory, steps_of
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import DiaryError, IdentifierError, InvalidValue
-from tomldiary.logging import get_logger
+from tomldiary.logging import get_logger, show
 from tomldiary.writer.writer import MemoryWriter, Turn
 from tomldiary_langgraph.identity import (
     Who,
@@ -318,21 +318,17 @@ def _check_field(key: str, config: RunnableConfig, warned: set[str]) -> None:
     if warned or channels is None or isinstance(channels.get(key), UntrackedValue):
         return
     if key not in channels:
-        warned.add(key)
-        _logger.warning(
-            "the graph's state has no field %r, so LangGraph drops what recall_node returns."
-            " Declare it: `%s: Memory`, with `from tomldiary_langgraph import Memory`.",
-            key,
-            key,
+        problem = (
+            f"the graph's state has no field {key!r}, so LangGraph drops what recall_node returns."
         )
     elif saves_checkpoints(config.get("configurable")):
-        warned.add(key)
-        _logger.warning(
-            "checkpoints keep the state's field %r, and `forget` does not reach them."
-            " Declare it as `%s: Memory`, with `from tomldiary_langgraph import Memory`.",
-            key,
-            key,
-        )
+        problem = f"checkpoints keep the state's field {key!r}, and `forget` does not reach them."
+    else:
+        return
+    warned.add(key)
+    problem += f" Declare it as `{key}: Memory`, with `from tomldiary_langgraph import Memory`."
+    _logger.warning("%s", problem)
+    show(problem)
 
 
 @contextmanager

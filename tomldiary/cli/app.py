@@ -6,6 +6,7 @@ import io
 import logging
 import os
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -58,6 +59,13 @@ class _Commands(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the base class passes it
         """Return the names, in the order of the help."""
         return list(_COMMANDS)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that is called; for an unknown name, the error says which is meant."""
+        close = get_close_matches(args[0], _COMMANDS, n=1)
+        if args[0] not in _COMMANDS and close:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {close[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - the same
         """Import a command; None if there is none of this name."""

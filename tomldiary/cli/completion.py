@@ -103,7 +103,10 @@ def completion(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Print the completion script of a shell: eval "$(tomldiary completion bash)", or install it."""
+    """Print the completion script of a shell, or install it.
+
+    Use it at once with eval "$(tomldiary completion bash)".
+    """
     import typer.completion  # noqa: PLC0415 - the other commands need no script
 
     from tomldiary.cli.output import print_json, print_text  # noqa: PLC0415 - the same

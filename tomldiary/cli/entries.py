@@ -152,7 +152,11 @@ def _show_entries(alice: UserDiary, category: str | None) -> None:
 def _show_documents(shown: Mapping[str, Document]) -> None:
     """Print documents for people, empty ones only where there is nothing else."""
     preferences = shown["preferences"]
-    others = {kind: shown[kind] for kind in shown if kind not in ("preferences", "conversations")}
+    others = {
+        kind: shown[kind]
+        for kind in shown
+        if kind not in ("preferences", "conversations") and _data(kind, shown[kind], raw=False)
+    }
     if stored_preferences(preferences) or not others:
         print_text(pretty_print_preferences(preferences.text, max_width=width()))
     conversations = shown.get("conversations")

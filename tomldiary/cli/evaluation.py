@@ -47,9 +47,9 @@ def evaluate_questions(
     path: MemoryPath = DEFAULT_PATH,
     as_json: AsJson = False,
 ) -> None:
-    """Measure recall, rank, coverage of the prompt block and time on labelled questions.
+    """Measure how well questions find what answers them.
 
-    Texts that the file brings along are stored in a diary in memory. Without texts, the questions are asked
+    It prints recall, rank, coverage of the prompt block and time on labelled questions. Texts that the file brings along are stored in a diary in memory. Without texts, the questions are asked
     of the diary at --path; nothing is written.
     """
     collections = load_questions(questions)

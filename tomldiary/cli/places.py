@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import InvalidValue
+from tomldiary.storage.local.user_dirs import SYSTEM
 from tomldiary.storage.open import open_backend
 from tomldiary.storage.shared.database import without_secrets
 from tomldiary.storage.shared.urls import is_shared_url
@@ -25,7 +26,17 @@ def open_storage(path: str) -> Backend:
     is_address = "://" in path  # an unknown one is refused by name
     if not is_address and not Path(path).is_dir():
         raise InvalidValue("there is no such folder, name another one with --path", where=path)
+    if not is_address and _is_of_one_user(Path(path)):
+        raise InvalidValue(
+            "this is the folder of one user. Name the folder around it, and the user with --user",
+            where=path,
+        )
     return open_backend(path, None)
+
+
+def _is_of_one_user(folder: Path) -> bool:
+    """Whether a folder is inside that of a memory, and none itself."""
+    return not (folder / SYSTEM).is_dir() and (folder.resolve().parent / SYSTEM).is_dir()
 
 
 def shown(path: str) -> str:

@@ -41,7 +41,10 @@ def review(
     path: MemoryPath = DEFAULT_PATH,
     as_json: AsJson = False,
 ) -> None:
-    """Decide on changes of sources that are not trusted; no prompt shows them before."""
+    """Decide on changes that wait, as their source is not trusted.
+
+    No prompt shows them before.
+    """
     if action not in _ACTIONS:
         raise InvalidValue(f"expected {', '.join(_ACTIONS)}, found {action!r}", where="action")
     if (action == "list") == bool(ids):

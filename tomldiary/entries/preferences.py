@@ -5,7 +5,6 @@ The same rules run twice: on a draft while a model works, and on fresh state whe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
@@ -22,6 +21,8 @@ from tomldiary.text.incremental_index import (
 from tomldiary.toml.values import checked_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
     from tomldiary.entries.kind import EditedTables, Tables
     from tomldiary.text.similarity import Match, Similarity
 
@@ -124,11 +125,6 @@ class Preferences:
     def entries(self, category: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield what `items` returns."""
         yield from self.items(category)
-
-    def strays(self, category: str) -> list[str]:
-        """Return the keys of a category that hold something else than an entry."""
-        main = self._tables.table((_ROOT, category)) or {}
-        return [key for key, value in main.items() if not isinstance(value, Mapping)]
 
     def count(self, category: str) -> int:
         """Return how many entries a category holds."""

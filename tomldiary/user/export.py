@@ -166,6 +166,12 @@ class UserExport:
             }
             filled = {_home(kind) for kind, each in before.items() if _has_entries(each)}
             for kind, document in sorted(documents.items()):
+                if (
+                    before[kind].text
+                    and not _has_entries(before[kind])
+                    and not _has_entries(document)
+                ):
+                    continue  # their `_meta` alone would differ
                 is_kept = tx.engine.lists_documents or kind == _home(kind)
                 if is_kept and (replace or _home(kind) not in filled):
                     tx.replace(kind, document)

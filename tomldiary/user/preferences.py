@@ -20,10 +20,9 @@ from tomldiary.entries.schema import item_type
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.logging import get_logger
 from tomldiary.text.similarity import Matches
-from tomldiary.toml.values import render_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
     from datetime import datetime
 
     from tomldiary.engine.engine import Transaction
@@ -205,21 +204,6 @@ class UserPreferences:
         book = self.stored()
         book.check_category(category)
         return Matches(book.similar(self._diary.similarity, category, text, limit=limit))
-
-    def problems(self) -> Iterator[InvalidValue]:
-        """Yield why entries are left out: no table, or a wrong field."""
-        book = self.stored()
-        for category in self._diary.allowed:
-            for key in book.strays(category):
-                place = render_path((_KIND, category, key))
-                yield InvalidValue("expected a table. It is left out; write one.", where=place)
-            kind = item_type(self._diary.pref_table_cls, category)
-            for key, entry in book.entries(category):
-                try:
-                    entry_to_item(entry, kind)
-                except ValidationError as error:
-                    place = (_KIND, category, key)
-                    yield _misfit(error, place, "The entry is left out.")
 
     def stored(self) -> Preferences:
         """Return the entries as they are in the document."""

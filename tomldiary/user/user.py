@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine.engine import Source
 from tomldiary.entries.conversations import Conversations
-from tomldiary.entries.facts import Facts
-from tomldiary.entries.kinds import entry_key, path_of, typed_kinds
+from tomldiary.entries.kinds import entry_key, entry_kind, path_of, typed_kinds
 from tomldiary.entries.kinds.parts import duplicates, part_of
 from tomldiary.errors import DiaryError, InvalidValue, NotSupported, UnknownEntry
 from tomldiary.extraction.consolidation import Consolidated, consolidate
@@ -78,6 +77,11 @@ _FOR_PROGRAMS = {
 _DRAFT_TURN = (
     "a turn is extracted into the memory, not into a draft. Call add_turn of diary.user(…)."
 )
+
+
+def _place(document: str) -> str:
+    """Return what tells the parts of a kind apart, for messages."""
+    return "" if document == entry_kind(document).name else f"{document}.toml: "
 
 
 def _past(context: UserContext) -> PastTexts:
@@ -534,7 +538,6 @@ class UserDiary(Viewed, DeprecatedNames):
         kinds = dict.fromkeys([*_KINDS, *self._context.kinds()])
         found = [self._context.problem(kind) for kind in kinds]
         broken: list[DiaryError] = [problem for problem in found if problem is not None]
-        facts = Facts(self._context.read("facts"), self.diary.fact_schemas)
         documents = {kind: self._context.document(kind) for kind in kinds}
         twice = [
             InvalidValue(
@@ -544,7 +547,14 @@ class UserDiary(Viewed, DeprecatedNames):
             for kind in typed_kinds()
             for part, path, earlier in duplicates(kind, documents)
         ]
-        return [*broken, *twice, *UserPreferences(self._context).problems(), *facts.problems()]
+        wrong = [
+            InvalidValue(
+                f"{problem.message}. {problem.remedy}", where=f"{_place(name)}{problem.where}"
+            )
+            for name, document in documents.items()
+            for problem in entry_kind(name).problems(document, self.diary)
+        ]
+        return [*broken, *twice, *wrong]
 
     def documents(self) -> list[str]:
         """Return the names of the stored documents, such as `facts` and `episodes/2026-11`."""

@@ -47,7 +47,7 @@ def demo(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a chat, the file it becomes, and each installed framework reading it."""
+    """Show a chat, its file, and the frameworks that read it."""
     with _folder(path) as folder:
         diary = Diary(folder, agent="rules")
         readings = _as_json(diary) if as_json else _for_people(diary, path)

@@ -33,7 +33,10 @@ def doctor(
     table: PreferenceTable = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look for what is wrong with files, permissions, history and the disk. Exit code 1: there is something."""
+    """Check files, permissions, history and the disk.
+
+    It changes nothing. Exit code 1: something is wrong.
+    """
     diary = open_memory(path)
     backend = diary.engine.backend
     with closing(backend) if isinstance(backend, SharedBackend) else nullcontext():

@@ -177,7 +177,7 @@ def _save_file(file: Path, text: str) -> None:
 
 
 def pull(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = False) -> None:
-    """Write all documents of a database to a folder, to read and to edit them there.
+    """Write all documents of a database to a folder, to edit them.
 
     Files of documents that exist no more are removed. A folder with edits that were not pushed is left as it is.
     """
@@ -208,9 +208,9 @@ def pull(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
 
 
 def push(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = False) -> None:
-    """Store the documents of a folder that were edited since `pull`. What others wrote meanwhile is kept.
+    """Store the documents that were edited since `pull`.
 
-    All files are checked before any is stored.
+    What others wrote meanwhile is kept. All files are checked before any is stored.
     """
     diary = open_memory(path)
     backend = diary.engine.backend

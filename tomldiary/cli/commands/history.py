@@ -149,7 +149,7 @@ def why(
     path: MemoryPath = DEFAULT_PATH,
     as_json: AsJson = False,
 ) -> None:
-    """Show the origin of an entry: its turn, its session, and every change since, oldest first."""
+    """Show the origin of an entry, and every change since."""
     origin = known_user(path, user).why(full_key(key))
     if as_json:
         print_json(asdict(origin))
@@ -184,7 +184,10 @@ def diff(
         bool, typer.Option("--json", help="Print the entries that differ, as JSON.")
     ] = False,
 ) -> None:
-    """Show what changed between two transactions or times, as a unified diff of the files."""
+    """Show what changed between two transactions or times.
+
+    The output is a unified diff of the files.
+    """
     alice = known_user(path, user)
     first = max(0, alice.last_transaction() - 1) if before is None else point(before, alice)
     last = None if after is None else point(after, alice)
@@ -281,7 +284,10 @@ def rollback(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Undo transactions, newest first; a dry run unless --yes is given. The undo can be undone."""
+    """Undo transactions, newest first.
+
+    It is a dry run unless --yes is given. The undo can be undone.
+    """
     if steps is not None and to is not None:
         raise InvalidValue("use --steps or --to, not both")
     is_done = yes and not dry_run

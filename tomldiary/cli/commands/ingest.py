@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from tomldiary.cli.memory import known_user
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, PreferenceTable
 from tomldiary.cli.output import print_json, print_text, progress_bar
 from tomldiary.cli.tables import load_table
@@ -66,7 +67,8 @@ def consolidate(
     table: PreferenceTable = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read the episodes that were not read yet, each once, and store what is found in them."""
+    """Extract memory from the episodes that were not read yet."""
+    known_user(path, user)
     diary = Diary(path, load_table(table) if table else DefaultPrefTable, agent=agent)
     done = diary.user(user).consolidate(limit=limit)
     if as_json:

@@ -49,6 +49,9 @@ def export_memory(
         Path | None,
         typer.Option(help="A new file, mode 0600; by default the export is printed."),
     ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON; always so.", hidden=True)
+    ] = True,
 ) -> None:
     """Print everything about a user as JSON, or write it to a file."""
     exported = known_user(path, user).export()
@@ -246,13 +249,19 @@ def copy_memory(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Copy all users with their history; what the target has already is compared and left alone.
+    """Copy all users with their history to another storage.
 
-    Close writers first: turns that wait in a queue are not copied. Repeat the command if it was interrupted.
+    What the target has already is compared and left alone. Close writers first: turns that wait in a queue are not copied. Repeat the command if it was interrupted.
     """
     read = open_storage(source)
-    users = read.users()
     written = Diary(target, agent="rules").engine.backend
+    if (
+        "://" not in target
+        and "://" not in source
+        and Path(source).resolve() == Path(target).resolve()
+    ):
+        raise InvalidValue("the target is the source; name another folder", where=target)
+    users = read.users()
     copied: list[dict[str, Any]] = []
     with progress_bar("users") as progress:
         for each in copy_users(read, written):

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["schema_commands"]
 
-schema_commands = typer.Typer(no_args_is_help=True, help="Show what is stored, as a schema.")
+schema_commands = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Show what is stored, as a schema."
+)
 
 _Format = Annotated[str, typer.Option("--format", "-f", help="pretty, json or python.")]
 
@@ -34,7 +36,7 @@ def preferences(
     form: _Format = "pretty",
     as_json: AsJson = False,
 ) -> None:
-    """Show a preference table: its categories, what they hold and what they are for."""
+    """Show the categories of a preference table."""
     found = DefaultPrefTable if table is None else load_table(table)
     print_text(show_preferences_schema(found, _form(form, as_json=as_json)))
 

@@ -39,7 +39,7 @@ def show(
     raw: Annotated[bool, typer.Option("--raw", help="The TOML text as it is stored.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the users, or show the memory of one, now or at a point of history."""
+    """List the users, or show the memory of one."""
     if name is not None and user is not None:
         raise InvalidValue("give the user once, as NAME or with --user", where=name)
     user = name if user is None else user

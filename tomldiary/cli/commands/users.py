@@ -6,8 +6,9 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from tomldiary.cli.completion import complete_user
 from tomldiary.cli.memory import known_user, open_memory
-from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, UserName
+from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath
 from tomldiary.cli.output import counted, print_json, print_text
 from tomldiary.cli.places import shown
 from tomldiary.cli.rows import Column, print_rows
@@ -36,7 +37,7 @@ def users(
     limit: Annotated[int, typer.Option(help="Most users shown.", min=1)] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """List the users with the size of their memory and when they were last there."""
+    """List the users with the size of their memory."""
     diary = open_memory(path)
     names = diary.users()
     found = [_figures(path, name) for name in names[:limit]]
@@ -61,9 +62,19 @@ def users(
 
 
 def stats(
-    *, user: UserName = None, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = False
+    *,
+    user: Annotated[
+        str | None,
+        typer.Option(
+            help="Also how much it holds of this user.",
+            envvar="TOMLDIARY_USER",
+            autocompletion=complete_user,
+        ),
+    ] = None,
+    path: MemoryPath = DEFAULT_PATH,
+    as_json: AsJson = False,
 ) -> None:
-    """Show what the storage guarantees and how much it holds, in all or of one user."""
+    """Show what the storage guarantees and how much it holds."""
     diary = open_memory(path)
     guarantees: dict[str, Any] = diary.stats()
     names = diary.users()

@@ -23,8 +23,9 @@ from tomldiary.writer.shared.letters import SharedLetters
 __all__ = ["writer_commands"]
 
 writer_commands = typer.Typer(
-    help="Dead letters, turns that a background writer could not apply: list, retry or drop them.",
+    help="List, retry or drop turns that a writer could not apply.",
     no_args_is_help=True,
+    add_completion=False,
 )
 
 _COLUMNS = (
@@ -45,7 +46,7 @@ _User = Annotated[
 
 @writer_commands.command("list")
 def list_letters(*, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = False) -> None:
-    """Show the turns that could not be applied, oldest first, with the error."""
+    """Show these turns, oldest first, each with the error."""
     found = _letters(path).list()
     if as_json:
         print_json([asdict(letter) for letter in found])
@@ -93,7 +94,7 @@ def drop(
 
     with suppress(_Kept):
         _letters(path).take(_chosen(ids, every=every), keep, user=user)
-    _tell("dropped" if is_done else "not dropped; add --yes", found, as_json=as_json)
+    _tell("dropped" if is_done or not found else "not dropped; add --yes", found, as_json=as_json)
 
 
 def _row(letter: DeadLetter) -> Row:

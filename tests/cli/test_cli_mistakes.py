@@ -1,0 +1,71 @@
+"""Wrong names, places and options: one line says what was meant, and nothing waits or is changed."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from command_line import call
+from tomldiary import Diary
+
+
+@pytest.fixture
+def memories(tmp_path):
+    place = tmp_path / "memories"
+    alice = Diary(place, agent="rules", durability="process").user("alice")
+    alice.upsert_preference("likes", "tea")
+    alice.blocks.set("persona", "Be short.")
+    alice.blocks.delete("persona")
+    return place
+
+
+@pytest.mark.parametrize("words", [["shwo"], ["writer", "lst"]])
+def test_a_misspelt_command_is_named_with_the_right_one(words):
+    done = call(*words)
+    assert done.returncode == 2
+    assert f"Did you mean {'show' if words == ['shwo'] else 'list'!r}?" in done.stderr
+
+
+@pytest.mark.parametrize("words", [[], ["writer"], ["schema"]])
+def test_help_shows_each_command_in_one_whole_line(words):
+    shown = call(*words, "--help").stdout
+    assert "..." not in shown.partition("Commands:")[2]
+    assert ("completion" in shown) is (words == [])
+
+
+@pytest.mark.parametrize("command", ["show", "users", "doctor"])
+def test_the_folder_of_one_user_is_no_memory(memories, command):
+    done = call(command, "--path", str(memories / "alice"))
+    assert done.returncode == 2
+    assert "this is the folder of one user" in done.stderr
+
+
+def test_a_copy_to_itself_is_refused_at_once(memories):
+    began = time.monotonic()
+    done = call("copy", str(memories), f"{memories}/.")
+    assert done.returncode == 2
+    assert "the target is the source" in done.stderr
+    assert time.monotonic() - began < 20  # a lock would be waited for 30 s
+
+
+def test_consolidate_refuses_an_unknown_user(memories):
+    done = call("consolidate", "--user", "alcie", "--path", str(memories))
+    assert done.returncode == 2
+    assert "nothing is known about 'alcie'" in done.stderr
+
+
+def test_a_second_import_of_an_export_changes_nothing(memories, tmp_path):
+    file = tmp_path / "alice.json"
+    exported = call("export", "--json", "--user", "alice", "--path", str(memories))
+    file.write_text(exported.stdout)
+    words = ["import", str(file), "--user", "bob", "--path", str(memories)]
+    assert call(*words).stdout == "imported: blocks, preferences\n"
+    assert call(*words).stdout == "Everything in it exists already.\n"
+
+
+def test_a_point_before_a_document_does_not_show_it(memories):
+    Diary(memories, agent="rules").user("alice").upsert_preference("goals", "a marathon")
+    shown = call("show", "alice", "--at", "1", "--path", str(memories)).stdout
+    assert "tea" in shown
+    assert "blocks:" not in shown

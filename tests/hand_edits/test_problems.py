@@ -1,0 +1,60 @@
+"""What is wrong with a hand edit: `problems` names it, and stderr where no logging is configured."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tomldiary import Diary
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def age(file: Path) -> None:
+    """Make a file old enough that its editor has finished."""
+    then = file.stat().st_mtime - 60
+    os.utime(file, (then, then))
+
+
+@pytest.mark.parametrize(
+    ("written", "named"),
+    [
+        ("[preferences.likes.pref001]\ntext = 5", "preferences.likes.pref001.text: expected text"),
+        ("[preferences.likes.pref001]\ncontexts = []", "preferences.likes.pref001.text: expected"),
+        ("[preferences.liks.pref001]\ntext = 'tea'", "preferences.liks: DefaultPrefTable has no"),
+    ],
+)
+def test_an_entry_that_is_not_read_as_meant_is_named(
+    tmp_path: Path, written: str, named: str
+) -> None:
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    file = tmp_path / "alice/preferences.toml"
+    meta = file.read_text().partition("[preferences")[0]
+    file.write_text(f"{meta}{written}\n")
+    age(file)
+    [problem] = map(str, alice.problems())
+    assert problem.startswith(named)
+
+
+def test_a_file_that_does_not_parse_is_shown_without_logging(tmp_path: Path) -> None:
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    file = tmp_path / "alice/preferences.toml"
+    file.write_text(file.read_text().replace("text =", "text"))
+    age(file)
+    program = (
+        "from tomldiary import Diary\n"
+        f"alice = Diary({str(tmp_path)!r}, agent='rules').user('alice')\n"
+        "print(alice.preferences('likes')['pref001'].text, alice.preferences('likes')['pref001'].text)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "tea tea\n"
+    assert done.stderr.count("preferences.toml:7:6: expected") == 1
