@@ -122,3 +122,10 @@ def test_a_time_without_a_zone_is_utc_in_every_verb(monkeypatch: pytest.MonkeyPa
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+def test_the_view_of_a_dry_run_says_so(alice: UserDiary) -> None:
+    assert repr(alice.rollback(dry_run=True)) == "<Rollback 1 transaction would be undone, 1 entry>"
+    assert "dry run" in repr(alice.forget(everything=True, dry_run=True))
+    assert repr(alice.rollback()) == "<Rollback 1 transaction undone, 1 entry>"
+    assert "dry run" not in repr(alice.forget(everything=True))

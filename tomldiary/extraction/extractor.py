@@ -42,6 +42,8 @@ GROUP = "tomldiary.extractors"
 """Entry-point group through which the adapters offer factories; the core imports none of them."""
 DEFAULT_MODEL = "openai-chat:gpt-5-mini"
 """The model that is asked for when neither `agent` nor $EXTRACTOR_MODEL names one."""
+_OF_OPENAI = ("openai", "ollama:")
+"""Beginnings of names of models that need the extra `openai`."""
 is_retried_as_a_whole: ContextVar[bool] = ContextVar(
     "tomldiary_is_retried_as_a_whole", default=False
 )
@@ -162,7 +164,13 @@ def resolve_extractor(agent: object, pref_table_cls: type[BaseModel]) -> Extract
 
         return RulesExtractor()
     if isinstance(agent, str):
-        return load_factory("extractor_agent")(pref_table_cls, agent)
+        try:
+            factory = load_factory("extractor_agent")
+        except MissingExtra:
+            extra = "openai" if agent.startswith(_OF_OPENAI) else "pydantic-ai"
+            what = f'extraction with {agent!r}, unlike with agent="rules",'
+            raise MissingExtra(what, extra) from None
+        return factory(pref_table_cls, agent)
     origins = {base.__module__.partition(".")[0] for base in type(agent).__mro__}
     if "langchain_core" in origins:
         return load_factory("chat_model_extractor", extra="langchain")(agent)

@@ -55,4 +55,4 @@ def preview(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
     if engine.kinds(user):
         with engine.backend.lock(user, engine.lock_timeout):
             _, receipt = plan(engine, user, selection)
-    return replace(receipt, epoch=engine.backend.epoch(user))
+    return replace(receipt, epoch=engine.backend.epoch(user), is_done=False)

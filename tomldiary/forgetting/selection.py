@@ -50,6 +50,8 @@ class ForgetReceipt(Viewed):
     """The user's fencing token: the number of erasures. Work that began under an earlier one is refused."""
     found_elsewhere: tuple[tuple[str, ...], ...] = ()
     """Namespaces of other owners with the user's name as a label, up to that label. Empty if the user had data."""
+    is_done: bool = True
+    """False with `dry_run`."""
 
     @property
     def hint(self) -> str:
@@ -65,7 +67,8 @@ class ForgetReceipt(Viewed):
         )
 
     def __str__(self) -> str:
-        counts = f"entries: {self.entries}, conversations: {self.conversations}, transactions: {self.records}"
+        dry = "" if self.is_done else "dry run; "
+        counts = f"{dry}entries: {self.entries}, conversations: {self.conversations}, transactions: {self.records}"
         return f"{counts}; {self.hint}" if self.found_elsewhere else counts
 
 

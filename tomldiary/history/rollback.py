@@ -39,6 +39,8 @@ class Rollback(Viewed):
     """Entries that were changed since; overwritten only with `force`."""
     forbidden: list[str] = field(default_factory=list[str])
     """Facts whose type forbids the rollback, even with `force`."""
+    is_done: bool = True
+    """False with `dry_run`."""
 
 
 class Undo:
@@ -103,6 +105,7 @@ class Undo:
                 sorted({entry_key(path, kind) for kind, path in before}),
                 conflicts,
                 self._forbidden(transaction, before),
+                is_done=not dry_run,
             )
             if done.forbidden and not dry_run:
                 raise RollbackConflict(

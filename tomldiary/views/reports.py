@@ -174,22 +174,25 @@ def forget_receipt(found: ForgetReceipt) -> Sheet:
         [Key(name), Key(digest[:16])] for name, digest in sorted(found.files.items())
     ]
     tables = [_pairs(counts), Table(("file now", "SHA-256"), files)]
-    return Sheet("Forgotten", tables, [found.hint], line=one_line(found))
+    title = "Forgotten" if found.is_done else "Would be forgotten"
+    return Sheet(title, tables, [found.hint], line=one_line(found))
 
 
 def rollback(done: Rollback) -> Sheet:
     """Return the view of a rollback, done or expected."""
     undone = [str(seq) for seq in done.undone]
+    word = "undone" if done.is_done else "would be undone"
     values = {
-        "transactions undone": _keys(undone),
+        f"transactions {word}": _keys(undone),
         "entries": _keys(done.keys),
         "changed since": _keys(done.conflicts) or None,
         "forbidden": _keys(done.forbidden) or None,
     }
-    line = f"{counted(len(undone), 'transaction')} undone, {counted(len(done.keys), 'entry', 'entries')}"
+    line = f"{counted(len(undone), 'transaction')} {word}, {counted(len(done.keys), 'entry', 'entries')}"
     if done.conflicts:
         line += f", {len(done.conflicts)} changed since"
-    return Sheet("Rollback", [_pairs(values)], line=line)
+    title = "Rollback" if done.is_done else "Rollback, dry run"
+    return Sheet(title, [_pairs(values)], line=line)
 
 
 def kept_history(kept: KeptHistory) -> Sheet:

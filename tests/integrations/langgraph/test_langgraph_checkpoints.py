@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import subprocess
+import sys
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -217,3 +219,18 @@ def test_a_state_that_drops_the_memory_is_warned_about_once(diary, key, caplog):
     [warning] = caplog.messages
     assert f"no field {key!r}" in warning
     assert f"`{key}: Memory`" in warning
+
+
+def test_a_state_that_drops_the_memory_is_shown_without_logging(tmp_path):
+    program = (
+        "from langgraph.graph import START, MessagesState, StateGraph\n"
+        "from tomldiary_langgraph import recall_node\n"
+        f"nodes = [('recall', recall_node({str(tmp_path)!r}))]\n"
+        "graph = StateGraph(MessagesState).add_sequence(nodes).add_edge(START, 'recall').compile()\n"
+        "for _ in range(2):\n"
+        "    graph.invoke({'messages': [('user', 'Hello')]}, {'configurable': {'user_id': 'alice'}})\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stderr.count("the graph's state has no field 'memory'") == 1

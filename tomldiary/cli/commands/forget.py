@@ -73,7 +73,7 @@ def forget(
         dry_run=not is_done,
     )
     if as_json:
-        print_json({**asdict(receipt), "is_done": is_done})
+        print_json(asdict(receipt))
         return
     if not is_known:  # no error, as in Python: forgetting may be repeated
         print_text(f"nothing is stored for {one_line(user)} in {one_line(shown(path))}")

@@ -308,7 +308,7 @@ def rollback(
             f"{keys} changed since. Nothing was undone; --force overwrites.", keys=error.keys
         ) from None
     if as_json:
-        print_json({**asdict(result), "is_done": is_done})
+        print_json(asdict(result))
         return
     many = f" ({len(result.undone)} transactions)" if len(result.undone) > 1 else ""
     print_text(f"{'undone' if is_done else 'would undo'}: {ranges(result.undone)}{many}")

@@ -49,7 +49,7 @@ def export_memory(
         Path | None,
         typer.Option(help="A new file, mode 0600; by default the export is printed."),
     ] = None,
-    as_json: Annotated[
+    as_json: Annotated[  # noqa: ARG001 - always so
         bool, typer.Option("--json", help="Print JSON; always so.", hidden=True)
     ] = True,
 ) -> None:
