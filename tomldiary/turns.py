@@ -210,9 +210,7 @@ class Turns:
         self, user_id: str, session_id: str, *, context_now: datetime | None = None
     ) -> MemoryDeps:
         """Return a draft of the user's memory, as an extractor gets it."""
-        documents = self._diary.engine.cached_entries(user_id, *_DRAFTED)
-        if documents is None:
-            documents = await in_thread(self._documents, user_id)
+        documents = await in_thread(self._documents, user_id)
         deps = MemoryDeps.from_documents(
             *documents,
             rules=self._diary.turn_rules.preferences,

@@ -626,14 +626,6 @@ def test_forgotten_entries_leave_the_joined_documents_in_memory(split):
     assert not [each for each in kept if "that nobody may know" in each.text]
 
 
-def test_cached_entries_are_those_of_all_parts():
-    diary = opened("memory:", SMALL, limit=1000)
-    alice = filled(diary)
-    assert len(alice.preferences("likes")) == len(alice.facts.query("birth")) == 24
-    found = diary.engine.cached_entries("alice", "preferences", "facts")
-    assert len(found[0].data["preferences"]["likes"]) == 24
-
-
 def test_removed_temporal_facts_end_no_others(split):
     alice = split.user("alice")
     for who in ("a", "b"):

@@ -65,9 +65,6 @@ class AncestorCoroutines:
             book = Conversations(tx.edit("conversations"), self.max_conversations)
             return book.ensure(session_id, now=now)
 
-        known = self.engine.cached(user_id, "conversations")
-        if known is not None and Conversations(known[0]).find(session_id) is not None:
-            return False
         return await in_thread(self.engine.write, user_id, change, Source("session", session_id))
 
     async def pretty_preferences(

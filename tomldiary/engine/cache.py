@@ -80,42 +80,6 @@ class DocumentCache:
         """The number of erasures of each user when their documents were cached."""
         self._guard = fork_safe(threading.Lock())
 
-    def cached(self, user: str, *kinds: str) -> list[Document] | None:
-        """Return documents without waiting for a disk or a lock; None if that is not possible."""
-        backend = self.backend
-        if not backend.is_quick or open_here() is not None:
-            return None
-        known = [self._cache.get((user, kind)) for kind in kinds]
-        if not any(known):
-            # The first read of a user may have to recover their files, which waits for a lock.
-            return [NOTHING for _ in kinds] if backend.is_new(user) else None
-        found: list[Document] = []
-        for kind, cached in zip(kinds, known, strict=True):
-            token = backend.token(user, kind)
-            if cached is None:
-                if token is not None:
-                    return None
-                found.append(NOTHING)
-            elif cached.is_young or cached.token != token:
-                return None
-            else:
-                found.append(cached.document)
-        return found
-
-    def cached_entries(self, user: str, *kinds: str) -> list[Document] | None:
-        """Return all entries of kinds as `cached` does, each kind as one document."""
-        found = self.cached(user, *kinds)
-        if found is None:
-            return None
-        for number, kind in enumerate(kinds):
-            parts = self.parts(user, kind)
-            if len(parts) > 1:
-                known = self.cached(user, *parts)
-                if known is None:
-                    return None
-                found[number] = self.join(user, kind, known)
-        return found
-
     def document(self, user: str, kind: str) -> Document:
         """Return a document as it is now, in a transaction with its changes; empty if there is none.
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from tomldiary.retrieval.render import rendered
-from tomldiary.text.incremental_index import Following, ask, is_followed
+from tomldiary.text.incremental_index import Following, ask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tomldiary.entries.kind import EntryKind, Group, Rank, Rules
     from tomldiary.toml.document import Document
 
-__all__ = ["MemoryLines", "ShownFact", "are_ranked", "by_share", "ranked"]
+__all__ = ["MemoryLines", "ShownFact", "by_share", "ranked"]
 
 
 class MemoryLines(NamedTuple):
@@ -142,11 +142,6 @@ def ranked(
                            lambda found: found.holding(at)))
         for group in kind.groups(document, rules)
     ]  # fmt: skip
-
-
-def are_ranked(kind: EntryKind, document: Document, rules: Rules) -> bool:
-    """Return whether `ranked` has nothing to work out."""
-    return all(is_followed(document, _place(kind, group)) for group in kind.groups(document, rules))
 
 
 def _place(kind: EntryKind, group: Group) -> tuple[object, ...]:

@@ -50,10 +50,6 @@ class SixVerbsBackend:
         self._epochs: dict[str, int] = {}
         self._unknown: set[str] = set()  # optional kinds that the backend has refused
 
-    def is_new(self, user: str) -> bool:  # noqa: ARG002 - the same for every user
-        """Return False: the answer would need a call to the storage."""
-        return False
-
     def __repr__(self) -> str:
         return f"SixVerbsBackend({self.wrapped!r})"
 

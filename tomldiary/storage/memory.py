@@ -52,10 +52,6 @@ class MemoryBackend(AsyncVerbs):
             raise IdentifierError("the user id is empty. Say whose memory this is.")
         return self._locks.hold(user, timeout)
 
-    def is_new(self, user: str) -> bool:
-        """Return whether nothing of the user is stored."""
-        return user not in self._documents
-
     def token(self, user: str, kind: str) -> int | None:
         """Return the version, a number that is never reused."""
         stored = self._documents.get(user, {}).get(kind)

@@ -358,11 +358,7 @@ class Backend(DocumentSource, Protocol):
 
     @property
     def is_quick(self) -> bool:
-        """Whether `token`, `is_new` and `epoch` access no disk, so that an event loop may call them."""
-        ...
-
-    def is_new(self, user: str) -> bool:
-        """Return whether nothing of the user is stored, by one cheap check; False if unknown."""
+        """Whether `token` and `epoch` access no disk, so that an event loop may call them."""
         ...
 
     @property

@@ -22,7 +22,6 @@ __all__ = [
     "Memo",
     "ask",
     "entry_text",
-    "is_followed",
     "number_of",
     "put_noted",
 ]
@@ -171,12 +170,6 @@ def put_noted(edit: _Edited, path: tuple[str, ...], entry: Mapping[str, Any]) ->
                 found.note(before, after, path[-1], edit.table(path))
             else:
                 found.pass_over(before, after)
-
-
-def is_followed(version: _Version, key: tuple[object, ...]) -> bool:
-    """Return whether an index is up to date, so that `ask` reads no entry."""
-    found = version.memo.get(key)
-    return found is not None and found.is_at(version.stamp)
 
 
 class Catalog(Following):

@@ -75,12 +75,6 @@ class UserContext:
             return self.past.entries(kind)
         return self.diary.engine.entries(self.user_id, kind)
 
-    def cached(self, *kinds: str) -> list[Document] | None:
-        """Return the entries of kinds if all are in the document cache; None if reading may take time."""
-        if self.past is not None:
-            return None
-        return self.diary.engine.cached_entries(self.user_id, *kinds)
-
     def problem(self, kind: str) -> DocumentError | None:
         """Return why a document cannot be used at the moment; None if it can."""
         known = None if self.past is not None else self.diary.engine.load(self.user_id, kind)
@@ -214,10 +208,6 @@ class DraftContext(UserContext):
     def entries(self, kind: str) -> Document:
         """Return all entries of a kind with the drafts among them."""
         return self.overlay().entries(kind)
-
-    def cached(self, *kinds: str) -> list[Document] | None:  # noqa: ARG002 - the same for all
-        """Return None: drafts are read anew."""
-        return None
 
     def read(self, name: str) -> Document:
         """Return the entries of a kind with the drafts among them."""

@@ -8,13 +8,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tomldiary.entries.facts import moment
-from tomldiary.entries.kinds import BLOCKS, PREFERENCES, recalled_kinds, shown_kinds
+from tomldiary.entries.kinds import PREFERENCES, recalled_kinds, shown_kinds
 from tomldiary.entries.models import When, in_utc
 from tomldiary.errors import InvalidValue
-from tomldiary.retrieval.ranking import MemoryLines, ShownFact, are_ranked, by_share, ranked
+from tomldiary.retrieval.ranking import MemoryLines, ShownFact, by_share, ranked
 from tomldiary.retrieval.render import exceeds, render_memory
 from tomldiary.retrieval.search import UserIndex, matched_words
-from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.runtime.lru import Recent
 from tomldiary.runtime.views import ListView, Viewed
@@ -35,8 +34,6 @@ __all__ = ["Hit", "Hits", "Indexes", "UserRecall"]
 
 _MATCHES_FIRST = 10  # more would displace the generally important entries
 _MATCHES = 60
-_FEW = 500  # tables
-_SHORT = 50_000  # characters
 _CACHED_USERS = 256
 
 TimeRange = tuple[When | None, When | None]
@@ -335,50 +332,6 @@ class UserRecall:
                     return found
             return self._lines(documents, query, but_session, valid_at)
 
-    async def amemory_lines(
-        self,
-        query: str | None = None,
-        *,
-        but_session: str = "",
-        query_above: int | None = None,
-        token_counter: Callable[[str], int] | None = None,
-    ) -> MemoryLines:
-        """Return what `render` shows as escaped lines, the most important first.
-
-        The coroutine form of `memory_lines`.
-        """
-        known = self._cached() if not query or query_above is not None else None
-        if known is not None and all(map(self._is_ready, known)):
-            # Starting a thread would take longer.
-            found = self._lines(known, None, but_session)
-            if not query or not exceeds(found.shown, query_above or 0, token_counter):
-                return found
-        return await in_thread(
-            self.memory_lines,
-            query,
-            but_session=but_session,
-            query_above=query_above,
-            token_counter=token_counter,
-        )
-
-    def _cached(self) -> list[Searched] | None:
-        """Return what is shown if it is in the document cache; None if reading may take time."""
-        if self._context.cached(BLOCKS.name) is None:
-            return None  # listing the documents may take time too
-        places = self._places(shown_kinds())
-        known = self._context.cached(*(name for name, _ in places))
-        if known is None:
-            return None
-        return [Searched(*place, each) for place, each in zip(places, known, strict=True)]
-
-    def _is_ready(self, shown: Searched) -> bool:
-        """Return whether its lines are known, or take no noticeable time."""
-        _, kind, document = shown
-        return not kind.is_timed(document) and (  # which may have been edited by hand
-            are_ranked(kind, document, self._diary)
-            or (len(document.blocks) <= _FEW and document.size <= _SHORT)
-        )
-
     def _lines(
         self,
         documents: Sequence[Searched],
@@ -418,17 +371,13 @@ class UserRecall:
         return MemoryLines([*first, *(fact.line for fact in found)], rest)
 
     def _documents(self, kinds: Sequence[EntryKind]) -> list[Searched]:
-        """Return the documents of kinds."""
-        return [
-            Searched(name, kind, self._context.read(name)) for name, kind in self._places(kinds)
-        ]
-
-    def _places(self, kinds: Sequence[EntryKind]) -> list[tuple[str, EntryKind]]:
-        """Return the names of the documents of kinds, each with the kind within it."""
+        """Return the documents of kinds, each with the kind within it."""
         listed = self._context.kinds() if self._context.lists_documents else ()
         until = self._context.until
         return [
-            (name, kind.within(name, until)) for kind in kinds for name in kind.documents(listed)
+            Searched(name, kind.within(name, until), self._context.read(name))
+            for kind in kinds
+            for name in kind.documents(listed)
         ]
 
 

@@ -40,14 +40,13 @@ from tomldiary.user.preferences import UserConversations, UserPreferences
 from tomldiary.user.recall import UserRecall
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
     from datetime import datetime
 
     from tomldiary.diary import Diary
     from tomldiary.entries.episodes import ToolStep
     from tomldiary.entries.models import When
     from tomldiary.extraction.operations import Applied
-    from tomldiary.retrieval.ranking import MemoryLines
 
 __all__ = ["UserDiary"]
 
@@ -187,23 +186,7 @@ class UserDiary(Viewed, DeprecatedNames):
 
     recall, arecall = delegated(UserRecall, UserRecall.recall)
     render, arender = delegated(UserRecall, UserRecall.render)
-    memory_lines = delegated(UserRecall, UserRecall.memory_lines)[0]
-
-    async def amemory_lines(
-        self,
-        query: str | None = None,
-        *,
-        but_session: str = "",
-        query_above: int | None = None,
-        token_counter: Callable[[str], int] | None = None,
-    ) -> MemoryLines:
-        """Return what `render` shows as escaped lines, the most important first.
-
-        The coroutine form of `memory_lines`.
-        """
-        return await UserRecall(self._context).amemory_lines(
-            query, but_session=but_session, query_above=query_above, token_counter=token_counter
-        )
+    memory_lines, amemory_lines = delegated(UserRecall, UserRecall.memory_lines)
 
     # Transactions
 

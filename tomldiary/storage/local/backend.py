@@ -152,10 +152,6 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         """Return whether another program is saving the document's file."""
         return is_being_saved(self.environment, self.place(user, kind))
 
-    def is_new(self, user: str) -> bool:
-        """Return whether the user has no folder yet, by at most one `stat`."""
-        return user not in self._recovered and self.files.token(self.folder(user)) is None
-
     def kinds(self, user: str) -> list[str]:
         """Return the names of the user's documents."""
         return kinds_in(self.files, self.folder(user))

@@ -122,10 +122,6 @@ class SharedBackend(AsyncVerbs):
         found = self.transactions.asked(lambda: self.database.read(user, [kind])).get(kind)
         return Stored(*found) if found is not None else None
 
-    def is_new(self, user: str) -> bool:  # noqa: ARG002 - the same for every user
-        """Return False: the answer would need a request."""
-        return False
-
     def kinds(self, user: str) -> list[str]:
         """Return the names of the user's documents."""
         return sorted(kind for kind in self._head(user).versions if not is_hidden(kind))
