@@ -267,9 +267,6 @@ def log_only(
 
 def _stamp(edit: Edit, seq: int, schema_name: str) -> None:
     meta = edit.table(("_meta",)) or {}
-    if meta.get("version") == FORMAT_VERSION and "schema_name" in meta and "seq" in meta:
-        edit.set(("_meta",), "seq", seq)
-        return
     changed = {**meta, "version": FORMAT_VERSION}
     changed.setdefault("schema_name", schema_name)
     edit.put(("_meta",), {**changed, "seq": seq}, at_head=True)

@@ -54,7 +54,6 @@ __all__ = [
     "undo",
 ]
 
-_STRIDE = 256  # blocks compared at once
 HEADER = "[[tx]]\n"
 """Every record starts with this line, and no line inside a record looks like it."""
 END = "\n]\n"
@@ -381,8 +380,6 @@ def block_changes(doc: str, old: list[Block], new: list[Block]) -> list[Change]:
 def _common(old: list[Block], i: int, new: list[Block], j: int) -> int:
     """Return how many blocks from here on are the same."""
     start = i
-    while (left := old[i : i + _STRIDE]) and left == new[j : j + _STRIDE]:
-        i, j = i + len(left), j + len(left)
     while i < len(old) and j < len(new) and old[i] is new[j]:
         i, j = i + 1, j + 1
     return i - start

@@ -9,7 +9,7 @@ from tomldiary.toml.block_edit import edit_block, split_tail
 from tomldiary.toml.document import Document, Overlay, Path, Table, find_table
 from tomldiary.toml.lexer import Block, header_path
 from tomldiary.toml.parse import MAX_BYTES, parse_toml, too_large
-from tomldiary.toml.values import plain_value, render_block, render_key, render_path, same_value
+from tomldiary.toml.values import render_block, render_path, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -57,27 +57,6 @@ class Edit(Overlay):
             self._change(path, old, data)
         self._changed = True
         self._set_data(path, dict(data))
-
-    def set(self, path: Path, key: str, value: Any) -> None:
-        """Make one key of the table at `path` hold `value`; the others stay as they are.
-
-        Raises:
-            InvalidValue: As in `put`.
-        """
-        if self.redact is not None:
-            value = self.redact({key: value})[key]
-        old = self.table(path) or {}
-        block = self._index.get(path)
-        was, now = plain_value(old.get(key)), plain_value(value)
-        if block is not None and block.ours is not None and now not in {None, was}:
-            line = f"\n{render_key(key)} = {was}\n"
-            if block.text.count(line) == 1:  # a text of several lines may have one like it
-                text = block.text.replace(line, f"\n{render_key(key)} = {now}\n")
-                self._swap(block, Block(path, text, ours=block.ours))
-                self._changed = True
-                self._set_data(path, {**old, key: value})
-                return
-        self.put(path, {**old, key: value})
 
     def restore(
         self,

@@ -9,12 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time, timedelta
-from functools import lru_cache
 from json.encoder import encode_basestring
 from typing import Any, cast
 
 from tomldiary.errors import InvalidValue
-from tomldiary.runtime.forgettable_cache import let_go_on_forget
 from tomldiary.toml.parse import MAX_DEPTH
 
 __all__ = [
@@ -23,8 +21,6 @@ __all__ = [
     "checked_text",
     "decode_nulls",
     "encode_nulls",
-    "plain_text",
-    "plain_value",
     "render_block",
     "render_key",
     "render_path",
@@ -54,7 +50,6 @@ _SHORT = {
     '"""': '""\\"',
 }
 _MAX_DIGITS = 4000  # Python refuses to read integers of more than 4300 digits
-_SMALL = 1 << 63
 _TIMES = (datetime, date, time)
 _A_MINUTE = timedelta(minutes=1)
 _LISTS = (list, tuple)
@@ -94,29 +89,6 @@ def render_text(text: str, *, where: str = "") -> str:
     return f'"{escaped}"'
 
 
-def plain_text(value: Any) -> str | None:
-    """Render text that needs no escaping at all; None for anything else."""
-    return plain_value(value) if type(value) is str else None
-
-
-def plain_value(value: Any) -> str | None:
-    """Render what most values are: text as `plain_text`, small numbers, lists of such text; None for anything else."""
-    kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType] - any TOML value
-    if kind is str:
-        is_plain = (
-            value.isascii() and value.isprintable() and '"' not in value and "\\" not in value
-        )
-        return f'"{value}"' if is_plain else None
-    if kind is int:
-        return str(value) if -_SMALL < value < _SMALL else None
-    if kind is list and (not value or type(value[0]) is str):
-        items = [plain_text(item) for item in value]
-        return None if None in items else f"[{', '.join(cast('list[str]', items))}]"
-    return None
-
-
-@let_go_on_forget
-@lru_cache(maxsize=4096)
 def render_key(key: str) -> str:
     """Render one key, quoted only where TOML asks for it."""
     return key if _BARE_KEY.fullmatch(key) else render_text(key, where=key)
@@ -124,10 +96,7 @@ def render_key(key: str) -> str:
 
 def render_path(path: Sequence[str]) -> str:
     """Render a dotted path of keys, as in a table header."""
-    # Most keys of entries come once: what they look like is quicker to tell than to remember.
-    return ".".join(
-        [key if key.isascii() and key.isidentifier() else render_key(key) for key in path]
-    )
+    return ".".join(map(render_key, path))
 
 
 def render_value(value: Any, *, where: str = "", lines: bool = False, depth: int = 0) -> str:
@@ -162,7 +131,7 @@ def render_value(value: Any, *, where: str = "", lines: bool = False, depth: int
         return f"{{ {', '.join(items)} }}" if items else "{}"
     if isinstance(value, _LISTS):
         items = [
-            plain_text(item) or render_value(item, where=_join(where, str(index)), depth=depth + 1)
+            render_value(item, where=_join(where, str(index)), depth=depth + 1)
             for index, item in enumerate(cast("Sequence[Any]", value))
         ]
         return f"[{', '.join(items)}]"
@@ -172,16 +141,11 @@ def render_value(value: Any, *, where: str = "", lines: bool = False, depth: int
     )
 
 
-def render_block(
-    path: tuple[str, ...], data: Mapping[str, Any], *, newline: str = "\n", where: str = ""
-) -> str:
+def render_block(path: tuple[str, ...], data: Mapping[str, Any], *, newline: str = "\n") -> str:
     """Render a whole table: header and one `key = value` line for each key."""
     lines = [f"[{render_path(path)}]\n"] if path else []
     for key, value in data.items():
-        rendered = plain_value(value)
-        if rendered is None:
-            place = f"{where or '.'.join(path)}.{key}"
-            rendered = render_value(value, where=place, lines=True)
+        rendered = render_value(value, where=".".join((*path, key)), lines=True)
         lines.append(f"{render_key(key)} = {rendered}\n")
     text = "".join(lines)
     return text if newline == "\n" else text.replace("\n", newline)
