@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from langchain_core.runnables import (
-    RunnableConfig,  # noqa: TC002 - LangChain reads the annotations of tools
+    RunnableConfig,
 )
 from langchain_core.tools import StructuredTool, ToolException
 from pydantic import Field
@@ -19,8 +20,8 @@ from tomldiary.agents.verbs import (
     VERBS,
     Answer,
     MemoryVerbs,
-    described_by,
     naming_categories,
+    parameters_of,
 )
 from tomldiary.diary import Diary, diary_of
 from tomldiary.runtime.async_bridge import in_thread
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["TOOL_NAMES", "ToolName", "diary_tools", "tools_of"]
 
 TOOL_NAMES = (*VERBS, *BLOCK_VERBS)
+_Limit = Annotated[int, Field(ge=1, le=MOST_HITS)]
 ToolName = Literal[
     "recall", "remember", "update", "forget", "read_block", "append_block", "replace_in_block"
 ]
@@ -86,59 +88,33 @@ def tools_of(
     descriptions: Mapping[str, str] | None = None,
 ) -> list[StructuredTool]:
     """Return the tools for whatever user `verbs` says a run is about; see `diary_tools`."""
-
-    @described_by(MemoryVerbs.recall)
-    def recall(
-        query: str, config: RunnableConfig, limit: Annotated[int, Field(ge=1, le=MOST_HITS)] = 5
-    ) -> Answer:
-        return verbs(config).recall(query, limit)
-
-    @described_by(MemoryVerbs.remember)
-    def remember(
-        text: str,
-        category: str,
-        config: RunnableConfig,
-        contexts: list[str] | None = None,
-        fields: dict[str, Any] | None = None,
-    ) -> Answer:
-        return verbs(config).remember(text, category, contexts, fields)
-
-    @described_by(MemoryVerbs.update)
-    def update(
-        key: str,
-        config: RunnableConfig,
-        text: str = "",
-        contexts: list[str] | None = None,
-        fields: dict[str, Any] | None = None,
-    ) -> Answer:
-        return verbs(config).update(key, text, contexts, fields)
-
-    @described_by(MemoryVerbs.forget)
-    def forget(key: str, config: RunnableConfig) -> Answer:
-        return verbs(config).forget(key)
-
-    @described_by(MemoryVerbs.read_block)
-    def read_block(name: str, config: RunnableConfig) -> Answer:
-        return verbs(config).read_block(name)
-
-    @described_by(MemoryVerbs.append_block)
-    def append_block(name: str, text: str, config: RunnableConfig) -> Answer:
-        return verbs(config).append_block(name, text)
-
-    @described_by(MemoryVerbs.replace_in_block)
-    def replace_in_block(name: str, old: str, new: str, config: RunnableConfig) -> Answer:
-        return verbs(config).replace_in_block(name, old, new)
-
-    made = (recall, remember, update, forget, read_block, append_block, replace_in_block)
-    functions = {function.__name__: function for function in made}
     described, renamed = descriptions or {}, names or {}
     known_tools("descriptions", described, TOOL_NAMES)
     known_tools("names", renamed, TOOL_NAMES)
     notes = {"remember": f"Categories: {naming_categories(diary)}"}
     return [
-        _tool(functions[name], renamed.get(name, name), described.get(name), notes.get(name, ""))
+        _tool(
+            _calling(name, verbs), renamed.get(name, name), described.get(name), notes.get(name, "")
+        )
         for name in chosen_tools(tools, TOOL_NAMES, READING_VERBS)
     ]
+
+
+def _calling(verb: str, verbs: Callable[[RunnableConfig], MemoryVerbs]) -> Callable[..., Answer]:
+    """Return a function that calls a verb, with the verb's parameters and the config of the run."""
+
+    def call(config: RunnableConfig, **arguments: Any) -> Answer:
+        return getattr(verbs(config), verb)(**arguments)
+
+    config = Parameter("config", Parameter.KEYWORD_ONLY, annotation=RunnableConfig)
+    parameters = [
+        one.replace(annotation=_Limit) if one.name == "limit" else one
+        for one in (*parameters_of(verb), config)
+    ]
+    call.__doc__ = getattr(MemoryVerbs, verb).__doc__
+    call.__annotations__ = {one.name: one.annotation for one in parameters}
+    call.__signature__ = Signature(parameters)
+    return call
 
 
 def _tool(

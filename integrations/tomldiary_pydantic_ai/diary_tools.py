@@ -7,6 +7,7 @@ import hashlib
 import json
 from contextlib import contextmanager
 from dataclasses import replace
+from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic_ai import (
@@ -15,12 +16,18 @@ from pydantic_ai import (
 )
 from pydantic_ai.exceptions import UserError
 
-from tomldiary.agents.verbs import Answer, MemoryVerbs, described_by, failure, naming_categories
+from tomldiary.agents.verbs import (
+    VERBS,
+    Answer,
+    MemoryVerbs,
+    failure,
+    naming_categories,
+    parameters_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
 
-    from pydantic_ai import RunContext
     from pydantic_ai.tools import ToolDefinition
 
     from tomldiary.diary import Diary
@@ -63,36 +70,6 @@ def diary_functions(
         verbs: Says for each call whose diary it is; its second argument is the id of the call.
     """
 
-    @described_by(MemoryVerbs.recall)
-    async def recall(ctx: RunContext[Any], query: str, limit: int = 5) -> str:
-        return await answer(ctx, "recall", query, limit)
-
-    @described_by(MemoryVerbs.remember)
-    async def remember(
-        ctx: RunContext[Any],
-        text: str,
-        category: str,
-        contexts: list[str] | None = None,
-        fields: dict[str, Any] | None = None,
-    ) -> str:
-        more = [] if fields is None else [fields]
-        return await answer(ctx, "remember", text, category, contexts, *more)
-
-    @described_by(MemoryVerbs.update)
-    async def update(
-        ctx: RunContext[Any],
-        key: str,
-        text: str = "",
-        contexts: list[str] | None = None,
-        fields: dict[str, Any] | None = None,
-    ) -> str:
-        more = [] if fields is None else [fields]
-        return await answer(ctx, "update", key, text, contexts, *more)
-
-    @described_by(MemoryVerbs.forget)
-    async def forget(ctx: RunContext[Any], key: str) -> str:
-        return await answer(ctx, "forget", key)
-
     async def answer(ctx: RunContext[Any], verb: str, *arguments: Any) -> str:
         with span(ctx, verb) as told:
             try:
@@ -107,7 +84,27 @@ def diary_functions(
         # The model reads the sentence; a program finds the data in the part's metadata.
         return cast("str", ToolReturn(str(said), metadata=said.data))
 
-    return {tool.__name__: tool for tool in (recall, remember, update, forget)}
+    return {verb: _tool(verb, answer) for verb in VERBS}
+
+
+def _tool(
+    verb: str, answer: Callable[..., Coroutine[Any, Any, str]]
+) -> Callable[..., Coroutine[Any, Any, str]]:
+    """Return a function with the parameters of a verb, behind the context of the run."""
+    ctx = Parameter("ctx", Parameter.POSITIONAL_ONLY, annotation=RunContext[Any])
+    signature = Signature([ctx, *parameters_of(verb)], return_annotation=str)
+
+    async def tool(*args: Any, **kwargs: Any) -> str:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        context, *arguments = bound.args
+        return await answer(context, verb, *arguments)
+
+    tool.__doc__ = getattr(MemoryVerbs, verb).__doc__
+    tool.__annotations__ = {one.name: one.annotation for one in signature.parameters.values()}
+    tool.__annotations__["return"] = str
+    tool.__signature__ = signature
+    return tool
 
 
 def call_id(ctx: RunContext[Any], verb: str, *arguments: Any) -> str:

@@ -6,10 +6,11 @@ The docstrings of the verbs are the tool descriptions that models read, in every
 from __future__ import annotations
 
 import functools
+import inspect
 from contextlib import contextmanager
 from dataclasses import asdict
 from html import unescape
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self
 
 from tomldiary.entries.fields import data_text
 from tomldiary.entries.kind import EntryKind, EntryLine
@@ -50,10 +51,10 @@ __all__ = [
     "Answer",
     "DoneBefore",
     "MemoryVerbs",
-    "described_by",
     "failure",
     "naming_categories",
     "once",
+    "parameters_of",
 ]
 
 VERBS = ("recall", "remember", "update", "forget")
@@ -71,7 +72,6 @@ _SIMILAR_SHOWN = 3
 _logger = get_logger(__name__)
 
 P = ParamSpec("P")
-F = TypeVar("F", bound="Callable[..., Any]")
 
 
 class Answer(str):
@@ -439,14 +439,10 @@ class MemoryVerbs:
     areplace_in_block = async_twin(replace_in_block)
 
 
-def described_by(verb: Callable[..., Answer]) -> Callable[[F], F]:
-    """Return a decorator that gives a framework's tool the description of a verb."""
-
-    def describe(tool: F) -> F:
-        tool.__doc__ = verb.__doc__
-        return tool
-
-    return describe
+def parameters_of(verb: str) -> list[inspect.Parameter]:
+    """Return the parameters of a verb by its name, which are those of the tool that is made of it."""
+    signature = inspect.signature(getattr(MemoryVerbs, verb), eval_str=True)
+    return list(signature.parameters.values())[1:]
 
 
 def naming_categories(diary: Diary) -> str:
