@@ -20,6 +20,7 @@ from tomldiary.views.sheet import (
     Text,
     counted,
     cut,
+    minute,
 )
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def preference(item: PreferenceItem) -> Sheet:
 
 
 def _by(when: object, session: str) -> Cell:
-    name = Moment(when).text
+    name = minute(when)
     return Text(f"{name}, session {session}" if session else name)
 
 
@@ -141,15 +142,10 @@ def conversation(item: ConversationItem) -> Sheet:
         [Text("began (UTC)"), Moment(item.created)],
         [Text("last used (UTC)"), Moment(item.updated)],
     ]
-    short = f"{counted(item.turns, 'turn')}, {minute_of(item.updated)}"
+    short = f"{counted(item.turns, 'turn')}, {minute(item.updated)}"
     if item.summary:
         short += f" {_quote(item.summary)}"
     return Sheet("ConversationItem", [Table(("", ""), rows)], line=short)
-
-
-def minute_of(when: object) -> str:
-    """Return a stored time to the minute."""
-    return Moment(when).text
 
 
 def conversations(found: Mapping[str, ConversationItem]) -> Sheet:
@@ -179,8 +175,8 @@ def _data(given: Any) -> Mapping[str, Any]:
 
 
 def _holds(one: Fact) -> str:
-    start = "" if one.valid_from is None else f"from {minute_of(one.valid_from)}"
-    end = "" if one.valid_to is None else f"to {minute_of(one.valid_to)}"
+    start = "" if one.valid_from is None else f"from {minute(one.valid_from)}"
+    end = "" if one.valid_to is None else f"to {minute(one.valid_to)}"
     return " ".join(filter(None, (start, end))) or "always"
 
 
@@ -223,7 +219,7 @@ def block(one: TextBlock) -> Sheet:
     """Return the view of one block."""
     rows: list[list[Cell]] = [
         [Text(one.text, most=_WHOLE)],
-        [Text(f"updated {minute_of(one.updated)} UTC", is_quiet=True)],
+        [Text(f"updated {minute(one.updated)} UTC", is_quiet=True)],
     ]
     pinned = [Badge("pinned")] if one.is_pinned else []
     return Sheet("TextBlock", [Table(("",), rows)], line=_quote(one.text), badges=pinned)
@@ -252,7 +248,7 @@ def episode(one: Episode) -> Sheet:
         [Text("session"), Key(one.session_id)],
         [Text("time (UTC)"), Moment(one.created)],
     ]
-    short = f"{minute_of(one.created)} {_quote(one.input)} → {_quote(one.output)}"
+    short = f"{minute(one.created)} {_quote(one.input)} → {_quote(one.output)}"
     return Sheet("Episode", [Table(("", ""), rows)], line=short)
 
 

@@ -64,13 +64,8 @@ def text_of(key: str, entry: _Fields | None) -> str:
     return "" if entry is None else kind.text(entry).strip()
 
 
-def _value(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    try:
-        return render_value(value)
-    except DiaryError:  # a type that TOML has no word for
-        return repr(value)
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else _toml(value)
 
 
 def _what(key: str, before: _Fields | None, after: _Fields | None) -> Cell:
@@ -83,8 +78,8 @@ def _what(key: str, before: _Fields | None, after: _Fields | None) -> Cell:
     said = [name for name in names if not name.startswith(_BOOKKEEPING)]
     cells: list[Cell] = [
         Change(
-            None if name not in before else _value(before[name]),
-            None if name not in after else _value(after[name]),
+            None if name not in before else _shown(before[name]),
+            None if name not in after else _shown(after[name]),
             "" if name == "text" else name,
         )
         for name in said

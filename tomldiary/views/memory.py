@@ -11,7 +11,6 @@ from tomldiary.errors import DiaryError
 from tomldiary.history.timeline import Timeline
 from tomldiary.text.visible import one_line
 from tomldiary.toml.document import Document
-from tomldiary.views.entries import minute_of
 from tomldiary.views.sheet import (
     Badge,
     Cell,
@@ -22,6 +21,7 @@ from tomldiary.views.sheet import (
     Text,
     counted,
     cut,
+    minute,
 )
 
 if TYPE_CHECKING:
@@ -171,9 +171,7 @@ def _last_write(found: UserDiary) -> str:
     if not latest:
         return counted(number, "transaction")
     who = latest[0].actor or latest[0].type
-    return (
-        f"{counted(number, 'transaction')}, the last one {minute_of(latest[0].time)} UTC by {who}"
-    )
+    return f"{counted(number, 'transaction')}, the last one {minute(latest[0].time)} UTC by {who}"
 
 
 _Entry = tuple[str, str, dict[str, Any]]
