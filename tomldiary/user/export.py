@@ -12,7 +12,8 @@ from tomldiary.engine.transaction import Source, fingerprint
 from tomldiary.entries.fields import sessions
 from tomldiary.entries.kinds import KINDS, entry_key, entry_kind
 from tomldiary.entries.kinds.parts import part_name, part_of
-from tomldiary.entries.models import FORMAT_VERSION, timestamp
+from tomldiary.entries.models import timestamp
+from tomldiary.entries.preferences import reserve_ids
 from tomldiary.errors import DocumentError, EntryConflict, InvalidValue
 from tomldiary.hand_edits.detect import NOTHING, check_version
 from tomldiary.history.queries import Difference, differences
@@ -367,26 +368,12 @@ def _added(tx: Transaction, kind: str, document: Document) -> list[str]:
             edit.restore(path, block.text, values, after=document.before(path))
         elif not same_value(_said(edit.own_values(path) or {}), _said(values)):
             conflicts.append(render_path(path))
-    _add_reserved(edit, document)
+    reserved: Any = (document.table(("_meta",)) or {}).get("next_ids")
+    if isinstance(reserved, Mapping):  # ids that were given out before the export are not reused
+        known_ids = cast("Mapping[str, Any]", reserved).items()
+        reserve_ids(edit, ((name, at - 1) for name, at in known_ids if isinstance(at, int)))
     return conflicts
 
 
 def _said(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if not key.startswith("_")}
-
-
-def _add_reserved(edit: Any, document: Document) -> None:
-    """Reserve the ids that were given out before the export, so that they are not reused."""
-    theirs: Any = (document.table(("_meta",)) or {}).get("next_ids")
-    if not isinstance(theirs, Mapping):
-        return
-    meta: dict[str, Any] = dict(edit.table(("_meta",)) or {"version": FORMAT_VERSION})
-    ours: Any = meta.get("next_ids")
-    marks: dict[str, Any] = (
-        dict(cast("Mapping[str, Any]", ours)) if isinstance(ours, Mapping) else {}
-    )
-    for category, number in cast("Mapping[str, Any]", theirs).items():
-        known = marks.get(category, 0)
-        if isinstance(number, int) and isinstance(known, int):
-            marks[category] = max(known, number)
-    edit.put(("_meta",), {**meta, "next_ids": marks}, at_head=True)
