@@ -42,7 +42,6 @@ __all__ = [
     "Entry",
     "checked_key",
     "checked_value",
-    "copied",
     "moment",
     "table_of",
     "written",
@@ -323,13 +322,3 @@ def _written_time(value: date | time_of_day, where: str) -> Any:
 def _check_depth(depth: int, where: str) -> None:
     if depth > _DEEPEST:  # also where a value contains itself
         raise InvalidValue(f"nested deeper than {_DEEPEST}. Flatten it.", where=where[:200])
-
-
-def copied(value: Any) -> Any:
-    """Return a deep copy of a value from a document."""
-    if type(value) is dict:
-        table = cast("dict[str, Any]", value)
-        return {key: item if type(item) in _PLAIN else copied(item) for key, item in table.items()}
-    if type(value) is list:
-        return [copied(item) for item in cast("list[Any]", value)]
-    return value

@@ -18,8 +18,8 @@ from tomldiary.retrieval.search import Ranked, UserIndex
 from tomldiary.retrieval.vector_index import QueryVector
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.runtime.lru import Recent
-from tomldiary.store.item import Entry, copied
 from tomldiary.store.operations import Item, Search
+from tomldiary.toml.values import copied
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tomldiary.identifiers.namespaces import Namespace
     from tomldiary.retrieval.filters import Predicate
     from tomldiary.retrieval.vector_index import Embedding
+    from tomldiary.store.item import Entry
     from tomldiary.store.snapshot import Snapshot, View
 
 __all__ = ["Finder", "as_item"]

@@ -16,13 +16,14 @@ from tomldiary.errors import DiaryError, DocumentError, Forgotten, InvalidValue,
 from tomldiary.identifiers.namespaces import SHARED, Namespace, kind_of
 from tomldiary.logging import get_logger
 from tomldiary.storage.protocol import LocalFolder
-from tomldiary.store.item import Entry, copied
+from tomldiary.store.item import Entry
 from tomldiary.store.operations import Get, Item, List, Operation, Put, Search, checked
 from tomldiary.store.search import Finder, as_item
 from tomldiary.store.snapshot import Snapshot, View
 from tomldiary.store.ttl import Expiry, Sweeper, sweep
 from tomldiary.store.typed_namespaces import Owners, UserLabel, is_typed
 from tomldiary.store.writes import ItemPuts, Prepared
+from tomldiary.toml.values import copied
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

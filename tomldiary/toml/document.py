@@ -306,9 +306,5 @@ def find_any(data: Any, path: Path) -> Any:
 
 def find_table(data: Table, path: Path) -> Table | None:
     """Return the table at `path`, or None."""
-    found: Any = data
-    for key in path:  # as `find_any`, which would be one more call for each of very many look-ups
-        if type(found) is not dict:  # pyright: ignore[reportUnknownArgumentType] - any TOML value
-            return None
-        found = found.get(key)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - any TOML value
-    return found if isinstance(found, dict) else None  # pyright: ignore[reportUnknownVariableType] - any TOML value
+    found = find_any(data, path)
+    return cast("Table", found) if isinstance(found, dict) else None

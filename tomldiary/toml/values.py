@@ -19,6 +19,7 @@ __all__ = [
     "NULL_FIELD",
     "check_unicode",
     "checked_text",
+    "copied",
     "decode_nulls",
     "encode_nulls",
     "render_block",
@@ -237,7 +238,8 @@ def decode_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
     """Undo `encode_nulls`; a pointer that leads nowhere (after a hand edit) is ignored."""
     if NULL_FIELD not in data:
         return dict(data)
-    decoded = {key: _own_containers(value) for key, value in data.items() if key != NULL_FIELD}
+    # Copies: placing a null must never reach the cached document.
+    decoded = {key: copied(value) for key, value in data.items() if key != NULL_FIELD}
     pointers = data[NULL_FIELD]
     for pointer in cast("list[Any]", pointers) if isinstance(pointers, list) else []:
         if isinstance(pointer, str) and pointer.startswith("/"):
@@ -273,12 +275,12 @@ def _without_nulls(value: Any, pointer: str, found: list[str]) -> Any:
     return value
 
 
-def _own_containers(value: Any) -> Any:
-    """Copy lists and tables, so that placing a null never reaches the cached document."""
+def copied(value: Any) -> Any:
+    """Return a deep copy of a value from a document."""
     if isinstance(value, dict):
-        return {key: _own_containers(item) for key, item in cast("dict[str, Any]", value).items()}
+        return {key: copied(item) for key, item in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):
-        return [_own_containers(item) for item in cast("list[Any]", value)]
+        return [copied(item) for item in cast("list[Any]", value)]
     return value
 
 
