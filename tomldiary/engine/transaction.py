@@ -293,7 +293,7 @@ class JoinedEdit:
         if path[:1] == (_META,):
             found = meta_of([part.table((_META,)) for part in parts])
             return None if found is None else find_table({_META: found}, path)
-        levels = self._depth(path) - len(path)
+        levels = self._kind.depth_of(path) - len(path)
         if levels <= 0:
             name = self.holder(path)
             return None if name is None else self._parts[name].table(path)
@@ -340,13 +340,9 @@ class JoinedEdit:
             self._edit(name).delete(path)
         return bool(holders)
 
-    def _depth(self, path: Path) -> int:
-        """Return the length of the path of an entry: the short layout leaves out the root table."""
-        return self._kind.depth - (path[:1] != (self._kind.name,))
-
     def holder(self, path: Path) -> str | None:
         """Return the first part that holds a table, or the entry that it is a part of."""
-        entry = path[: self._depth(path)]
+        entry = path[: self._kind.depth_of(path)]
         for name, part in self._parts.items():
             if part.table(entry) is not None:
                 return name

@@ -83,9 +83,7 @@ def entry_path(document: str, path: Path) -> Path | None:
     """Return the entry that the table at `path` is or belongs to; None if it is above all entries."""
     if not path or path[0] == "_meta":
         return None
-    kind = entry_kind(document)
-    # The short layout leaves out the root table.
-    depth = kind.depth if path[0] == kind.name else kind.depth - 1
+    depth = entry_kind(document).depth_of(path)
     return path[:depth] if len(path) >= depth else None
 
 

@@ -75,14 +75,9 @@ def join(kind: EntryKind, parts: Sequence[Document]) -> Document:
     for key in dict.fromkeys(key for part in parts for key in part.data):
         if key != _META:
             values = [part.data[key] for part in parts if key in part.data]
-            data[key] = merged(values, _depth(kind, (key,)) - 1)
+            data[key] = merged(values, kind.depth_of((key,)) - 1)
     stamp = tuple([part.stamp for part in parts])
     return Document(_blocks(parts), data, memo=memo_of(parts), stamp=stamp)
-
-
-def _depth(kind: EntryKind, path: Path) -> int:
-    """Return the length of the path of an entry: the short layout leaves out the root table."""
-    return kind.depth - (path[:1] != (kind.name,))
 
 
 def merged(values: list[Any], levels: int) -> Any:
