@@ -20,9 +20,16 @@ from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.errors import GraphBubbleUp, ParentCommand
 from typing_extensions import TypeVar  # Python 3.11 has none with a default
 
-from tomldiary.agents.identity import is_delegated, kept_thread, saves_checkpoints
+from tomldiary.agents.identity import is_delegated, is_replay, kept_thread, saves_checkpoints
 from tomldiary.agents.options import memory_name, one_of, writer_of
-from tomldiary.agents.turn_messages import HandedIn, digest, exchange_of, of_memory, steps_of
+from tomldiary.agents.turn_messages import (
+    HandedIn,
+    digest,
+    exchange_of,
+    of_memory,
+    steps_of,
+    with_ids,
+)
 from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.diary import Diary, diary_of
 from tomldiary.logging import get_logger
@@ -75,8 +82,8 @@ class _Run:
     user: str
     session: str
     turn: Turn
-    place: tuple[str, ...]
-    """What tells the turn from all others of the session."""
+    ids: tuple[str, ...]
+    """The ids of the user's messages, as they were before a replay."""
     messages: list[BaseMessage]
     """The thread as it was last seen."""
     memory: str = ""
@@ -218,11 +225,11 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         session = agent_session(self._session_id, state, runtime, default=chat)
         turn = turn_of(messages, lambda one: self._handed_in.has(user, session, one))
         settings = agent_config().get("configurable")
-        # A thread that is kept has what came before, and a replay may give messages other ids. A client that
-        # sends all of them may say the same twice.
-        is_kept = saves_checkpoints(settings)
-        place = (kept_thread(settings), *turn.before) if is_kept else turn.ids
-        run = _Run(user, session, turn, place, list(messages), is_over=is_delegated(settings))
+        ids = turn.ids
+        if saves_checkpoints(settings):
+            place = (user, session, kept_thread(settings), *turn.before, turn.question)
+            ids = self._handed_in.first_ids(place, ids, is_replay=is_replay(settings))
+        run = _Run(user, session, turn, ids, list(messages), is_over=is_delegated(settings))
         self._endings.watch(agent_config(), self, run, self._submit_broken)
         return run
 
@@ -336,11 +343,12 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         turn = said_in(run.turn, messages, state.get("structured_response"))
         if not turn:
             return
+        turn = with_ids(turn, run.turn.ids, run.ids)
         self._chats.keep(run.user, messages, run.session)
         # The same turn is the same operation, however often a host resumes, retries or replays it.
         is_over = status == "completed"
         whole = exchange_of(turn, is_over=is_over)
-        operation = digest(self.name, status, run.session, *run.place, "", *whole)
+        operation = digest(self.name, status, run.session, *run.ids, "", *whole)
         with self._handed_in.once(run.user, run.session, operation, turn) as new:
             said = exchange_of(new, is_over=is_over)
             if not any(said):

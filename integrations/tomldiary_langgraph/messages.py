@@ -36,6 +36,12 @@ class CurrentTurn(NamedTuple):
         ids = tuple(one.id for one in self.messages if one.by == "user")
         return ids if all(ids) else ()
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What was said before it, and what the user says in it."""
+        asked = (one.text for one in self.messages if one.by == "user")
+        return (*(text for pair in self.earlier for text in pair), *asked)
+
 
 def current_turn(state: Any, key: str) -> CurrentTurn | None:
     """Return what the user said since the last answer, and the answer; None if there is none yet.

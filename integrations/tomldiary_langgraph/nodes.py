@@ -17,9 +17,16 @@ from uuid import uuid4
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langgraph.channels.untracked_value import UntrackedValue
 
-from tomldiary.agents.identity import is_delegated, kept_thread, saves_checkpoints
+from tomldiary.agents.identity import is_delegated, is_replay, kept_thread, saves_checkpoints
 from tomldiary.agents.options import one_of
-from tomldiary.agents.turn_messages import HandedIn, digest, exchange_of, of_memory, steps_of
+from tomldiary.agents.turn_messages import (
+    HandedIn,
+    digest,
+    exchange_of,
+    of_memory,
+    steps_of,
+    with_ids,
+)
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import DiaryError, IdentifierError, InvalidValue
 from tomldiary.logging import get_logger, show
@@ -258,6 +265,7 @@ class _Recorded:
         if said is None or is_delegated(config.get("configurable")):
             yield None
             return
+        said = self._as_first_said(config, user, session, said)
         operation = _operation(config, session, said)
         session = session or operation or uuid4().hex
         with (
@@ -280,22 +288,27 @@ class _Recorded:
                 episode=self._episodes,
             )
 
+    def _as_first_said(
+        self, config: RunnableConfig, user: str, session: str, said: CurrentTurn
+    ) -> CurrentTurn:
+        """Return a turn with the ids that the user's messages had before a replay gave them new ones."""
+        settings = config.get("configurable")
+        thread = kept_thread(settings)
+        if not (thread and said.ids):
+            return said
+        place = (user, session, thread, str(said.position), *said.texts)
+        first = self._handed_in.first_ids(place, said.ids, is_replay=is_replay(settings))
+        return said._replace(messages=with_ids(said.messages, said.ids, first))
+
 
 def _operation(config: RunnableConfig, session: str, said: CurrentTurn) -> str:
     """Return an id that a node's turn has again in a replay, a retry and a second pass; "" if it has none.
 
-    A replay may give messages new ids, and a thread with checkpoints keeps their places. Without checkpoints
-    there are no replays, and ids tell. Messages without ids are known by the task alone, which a retry has
-    again.
+    Messages without ids are known by the task alone, which a retry has again.
     """
-    known: tuple[str, ...] = said.ids
-    thread = kept_thread(config.get("configurable"))
-    if thread and said.ids:
-        known = (thread, str(said.position), *(text for pair in said.earlier for text in pair))
-    elif not known:
-        known = (task_here(),)
-        if not known[0]:
-            return ""
+    known = said.ids or (task_here(),)
+    if not known[0]:
+        return ""
     node = str(config.get("metadata", {}).get("langgraph_node", ""))
     return f"node-{digest(node, session, *known, *exchange_of(said.messages))}"
 

@@ -24,6 +24,7 @@ __all__ = [
     "first_id",
     "given",
     "is_delegated",
+    "is_replay",
     "kept_thread",
     "places_in",
     "saves_checkpoints",
@@ -215,6 +216,11 @@ def saves_checkpoints(settings: Any) -> bool:
 def kept_thread(settings: Any) -> str:
     """Return the id of the thread in whose checkpoints a graph keeps its state; "" without checkpoints."""
     return str(field_of(settings, "thread_id") or "") if saves_checkpoints(settings) else ""
+
+
+def is_replay(settings: Any) -> bool:
+    """Whether a LangGraph run with these settings goes on from a past checkpoint, instead of the thread's end."""
+    return field_of(settings, "__pregel_replay_state") is not None
 
 
 def is_delegated(settings: Any) -> bool:

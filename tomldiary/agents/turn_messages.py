@@ -39,6 +39,7 @@ __all__ = [
     "steps_of",
     "tool_steps",
     "turn_start",
+    "with_ids",
 ]
 
 T = TypeVar("T")
@@ -189,6 +190,25 @@ class HandedIn:
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._known: Recent[str, None] = Recent(_KNOWN)
+        self._first_ids: Recent[str, tuple[str, ...]] = Recent(_KNOWN)
+
+    def first_ids(
+        self, place: Sequence[str], ids: tuple[str, ...], *, is_replay: bool
+    ) -> tuple[str, ...]:
+        """Return the ids that a user's messages had at first: the replay of an input gives new ones.
+
+        Args:
+            place: The thread, what was said before them, and what they say. A thread that lost its old messages
+                has the same place again, so that only a replay tells repetition from another turn.
+            ids: Their ids now.
+            is_replay: Whether the run goes on from a past checkpoint.
+        """
+        key = digest(*place)
+        with self._guard:
+            known = self._first_ids.get(key)
+            if known is not None and is_replay and len(known) == len(ids):
+                return known
+            return self._first_ids.keep(key, ids)
 
     def has(self, user: str, session: str, message: Spoken) -> bool:
         """Whether a message of a user's session was handed in."""
@@ -228,6 +248,12 @@ class HandedIn:
 
 
 _kept: WeakValueDictionary[tuple[object, type[Any]], Any] = WeakValueDictionary()
+
+
+def with_ids(turn: Sequence[Spoken], ids: Sequence[str], others: Sequence[str]) -> list[Spoken]:
+    """Return the messages of a turn with other ids in place of `ids`."""
+    other = dict(zip(ids, others, strict=True))
+    return [one._replace(id=other.get(one.id, one.id)) for one in turn]
 
 
 def of_memory(diary: Diary, kind: type[T]) -> T:

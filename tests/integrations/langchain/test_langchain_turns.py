@@ -12,10 +12,11 @@ from langchain.agents.middleware import (
     HumanInTheLoopMiddleware,
     ModelFallbackMiddleware,
     ModelRetryMiddleware,
+    after_model,
 )
 from langchain.agents.structured_output import ToolStrategy
 from langchain.tools import ToolRuntime, tool
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphRecursionError
 from langgraph.graph import START, MessagesState, StateGraph
@@ -139,6 +140,19 @@ def test_equal_text_later_in_a_thread_is_another_turn(writer):
     for _ in range(3):
         talk(agent, "Thanks.", THREAD)
     assert len({turn.operation_id for turn in writer.turns}) == 3
+
+
+def test_equal_turns_of_a_thread_that_loses_old_messages_are_kept(writer):
+    @after_model
+    def keep_the_last_two(state, runtime):
+        return {"messages": [RemoveMessage(each.id) for each in state["messages"][:-2]]}
+
+    agent = agent_of(writer, OK, behind=[keep_the_last_two], checkpointer=InMemorySaver())
+    for _ in range(4):
+        talk(agent, "I took my pills.", THREAD)
+    assert writer.said == [("I took my pills.", "ok")] * 4
+    assert writer.flush(20)
+    assert writer.diary.user("alice").conversations()["t1"].turns == 4
 
 
 def test_a_client_without_ids_keeps_one_session(writer):

@@ -12,11 +12,18 @@ from langchain.agents import create_agent
 from langchain.tools import tool
 from langchain_core.language_models import SimpleChatModel
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    AnyMessage,
+    HumanMessage,
+    RemoveMessage,
+    SystemMessage,
+    ToolMessage,
+)
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import entrypoint
 from langgraph.graph import END, START, StateGraph
-from langgraph.graph.message import add_messages
+from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
 from langgraph.types import RetryPolicy
 from pydantic import BaseModel
 from typing_extensions import TypedDict
@@ -705,6 +712,23 @@ def test_node_passed_twice_records_new_messages_and_no_old_ones(kind):
         builder.compile().invoke({"messages": [("user", "tea"), ("ai", "Noted.")]}, ALICE)
         assert writer.flush(30)
     assert kept(diary) == ([("jazz", 1), ("tea", 1)], 2)
+
+
+@recorded
+def test_equal_turns_of_a_thread_that_is_emptied_are_each_recorded(kind):
+    diary = Diary("memory:", agent=Likes())
+    with MemoryWriter(diary) as writer:
+        record = submit_node(writer) if kind == "submit" else extract_node(diary)
+        nodes = [
+            ("chat", lambda _: {"messages": [("ai", "Noted.")]}),
+            ("record", record),
+            ("empty", lambda _: {"messages": [RemoveMessage(REMOVE_ALL_MESSAGES)]}),
+        ]
+        graph = graph_of(nodes, checkpointer=InMemorySaver())
+        for _ in range(3):
+            run(graph, "I took my pills.", ALICE, "sync")
+        assert writer.flush(30)
+    assert kept(diary) == ([("I took my pills.", 3)], 3)
 
 
 @recorded
