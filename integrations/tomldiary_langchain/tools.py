@@ -10,7 +10,7 @@ from langchain_core.runnables import (
     RunnableConfig,
 )
 from langchain_core.tools import StructuredTool, ToolException
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from tomldiary.agents.options import chosen_tools, known_tools
 from tomldiary.agents.verbs import (
@@ -24,6 +24,7 @@ from tomldiary.agents.verbs import (
     parameters_of,
 )
 from tomldiary.diary import Diary, diary_of
+from tomldiary.entries.constraints import explained
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary_langchain.identity import Who, resolve_session, resolve_user
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Collection, Mapping
 
+    from pydantic.v1 import ValidationError as ValidationErrorV1
 
 __all__ = ["TOOL_NAMES", "ToolName", "diary_tools", "tools_of"]
 
@@ -127,6 +129,10 @@ def _tool(
             raise ToolException(answer)
         return str(answer), answer.data
 
+    def unfit(error: ValidationError | ValidationErrorV1) -> str:
+        assert isinstance(error, ValidationError)  # noqa: S101 - the arguments are a model of pydantic 2
+        return f"❌ {explained(error, name)}"
+
     @functools.wraps(function)
     async def arun(*args: Any, **kwargs: Any) -> tuple[str, Any]:
         return await in_thread(run, *args, **kwargs)
@@ -138,7 +144,7 @@ def _tool(
         parse_docstring=True,
         response_format="content_and_artifact",
         handle_tool_error=True,
-        handle_validation_error=True,
+        handle_validation_error=unfit,
     )
     tool.description = f"{description or tool.description} {note}".strip()
     return tool

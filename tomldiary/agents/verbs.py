@@ -208,6 +208,7 @@ class MemoryVerbs:
         schema = self._user.diary.fact_schemas.get(category)
         if schema is not None and category not in self._user.diary.allowed:
             return self._commit(schema, fields, text)
+        self._refuse_fields(category, fields)
         with self._once():
             similar = self._user.similar(category, text, limit=_SIMILAR_SHOWN + 1)
             key, item = self._user.upsert_preference(
@@ -231,6 +232,14 @@ class MemoryVerbs:
         )
 
     aremember = async_twin(remember)
+
+    def _refuse_fields(self, category: str, fields: dict[str, Any] | None) -> None:
+        """Refuse fields for a preference, which would otherwise be dropped beside a success."""
+        if fields and category in self._user.diary.allowed:
+            raise InvalidValue(
+                "a preference has a text and no fields. Say it all in `text`. Nothing was changed.",
+                where=category,
+            )
 
     def _commit(self, schema: FactSchema, fields: dict[str, Any] | None, text: str) -> Answer:
         field = schema.only_text()
@@ -269,6 +278,7 @@ class MemoryVerbs:
             why = kind.unchanged_because or "only the application changes such an entry."
             raise InvalidValue(f"{why} Nothing was changed.", where=key)
         category, name = _split(name)
+        self._refuse_fields(category, fields)
         with self._once():
             _, item = self._user.upsert_preference(
                 category,

@@ -175,10 +175,12 @@ def test_the_tools_change_the_diary_of_the_run(diary, mode):
         ("replace_in_block", {"name": "notes", "old": "x", "new": "y"}, "does not contain"),
         ("replace_in_block", {"name": "notes", "old": "b", "new": "y"}, "more than once"),
         ("append_block", {"name": "", "text": "x"}, "1 to 200 characters"),
-        ("recall", {"query": "x", "limit": 10**30}, "validation error"),
-        ("recall", {"query": "x", "limit": -1}, "validation error"),
-        ("remember", {"category": "likes", "text": 5}, "validation error"),
-        ("forget", {}, "validation error"),
+        ("remember", {"category": "likes", "text": "x", "fields": {"n": 1}}, "no fields"),
+        ("update", {"key": "likes/pref001", "text": "x", "fields": {"n": 1}}, "no fields"),
+        ("recall", {"query": "x", "limit": 10**30}, "recall.limit: Input should be less"),
+        ("recall", {"query": "x", "limit": -1}, "recall.limit: Input should be greater"),
+        ("remember", {"category": "likes", "text": 5}, "remember.text: expected text, found number"),
+        ("forget", {}, "forget.key: expected a value, found nothing"),
     ],
 )  # fmt: skip
 def test_correctable_errors_are_answers_of_the_tools(name, arguments, message, mode):
