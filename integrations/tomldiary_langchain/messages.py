@@ -38,6 +38,8 @@ class Turn(NamedTuple):
     """The texts of the messages in front of it."""
     earlier: tuple[tuple[str, str], ...]
     """The exchanges in front of it, oldest first."""
+    unanswered: tuple[Spoken, ...] = ()
+    """All that users said since the last answer, also other users, and what was handed in already."""
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -50,23 +52,30 @@ class Turn(NamedTuple):
         return exchange_of(self.asked)[0]
 
 
-def turn_of(messages: Sequence[BaseMessage], is_handed_in: Callable[[Spoken], bool]) -> Turn:
+def turn_of(
+    messages: Sequence[BaseMessage],
+    is_handed_in: Callable[[Spoken], bool],
+    is_others: Callable[[Spoken], bool] = lambda _: False,
+) -> Turn:
     """Return the turn of a run; nothing is asked in it if the user said nothing.
 
     Args:
         messages: A thread.
         is_handed_in: Whether a message was in an earlier turn, though the thread has no answer to it.
+        is_others: Whether another user said it.
     """
     thread = _spoken(messages)
     start = turn_start(thread)
     if start is None:
         return Turn((), (), ())
-    numbers = [n for n in range(start, len(thread)) if thread[n].by == "user"]
-    start = next((n for n in numbers if not is_handed_in(thread[n])), numbers[-1])
+    unanswered = [n for n in range(start, len(thread)) if thread[n].by == "user"]
+    numbers = [n for n in unanswered if not is_others(thread[n])]
+    start = next((n for n in numbers if not is_handed_in(thread[n])), [*unanswered, *numbers][-1])
     return Turn(
         tuple(thread[n] for n in numbers if n >= start),
         tuple(one.text for one in thread[:start]),
         tuple(earlier_exchanges(thread, start)),
+        tuple(thread[n] for n in unanswered),
     )
 
 
@@ -88,7 +97,8 @@ def said_in(turn: Turn, messages: Sequence[BaseMessage], structured: object = No
     if start is None:
         answers = [one for one in thread if one.by == "assistant"]
         return [*turn.asked, *(one._replace(calls=()) for one in answers[-1:])]
-    said = thread[start:]
+    not_of_it = {one.id for one in turn.unanswered} - set(turn.ids)
+    said = [one for one in thread[start:] if one.id not in not_of_it]
     if structured is not None and said[-1].by == "tool":
         said.append(Spoken("assistant", to_json(structured, fallback=str).decode()))
     return said

@@ -32,6 +32,7 @@ from tomldiary.agents.turn_messages import (
 )
 from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.diary import Diary, diary_of
+from tomldiary.errors import IdentifierError
 from tomldiary.logging import get_logger
 from tomldiary.retrieval.render import render_memory
 from tomldiary.runtime.async_bridge import in_thread
@@ -111,10 +112,12 @@ _calling: ContextVar[tuple[object, _Run, str] | None] = ContextVar(
 
 
 class DiaryState(AgentState[Any]):
-    """An agent's state with a private field that is in no input, output or checkpoint."""
+    """An agent's state with private fields that are in no input or output; the memory is in no checkpoint either."""
 
     # Untracked: a copy of the memory in a checkpoint would outlive what `forget` removes.
     diary_run: NotRequired[Annotated[Any, UntrackedValue, PrivateStateAttr]]
+    diary_asked_by: NotRequired[Annotated[dict[str, dict[str, str]], PrivateStateAttr]]
+    """By middleware and message: a digest of the user who said it, as long as it has no answer."""
 
 
 class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
@@ -216,14 +219,37 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
     def _holding(self, state: AgentState[Any], run: _Run) -> dict[str, Any]:
         held = cast("dict[str, Any]", state).get("diary_run")
         others = held.runs if isinstance(held, _Held) else {}
-        return {"diary_run": _Held({**others, self: run})}
+        asked_by = self._asked_by(state)
+        own = digest(run.user)
+        now = {one.id: asked_by.get(one.id, own) for one in run.turn.unanswered}
+        of_all = cast("dict[str, Any]", state).get("diary_asked_by") or {}
+        return {
+            "diary_run": _Held({**others, self: run}),
+            "diary_asked_by": {**of_all, self.name: now},
+        }
+
+    def _asked_by(self, state: AgentState[Any]) -> dict[str, str]:
+        """Return digests of the users who said the messages without an answer, by id."""
+        return (cast("dict[str, Any]", state).get("diary_asked_by") or {}).get(self.name, {})
 
     def _settle(self, state: AgentState[Any], runtime: Runtime[ContextT]) -> _Run:
         messages = cast("list[BaseMessage]", state["messages"])
         user = self.diary.user(agent_user(self._user_id, state, runtime)).user_id
         chat = self._chats.session(user, messages)
         session = agent_session(self._session_id, state, runtime, default=chat)
-        turn = turn_of(messages, lambda one: self._handed_in.has(user, session, one))
+        asked_by, own = self._asked_by(state), digest(user)
+        turn = turn_of(
+            messages,
+            lambda one: self._handed_in.has(user, session, one),
+            lambda one: asked_by.get(one.id, own) != own,
+        )
+        if turn.unanswered and not turn.asked:
+            raise IdentifierError(
+                "another user began this turn. Continue it as that user: name the user in the run, or in the"
+                " middleware's user_id."
+            )
+        if any(asked_by.get(one.id, own) != own for one in turn.unanswered):
+            _logger.warning("another user's messages without an answer are no part of this turn")
         settings = agent_config().get("configurable")
         ids = turn.ids
         if saves_checkpoints(settings):

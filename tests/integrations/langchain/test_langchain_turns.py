@@ -26,7 +26,7 @@ from test_langchain_middleware import OK, THREAD, Down, Recording, both, memorie
 
 from scripted_chat import Scripted, calling
 from tomldiary import Diary, MemoryWriter
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary_langchain import DiaryMiddleware, DiaryRetriever
 from tomldiary_langgraph import DiaryStore
 
@@ -369,6 +369,64 @@ def test_equal_text_in_two_threads_of_a_session_is_two_turns(writer):
         talk(agent, "I like rain.", {"configurable": settings})
     assert writer.flush(20)
     assert writer.diary.user("alice").preferences("likes")["pref001"].count == 2
+
+
+# Users who share a thread
+
+
+def in_room(user):
+    return {"configurable": {"user_id": user, "thread_id": "room"}}
+
+
+def said_by(writer):
+    return [(turn.user_id, turn.user_msg, turn.assistant_msg) for turn in writer.turns]
+
+
+@both
+def test_unanswered_words_of_another_user_are_no_part_of_a_turn(writer, mode):
+    memory = DiaryMiddleware(writer.diary, writer=writer)
+    model = Scripted(answers=[Down(), OK])
+    agent = create_agent(model, middleware=[memory], checkpointer=InMemorySaver())
+    with pytest.raises(Down):
+        talk(agent, "I am Ann.", in_room("ann"), mode)
+    talk(agent, "I am Bob.", in_room("bob"), mode)
+    talk(agent, "Ann again.", in_room("ann"), mode)
+    assert said_by(writer) == [
+        ("ann", "I am Ann.", ""),
+        ("bob", "I am Bob.", "ok"),
+        ("ann", "Ann again.", "ok"),
+    ]
+
+
+def test_words_during_another_user_s_pending_approval_are_a_turn_of_their_own(writer, caplog):
+    approval = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
+    memory = DiaryMiddleware(writer.diary, writer=writer)
+    model = Scripted(answers=[NOOP, OK])
+    agent = create_agent(model, [noop], middleware=[memory, approval], checkpointer=InMemorySaver())
+    talk(agent, "I am Ann.", in_room("ann"))
+    talk(agent, "I am Bob.", in_room("bob"))
+    assert said_by(writer) == [("bob", "I am Bob.", "ok")]
+    assert "no part of this turn" in caplog.text
+
+
+@both
+def test_a_run_that_another_user_resumes_fails_and_its_own_user_may_go_on(writer, mode):
+    writer.diary.user("bob").upsert_preference("likes", "rain")
+    approval = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
+    model = Scripted(answers=[NOOP, OK])
+    saver = InMemorySaver()
+
+    def agent():  # another process has another middleware
+        memory = DiaryMiddleware(writer.diary, writer=writer)
+        return create_agent(model, [noop], middleware=[memory, approval], checkpointer=saver)
+
+    talk(agent(), "I am Ann.", in_room("ann"), mode)
+    approved = Command(resume={"decisions": [{"type": "approve"}]})
+    with pytest.raises(IdentifierError, match="another user began this turn"):
+        talk(agent(), approved, in_room("bob"), mode)
+    assert len(model.asked) == 1
+    talk(agent(), None, in_room("ann"), mode)
+    assert said_by(writer) == [("ann", "I am Ann.", "ok")]
 
 
 # Two memories in one agent
