@@ -22,7 +22,7 @@ from tomldiary.agents.turn_messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
 __all__ = ["Turn", "first_exchange", "said_in", "turn_of", "with_memory", "with_text"]
 
@@ -55,7 +55,8 @@ class Turn(NamedTuple):
 def turn_of(
     messages: Sequence[BaseMessage],
     is_handed_in: Callable[[Spoken], bool],
-    is_others: Callable[[Spoken], bool] = lambda _: False,
+    is_others: Callable[[Spoken], bool],
+    begun_with: Collection[str] = (),
 ) -> Turn:
     """Return the turn of a run; nothing is asked in it if the user said nothing.
 
@@ -63,11 +64,15 @@ def turn_of(
         messages: A thread.
         is_handed_in: Whether a message was in an earlier turn, though the thread has no answer to it.
         is_others: Whether another user said it.
+        begun_with: The ids of the messages that a run which goes on has begun with. What follows them is of
+            the turn, also a result of a tool before a further message.
     """
     thread = _spoken(messages)
     start = turn_start(thread)
     if start is None:
         return Turn((), (), ())
+    begun = [number for number, one in enumerate(thread) if one.id in begun_with]
+    start = min([start, *begun])
     unanswered = [n for n in range(start, len(thread)) if thread[n].by == "user"]
     numbers = [n for n in unanswered if not is_others(thread[n])]
     start = next((n for n in numbers if not is_handed_in(thread[n])), [*unanswered, *numbers][-1])

@@ -21,7 +21,7 @@ from langgraph.errors import GraphBubbleUp, ParentCommand
 from typing_extensions import TypeVar  # Python 3.11 has none with a default
 
 from tomldiary.agents.identity import is_delegated, is_replay, kept_thread, saves_checkpoints
-from tomldiary.agents.options import memory_name, one_of, writer_of
+from tomldiary.agents.options import memory_name, one_of, positive, writer_of
 from tomldiary.agents.turn_messages import (
     HandedIn,
     digest,
@@ -181,7 +181,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         self._user_id = user_id
         self._session_id = session_id
         self._inject = inject
-        self._max_tokens = max_tokens
+        self._max_tokens = positive("max_tokens", max_tokens)
         self._query = query
         self._on_error = on_error
         self._episodes = episodes
@@ -207,41 +207,39 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             IdentifierError: The run names no user, or a name is invalid.
             Exception: The memory cannot be read, and `on_error` is "raise".
         """
-        return self._holding(state, self._read(self._settle(state, runtime)))
+        return self._holding(state, self._read(self._settle(state, runtime, begins=True)))
 
     async def abefore_agent(
         self, state: AgentState[Any], runtime: Runtime[ContextT]
     ) -> dict[str, Any]:
         """Do what `before_agent` does without holding the event loop."""
-        run = self._settle(state, runtime)
+        run = self._settle(state, runtime, begins=True)
         return self._holding(state, await in_thread(self._read, run))
 
     def _holding(self, state: AgentState[Any], run: _Run) -> dict[str, Any]:
         held = cast("dict[str, Any]", state).get("diary_run")
         others = held.runs if isinstance(held, _Held) else {}
-        asked_by = self._asked_by(state)
-        own = digest(run.user)
-        now = {one.id: asked_by.get(one.id, own) for one in run.turn.unanswered}
-        of_all = cast("dict[str, Any]", state).get("diary_asked_by") or {}
+        asked_by, own = _asked_by(state), digest(run.user)
+        known = asked_by.get(self.name, {})
+        now = {one.id: known.get(one.id, own) for one in run.turn.unanswered}
         return {
             "diary_run": _Held({**others, self: run}),
-            "diary_asked_by": {**of_all, self.name: now},
+            "diary_asked_by": {**asked_by, self.name: now},
         }
 
-    def _asked_by(self, state: AgentState[Any]) -> dict[str, str]:
-        """Return digests of the users who said the messages without an answer, by id."""
-        return (cast("dict[str, Any]", state).get("diary_asked_by") or {}).get(self.name, {})
-
-    def _settle(self, state: AgentState[Any], runtime: Runtime[ContextT]) -> _Run:
+    def _settle(
+        self, state: AgentState[Any], runtime: Runtime[ContextT], *, begins: bool = False
+    ) -> _Run:
         messages = cast("list[BaseMessage]", state["messages"])
         user = self.diary.user(agent_user(self._user_id, state, runtime)).user_id
         chat = self._chats.session(user, messages)
         session = agent_session(self._session_id, state, runtime, default=chat)
-        asked_by, own = self._asked_by(state), digest(user)
+        asked_by, own = _asked_by(state).get(self.name, {}), digest(user)
         turn = turn_of(
             messages,
             lambda one: self._handed_in.has(user, session, one),
             lambda one: asked_by.get(one.id, own) != own,
+            () if begins else asked_by,
         )
         if turn.unanswered and not turn.asked:
             raise IdentifierError(
@@ -327,7 +325,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
 
     # After the turn
 
-    def after_agent(self, state: AgentState[Any], runtime: Runtime[ContextT]) -> None:
+    def after_agent(self, state: AgentState[Any], runtime: Runtime[ContextT]) -> dict[str, Any]:
         """Queue the finished turn; extraction goes on in the background.
 
         Raises:
@@ -340,10 +338,13 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             if self._on_error == "raise":
                 raise
             _logger.warning("a turn could not be queued: %s", type(error).__name__)
+        return {"diary_asked_by": {**_asked_by(state), self.name: {}}}
 
-    async def aafter_agent(self, state: AgentState[Any], runtime: Runtime[ContextT]) -> None:
+    async def aafter_agent(
+        self, state: AgentState[Any], runtime: Runtime[ContextT]
+    ) -> dict[str, Any]:
         """Do what `after_agent` does: queueing waits for nothing."""
-        self.after_agent(state, runtime)
+        return self.after_agent(state, runtime)
 
     def _submit_broken(self, run: _Run, error: BaseException) -> None:
         """Queue the turn of a run that ended in an error."""
@@ -432,6 +433,11 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             user, session = resolve_user(bound, config), resolve_session(None, config)
             return MemoryVerbs(self.diary.user(user), session)
         return MemoryVerbs(self.diary.user(run.user), run.session, operation_id=call_id)
+
+
+def _asked_by(state: AgentState[Any]) -> dict[str, dict[str, str]]:
+    """Return, by middleware and message, digests of the users who said what had no answer when the run began."""
+    return cast("dict[str, Any]", state).get("diary_asked_by") or {}
 
 
 def _call_id(request: ToolCallRequest) -> str:

@@ -18,7 +18,7 @@ from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langgraph.channels.untracked_value import UntrackedValue
 
 from tomldiary.agents.identity import is_delegated, is_replay, kept_thread, saves_checkpoints
-from tomldiary.agents.options import one_of
+from tomldiary.agents.options import one_of, positive
 from tomldiary.agents.turn_messages import (
     HandedIn,
     digest,
@@ -91,6 +91,7 @@ def recall_node(
         InvalidValue: `diary` is neither, or an option has a value that is not listed here.
     """
     one_of("on_error", on_error, ("raise", "ignore"))
+    positive("max_tokens", max_tokens)
     memory = _memory(diary, "recall_node(diary)")
     warned: set[str] = set()
 

@@ -13,6 +13,7 @@ from langchain.agents.middleware import (
     ModelFallbackMiddleware,
     ModelRetryMiddleware,
     after_model,
+    before_agent,
 )
 from langchain.agents.structured_output import ToolStrategy
 from langchain.tools import ToolRuntime, tool
@@ -20,7 +21,7 @@ from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, Tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphRecursionError
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.types import Command
+from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 from test_langchain_middleware import OK, THREAD, Down, Recording, both, memories, noop, talk
 
@@ -93,6 +94,37 @@ def test_a_resumed_approval_is_one_turn(writer):
     assert writer.turns == []
     talk(agent, Command(resume={"decisions": [{"type": "approve"}]}), THREAD)
     assert ended(writer) == [("completed", "I am a vegan.", "ok")]
+
+
+def test_words_before_and_after_a_tool_that_asks_the_user_are_one_turn(writer):
+    @tool
+    def ask_user(question: str, runtime: ToolRuntime) -> Command[Any]:
+        """Ask."""
+        said = HumanMessage(interrupt(question))
+        result = ToolMessage("asked", tool_call_id=runtime.tool_call_id)
+        return Command(update={"messages": [result, said]})
+
+    asks = calling(("ask_user", {"question": "Any allergies?"}))
+    agent = agent_of(writer, asks, OK, tools=[ask_user], checkpointer=InMemorySaver())
+    talk(agent, "Book me a table.", THREAD)
+    talk(agent, Command(resume="Yes, walnuts."), THREAD)
+    talk(agent, "Thanks.", THREAD)
+    assert writer.said == [("Book me a table.\n\nYes, walnuts.", "ok"), ("Thanks.", "ok")]
+
+
+def test_a_turn_that_an_earlier_middleware_ends_is_recorded_alone(writer):
+    @before_agent(can_jump_to=["end"])
+    def guard(state, runtime):
+        if state["messages"][-1].text == "Bad.":
+            return {"messages": [AIMessage("No.")], "jump_to": "end"}
+        return None
+
+    saver = InMemorySaver()
+    for text in ("Good.", "Bad."):  # each in a process of its own, which knows of no turn before
+        with Recording(Diary("memory:", agent="rules")) as own:
+            talk(agent_of(own, OK, before=[guard], checkpointer=saver), text, THREAD)
+            writer.turns += own.turns
+    assert writer.said == [("Good.", "ok"), ("Bad.", "No.")]
 
 
 def test_messages_of_a_failed_run_are_not_submitted_twice(writer):
@@ -461,6 +493,7 @@ def test_an_agent_can_have_a_user_memory_and_a_team_memory(tmp_path, writer, mod
         ({"writer": Diary("memory:")}, "expected a MemoryWriter, found Diary"),
         ({"name": "our team"}, "cannot begin the name of a tool"),
         ({"tools": "write"}, "unknown"),
+        ({"max_tokens": 0}, "max_tokens: expected 1 or more, found 0"),
     ],
 )
 def test_an_invalid_option_of_the_middleware_is_refused(diary, options, message):
