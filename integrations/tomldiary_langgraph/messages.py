@@ -16,7 +16,7 @@ from tomldiary.agents.turn_messages import (
 )
 from tomldiary.errors import InvalidValue
 
-__all__ = ["CurrentTurn", "current_turn", "last_question"]
+__all__ = ["CurrentTurn", "current_turn", "last_question", "waits_for_answer"]
 
 _STRUCTURED = "Returning structured response: "
 """Begins the result with which LangChain's agents end a turn whose answer has a schema."""
@@ -64,6 +64,12 @@ def last_question(state: Any, key: str) -> str | None:
     thread = _thread(state, key)
     start = turn_start(thread)
     return None if start is None else exchange_of(thread[start:])[0] or None
+
+
+def waits_for_answer(state: Any, key: str) -> bool:
+    """Whether the last message is the user's."""
+    thread = _thread(state, key)
+    return bool(thread) and thread[-1].by == "user"
 
 
 def _thread(state: Any, key: str) -> list[Spoken]:

@@ -38,7 +38,12 @@ from tomldiary_langgraph.identity import (
     state_channels,
     task_here,
 )
-from tomldiary_langgraph.messages import CurrentTurn, current_turn, last_question
+from tomldiary_langgraph.messages import (
+    CurrentTurn,
+    current_turn,
+    last_question,
+    waits_for_answer,
+)
 from tomldiary_langgraph.store import DiaryStore
 
 if TYPE_CHECKING:
@@ -253,6 +258,7 @@ class _Recorded:
         self._messages_key = messages_key
         self._on_error: OnError = on_error
         self._episodes = episodes
+        self._has_warned = False
 
     @contextmanager
     def turn(self, state: Any, config: RunnableConfig, failed: str) -> Generator[Turn | None]:
@@ -263,6 +269,12 @@ class _Recorded:
         user = resolve_user(self._user_id, state, config)
         session = resolve_session(self._session_id, state, config)
         said = current_turn(state, self._messages_key)
+        if said is None and not self._has_warned and waits_for_answer(state, self._messages_key):
+            self._has_warned = True
+            _logger.warning(
+                "a node records no turn, because the user's last message has no answer yet."
+                " Place the node behind the model."
+            )
         if said is None or is_delegated(config.get("configurable")):
             yield None
             return

@@ -732,6 +732,23 @@ def test_equal_turns_of_a_thread_that_is_emptied_are_each_recorded(kind):
 
 
 @recorded
+def test_a_node_in_front_of_the_model_is_warned_about_once(kind, caplog):
+    diary = Diary("memory:", agent=(noted := Noted()))
+    with MemoryWriter(diary) as writer:
+        record = submit_node(writer) if kind == "submit" else extract_node(diary)
+        model = chat_node(answering("one", "two", "three"))
+        run(graph_of([("chat", model), ("record", record)]), "hello", ALICE, "sync")
+        assert caplog.messages == []
+        graph = graph_of([("record", record), ("chat", model)], checkpointer=InMemorySaver())
+        for text in ("I like tea.", "I like jazz."):
+            run(graph, text, ALICE, "sync")
+        assert writer.flush(30)
+    assert noted.turns == [("t1", "hello", "one")]
+    assert len(caplog.messages) == 1
+    assert "Place the node behind the model" in caplog.text
+
+
+@recorded
 def test_two_nodes_of_a_graph_record_each_message_once(kind):
     diary = Diary("memory:", agent=(noted := Noted()))
     with MemoryWriter(diary) as writer:
