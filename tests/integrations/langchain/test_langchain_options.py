@@ -53,6 +53,13 @@ def test_kinds_limit_the_search(diary, mode):
 
 
 @both
+def test_an_unknown_kind_is_refused(diary, mode):
+    retriever = DiaryRetriever(diary=diary, user_id="alice", kinds=["block"])
+    with pytest.raises(InvalidValue, match="kinds: there is no kind 'block'"):
+        ask(retriever, "tea", mode)
+
+
+@both
 @pytest.mark.parametrize(
     ("items", "expected"),
     [(("memories",), {"m1"}), ((), {"m1", "f1"}), (("{user_id}", "files"), {"f1"})],
