@@ -214,7 +214,7 @@ class DiaryStore(BaseStore):
             ttl: As in `put`.
 
         Returns:
-            The item as it is now.
+            The item as it was stored.
 
         Raises:
             ValueError: What it returned cannot be stored. Nothing was written.

@@ -339,22 +339,25 @@ class ItemStore(ItemPuts):
         assert isinstance(probe, Get)  # noqa: S101 - for the type checker
         owner = self._owner(probe.namespace, probe.key)
 
-        def write(tx: Transaction) -> None:
-            before = self._within(tx, probe.namespace, probe.key)
-            made = change(before)
+        def write(tx: Transaction) -> Item | None:
+            before = self._entry_within(tx, probe.namespace, probe.key)
+            made = change(None if before is None else copied(before.value))
             put = self._checked(Put(probe.namespace, probe.key, made, index, ttl))  # pyright: ignore[reportArgumentType] - checked there
             assert isinstance(put, Put)  # noqa: S101 - for the type checker
             self._apply(tx, [put], session)
+            # Read here: another writer may come in between the commit and a later look.
+            after = self._entry_within(tx, probe.namespace, probe.key)
+            if after is None:
+                return None
+            return Item(probe.namespace, probe.key, copied(after.value), *after.moments)
 
-        self.diary.engine.write(owner, write, Source("update", session, actor="store"))
-        snapshot, entry = self._get(self._view(), probe)
-        return None if entry is None else as_item(snapshot, entry)
+        return self.diary.engine.write(owner, write, Source("update", session, actor="store"))
 
-    def _within(self, tx: Transaction, namespace: Namespace, key: str) -> dict[str, Any] | None:
-        """Return a value as the transaction sees it."""
+    def _entry_within(self, tx: Transaction, namespace: Namespace, key: str) -> Entry | None:
+        """Return an entry as the transaction sees it."""
         if is_typed(namespace):
             table = TypedEntries.within(self.diary, tx).get(self._typed.collection(namespace), key)
-            return None if table is None else copied(Entry(key, table).value)
+            return None if table is None else Entry(key, table)
         # Not as reads see it: while a person has broken a file, what was written since is in history alone.
         documents = self.catalog(tx.user).documents(tx, namespace).values()
         tables = [document.table(("items", key)) for document in documents]
@@ -365,7 +368,7 @@ class ItemStore(ItemPuts):
         deadlines, base = self.diary.engine.deadlines(tx.user), kind_of(tx.user, namespace)
         if self.expiry.omit_expired and deadlines.is_over(base, entry, self._clock.now()):
             return None
-        return copied(entry.value)
+        return entry
 
     # Expiry
 

@@ -887,3 +887,18 @@ def test_a_store_exposes_its_index_as_other_stores_do(tmp_path):
     assert store.embeddings.embed_documents(["tea"]) == [[3.0, 1.0]]
     index["dims"] = 9
     assert store.index_config["dims"] == 2
+
+
+def test_an_update_returns_what_it_stored_and_not_what_came_after(diary, store, monkeypatch):
+    written = diary.engine.write
+
+    def and_then_another(user, *arguments, **options):
+        done = written(user, *arguments, **options)
+        monkeypatch.setattr(diary.engine, "write", written)
+        store.put(("alice", "stats"), "turns", {"n": 9})
+        return done
+
+    monkeypatch.setattr(diary.engine, "write", and_then_another)
+    item = store.update(("alice", "stats"), "turns", lambda _: {"n": 1})
+    assert item.value == {"n": 1}
+    assert store.get(("alice", "stats"), "turns").value == {"n": 9}
