@@ -313,11 +313,11 @@ def test_forget_removes_operations_of_its_turns_from_later_segments(tmp_path):
 
     diary = Diary(tmp_path, agent=Extractor())
     root = tmp_path / ".tomldiary" / "journal"
-    with MemoryWriter(diary, journal_segment_bytes=1000) as writer:
+    with MemoryWriter(diary) as writer:
         [applied] = submit(writer, "a turn")
         receipts = [
             receipt  # one after the other, so that they are not stored together
-            for text in ("tea", "x" * 1000, "y" * 1000)
+            for text in ("tea", *(each * 9000 for each in "abcdefgh"), "juice")
             for receipt in submit(writer, text, user="bob")
         ]
         assert len(list(root.glob("*/*.toml"))) > 1
@@ -342,7 +342,7 @@ def test_a_file_removed_during_forget_is_not_recreated(tmp_path, files):
         "000001.toml",
         "000002.toml",
     ]
-    finisher = threading.Thread(target=lambda: made.finish(jobs[:1], now=True))
+    finisher = threading.Thread(target=lambda: made.finish(jobs[:1]))
 
     def finish_meanwhile(name, path, *_):
         if name == "open" and path.endswith(".tmp"):

@@ -88,7 +88,7 @@ def test_a_journal_is_readable_toml_in_private_files(tmp_path):
     journal.append_turns(jobs, first_epoch)
     journal.sync()
     journal.append_operations(jobs[:1], [UpsertPreference("likes", text="tea")], first_epoch)
-    journal.finish(jobs[:1], now=True)
+    journal.finish(jobs[:1])
     [path] = journal.folder.glob("*.toml")
     data = tomllib.loads(path.read_text("utf-8"))
     assert [turn["user_msg"] for turn in data["turn"]] == [job.turn.user_msg for job in jobs]
@@ -144,7 +144,7 @@ def test_segments_are_removed_when_all_their_turns_are_done(tmp_path):
     for number in range(200):
         jobs = jobs_of(f"turn {number}", f"more {number}")
         journal.append_turns(jobs, first_epoch)
-        journal.finish(jobs, now=number == 199)
+        journal.finish(jobs)
     assert len(list(journal.folder.glob("*.toml"))) < 20
     die(journal)
     # What newer files say is done in older ones is not forgotten with them.
@@ -544,7 +544,7 @@ def test_a_turn_is_journaled_once_with_its_fencing_token(tmp_path, sync):
     done = jobs_of("done")
     journal.append_turns(done, first_epoch)
     journal.append_turns(jobs_of("open"), first_epoch)
-    journal.finish(done)  # is noted with the next turn
+    journal.finish(done)
     for text in ("one", "two", "three", "four"):
         journal.append_turns(jobs_of(text, user="bob"), lambda _: next(epochs))
     [path] = journal.folder.glob("*.toml")

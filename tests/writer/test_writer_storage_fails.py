@@ -106,8 +106,8 @@ def test_a_segment_whose_sync_failed_gets_no_further_turn(tmp_path, files, gate,
 
 def test_a_segment_gets_no_turn_before_its_name_is_synced(tmp_path, files, gate):
     diary = Diary(LocalBackend(tmp_path, files=files), agent=gate)
-    with MemoryWriter(diary, journal_segment_bytes=0) as writer:
-        store(writer, "tea")
+    with MemoryWriter(diary) as writer:
+        store(writer, "x" * 70_000)
         fail_once(files, ("sync_file", "", OSError(errno.EIO, "Input/output error")))
         with pytest.raises(BackendError):
             store(writer, "refused")

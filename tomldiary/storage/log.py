@@ -236,15 +236,6 @@ class LogFile:
         except OSError as error:
             self.problem = f"{self._path}: a failed append cannot be removed ({error.strerror})."
 
-    def clear(self) -> None:
-        """Remove all records."""
-        self._lock()
-        try:
-            self._files.ftruncate(self._descriptor, 0)
-            self.end = 0
-        finally:
-            unlock(self._descriptor)
-
     def hold(self) -> int:
         """Return the descriptor for a sync; it stays open until `release`."""
         self._held += 1

@@ -123,14 +123,10 @@ def _commit(
     jobs = [job, *job.group]
     if job.operations is None:
         if job.journal is not None:
-            # A group has one id in history: without this record, a recovery would read its turns one by one again.
-            is_durable = len(jobs) > 1
             try:
-                job.journal.append_operations(
-                    jobs, operations, diary.engine.backend.epoch, sync=is_durable
-                )
+                job.journal.append_operations(jobs, operations, diary.engine.backend.epoch)
             except InvalidValue:  # the commit skips values that cannot be stored, and reports them
-                if is_durable:
+                if job.group:
                     raise
         job.operations = list(operations)
     done = diary.turns.commit(
@@ -153,9 +149,8 @@ def _kept(diary: Diary, job: Job) -> KeptTurn | None:
 
 def _finish(job: Job) -> None:
     """Record in the journal that a turn and its group were applied."""
-    jobs = [job, *job.group]
     if job.journal is not None:
-        job.journal.finish(jobs, now=len(jobs) > 1)
+        job.journal.finish([job, *job.group])
 
 
 def _messages(jobs: Sequence[Job]) -> tuple[str, str]:

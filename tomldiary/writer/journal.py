@@ -41,11 +41,9 @@ if TYPE_CHECKING:
     from tomldiary.extraction.operations import Operation
     from tomldiary.writer.receipts import Job
 
-__all__ = ["SEGMENT_BYTES", "Journal"]
+__all__ = ["Journal"]
 
-SEGMENT_BYTES = 1024 * 1024
-_CLEAR_BYTES = 64 * 1024  # a file of finished turns is cleared from this size on
-_DONE_BATCH = 64  # finished turns whose record may wait for the next append
+_SEGMENT_BYTES = 64 * 1024
 _OWNER = "owner.lock"
 _OWNER_FLAGS = os.O_RDWR | PRIVATE
 _FORGOTTEN = (
@@ -74,7 +72,7 @@ class Journal:
         *,
         sync: bool,
         files: FileSystem,
-        segment_bytes: int = SEGMENT_BYTES,
+        segment_bytes: int = _SEGMENT_BYTES,
     ) -> None:
         self.folder = folder
         self._files = files
@@ -102,7 +100,7 @@ class Journal:
         *,
         sync: bool,
         files: FileSystem | None = None,
-        segment_bytes: int = SEGMENT_BYTES,
+        segment_bytes: int = _SEGMENT_BYTES,
     ) -> Journal:
         """Create a journal and lock its owner file; `files` makes the file operations.
 
@@ -129,7 +127,7 @@ class Journal:
         *,
         sync: bool,
         files: FileSystem | None = None,
-        segment_bytes: int = SEGMENT_BYTES,
+        segment_bytes: int = _SEGMENT_BYTES,
     ) -> tuple[Journal, list[Job]] | None:
         """Take over the journal of a dead writer, with its unfinished turns in their order.
 
@@ -218,10 +216,8 @@ class Journal:
         jobs: Sequence[Job],
         operations: Iterable[Operation],
         epoch_of: Callable[[str], int],
-        *,
-        sync: bool = False,
     ) -> None:
-        """Append the operations extracted from a turn, or from turns that were read together.
+        """Append the operations extracted from a turn, or from turns that were read together; those are synced.
 
         Raises:
             Forgotten: Something of the user was forgotten since the turn was submitted.
@@ -240,26 +236,17 @@ class Journal:
                 self._append(rendered)
             except OSError as error:
                 raise _cannot(self._path(self._segment), error) from error
-        if sync:
+        if len(jobs) > 1:
+            # A group has one id in history: without this record, a recovery would read its turns one by one again.
             self.sync()
 
-    def finish(self, jobs: Sequence[Job], *, now: bool = False) -> None:
-        """Record that these turns are done.
-
-        History shows which turns were applied, so their record may wait for the next append. `now` writes it at
-        once, for turns that history does not show.
-        """
+    def finish(self, jobs: Sequence[Job]) -> None:
+        """Record that these turns are done, and remove files without unfinished turns."""
         with self._mutex:
             for job in jobs:
                 self._open.get(job.segment, set[int]()).discard(job.number)
                 self._done.setdefault(job.segment, []).append(job.number)
                 self._unwritten.append(job.number)
-            is_idle = not any(self._open.values())
-            is_emptied = any(
-                each != self._segment and not turns for each, turns in self._open.items()
-            )
-            if not (now or is_idle or is_emptied) and len(self._unwritten) < _DONE_BATCH:
-                return
             try:
                 self._clean()
             except (OSError, BackendError) as error:
@@ -268,14 +255,8 @@ class Journal:
 
     def _clean(self) -> None:
         """Record the finished turns and remove files without unfinished turns; the caller holds the mutex."""
-        is_idle = not any(self._open.values())
-        if is_idle and self._file.end > _CLEAR_BYTES:
-            self._file.clear()
-            self._unwritten.clear()
-        elif self._unwritten:
+        if self._unwritten:
             self._append(str)
-        if is_idle:
-            self._done[self._segment] = []
         for segment in [
             each for each, turns in self._open.items() if not turns and each != self._segment
         ]:

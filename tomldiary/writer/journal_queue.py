@@ -14,7 +14,6 @@ from tomldiary.logging import get_logger
 from tomldiary.storage.files import FileSystem
 from tomldiary.storage.protocol import Backend, LocalFolder
 from tomldiary.writer.journal import Journal
-from tomldiary.writer.journal_record import render_turn
 
 if TYPE_CHECKING:
     import asyncio
@@ -36,7 +35,6 @@ class JournalQueue:
         root: The folder of the journals.
         backend: Provides fencing tokens and the durability.
         state: The writer's lock.
-        segment_bytes: The size of a journal's file at which the next one begins.
         deliver: Called with stored turns and the lock held.
         refuse: Called with turns that could not be stored, the reason, and the lock held.
     """
@@ -46,7 +44,6 @@ class JournalQueue:
         root: Path,
         backend: Backend,
         state: Condition,
-        segment_bytes: int,
         deliver: Callable[[list[Job]], None],
         refuse: Callable[[list[Job], BaseException], None],
     ) -> None:
@@ -54,8 +51,7 @@ class JournalQueue:
         self.journals: list[Journal] = []
         """The journals that this writer owns; new turns are appended only to `_journal`."""
         self._backend = backend
-        files = backend.files if isinstance(backend, LocalFolder) else FileSystem()
-        self.files, self._segment_bytes = files, segment_bytes
+        self.files = backend.files if isinstance(backend, LocalFolder) else FileSystem()
         self.durability = backend.durability
         self._sync = backend.durability == "full"
         self._state = state
@@ -85,15 +81,6 @@ class JournalQueue:
         return not self._is_storing and not self._closing
 
     # Queueing
-
-    @staticmethod
-    def prepare(job: Job) -> None:
-        """Render a turn's record.
-
-        Raises:
-            InvalidValue: A text cannot be stored in a file.
-        """
-        job.rendered = render_turn(job.turn, job.operation, job.time)
 
     def put(self, job: Job) -> None:
         """Queue a turn for storing; the caller holds the lock."""
@@ -140,18 +127,13 @@ class JournalQueue:
         """
         try:
             if self._journal is None:
-                self._journal = Journal.create(
-                    self.root,
-                    sync=self._sync,
-                    files=self.files,
-                    segment_bytes=self._segment_bytes,
-                )
+                self._journal = Journal.create(self.root, sync=self._sync, files=self.files)
                 self.journals.append(self._journal)
             self._journal.append_turns(jobs, self._backend.epoch)
             try:
                 self._journal.sync()
             except BaseException:
-                self._journal.finish(jobs, now=True)
+                self._journal.finish(jobs)
                 raise
         except Exception as error:  # noqa: BLE001 - each receipt gets it
             _logger.error("%d turns could not be stored: %s", len(jobs), error)  # noqa: TRY400 - each receipt has the traceback
@@ -197,12 +179,7 @@ class JournalQueue:
             if folder in mine:
                 continue
             try:
-                found = Journal.adopt(
-                    folder,
-                    sync=self._sync,
-                    files=self.files,
-                    segment_bytes=self._segment_bytes,
-                )
+                found = Journal.adopt(folder, sync=self._sync, files=self.files)
             except Exception as error:  # noqa: BLE001 - a damaged journal must not stop the others
                 _logger.error("%s: cannot be taken over (%r)", folder, error)  # noqa: TRY400 - one line is enough
                 continue
@@ -238,7 +215,7 @@ class JournalQueue:
         """Schedule the record that a cancelled turn is done."""
         if job.journal is not None:
             with suppress(RuntimeError):  # the writer is being closed
-                self._flusher.submit(job.journal.finish, [job], now=True)
+                self._flusher.submit(job.journal.finish, [job])
 
     def stop(self) -> None:
         """Store the waiting turns, then stop the thread."""

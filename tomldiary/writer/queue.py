@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import OperationConflict, WriterBusy
 from tomldiary.extraction.dialogue import Sessions, checked_exchanges
+from tomldiary.writer.journal_record import render_turn
 from tomldiary.writer.receipts import Job, Receipt, Turn
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ class Admission:
         job = Job(turn, operation, is_new=not turn.operation_id)
         job.began, job.time = began, now or timestamp()
         if self.journal_queue is not None:
-            self.journal_queue.prepare(job)
+            job.rendered = render_turn(job.turn, job.operation, job.time)
         elif self._backend is not None and self._backend.is_quick:
             job.epoch = self._backend.epoch(turn.user_id)
         elif self._backend is not None:

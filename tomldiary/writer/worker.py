@@ -257,7 +257,7 @@ class Workers:
             return
         gone = [each for each in jobs if each not in wanted]
         if gone and job.journal is not None:
-            await in_thread(job.journal.finish, gone, now=True)
+            await in_thread(job.journal.finish, gone)
             _logger.error("%d turns could not be applied: Forgotten", len(gone))
         if wanted:
             _logger.info("something else of the user was forgotten; a turn is read again")
@@ -322,7 +322,7 @@ class Workers:
                         await self._after_forgetting(job, forgotten)
                         return
                 parked = len(jobs)
-            await in_thread(job.journal.finish, jobs, now=True)
+            await in_thread(job.journal.finish, jobs)
         _logger.error(
             "a turn could not be applied: %s%s", kind, "; it is in the dead letters" if parked else ""
         )  # fmt: skip

@@ -28,7 +28,6 @@ from tomldiary.storage.protocol import Backend, KeepsJournal
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.writer.dead_letters import DeadLetters
 from tomldiary.writer.jobs import CompactionJobs, ConsolidationJobs, is_overridden
-from tomldiary.writer.journal import SEGMENT_BYTES
 from tomldiary.writer.journal_queue import JournalQueue, close_journals
 from tomldiary.writer.metrics import (
     Health,
@@ -98,7 +97,6 @@ class MemoryWriter(Viewed):
         breaker: The number of consecutive transient errors, of any users, after which the model is considered down.
         breaker_pause: Seconds until the model is called again; doubles while it stays down.
         takeover_interval: Seconds between two searches for journals of dead writers.
-        journal_segment_bytes: The size of a journal's file at which the next one begins.
         lease: Seconds without a sign of life after which other writers on a shared database take over.
         consolidate_every: Transactions of a user after which its episodes that were not read yet are consolidated.
         consolidate_after: Seconds without a transaction of a user after which they are. With one of the two, what an
@@ -117,7 +115,6 @@ class MemoryWriter(Viewed):
         breaker: int = 10,
         breaker_pause: float = 5.0,
         takeover_interval: float = 10.0,
-        journal_segment_bytes: int = SEGMENT_BYTES,
         lease: float = 15.0,
         consolidate_every: int | None = None,
         consolidate_after: float | None = None,
@@ -149,7 +146,6 @@ class MemoryWriter(Viewed):
         self._options = Options(workers, qsize, timeout, coalesce, retry or RetryPolicy())
         self._breaker = (breaker, breaker_pause)
         self.takeover_interval = takeover_interval
-        self._journal_segment_bytes = journal_segment_bytes
         self._lease = lease
         self._context = contextvars.copy_context()
         self._closed = False
@@ -211,7 +207,6 @@ class MemoryWriter(Viewed):
             root,
             backend,
             self._state,
-            self._journal_segment_bytes,
             admission.deliver,
             admission.refuse,
         )

@@ -72,7 +72,7 @@ def test_a_turn_stored_while_another_one_ends_is_delivered_once(opened, when):
     queue = SharedQueue(backend, threading.Condition(), delivered.extend, None, None)
     jobs = [Job(Turn("alice", "s", f"I love {n}.", "ok"), f"op-{n}", is_new=True) for n in range(2)]
     for job in jobs:
-        queue.prepare(job)
+        job.rendered = render_turn(job.turn, job.operation, job.time)
     queue._store("alice", jobs[:1])
     change = backend.change_hidden
 

@@ -14,7 +14,6 @@ from tomldiary.errors import BackendError, Conflict
 from tomldiary.logging import get_logger
 from tomldiary.storage.shared.database import QUEUE
 from tomldiary.writer.journal_queue import wake
-from tomldiary.writer.journal_record import render_turn
 from tomldiary.writer.shared.claims import Claims
 
 if TYPE_CHECKING:
@@ -99,15 +98,6 @@ class SharedQueue:
         return not (self._batch or self._withdrawn or self._is_looking)
 
     # Queueing; the caller holds the writer's lock
-
-    @staticmethod
-    def prepare(job: Job) -> None:
-        """Render a turn's record.
-
-        Raises:
-            InvalidValue: A text cannot be stored.
-        """
-        job.rendered = render_turn(job.turn, job.operation, job.time)
 
     def put(self, job: Job) -> None:
         """Queue a turn for storing."""
@@ -289,8 +279,6 @@ class SharedQueue:
         jobs: Sequence[Job],
         operations: Iterable[Operation],
         epoch_of: Callable[[str], int],  # noqa: ARG002 - the step has the token
-        *,
-        sync: bool = False,  # noqa: ARG002 - every step has the durability of the database
     ) -> None:
         """Store what the model returned for a turn, so that another writer does not ask it again.
 
@@ -300,7 +288,7 @@ class SharedQueue:
         """
         self.claims.add_operations(jobs, operations)
 
-    def finish(self, jobs: Sequence[Job], *, now: bool = False) -> None:  # noqa: ARG002 - always at once
+    def finish(self, jobs: Sequence[Job]) -> None:
         """Remove turns that were applied, parked or cancelled; leave those that another writer took over."""
         user = jobs[0].turn.user_id
         ids = [job.operation for job in jobs]
