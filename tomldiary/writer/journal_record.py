@@ -32,7 +32,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.episodes import ToolStep
 from tomldiary.entries.models import timestamp
@@ -55,8 +55,8 @@ if TYPE_CHECKING:
 __all__ = [
     "JournalContent",
     "forget_turns",
+    "jobs_of",
     "kept_records",
-    "operations_of",
     "read_journal",
     "render_dead",
     "render_done",
@@ -184,11 +184,6 @@ def turn_of(data: dict[str, Any]) -> Turn:
     )
 
 
-def operations_of(data: dict[str, Any]) -> list[Operation]:
-    """Return the operations of a record."""
-    return [from_dict(each) for each in cast("list[dict[str, Any]]", data["operations"])]
-
-
 @dataclass(slots=True)
 class JournalContent:
     """The content of a dead writer's journal."""
@@ -211,32 +206,23 @@ def segment_files(folder: Path) -> list[Path]:
 def read_journal(files: FileSystem, folder: Path) -> JournalContent:
     """Read the journal of a dead writer; cut off each torn log tail and copy damaged records to a file."""
     found = JournalContent()
-    jobs: dict[int, Job] = {}
+    records: list[LogRecord] = []
     places: dict[int, int] = {}
-    groups: dict[int, list[int]] = {}
     for path in segment_files(folder):
         segment = int(path.stem)
         found.open[segment], found.done[segment] = set(), []
-        for entry in _records(files, path):
-            data = entry.data
-            if data is None:
-                continue
-            if entry.kind == "turn":
-                job = _job(data, segment)
-                jobs[job.number] = job
-                places[job.number] = segment
-            elif entry.kind == "operations":
-                _set_operations(jobs, data, groups)
-            else:
-                for number in data["numbers"]:
-                    jobs.pop(number, None)
+        for record in _records(files, path):
+            records.append(record)
+            if record.kind == "turn" and record.data is not None:
+                places[record.data["number"]] = segment
     found.last = max(places, default=0)
+    found.jobs = jobs_of(records)
+    for job in found.jobs:
+        for each in (job, *job.group):
+            each.segment = places.pop(each.number)
+            found.open[each.segment].add(each.number)
     for number, segment in places.items():
-        if number in jobs:
-            found.open[segment].add(number)
-        else:
-            found.done[segment].append(number)
-    found.jobs = _grouped(jobs, groups)
+        found.done[segment].append(number)
     return found
 
 
@@ -258,31 +244,33 @@ def _records(files: FileSystem, path: Path) -> list[LogRecord]:
     return records
 
 
-def _job(data: dict[str, Any], segment: int) -> Job:
-    job = Job(turn_of(data), data["operation"], is_new=False)
-    job.segment, job.number = segment, data["number"]
-    job.epoch, job.time = data["epoch"], data["time"]
-    job.receipt.settle_stored(True)  # noqa: FBT003 - the result itself
-    return job
+def jobs_of(records: Iterable[LogRecord]) -> list[Job]:
+    """Return the unfinished turns in their order.
 
-
-def _set_operations(
-    jobs: dict[int, Job], data: dict[str, Any], groups: dict[int, list[int]]
-) -> None:
-    numbers = [number for number in data["numbers"] if number in jobs]
-    if numbers:
-        first = jobs[numbers[0]]
-        first.operations, first.operation = operations_of(data), data["operation"]
-        groups[numbers[0]] = numbers
-
-
-def _grouped(jobs: dict[int, Job], groups: dict[int, list[int]]) -> list[Job]:
-    """Restore the groups of turns that were read together: their operations are applied once."""
+    Turns that were read together are one job with a group: their operations are applied once.
+    """
+    jobs: dict[int, Job] = {}
+    groups: dict[int, list[int]] = {}
+    for record in records:
+        data = record.data
+        if data is None:
+            continue
+        if record.kind == "turn":
+            job = jobs[data["number"]] = Job(turn_of(data), data["operation"], is_new=False)
+            job.number, job.epoch, job.time = data["number"], data["epoch"], data["time"]
+            job.receipt.settle_stored(True)  # noqa: FBT003 - the result itself
+        elif record.kind != "operations":
+            for number in data["numbers"]:
+                jobs.pop(number, None)
+        elif numbers := [number for number in data["numbers"] if number in jobs]:
+            first = jobs[numbers[0]]
+            first.operations = [from_dict(each) for each in data["operations"]]
+            first.operation = data["operation"]
+            groups[numbers[0]] = numbers[1:]
     inside: set[int] = set()
-    for first, numbers in groups.items():
-        if first in jobs:
-            others = [number for number in numbers[1:] if number in jobs]
-            jobs[first].group = [jobs[number] for number in others]
+    for number, others in groups.items():
+        if number in jobs:
+            jobs[number].group = [jobs[each] for each in others if each in jobs]
             inside.update(others)
     return [job for number, job in sorted(jobs.items()) if number not in inside]
 

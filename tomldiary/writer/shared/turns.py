@@ -23,19 +23,18 @@ from tomldiary.forgetting.selection import Selection
 from tomldiary.storage.log import render_record, scan_log
 from tomldiary.toml.values import render_text
 from tomldiary.writer.journal_record import (
+    jobs_of,
     kept_records,
-    operations_of,
     render_operations,
     render_turn_record,
-    turn_of,
 )
-from tomldiary.writer.receipts import Job
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from tomldiary.extraction.operations import Operation
     from tomldiary.storage.log import LogRecord
+    from tomldiary.writer.receipts import Job
 
 __all__ = ["LETTERS", "Turns", "redacted"]
 
@@ -106,23 +105,7 @@ class Turns:
 
     def jobs(self) -> list[Job]:
         """Return the turns in their order; turns that were read together are one job with a group."""
-        found: dict[int, Job] = {}
-        grouped: set[int] = set()
-        for each in self.records:
-            data = each.data
-            if data is None:
-                continue
-            if each.kind == "turn":
-                job = Job(turn_of(data), data["operation"], is_new=False)
-                job.number, job.epoch, job.time = data["number"], data["epoch"], data["time"]
-                job.receipt.settle_stored(True)  # noqa: FBT003 - the result itself
-                found[job.number] = job
-            elif numbers := [number for number in data["numbers"] if number in found]:
-                first = found[numbers[0]]
-                first.operations, first.operation = operations_of(data), data["operation"]
-                first.group = [found[number] for number in numbers[1:]]
-                grouped.update(numbers[1:])
-        return [job for number, job in found.items() if number not in grouped]
+        return jobs_of(self.records)
 
 
 def redacted(text: str, user: str, selection: Mapping[str, Any], epoch: int) -> str:
