@@ -25,7 +25,7 @@ CODES = {
     "write": (errno.ENOSPC, errno.EIO),
     **dict.fromkeys(
         (
-            "sync_file", "sync_data", "read", "read_at", "lseek", "fstat", "lstat", "listdir", "open_to_read",
+            "sync_file", "sync_data", "read", "lseek", "fstat", "lstat", "listdir", "open_to_read",
         ),
         (errno.EIO,),
     ),

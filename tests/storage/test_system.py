@@ -107,25 +107,9 @@ def test_a_name_that_is_not_there_is_still_an_attribute_error():
     assert not hasattr(tomldiary, "nothing")
 
 
-# Reading and writing at an offset
-
-
-def test_reading_and_writing_at_an_offset_need_no_pread(tmp_path, monkeypatch):
-    monkeypatch.delattr(os, "pread")
-    monkeypatch.delattr(os, "pwrite")
-    descriptor = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
-    try:
-        os.write(descriptor, b"0123456789")
-        assert system.read_at(descriptor, 3, 4) == b"456"
-        assert system.write_at(descriptor, b"ab", 1) == 2
-        assert system.read_at(descriptor, 4, 0) == b"0ab3"
-    finally:
-        os.close(descriptor)
-
-
 def test_without_modes_a_file_is_not_made_private(monkeypatch):
     monkeypatch.delattr(os, "fchmod")
-    system.make_private(-1)
+    system.set_mode(-1, 0o600)
 
 
 # Capabilities

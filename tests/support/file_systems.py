@@ -10,10 +10,10 @@ from tomldiary.storage.environment import Clock
 from tomldiary.storage.files import FileSystem
 
 READS = (
-    "open", "read", "read_at", "lseek", "stat", "lstat", "fstat", "scandir", "listdir", "open_to_read",
+    "open", "read", "lseek", "stat", "lstat", "fstat", "scandir", "listdir", "open_to_read",
 )  # fmt: skip
 WRITES = (
-    "write", "write_at", "sync_file", "sync_data", "replace", "exchange", "link", "unlink", "mkdir", "rmdir",
+    "write", "sync_file", "sync_data", "replace", "exchange", "link", "unlink", "mkdir", "rmdir",
     "ftruncate", "truncate", "set_mode", "chmod",
 )  # fmt: skip
 SKIPPED = object()

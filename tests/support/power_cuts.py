@@ -156,12 +156,6 @@ class Recorder(SameDisk):
             self._opened[descriptor] = (node, appends, at + length)
         return length
 
-    def write_at(self, descriptor, data, at):
-        length = os.pwrite(descriptor, data, at)
-        if descriptor in self._opened:
-            self._written(self._opened[descriptor][0], at, bytes(data)[:length])
-        return length
-
     def lseek(self, descriptor, offset, how):
         at = os.lseek(descriptor, offset, how)
         if descriptor in self._opened:

@@ -30,17 +30,13 @@ __all__ = [
     "PRIVATE",
     "drop_lease",
     "exchange",
-    "full_sync",
     "keeps_lease",
-    "make_private",
     "offers",
     "other_owner",
-    "read_at",
     "set_mode",
     "sync_data",
     "sync_file",
     "take_lease",
-    "write_at",
 ]
 
 _WHERE = {
@@ -74,44 +70,23 @@ def set_mode(descriptor: int, mode: int) -> None:
         os.fchmod(descriptor, mode)
 
 
-def make_private(descriptor: int) -> None:
-    """Restrict a file to its owner; see `set_mode`."""
-    set_mode(descriptor, 0o600)
-
-
-def read_at(descriptor: int, length: int, offset: int) -> bytes:
-    """Read up to `length` bytes at an offset; without `pread`, the file position moves."""
-    if hasattr(os, "pread"):
-        return os.pread(descriptor, length, offset)
-    os.lseek(descriptor, offset, os.SEEK_SET)
-    return os.read(descriptor, length)
-
-
-def write_at(descriptor: int, data: bytes, offset: int) -> int:
-    """Write at an offset and return the number of bytes; without `pwrite`, the file position moves."""
-    if hasattr(os, "pwrite"):
-        return os.pwrite(descriptor, data, offset)
-    os.lseek(descriptor, offset, os.SEEK_SET)
-    return os.write(descriptor, data)
-
-
 def sync_file(descriptor: int) -> None:
     """Sync a file or folder to disk; on macOS also flush the cache of the disk.
 
     Raises:
         OSError: The file or folder may not be on disk.
     """
-    if not full_sync(descriptor):
+    if not _full_sync(descriptor):
         os.fsync(descriptor)
 
 
 def sync_data(descriptor: int) -> None:
     """Sync the content of a file so that it survives a power cut; see `sync_file`."""
-    if not full_sync(descriptor):
+    if not _full_sync(descriptor):
         getattr(os, "fdatasync", os.fsync)(descriptor)
 
 
-def full_sync(descriptor: int) -> bool:
+def _full_sync(descriptor: int) -> bool:
     """Flush a file and the disk cache on macOS (`F_FULLFSYNC`), where `fsync` does not; return whether this was done.
 
     A file system without this command, such as a network file system, needs `fsync`.

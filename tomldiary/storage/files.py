@@ -85,12 +85,10 @@ class FileSystem:
     drop_lease = staticmethod(capabilities.drop_lease)
     exchange = staticmethod(capabilities.exchange)
     keeps_lease = staticmethod(capabilities.keeps_lease)
-    read_at = staticmethod(capabilities.read_at)
     set_mode = staticmethod(capabilities.set_mode)
     sync_data = staticmethod(capabilities.sync_data)
     sync_file = staticmethod(capabilities.sync_file)
     take_lease = staticmethod(capabilities.take_lease)
-    write_at = staticmethod(capabilities.write_at)
 
     @cached_property
     def has_exchange(self) -> bool:
@@ -222,6 +220,11 @@ class FileSystem:
         while part := self.read(descriptor, 1 << 20):
             parts.append(part)
         return b"".join(parts)
+
+    def read_at(self, descriptor: int, length: int, offset: int) -> bytes:
+        """Return up to `length` bytes at an offset of an open file; its position moves."""
+        self.lseek(descriptor, offset, os.SEEK_SET)
+        return self.read(descriptor, length)
 
     # Writing
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import stat
 from contextlib import nullcontext, suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -209,10 +208,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         records = commit.records
         seq = next_sequence(records[-1]) - 1
 
-        def staged_as(kind: str, data: bytes, seq: int, fingerprint: str) -> str:
-            return self._temp_name(folder, kind, data, seq, fingerprint)
-
-        staging = Staging(self.files, folder, commit, seq, staged_as)
+        staging = Staging(self.files, folder, commit, seq)
         try:
             synced = self._synced.of(user, folder)
             end = self._tails.numbered(user, f"{folder}/history", seq)
@@ -330,8 +326,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         """
         if self._sync:
             folder = str(self.folder(user))
-            staged_as = partial(self._temp_name, folder, seq=0)
-            settle(self.environment, self.folder(user), self._synced.of(user, folder), staged_as)
+            settle(self.environment, self.folder(user), self._synced.of(user, folder))
 
     def prune(self, user: str, seq: int, snapshot: str) -> None:
         """Replace all history up to transaction `seq` by a snapshot; the caller holds the user's lock."""

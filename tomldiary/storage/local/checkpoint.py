@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING
 from tomldiary.errors import BackendError, HandEditConflict, InvalidTOML
 from tomldiary.history.record import is_snapshot, next_sequence, result_kinds
 from tomldiary.runtime.capabilities import PRIVATE
+from tomldiary.storage.local.layout import staged_path
 from tomldiary.storage.local.log import opens_window, read_records, segments, split_records
 from tomldiary.storage.local.publish import put_in_place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tomldiary.storage.environment import Environment
@@ -47,16 +48,13 @@ def window(env: Environment, folder: Path) -> Iterator[str]:
             return
 
 
-def settle(
-    env: Environment, folder: Path, synced: Synced, staged_as: Callable[[str, bytes], str]
-) -> None:
+def settle(env: Environment, folder: Path, synced: Synced) -> None:
     """Sync all documents that the last window changed; the caller holds the user's lock.
 
     Args:
         env: The file system, and the interval of checkpoints.
         folder: The user's folder.
         synced: The synced names of the user; updated.
-        staged_as: Returns a new path for a staged document.
 
     Raises:
         OSError, BackendError: Some documents are not on disk.
@@ -73,7 +71,7 @@ def settle(
                 if kind not in synced.doubtful:
                     files.sync_path(path, PRIVATE)
                 else:
-                    _write_again(files, path, staged_as, kind)
+                    _write_again(files, folder, kind)
             except OSError as error:
                 if not isinstance(error, FileNotFoundError | NotADirectoryError):
                     # The system reports a failed write once, and then treats the data as written.
@@ -84,13 +82,12 @@ def settle(
     synced.doubtful.clear()
 
 
-def _write_again(
-    files: FileSystem, path: Path, staged_as: Callable[[str, bytes], str], kind: str
-) -> None:
+def _write_again(files: FileSystem, folder: Path, kind: str) -> None:
+    path = folder / f"{kind}.toml"
     found = files.read_file(path)
     if found is None:
         raise FileNotFoundError(path)
-    temp = staged_as(kind, found[0])
+    temp = staged_path(folder, kind, found[0], 0)
     files.write_new(temp, found[0], sync=True)
     if put_in_place(files, temp, str(path), found[1]) is None and files.exists(temp):
         raise HandEditConflict.changed(str(path))

@@ -6,8 +6,10 @@ folder, where recovery finds all staged files.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
+import secrets
 import stat
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -35,6 +37,7 @@ __all__ = [
     "staged_for",
     "staged_in",
     "staged_name",
+    "staged_path",
     "strays_in",
     "target_of",
 ]
@@ -86,6 +89,17 @@ def staged_name(kind: str, data: bytes, seq: int, number: int, digest: str = "")
     """
     mark = (digest or fingerprint(data))[:_MARK]
     return f"{STAGED}{os.getpid()}-{seq}.{mark}.{number}-{_escaped(kind)}.tmp"
+
+
+def staged_path(folder: str | Path, kind: str, data: bytes, seq: int, digest: str = "") -> str:
+    """Return a new path in a user's folder for a staged document; see `staged_name`."""
+    return f"{folder}/{staged_name(kind, data, seq, next(_numbers()), digest)}"
+
+
+@lru_cache(maxsize=1)
+def _numbers() -> itertools.count[int]:
+    # Process ids repeat, in a container after each restart: a random start avoids names that a crash left.
+    return itertools.count(secrets.randbits(16))
 
 
 def _escaped(kind: str) -> str:

@@ -23,11 +23,9 @@ from typing import TYPE_CHECKING
 from tomldiary.runtime.capabilities import NO_WAITING, OURS, PRIVATE
 from tomldiary.runtime.fork_safety import close_hidden, hide_from_children
 from tomldiary.storage.files import FileSystem, FileToken, is_same, token_of
-from tomldiary.storage.local.layout import make_parent
+from tomldiary.storage.local.layout import make_parent, staged_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tomldiary.storage.environment import Environment
     from tomldiary.storage.protocol import Commit
 
@@ -145,29 +143,20 @@ class Staging:
         folder: The user's folder.
         commit: The transaction.
         seq: Its number; of several transactions, the last number.
-        staged_as: Returns a new path for a staged document, by kind, content, transaction and digest.
     """
 
-    def __init__(
-        self,
-        files: FileSystem,
-        folder: str,
-        commit: Commit,
-        seq: int,
-        staged_as: Callable[[str, bytes, int, str], str],
-    ) -> None:
+    def __init__(self, files: FileSystem, folder: str, commit: Commit, seq: int) -> None:
         self._files = files
         self._folder = folder
         self._commit = commit
         self._seq = seq
-        self._staged_as = staged_as
         self._paths = {kind: self._path(kind, seq) for kind in commit.contents}
         self._written: dict[str, FileToken] = {}
         self._tokens: dict[str, FileToken] = {}
 
     def _path(self, kind: str, seq: int) -> str:
         digest = self._commit.fingerprints.get(kind, "")
-        return self._staged_as(kind, self._commit.contents[kind], seq, digest)
+        return staged_path(self._folder, kind, self._commit.contents[kind], seq, digest)
 
     def stage(self, *, sync: bool) -> None:
         """Write the documents to temporary files; with `sync`, new folders are synced.

@@ -34,6 +34,7 @@ from tomldiary.storage.local.layout import (
     make_parent,
     staged_for,
     staged_in,
+    staged_path,
     target_of,
 )
 from tomldiary.storage.local.log import newest_segment, read_records
@@ -42,7 +43,7 @@ from tomldiary.storage.local.user_dirs import may_lack_writes
 from tomldiary.toml.document import digest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
     from pathlib import Path
 
     from tomldiary.storage.environment import Environment
@@ -75,7 +76,6 @@ def roll_forward(
     env: Environment,
     folder: Path,
     records: list[Record],
-    staged_as: Callable[[str, bytes, int], str],
     staged: Collection[str],
     *,
     may_be_torn: bool,
@@ -86,7 +86,6 @@ def roll_forward(
         env: The file system.
         folder: The user's folder.
         records: The last records of history, newest first; only their documents are checked.
-        staged_as: Returns a new path for a staged document, by kind, content and transaction.
         staged: The names of the staged files found.
         may_be_torn: Whether a power cut is possible. Otherwise the beginning of a version is a hand edit.
 
@@ -115,7 +114,7 @@ def roll_forward(
         if text is None:
             continue
         make_parent(files, str(folder), kind, sync=True)
-        temp = _stage(files, kind, text.encode("utf-8"), records[0].seq, staged_as)
+        temp = _stage(files, folder, kind, text.encode("utf-8"), records[0].seq)
         put_in_place(files, temp, str(target), found[1] if found is not None else None)
         # A later commit exchanges the file, and does not sync an existing name.
         files.sync_folder(target.parent)
@@ -274,18 +273,12 @@ def is_left_over(
     )
 
 
-def _stage(
-    files: FileSystem,
-    kind: str,
-    data: bytes,
-    seq: int,
-    staged_as: Callable[[str, bytes, int], str],
-) -> str:
+def _stage(files: FileSystem, folder: Path, kind: str, data: bytes, seq: int) -> str:
     """Stage a document of a transaction that is already in history."""
     # Until the file is complete, its name must not be that of a displaced edit.
-    unfinished = staged_as(kind, data, seq + 1)
+    unfinished = staged_path(folder, kind, data, seq + 1)
     files.write_new(unfinished, data, sync=True)
-    temp = staged_as(kind, data, seq)
+    temp = staged_path(folder, kind, data, seq)
     files.replace(unfinished, temp)
     return temp
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import secrets
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,7 +13,7 @@ from tomldiary.storage.local.checkpoint import drop_superseded
 from tomldiary.storage.local.displaced_edit import merge_displaced_edits
 from tomldiary.storage.local.fencing import Epochs
 from tomldiary.storage.local.forget_job import finish
-from tomldiary.storage.local.layout import JOB_PREFIX, STAGED, staged_name
+from tomldiary.storage.local.layout import JOB_PREFIX, STAGED
 from tomldiary.storage.local.log import HistoryTails, read_records
 from tomldiary.storage.local.recovery import (
     is_left_over,
@@ -70,8 +68,6 @@ class OpenedUsers:
         self._tails = HistoryTails(environment.files)
         self._recovered: set[str] = set()
         self._synced = DurableNames(environment, base_path, sync=sync)
-        # Process ids repeat, in a container after each restart: a random start avoids names that a crash left.
-        self._names = itertools.count(secrets.randbits(16))
 
     # Folders
 
@@ -210,10 +206,7 @@ class OpenedUsers:
             was_cut = may_lack_writes(self.environment, folder, record)
             if staged or was_cut:
                 records = window_records(self.environment, folder) if was_cut else [record]
-                staged_as = partial(self._temp_name, str(folder))
-                roll_forward(
-                    self.environment, folder, records, staged_as, staged, may_be_torn=was_cut
-                )
+                roll_forward(self.environment, folder, records, staged, may_be_torn=was_cut)
                 names = self.files.listdir(folder)
                 staged = staged_files(self.files, folder, names)
         drop_superseded(self.files, folder / "history")
@@ -248,11 +241,6 @@ class OpenedUsers:
         epoch = self.epochs.read(user)
         self._tails.drop_older(user, epoch)  # another process has forgotten something since
         return epoch
-
-    def _temp_name(
-        self, folder: str, kind: str, data: bytes, seq: int, fingerprint: str = ""
-    ) -> str:
-        return f"{folder}/{staged_name(kind, data, seq, next(self._names), fingerprint)}"
 
     def _stored(self, user: str, commit: Commit) -> tuple[dict[str, FileToken], list[str]]:
         """Store a transaction; return the tokens of its files, and the names of files with displaced edits."""
