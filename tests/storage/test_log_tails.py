@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from datetime import UTC, datetime
-from unittest.mock import Mock
 
 import pytest
 
@@ -66,11 +65,11 @@ def test_a_new_segment_never_overwrites_an_existing_file(tmp_path, monkeypatch):
     with pytest.raises(FileExistsError):
         segments.append_records(Environment(), str(path.parent), None, ["[[tx]]\n]\n"], sync=True)
     assert path.read_bytes() == before
-    real = tails.HistoryTails.numbered
+    real = tails.HistoryTails.end
     missed = [None]
     monkeypatch.setattr(
         tails.HistoryTails,
-        "numbered",
+        "end",
         lambda self, *args: missed.pop() if missed else real(self, *args),
     )
     write(alice)  # reads the end again
@@ -106,7 +105,7 @@ def test_a_log_tail_dropped_by_a_reader_is_still_returned(tmp_path, monkeypatch)
             """Drop the end at once."""
 
     monkeypatch.setattr(known, "_tails", Dropping())
-    assert known.numbered("alice", place, 2) == real(
+    assert known.end("alice", place) == real(
         segment(tmp_path), segment(tmp_path).stat().st_size, newest_text(tmp_path)
     )
 
@@ -121,14 +120,11 @@ def test_a_log_tail_is_dropped_after_an_erasure(tmp_path, alice, files):
     known = tails.HistoryTails(files)
     end = segments.end_behind(path, path.stat().st_size, newest_text(tmp_path))
     known.drop_older("alice", 0)
-    known.keep("alice", place, end, "", 3)
-    files.hook = read = Mock(return_value=None)
+    known.keep("alice", place, end, "remembered")
     known.drop_older("alice", 0)
-    assert known.numbered("alice", place, 4) == end
-    assert not read.called  # it is remembered
+    assert known.of("alice", place) == "remembered"
     known.drop_older("alice", 1)
-    assert known.numbered("alice", place, 4) == end
-    assert read.called
+    assert known.of("alice", place) == newest_text(tmp_path)
 
 
 @pytest.mark.parametrize("keeps_times", [False, True])

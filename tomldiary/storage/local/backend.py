@@ -211,7 +211,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         staging = Staging(self.files, folder, commit, seq)
         try:
             synced = self._synced.of(user, folder)
-            end = self._tails.numbered(user, f"{folder}/history", seq)
+            end = self._tails.end(user, f"{folder}/history")
             if opens_window(seq - 1, seq, self.environment.checkpoint_interval):
                 self.settle(user)
             _check_expected(self.files, folder, commit)
@@ -223,7 +223,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             raise
         records = [stamped(text, synced.boot) for text in records]
         end = self._appended(user, folder, end, records, staging, synced)
-        self._tails.keep(user, f"{folder}/history", end, records[-1], seq)
+        self._tails.keep(user, f"{folder}/history", end, records[-1])
         new = {
             kind
             for kind in commit.contents

@@ -11,6 +11,7 @@ import hmac
 import os
 import secrets
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from tomldiary.errors import BackendError
 
@@ -24,8 +25,6 @@ __all__ = ["Epochs"]
 _KEY_BYTES = 32
 _STAGED = ".staged-"
 _LONG = 3600.0  # seconds
-_SETTLED = 2_000_000_000  # nanoseconds; some file systems keep times by the second
-_KNOWN = 10_000  # users
 
 
 class Epochs:
@@ -36,8 +35,6 @@ class Epochs:
         self._clock = env.clock
         self._folder = folder / "epochs"
         self._key_file = folder / "epochs.key"
-        self._place = str(self._folder)
-        self._known: dict[str, tuple[int, int]] = {}
 
     def read(self, user: str) -> int:
         """Return a user's fencing token; 0 if nothing was ever forgotten.
@@ -45,27 +42,6 @@ class Epochs:
         Raises:
             BackendError: The token cannot be read.
         """
-        try:
-            # Each write of a fencing token renames a file into this folder, which changes its time.
-            changed = self._files.stat(self._place).st_mtime_ns
-        except FileNotFoundError:
-            return 0
-        except OSError as error:
-            raise BackendError(
-                f"{self._folder}: cannot be inspected ({error.strerror})."
-            ) from error
-        known = self._known.get(user)
-        if known is not None and known[0] == changed:
-            return known[1]
-        is_settled = self._clock.time_ns() - changed > _SETTLED
-        epoch = self._read(user)
-        if is_settled:  # a change within the clock's resolution would not be detected
-            if len(self._known) > _KNOWN:
-                self._known.clear()
-            self._known[user] = (changed, epoch)
-        return epoch
-
-    def _read(self, user: str) -> int:
         key = self._key()
         found = self._files.read_file(self._file(key, user)) if key is not None else None
         if found is None:
@@ -73,8 +49,8 @@ class Epochs:
         try:
             return int(found[0])
         except ValueError:
-            # The content is damaged: a random token refuses all pending work.
-            return secrets.randbits(48)
+            # The content is damaged: a token that nothing has refuses all pending work.
+            return 1 << 32 | crc32(found[0])
 
     def write(self, user: str, epoch: int) -> None:
         """Set a user's fencing token durably. The caller holds the user's lock."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from tomldiary.errors import BackendError, InvalidTOML
-from tomldiary.history.record import END, HEADER, next_sequence, parse_record
+from tomldiary.history.record import END, HEADER, parse_record
 from tomldiary.logging import get_logger
 from tomldiary.runtime.capabilities import NO_WAITING, PRIVATE
 
@@ -307,8 +307,6 @@ class _Tail(NamedTuple):
     end: End
     folder_time: int
     record: str
-    seq: int
-    """The transaction number of the record."""
 
 
 class HistoryTails:
@@ -319,7 +317,7 @@ class HistoryTails:
         self._tails: dict[str, _Tail] = {}
         self._epochs: dict[str, int] = {}
 
-    def keep(self, user: str, place: str, end: End, record: str, seq: int) -> None:
+    def keep(self, user: str, place: str, end: End, record: str) -> None:
         """Cache the end of a history after an append; `place` is its folder."""
         known = self._tails.get(user)
         # An append to an existing segment does not change the folder time; the old time reveals other changes.
@@ -327,7 +325,7 @@ class HistoryTails:
         changed = (
             known.folder_time if known is not None and is_known else self._files.folder_time(place)
         )
-        self._tails[user] = _Tail(end, changed, record, seq)
+        self._tails[user] = _Tail(end, changed, record)
 
     def drop(self, user: str) -> None:
         """Drop the cached end of a user's history."""
@@ -339,14 +337,9 @@ class HistoryTails:
             self._epochs[user] = epoch
             self.drop(user)
 
-    def numbered(self, user: str, place: str, seq: int) -> End | None:
-        """Return the end of history for an append of transaction `seq`; None if there is no history.
-
-        The caller has determined `seq` under the lock that it holds.
-        """
-        tail = self._tails.get(user)
-        if tail is None or tail.seq != seq - 1:
-            tail = self._found(user, place)
+    def end(self, user: str, place: str) -> End | None:
+        """Return the end of history for an append; None if there is no history."""
+        tail = self._found(user, place)
         return tail.end if tail is not None else None
 
     def of(self, user: str, place: str) -> str | None:
@@ -377,6 +370,5 @@ class HistoryTails:
             # The only record of a new segment was torn: the last record is in the previous segment.
             self._files.unlink(newest)
             return self._found(user, place)
-        seq = next_sequence(record) - 1
-        found = self._tails[user] = _Tail(end_behind(newest, at, record), changed, record, seq)
+        found = self._tails[user] = _Tail(end_behind(newest, at, record), changed, record)
         return found
