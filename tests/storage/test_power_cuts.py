@@ -19,7 +19,7 @@ from power_cuts import Names, Recorder, SameDisk, crash_states, materialise, tre
 from processes import close
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
-from tomldiary.forgetting import redact
+from tomldiary.forgetting import forget
 from tomldiary.history import record as history
 from tomldiary.history import timeline
 from tomldiary.history import verify as verification
@@ -182,7 +182,7 @@ class Examiner:
         parsed = functools.cache(tomllib.loads)
         monkeypatch.setattr(tomllib, "loads", lambda text: copied(parsed(text)))
         remembering = functools.cache(history.parse_record)
-        for module in (redact, opened_users, records, recovery, timeline, verification):
+        for module in (forget, opened_users, records, recovery, timeline, verification):
             monkeypatch.setattr(module, "parse_record", remembering)
         backend = workload.diary.engine.backend
         self.folders = {f"{self.place}/{backend.folder(user).name}": user for user in USERS}

@@ -1,19 +1,50 @@
-"""Erases a selection of one user permanently, and previews the erasure."""
+"""Erases a selection of one user permanently, and previews the erasure: documents and history are rewritten without it.
+
+Each version of a document is rebuilt from history, split into tables, and joined without the redacted states.
+Changes and fingerprints are computed again from the redacted versions. So no record holds redacted text, and
+`as_of`, `diff` and `rollback` still work.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import secrets
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import DiaryError
-from tomldiary.forgetting.redact import plan
+from tomldiary.engine.commit import add_save
+from tomldiary.entries.kinds import CONVERSATIONS, entry_kind
+from tomldiary.errors import DiaryError, DocumentError, HandEditConflict, InvalidTOML
+from tomldiary.forgetting.redact_tables import Tables
 from tomldiary.forgetting.selection import ForgetReceipt, Selection
-from tomldiary.storage.protocol import Rewrite
+from tomldiary.forgetting.versions import Replay, joined
+from tomldiary.hand_edits.detect import Known, is_being_saved, look
+from tomldiary.history.record import (
+    Change,
+    Record,
+    block_changes,
+    parse_record,
+    redo,
+    render_record,
+)
+from tomldiary.history.timeline import EMPTY
+from tomldiary.identifiers.namespaces import ROOT
+from tomldiary.storage.protocol import Backend, Rewrite, RewrittenDocument
+from tomldiary.toml.document import Document, Path, digest
+from tomldiary.toml.edit import Edit
+from tomldiary.toml.values import render_path
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
     from tomldiary.engine.engine import Engine
+    from tomldiary.toml.lexer import Block
 
 __all__ = ["forget", "preview"]
+
+_PAUSE = 0.05  # seconds between two reads of a file that is being saved
 
 
 def forget(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
@@ -56,3 +87,274 @@ def preview(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
         with engine.backend.lock(user, engine.lock_timeout):
             _, receipt = plan(engine, user, selection)
     return replace(receipt, epoch=engine.backend.epoch(user), is_done=False)
+
+
+# The redacted history and documents
+
+
+@dataclass(slots=True)
+class Erased:
+    """The redacted history and documents."""
+
+    records: list[Record]
+    """One for each given record; equal to it if nothing was redacted in it."""
+    texts: dict[str, str]
+    """The redacted text of each document."""
+    gone: list[tuple[str, Path]] = field(default_factory=list[tuple[str, "Path"]])
+    """Entries that are erased completely, with their document."""
+    changed: dict[str, list[Path]] = field(default_factory=dict[str, list["Path"]])
+    """Entries whose current values change, by document."""
+    removed: set[str] = field(default_factory=set[str])
+    """Documents erased with their names, also in history: the session that created a namespace chose its name."""
+    sessions: set[str] = field(default_factory=set[str])
+    """Sessions of the redacted states."""
+    emptied: int = 0
+    """Records that lost their session, actor, reason and operation id."""
+
+
+def erase(records: Sequence[Record], texts: Mapping[str, str], selection: Selection) -> Erased:
+    """Redact a selection in a history, oldest record first, and in the current documents.
+
+    Raises:
+        DocumentError: A current document cannot be read.
+        InvalidValue: An entry cannot be removed in the form it is written in.
+    """
+    done = Erased(list(records), dict(texts))
+    kinds = list(dict.fromkeys([*texts, *(kind for record in records for kind in record.results)]))
+    parts: dict[tuple[int, str], _Part] = {}
+    touched: set[int] = set()
+    conflicts: set[str] = set()
+    for kind, document, replay in _studied(records, texts, kinds, selection):
+        text = texts.get(kind)
+        document.decide()
+        for part in _parts(document, replay):
+            parts[part.number, kind] = part
+            if part.is_touched:
+                touched.add(part.number)
+        if text is not None:
+            done.texts[kind] = document.transform(text)
+            done.changed[kind] = document.prove(text, done.texts[kind])
+        if (
+            kind.startswith(ROOT)
+            and document.is_all_gone()
+            and Document.parse(done.texts.get(kind, "")).is_bare
+        ):
+            done.removed.add(kind)
+        done.gone += [(kind, path) for path in document.gone()]
+        done.sessions |= document.sessions()
+        conflicts |= {render_path(path) for path in document.affected}
+    redacted_sessions = {*done.sessions, selection.source.rpartition("#")[0]} - {""}
+    for number, record in enumerate(records):
+        touches = (
+            number in touched
+            or (bool(selection.session_id) and record.session == selection.session_id)
+            or any(map(selection.is_mentioned, (record.reason, record.operation, record.actor)))
+        )
+        fresh = _without(record, number, parts, conflicts, done.removed)
+        if touches:
+            fresh = replace(fresh, session="", actor="", reason="", operation="", content="")
+        elif record.type == "turn" and record.session in redacted_sessions:
+            # A reader could confirm a guess of the redacted text with the id and the fingerprint of the turn.
+            fresh = replace(fresh, operation="", content="")
+        if fresh != record:
+            done.records[number] = fresh
+            done.emptied += touches
+    return done
+
+
+def _studied(
+    records: Sequence[Record], texts: Mapping[str, str], kinds: Sequence[str], selection: Selection
+) -> Iterator[tuple[str, Tables, Replay]]:
+    """Yield each document with its states collected, and with those of the other parts of its kind."""
+    now = datetime.now(UTC)
+    groups: dict[str, list[str]] = {}
+    for kind in kinds:
+        known = entry_kind(kind)
+        groups.setdefault(known.name if known.is_split else kind, []).append(kind)
+    for names in groups.values():
+        found: list[tuple[str, Tables, Replay]] = []
+        for kind in names:
+            text = texts.get(kind)
+            document = Tables(kind, selection, found[0][1] if found else None)
+            replay = Replay(records, kind, text)
+            for number, before, after in replay.steps():
+                when = datetime.fromisoformat(records[number].time)
+                try:
+                    document.study(before, when)
+                    document.study(after, when)
+                except DocumentError:
+                    replay.lose(number)
+            if text is not None:
+                document.study(text, now)
+            found.append((kind, document, replay))
+        yield from found
+
+
+@dataclass(slots=True)
+class _Part:
+    """The redacted part of a record that concerns one document."""
+
+    number: int
+    changes: list[Change]
+    base: str
+    result: str
+    is_touched: bool
+
+
+def _parts(document: Tables, replay: Replay) -> Iterator[_Part]:
+    at: str | None = None
+    old: list[Block] = []
+    old_text, old_digest = "", digest("")
+    for number, before, after in replay.steps():
+        record = replay.records[number]
+        if at != before:
+            old = document.blocks(before)
+            old_text = joined(old)
+            old_digest = digest(old_text)
+        new = document.blocks(after)
+        new_text = joined(new)
+        changes = [change for change in record.changes if change.doc == document.kind]
+        if (old_text, new_text) != (before, after):
+            changes = block_changes(document.kind, old, new)
+            if redo(old_text, replace(record, changes=changes), document.kind) != new_text:
+                changes = [Change(document.kind, 0, old_text, new_text)]
+        new_digest = digest(new_text)
+        base = EMPTY if record.bases[document.kind] == EMPTY else old_digest
+        yield _Part(number, changes, base, new_digest, document.is_touched(before, after))
+        at, old, old_text, old_digest = after, new, new_text, new_digest
+
+
+def _without(
+    record: Record,
+    number: int,
+    parts: Mapping[tuple[int, str], _Part],
+    conflicts: set[str],
+    removed: set[str],
+) -> Record:
+    changes: list[Change] = []
+    bases: dict[str, str] = {}
+    results: dict[str, str] = {}
+    for kind in record.results:
+        if kind in removed:
+            continue
+        part = parts.get((number, kind))
+        if part is None:
+            # A version that history cannot rebuild cannot be searched. Its changes are dropped, and its
+            # fingerprints are replaced by random ones, which match no text.
+            bases[kind], results[kind] = secrets.token_hex(16), secrets.token_hex(16)
+            continue
+        changes += part.changes
+        bases[kind], results[kind] = part.base, part.result
+    kept = [name for name in record.conflicts if name not in conflicts]
+    return replace(record, changes=changes, bases=bases, results=results, conflicts=kept)
+
+
+def plan(engine: Engine, user: str, selection: Selection) -> tuple[Rewrite, ForgetReceipt]:
+    """Compute a redaction and its counts; the caller holds the user's lock. This writes nothing.
+
+    Raises:
+        HandEditConflict: Another program kept saving a document.
+        DocumentError: A document cannot be read just now, so nothing in it can be redacted.
+        InvalidValue: An entry cannot be removed in the form it is written in.
+    """
+    epoch = engine.backend.epoch(user) + 1
+    history: list[str] = []
+    records: list[Record] = []
+    for text in engine.backend.records(user):
+        with suppress(InvalidTOML):  # a damaged record cannot be searched, so it is removed
+            records.append(parse_record(text))
+            history.append(text)
+    history.reverse()
+    records.reverse()
+    stored, known = _documents(engine, user, history)
+    saved = Record((records[-1].seq if records else 0) + 1, "hand", [], {}, {}, actor="hand")
+    for kind, found in known.items():
+        add_save(saved, kind, found)
+    all_records = [*records, saved] if saved.results else records
+    texts = {kind: found.document.text for kind, found in known.items()}
+    erased = erase(all_records, texts, selection)
+    removed = erased.removed & known.keys()
+    if texts == erased.texts and all_records == erased.records and not removed:
+        return Rewrite(selection.to_table(), epoch), ForgetReceipt()
+    entries = {(entry_kind(name).home(name), path) for name, path in erased.gone}
+    gone = len(entries)
+    conversations = sum(entry_kind(name) is CONVERSATIONS for name, _ in entries)
+    receipt = ForgetReceipt(gone - conversations, conversations, erased.emptied)
+    forget = Record(
+        (all_records[-1].seq if all_records else 0) + 1, "forget", [], {}, {},
+        reason=f"entries: {receipt.entries}, conversations: {receipt.conversations},"
+        f" records: {receipt.records}",
+    )  # fmt: skip
+    _keep_ids(erased, forget)
+    fresh = [
+        text if record is old else render_record(record)
+        for text, old, record in zip(history, records, erased.records, strict=False)
+    ]
+    added = [render_record(record) for record in [*erased.records[len(records) :], forget]]
+    documents = {
+        kind: RewrittenDocument(
+            text, known[kind].token, erased.changed.get(kind, []), kind in removed
+        )
+        for kind, text in erased.texts.items()
+        if text != stored[kind] or kind in removed
+    }
+    history_by_text = dict(zip(history, fresh, strict=True))
+    return Rewrite(selection.to_table(), epoch, history_by_text, added, documents), receipt
+
+
+def _documents(
+    engine: Engine, user: str, history: Sequence[str]
+) -> tuple[dict[str, str], dict[str, Known]]:
+    """Return the text of each file, and each document as history or a hand edit has it."""
+    source = _ReadableHistory(engine.backend, history)
+    deadline = time.monotonic() + engine.save_timeout
+    stored: dict[str, str] = {}
+    known: dict[str, Known] = {}
+    for kind in engine.backend.kinds(user):
+        while (file := engine.backend.read(user, kind)) is not None:
+            found = look(source, user, kind, file, None)
+            if found.problem is not None:
+                raise found.problem
+            if not found.is_settling:
+                known[kind], stored[kind] = found, file.text
+                break
+            if time.monotonic() >= deadline:
+                raise HandEditConflict.busy(source.place(user, kind), engine.save_timeout)
+            time.sleep(_PAUSE)
+    return stored, known
+
+
+class _ReadableHistory:
+    """The documents of one user and the records that can be parsed, oldest first."""
+
+    def __init__(self, backend: Backend, history: Sequence[str]) -> None:
+        self._backend = backend
+        self._history = history
+
+    def records(self, user: str) -> Iterator[str]:  # noqa: ARG002 - those of one user
+        return reversed(self._history)
+
+    def place(self, user: str, kind: str) -> str:
+        return self._backend.place(user, kind)
+
+    def is_being_saved(self, user: str, kind: str) -> bool:
+        return is_being_saved(self._backend, user, kind)
+
+
+def _keep_ids(erased: Erased, forget: Record) -> None:
+    """Reserve the ids of erased entries in the documents, so that no new entry gets one of them."""
+    gone: dict[str, list[Path]] = {}
+    for name, path in erased.gone:
+        gone.setdefault(name, []).append(path)
+    for name in gone.keys() & erased.texts.keys():
+        document = Document.parse(erased.texts[name])
+        edit = Edit(document)
+        entry_kind(name).keep_ids(edit, gone[name])
+        if not edit.is_changed:
+            continue
+        edit.put(("_meta",), {**(edit.table(("_meta",)) or {}), "seq": forget.seq}, at_head=True)
+        fresh = edit.done()
+        forget.changes.extend(block_changes(name, document.blocks, fresh.blocks))
+        forget.bases[name] = document.fingerprint
+        forget.results[name] = fresh.fingerprint
+        erased.texts[name] = fresh.text
