@@ -22,7 +22,6 @@ from tomldiary.entries.episodes import ToolStep
 from tomldiary.errors import InvalidValue
 from tomldiary.extraction.extractor import setup_problem
 from tomldiary.logging import get_logger, show
-from tomldiary.runtime.finalizers import finalize
 from tomldiary.runtime.views import Viewed, drawn, pretty
 from tomldiary.storage.protocol import Backend, KeepsJournal
 from tomldiary.storage.shared.backend import SharedBackend
@@ -46,6 +45,7 @@ from tomldiary.writer.shared.queue import SharedQueue
 from tomldiary.writer.shutdown import (
     background_tasks,
     close_at_exit,
+    finalize,
     fire_and_forget,
     shutdown_all_background_tasks,
 )
@@ -212,7 +212,7 @@ class MemoryWriter(Viewed):
         )
         admission.journal_queue = self._workers.journal_queue = queue
         self._workers.letters = DeadLetters(root, queue.files)
-        finalize(self, close_journals, queue.journals, at_exit=False)
+        finalize(self, close_journals, queue.journals)
         return queue
 
     def _new_shared_queue(self, backend: SharedBackend) -> SharedQueue:
@@ -228,7 +228,6 @@ class MemoryWriter(Viewed):
         )
         admission.journal_queue = workers.journal_queue = queue
         workers.letters = SharedLetters(backend)
-        finalize(self, SharedQueue.drop, queue, at_exit=False)
         return queue
 
     def after_fork(self) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from requests_counted import counted
 from tomldiary import Diary, MemoryWriter, Turn
-from tomldiary.writer.shared.heartbeats import Heartbeats
+from tomldiary.writer.shared.claims import Heartbeats
 
 PAGE = Path(__file__).parents[3] / "docs" / "scaling.md"
 UNITS = ("requests", "reads", "writes", "deletes")

@@ -1,7 +1,12 @@
 """The claims of one writer, in the documents of waiting turns: each method is one step of the database.
 
 A writer claims a user by writing its id into the user's document. It does so when it stores a turn of a user without an
-owner, or of an owner that is dead; see `heartbeats`.
+owner, or of an owner that is dead.
+
+A writer with claims changes its own hidden document several times during its lease. Another writer takes it for dead if
+this document is gone, or did not change for the time of the lease, measured by the observer's clock. The documents are
+those of sixteen users of this package: `.writers-0` to `.writers-f`, by the first digit of the writer's id. So few
+writers change one user, and none reads the signs of all.
 
 A claim changes the user's revision. A writer that was taken for dead checks its claim in the transaction that applies
 a turn, so it cannot apply one that another writer has taken over.
@@ -9,12 +14,13 @@ a turn, so it cannot apply one that another writer has taken over.
 
 from __future__ import annotations
 
+import secrets
 import time
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import Forgotten, TurnTaken
+from tomldiary.errors import BackendError, Conflict, Forgotten, TurnTaken
+from tomldiary.logging import get_logger
 from tomldiary.storage.shared.database import QUEUE
-from tomldiary.writer.shared.heartbeats import Heartbeats
 from tomldiary.writer.shared.turns import Turns
 
 if TYPE_CHECKING:
@@ -24,7 +30,11 @@ if TYPE_CHECKING:
     from tomldiary.storage.shared.backend import SharedBackend
     from tomldiary.writer.receipts import Job
 
-__all__ = ["Claims"]
+__all__ = ["Claims", "Heartbeats"]
+
+_logger = get_logger(__name__)
+_BEATS = 5  # signs of life in a lease
+_FORGET_AFTER = 20  # leases without a sign of life until a writer's document is removed
 
 
 class Claims:
@@ -97,7 +107,12 @@ class Claims:
         turns = Turns.parse(self._backend.hidden(job.turn.user_id, QUEUE)[0])
         return turns.owner == self.writer and job.operation in turns.numbers()
 
-    def add_operations(self, jobs: Sequence[Job], operations: Iterable[Operation]) -> None:
+    def append_operations(
+        self,
+        jobs: Sequence[Job],
+        operations: Iterable[Operation],
+        epoch_of: Callable[[str], int],  # noqa: ARG002 - the step has the token
+    ) -> None:
         """Store what the model returned for a turn, so that another writer does not ask it again.
 
         Raises:
@@ -159,3 +174,82 @@ class Claims:
 
     def _may_claim(self, owner: str) -> bool:
         return self._works and (owner in {"", self.writer} or self.heartbeats.is_dead(owner))
+
+
+# Signs of life
+
+
+def _place(writer: str) -> str:
+    """Return the user whose document shows that a writer lives."""
+    return f".writers-{writer[:1]}"
+
+
+class Heartbeats:
+    """Shows that this writer is alive, and tells which others are.
+
+    Args:
+        backend: The database.
+        lease: Seconds without a sign of life after which a writer is dead.
+    """
+
+    def __init__(self, backend: SharedBackend, lease: float) -> None:
+        self.id = secrets.token_hex(8)
+        """The id of this writer."""
+        self.lease = lease
+        self._backend = backend
+        self._interval = lease / _BEATS
+        self._seen: dict[str, tuple[object, float]] = {}
+        """The version of each other writer's document, and when it was first seen."""
+        self._beaten = self._observed = -lease
+        self._beats = 0
+
+    def beat(self) -> None:
+        """Show that this writer is alive, unless it did so a moment ago."""
+        if time.monotonic() - self._beaten < self._interval:
+            return
+        self._beats += 1
+        self._change(self.id, f"{self._beats}")
+        self._beaten = time.monotonic()
+
+    def observe(self, writers: Iterable[str]) -> None:
+        """Note which writers have shown life, unless that was done a moment ago."""
+        now = time.monotonic()
+        if now - self._observed < self._interval:
+            return
+        self._observed = now
+        for each in {writer[:1]: writer for writer in writers if writer}.values():
+            self._look(each)
+
+    def is_dead(self, writer: str) -> bool:
+        """Return whether a writer has shown no life for the time of the lease, as the database says now."""
+        if self._seems_dead(writer):
+            self._look(writer)
+        return self._seems_dead(writer)
+
+    def sign_off(self) -> None:
+        """Remove the document of this writer, which has no claims any more."""
+        if self._beats:
+            try:
+                self._change(self.id, "")
+            except (BackendError, Conflict) as error:
+                _logger.warning("the writer %s cannot be signed off (%s)", self.id, error)
+
+    def _seems_dead(self, writer: str) -> bool:
+        seen = self._seen.get(writer)
+        return seen is None or time.monotonic() - seen[1] > self.lease
+
+    def _look(self, writer: str) -> None:
+        """Read the signs of a writer, and of those with documents beside it; remove those that ended long ago."""
+        now = time.monotonic()
+        known = {name: sign for name, sign in self._seen.items() if name[:1] == writer[:1]}
+        self._seen = {name: sign for name, sign in self._seen.items() if name not in known}
+        for kind, version in self._backend.versions(_place(writer)).items():
+            name = kind.removeprefix(".")
+            before = known.get(name)
+            is_same = before is not None and before[0] == version
+            self._seen[name] = before if before is not None and is_same else (version, now)
+            if now - self._seen[name][1] > _FORGET_AFTER * self.lease:
+                self._change(name, "")
+
+    def _change(self, writer: str, text: str) -> None:
+        self._backend.change_hidden(_place(writer), f".{writer}", lambda _text, _epoch: text)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from threading import Condition
 
-    from tomldiary.extraction.operations import Operation
     from tomldiary.storage.shared.backend import SharedBackend
     from tomldiary.writer.receipts import Job
     from tomldiary.writer.shared.turns import Turns
@@ -56,7 +55,9 @@ class SharedQueue:
         lease: float = 15.0,
         works: bool = True,
     ) -> None:
-        self.claims = Claims(backend, lease, works=works)
+        claims = self.claims = Claims(backend, lease, works=works)
+        self.check, self.holds = claims.check, claims.holds
+        self.append_operations = claims.append_operations
         self.root = str(backend.database)
         self._backend = backend
         self._state = state
@@ -264,29 +265,7 @@ class SharedQueue:
         for job in done:
             self._resolve(job)
 
-    # What the workers call
-
-    def check(self, job: Job) -> None:
-        """Raise `TurnTaken` unless this writer still has the claim; in a transaction the commit fences it."""
-        self.claims.check(job)
-
-    def holds(self, job: Job) -> bool:
-        """Return whether the turn still waits here; an erasure removes it."""
-        return self.claims.holds(job)
-
-    def append_operations(
-        self,
-        jobs: Sequence[Job],
-        operations: Iterable[Operation],
-        epoch_of: Callable[[str], int],  # noqa: ARG002 - the step has the token
-    ) -> None:
-        """Store what the model returned for a turn, so that another writer does not ask it again.
-
-        Raises:
-            Forgotten: Something of the user was forgotten since the turn was submitted.
-            TurnTaken: Another writer has taken the turn over.
-        """
-        self.claims.add_operations(jobs, operations)
+    # What the workers call, beside the methods of `claims`
 
     def finish(self, jobs: Sequence[Job]) -> None:
         """Remove turns that were applied, parked or cancelled; leave those that another writer took over."""
