@@ -1,8 +1,8 @@
 """Firestore. Begin reading with `database`.
 
-May import: storage.shared. `connection` has the names and the errors, `batch` one step, `trash` what steps replace.
+May import: storage.shared. `connection` has the names and the errors, `batch` one step.
 """
 
-from tomldiary.storage.shared.firestore.backend import FirestoreBackend
+from tomldiary.storage.shared.firestore.database import FirestoreBackend
 
 __all__ = ["FirestoreBackend"]

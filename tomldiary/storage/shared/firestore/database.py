@@ -25,19 +25,65 @@ from urllib.parse import unquote
 
 from tomldiary.errors import BackendError
 from tomldiary.history.record import next_sequence
-from tomldiary.storage.shared.database import WHOLE_HISTORY, DatabaseLost, Head, Step
+from tomldiary.storage.shared.backend import SharedBackend
+from tomldiary.storage.shared.database import (
+    WHOLE_HISTORY,
+    DatabaseLost,
+    Head,
+    Step,
+    is_hidden,
+)
 from tomldiary.storage.shared.firestore.batch import ANY, LARGEST, Batch
-from tomldiary.storage.shared.firestore.connection import HEAD, HISTORY, PARTS, SUFFIX, Refused
-from tomldiary.storage.shared.firestore.head import HEAD_FIELDS, NO_MARKS, FirestoreHead, marks
-from tomldiary.storage.shared.firestore.trash import clear_trash
+from tomldiary.storage.shared.firestore.connection import (
+    HEAD,
+    HISTORY,
+    PARTS,
+    SUFFIX,
+    Connection,
+    Refused,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from tomldiary.storage.protocol import Durability, Token
-    from tomldiary.storage.shared.firestore.connection import Connection
 
-__all__ = ["FirestoreDatabase"]
+__all__ = ["FirestoreBackend", "FirestoreDatabase"]
+
+_HEAD_FIELDS = ("revision", "erasures", "generation", "first", "seq", "record", "trash")
+_NO_MARKS: dict[str, Any] = {"is_hidden": False, "holds": []}
+_MOST_DELETES = 400
+
+
+class FirestoreHead(Head):
+    """The state of a user, with the version of the document that holds it."""
+
+    __slots__ = ("first", "generation", "parts", "seq", "time", "trash")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generation = 0
+        self.first = 0
+        self.seq = 0
+        self.trash: list[str] = []
+        self.time: Any = None
+        self.parts: dict[str, list[str]] = {}
+        """The parts of each document, by its name in Firestore."""
+
+    def take(self, snapshot: Any) -> None:
+        """Read the document."""
+        values = snapshot.to_dict()
+        self.revision, self.epoch, self.record = (
+            values["revision"],
+            values["erasures"],
+            values["record"],
+        )
+        self.follow(values, snapshot.update_time)
+
+    def follow(self, values: dict[str, Any], time: Any) -> None:
+        """Take what `SharedBackend` does not follow itself."""
+        self.generation, self.first, self.seq = values["generation"], values["first"], values["seq"]
+        self.trash, self.time = values["trash"], time
 
 
 class FirestoreDatabase:
@@ -56,7 +102,7 @@ class FirestoreDatabase:
 
     def head(self, user: str, kinds: Sequence[str] = ()) -> Head:
         """Return the state of a user by one query; without `kinds` it reads no text of a document."""
-        fields = [*HEAD_FIELDS, PARTS, *(["content"] if kinds else [])]
+        fields = [*_HEAD_FIELDS, PARTS, *(["content"] if kinds else [])]
         query = self.connection.user(user).select(fields)
         head = FirestoreHead()
         for each in self._run(lambda: list(query.stream(**self._once))):
@@ -189,8 +235,8 @@ class FirestoreDatabase:
                 for kind in {*head.versions, *step.contents}
             ]
         left = {*head.versions, *step.contents}.difference(step.removed)
-        before, after = marks(head.versions) if head.revision else NO_MARKS, marks(left)
-        if after not in (before, NO_MARKS):
+        before, after = _marks(head.versions) if head.revision else _NO_MARKS, _marks(left)
+        if after not in (before, _NO_MARKS):
             batch.put(self.connection.mark(user), after, ANY)
         elif after != before:
             batch.delete(self.connection.mark(user), ANY)
@@ -228,3 +274,84 @@ class FirestoreDatabase:
     def close(self) -> None:
         """Close the connections."""
         self.connection.client.close()
+
+
+def _marks(kinds: Iterable[str]) -> dict[str, Any]:
+    """Return what the mark of a user says, given the names of the documents."""
+    names = [*kinds]
+    return {"is_hidden": all(map(is_hidden, names)), "holds": sorted(filter(is_hidden, names))}
+
+
+# What steps have replaced: parts of documents, and histories
+
+
+def clear_trash(connection: Connection, user: str, head: FirestoreHead) -> bool:
+    """Delete what earlier steps have replaced; return False if `head` is not the stored one."""
+    if not head.trash:
+        return True
+    for entry in head.trash:
+        _delete_replaced(connection, user, head, entry)
+    place = connection.head(user)
+    option = connection.client.write_option(last_update_time=head.time)
+    emptied = partial(place.update, {"trash": []}, option=option, **connection.once)
+    try:
+        done = connection.run(emptied, is_conditional=True)
+    except Refused:
+        return False
+    head.trash, head.time = [], done.update_time
+    return True
+
+
+def _delete_replaced(connection: Connection, user: str, head: FirestoreHead, entry: str) -> None:
+    if entry.startswith(HISTORY):
+        name, _, below = entry.partition("<")
+        left = connection.head(user).collection(name)
+        _delete_all(
+            connection, left.end_before({"seq": int(below)}).order_by("seq") if below else left
+        )
+        return
+    name, _, part = entry.rpartition("/")
+    parts = connection.user(user).document(name).collection(PARTS)
+    if part != "*":
+        targets = [parts.document(part)]
+    else:  # a part that is newer than the head belongs to a later step
+        listed = parts.select([])
+        found = connection.run(lambda: list(listed.stream(**connection.once)))
+        targets = [each.reference for each in found if each.create_time <= head.time]
+    kept = head.parts.get(name, ())
+    for target in targets:
+        if target.id not in kept:
+            connection.run(partial(target.delete, **connection.once))
+
+
+def _delete_all(connection: Connection, query: Any) -> None:
+    """Delete the history records that a query finds, and their parts."""
+    query = query.limit(_MOST_DELETES).select([PARTS])
+    while found := connection.run(lambda: list(query.stream(**connection.once))):
+        batch = connection.client.batch()
+        for each in found:
+            for part in each.to_dict().get(PARTS) or ():
+                batch.delete(each.reference.collection(PARTS).document(part))
+            batch.delete(each.reference)
+        connection.run(lambda b=batch: b.commit(**connection.once))
+
+
+class FirestoreBackend(SharedBackend):
+    """Stores all users in Firestore, with the documents of TOMLDiary 0.9; see `Connection` for the arguments."""
+
+    options = ("database", "timeout")
+
+    def __init__(
+        self,
+        project_id: str,
+        base_path: str = "tomldiary/users",
+        credentials_path: str | None = None,
+        credentials_dict: Mapping[str, Any] | None = None,
+        database: str = "(default)",
+        *,
+        timeout: float = 10.0,
+    ) -> None:
+        connection = Connection(
+            project_id, base_path, credentials_path, credentials_dict, database, timeout=timeout
+        )
+        super().__init__(FirestoreDatabase(connection), timeout=timeout)

@@ -3,6 +3,6 @@
 May import: storage.shared. `listener` receives the notices of a watch.
 """
 
-from tomldiary.storage.shared.postgres.backend import PostgresBackend
+from tomldiary.storage.shared.postgres.database import PostgresBackend
 
 __all__ = ["PostgresBackend"]

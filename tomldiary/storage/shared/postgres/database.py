@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, LiteralString, TypeVar
 
 from tomldiary.errors import BackendError, MissingExtra
 from tomldiary.runtime.fork_safety import renew_after_fork
+from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.storage.shared.database import DatabaseLost, Head, Step, without_secrets
 from tomldiary.storage.shared.postgres import statements
 from tomldiary.storage.shared.postgres.listener import PostgresListener, reason
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from tomldiary.storage.protocol import Durability, Token
     from tomldiary.storage.shared.watch import Listener
 
-__all__ = ["PostgresDatabase"]
+__all__ = ["PostgresBackend", "PostgresDatabase"]
 
 R = TypeVar("R")
 _VERSION = 1
@@ -321,3 +322,23 @@ class PostgresDatabase:
     def close(self) -> None:
         """Close all connections."""
         self._pool.close()
+
+
+class PostgresBackend(SharedBackend):
+    """Stores all users in a PostgreSQL database; see `PostgresDatabase` for the arguments."""
+
+    options = ("schema", "connections", "timeout", "watch")
+    part_size = 32 * 1024
+    """Characters of a document before new entries go to another one: a write sends and stores the whole document."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        schema: str = "tomldiary",
+        connections: int = 8,
+        timeout: float = 10.0,
+        watch: float = 0.0,
+    ) -> None:
+        database = PostgresDatabase(url, schema=schema, connections=connections, timeout=timeout)
+        super().__init__(database, timeout=timeout, watch=watch)
