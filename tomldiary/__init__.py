@@ -223,6 +223,7 @@ __getattr__, __dir__ = lazy_names(
 # Every process that imports a module of the package can finish a forget job.
 announce_source("journal", "tomldiary.writer.journal_record:forget_turns")
 announce_source("hooks", "tomldiary.storage.local.hidden:redact")
+announce_source("dead-letters", "tomldiary.storage.local.hidden:redact")
 announce_hidden(".hooks", "tomldiary.hooks.cursors:redacted")
 announce_hidden(".queue", "tomldiary.writer.shared.turns:redacted")
 announce_hidden(".dead-letters", "tomldiary.writer.shared.turns:redacted")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tomldiary import Diary, MemoryWriter, Turn
+from tomldiary.backends import LocalBackend
 from tomldiary.errors import ExtractionError
 from tomldiary.writer.dead_letters import DeadLetters
 
@@ -24,7 +25,7 @@ def park(writer, *turns):
 
 @pytest.fixture
 def letters(tmp_path):
-    return DeadLetters(tmp_path / ".tomldiary" / "journal")
+    return DeadLetters(LocalBackend(tmp_path))
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def test_one_turn_has_one_dead_letter(writer, letters):
 
 @pytest.mark.parametrize("cut", [1, 20])
 def test_a_torn_dead_letter_hides_no_later_one(writer, letters, tmp_path, cut):
-    path = tmp_path / ".tomldiary" / "journal" / "dead-letters.toml"
+    path = tmp_path / ".tomldiary" / "dead-letters" / "alice.toml"
     park(writer, Turn("alice", "s", "tea", "ok"))
     path.write_bytes(path.read_bytes()[:-cut])
     park(writer, Turn("alice", "s", "juice", "ok"))

@@ -39,7 +39,7 @@ def said(folder):
 
 def test_dead_letters_are_private_and_listed_with_their_error(tmp_path):
     park(tmp_path, "tea \x1b[2J", "juice")
-    path = tmp_path / ".tomldiary" / "journal" / "dead-letters.toml"
+    path = tmp_path / ".tomldiary" / "dead-letters" / "alice.toml"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     first, second = tomllib.loads(path.read_text("utf-8"))["dead"]
@@ -94,7 +94,7 @@ def test_drop_needs_ids_or_all_and_keeps_other_dead_letters(tmp_path):
     assert said(tmp_path) == ["juice"]
     [gone] = json.loads(command(tmp_path, "drop", "--all", "--yes", "--json"))
     assert gone["id"] == ids[1]
-    assert "juice" not in (tmp_path / ".tomldiary" / "journal" / "dead-letters.toml").read_text()
+    assert list((tmp_path / ".tomldiary" / "dead-letters").iterdir()) == []
 
 
 @pytest.mark.parametrize("verb", ["retry", "drop"])

@@ -14,6 +14,7 @@ import pytest
 from pydantic import BaseModel
 
 from tomldiary import Diary, MemoryWriter, PreferenceItem, Turn
+from tomldiary.backends import LocalBackend
 from tomldiary.errors import BackendError, Conflict, ExtractionError, InvalidValue
 from tomldiary.writer.dead_letters import DeadLetters
 from tomldiary.writer.retry import Breaker, RetryPolicy, is_transient, retry_after
@@ -46,7 +47,7 @@ def texts(diary, user):
 
 
 def letters_of(folder):
-    return DeadLetters(folder / ".tomldiary" / "journal").list()
+    return DeadLetters(LocalBackend(folder)).list()
 
 
 def test_failing_models_and_users_lose_no_turn_of_other_users(tmp_path, caplog):

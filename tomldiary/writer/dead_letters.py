@@ -1,33 +1,36 @@
-"""Dead letters: turns that could not be applied, in one readable file, `dead-letters.toml`.
+"""Dead letters: turns that could not be applied, in a hidden document of their user.
 
-A turn is written to this file before its journal records it as done. A requeued turn is removed from this file
-after it is in a journal again. So a crash at any moment leaves a turn in at least one of the two files. A turn in
-both files is applied once, since both copies have the same operation id.
+A turn is written to this document before it is removed from the queue. A requeued turn is removed from the document
+after it is in the queue again. So a crash at any moment leaves a turn in at least one of the two. A turn in both is
+applied once, since both copies have the same operation id.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import BackendError, Forgotten, InvalidValue
-from tomldiary.storage.files import FileSystem
-from tomldiary.storage.locks import lock_file
-from tomldiary.storage.log import LogRecord, rewrite_log, scan_log
+from tomldiary.errors import Forgotten, InvalidValue
+from tomldiary.storage.local.backend import LocalBackend
+from tomldiary.storage.log import scan_log
+from tomldiary.storage.shared.backend import SharedBackend
+from tomldiary.storage.shared.database import QUEUE
 from tomldiary.writer.journal import Journal
 from tomldiary.writer.journal_record import render_dead, render_turn, turn_of
 from tomldiary.writer.receipts import Job, Turn
+from tomldiary.writer.shared.turns import Turns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-    from pathlib import Path
+    from collections.abc import Collection, Iterable
 
-    from tomldiary.storage.local.backend import LocalBackend
+    from tomldiary.storage.log import LogRecord
+    from tomldiary.storage.protocol import KeepsHidden
 
-__all__ = ["DeadLetter", "DeadLetters", "check_owners", "letters_of", "requeue"]
+__all__ = ["DeadLetter", "DeadLetters"]
 
-_NAME = "dead-letters.toml"
+_KIND = ".dead-letters"
+_TIMEOUT = 30.0  # seconds to wait for a user's lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,137 +51,144 @@ class DeadLetter:
 
 
 class DeadLetters:
-    """The dead letters of one diary; any number of processes may use them at once.
+    """The dead letters of one diary; any number of processes may use them at once."""
 
-    Args:
-        root: The folder of the journals.
-    """
+    def __init__(self, backend: KeepsHidden) -> None:
+        self._backend = backend
 
-    def __init__(self, root: Path, files: FileSystem | None = None) -> None:
-        self._files = files or FileSystem()
-        self._root = root
-        self._path = root / _NAME
-
-    def __repr__(self) -> str:
-        return f"DeadLetters({str(self._path)!r})"
-
-    def add(self, job: Job, error: str, epoch_of: Callable[[str], int]) -> None:
-        """Park a turn as a dead letter; it is durable when this returns.
-
-        Args:
-            job: The turn.
-            error: Why it could not be applied.
-            epoch_of: Returns a user's fencing token. It is called while the file is locked. So a concurrent
-                erasure finds the turn, or the turn is not parked.
+    def add(self, job: Job, error: str) -> None:
+        """Park a turn as a dead letter.
 
         Raises:
             Forgotten: Something of the user was forgotten since the turn was submitted. Nothing was parked.
-            BackendError: The file could not be written.
+            TurnTaken: Another writer has taken the turn over.
+            BackendError: The document could not be written.
         """
         text = render_dead(
             job.turn, job.operation, error=error, attempts=job.attempts, queued=job.time,
             epoch=job.epoch or 0,
         )  # fmt: skip
-        try:
-            files = self._files
-            files.make_folder(self._root, sync=True)
-            is_new = not files.exists(self._path)
-            with lock_file(files, self._path, create=True) as descriptor:
-                files.make_private(descriptor)
-                if epoch_of(job.turn.user_id) != job.epoch:
-                    raise Forgotten(
-                        "something of this user was forgotten before a turn was parked."
-                    )
-                data = files.read_all(descriptor)
-                turn = replace(job.turn, operation_id=job.operation)
-                if any(each.turn == turn for each in _letters(data)):
-                    return  # parked just before a crash; another user may have the same id, so turns are compared
-                if data and not data.endswith(b"\n"):
-                    text = f"\n{text}"  # behind a torn record or a hand edit
-                try:
-                    files.write_all(descriptor, text.encode())
-                    files.sync_file(descriptor)
-                except OSError:
-                    files.ftruncate(descriptor, len(data))
-                    raise
-            if is_new:
-                files.sync_folder(self._root)
-        except OSError as failure:
-            raise BackendError(
-                f"{self._path}: cannot be written ({failure.strerror}). Check free space and permissions."
-            ) from failure
+        turn = replace(job.turn, operation_id=job.operation)
+
+        def change(old: str, epoch: int) -> str:
+            if epoch != job.epoch:
+                raise Forgotten("something of this user was forgotten before a turn was parked.")
+            if job.journal is not None:
+                job.journal.check(job)
+            if any(each.turn == turn for each in _parsed(old)):
+                return old  # parked just before a crash
+            return f"{old}\n{text}" if old and not old.endswith("\n") else old + text
+
+        self._backend.change_hidden(job.turn.user_id, _KIND, change)
 
     def list(self) -> list[DeadLetter]:
         """Return all dead letters, oldest first."""
-        try:
-            with lock_file(self._files, self._path) as descriptor:
-                return _letters(self._files.read_all(descriptor))
-        except FileNotFoundError:
-            return []
+        found = [each for user in self._backend.holders(_KIND) for each in self._of(user)]
+        return sorted(found, key=lambda letter: letter.parked)
 
-    def take(
-        self,
-        ids: Collection[str] | None,
-        then: Callable[[list[DeadLetter]], None],
-        *,
-        user: str | None = None,
-    ) -> list[DeadLetter]:
-        """Call `then` with dead letters, then remove and return them.
+    def _of(self, user: str) -> list[DeadLetter]:
+        return _parsed(self._backend.hidden(user, _KIND)[0])
+
+    def chosen(self, ids: Collection[str] | None, user: str | None = None) -> list[DeadLetter]:
+        """Return some dead letters, oldest first.
 
         Args:
-            ids: The operation ids of the turns; None selects all.
-            then: Called before they are removed. If it raises, all stay.
-            user: Select only turns of this user. None selects turns of any user, unless several have one of the ids.
+            ids: The operation ids of the turns; None is all.
+            user: Only turns of this user. None is turns of any user, unless several have one of the ids.
 
         Raises:
-            InvalidValue: `user` is required, as several users have a turn with one of the ids. All stay.
+            InvalidValue: `user` is required, as several users have a turn with one of the ids.
         """
-        taken: list[DeadLetter] = []
+        found = [
+            each
+            for each in self.list()
+            if (ids is None or each.id in ids) and user in (None, each.turn.user_id)
+        ]
+        if ids is not None:
+            _check_owners(found)
+        return found
 
-        def keep(records: list[LogRecord]) -> list[str] | None:
-            kept: list[str] = []
-            for record in records:
-                chosen = [
-                    letter
-                    for letter in letters_of([record])
-                    if (ids is None or letter.id in ids) and user in (None, letter.turn.user_id)
-                ]
-                taken.extend(chosen)
-                if not chosen:
-                    kept.append(record.text)
-            if not taken:
-                return None
-            if ids is not None:
-                check_owners(taken)
-            then(taken)
-            return kept
+    def drop(self, letters: Iterable[DeadLetter]) -> None:
+        """Remove dead letters."""
+        for user, mine in _by_user(letters).items():
+            self._remove(user, mine)
 
-        with suppress(FileNotFoundError):
-            rewrite_log(self._files, self._path, keep)
-        return taken
+    def _remove(self, user: str, letters: list[DeadLetter], *, is_locked: bool = False) -> None:
+        gone = {each.id for each in letters}
+
+        def change(text: str, _epoch: int) -> str:
+            records = scan_log(text.encode())
+            return "".join(
+                each.text
+                for each in records
+                if gone.isdisjoint(letter.id for letter in _letters_of([each]))
+            )
+
+        self._backend.change_hidden(user, _KIND, change, is_locked=is_locked)
+
+    def requeue(self, letters: Iterable[DeadLetter]) -> list[DeadLetter]:
+        """Queue turns again, for any writer, and return those that were not removed meanwhile.
+
+        The turns keep their operation ids, so none is applied twice. In a folder they are written to a new journal,
+        which the next writer takes over.
+
+        Raises:
+            Forgotten: Something of a user was forgotten meanwhile.
+            BackendError: The turns could not be queued.
+        """
+        backend, again = self._backend, list[DeadLetter]()
+        assert isinstance(backend, LocalBackend | SharedBackend)  # noqa: S101 - others keep no journal
+        with ExitStack() as stack:
+            journal: Journal | None = None
+            for user, wanted in _by_user(letters).items():
+                # An erasure on this machine holds the lock, and finds a turn here or in the queue.
+                with backend.lock(user, _TIMEOUT):
+                    epoch = backend.epoch(user)
+                    mine = [each for each in self._of(user) if each in wanted]
+                    if isinstance(backend, SharedBackend):
+                        _queue(backend, user, mine, epoch)
+                    else:
+                        if journal is None:
+                            root, files = backend.journal_root, backend.files
+                            journal = Journal.create(root, sync=True, files=files)
+                            stack.callback(journal.close)
+                        for each in mine:
+                            journal.append_turns([_job(each)], lambda _, token=each.epoch: token)
+                        journal.sync()
+                    self._remove(user, mine, is_locked=True)
+                    again += mine
+        return again
 
 
-def requeue(backend: LocalBackend, letters: list[DeadLetter]) -> None:
-    """Requeue turns: write them to a new journal, which the next writer takes over.
+def _queue(backend: SharedBackend, user: str, letters: list[DeadLetter], epoch: int) -> None:
+    """Add turns to the queue in a database, unless something was forgotten since `epoch`."""
 
-    The turns keep their operation ids, so none is applied twice.
+    def change(text: str, now: int) -> str:
+        if now != epoch:
+            raise Forgotten("something of this user was forgotten meanwhile. Try again.")
+        turns = Turns.parse(text)
+        for each in letters:
+            turns.add([_job(each)], each.epoch)
+        return turns.render()
 
-    Raises:
-        BackendError: The journal could not be written.
-    """
-    journal = Journal.create(backend.journal_root, sync=True, files=backend.files)
-    try:
-        for letter in letters:
-            job = Job(letter.turn, letter.id, is_new=False)
-            job.rendered = render_turn(letter.turn, letter.id, letter.queued)
-            # The token of each letter, not the current one: a concurrent erasure must find the turn.
-            journal.append_turns([job], lambda _user, epoch=letter.epoch: epoch)
-        journal.sync()
-    finally:
-        journal.close()
+    backend.change_hidden(user, QUEUE, change, is_locked=True)
 
 
-def check_owners(letters: list[DeadLetter]) -> None:
+def _job(letter: DeadLetter) -> Job:
+    """Return a turn to queue. It keeps the token of its letter: a concurrent erasure must find it."""
+    job = Job(letter.turn, letter.id, is_new=False)
+    job.rendered = render_turn(letter.turn, letter.id, letter.queued)
+    return job
+
+
+def _by_user(letters: Iterable[DeadLetter]) -> dict[str, list[DeadLetter]]:
+    found: dict[str, list[DeadLetter]] = {}
+    for each in letters:
+        found.setdefault(each.turn.user_id, []).append(each)
+    return found
+
+
+def _check_owners(letters: list[DeadLetter]) -> None:
     """Refuse an id that turns of several users have: callers choose the ids."""
     owners: dict[str, str] = {}
     for letter in letters:
@@ -190,11 +200,11 @@ def check_owners(letters: list[DeadLetter]) -> None:
             )
 
 
-def _letters(data: bytes) -> list[DeadLetter]:
-    return letters_of(scan_log(data))
+def _parsed(text: str) -> list[DeadLetter]:
+    return _letters_of(scan_log(text.encode()))
 
 
-def letters_of(records: list[LogRecord]) -> list[DeadLetter]:
+def _letters_of(records: list[LogRecord]) -> list[DeadLetter]:
     """Return the dead letters among the records of a log."""
     return [
         DeadLetter(
@@ -207,5 +217,5 @@ def letters_of(records: list[LogRecord]) -> list[DeadLetter]:
             each.data["epoch"],
         )
         for each in records
-        if each.kind == "dead" and each.data is not None
+        if each.data is not None
     ]

@@ -24,7 +24,7 @@ A journal file is a record log (see `storage.log`), so it is valid TOML:
 
 Turns and dead letters also have the field `epoch`: the fencing token of the user when the turn was submitted.
 Turns are numbered per journal, so a later file can record that a turn of an earlier file is done. Dead letters are
-records of the kind `[[dead]]` in a file beside the journals.
+records of the kind `[[dead]]` in a hidden document of the user.
 """
 
 from __future__ import annotations
@@ -281,7 +281,7 @@ def jobs_of(records: Iterable[LogRecord]) -> list[Job]:
 def forget_turns(  # noqa: D417 - see `epoch` in its text
     root: Path, user: str, selection: Mapping[str, Any], epoch: int, files: FileSystem
 ) -> int:
-    """Remove a user's selected turns from all journals and dead letters; return their number.
+    """Remove a user's selected turns from all journals; return their number.
 
     The operations extracted from the user's other turns are removed too: the model had read the memory for them.
     `epoch` is the user's new fencing token: turns with this token were submitted later and stay.
@@ -316,9 +316,7 @@ def forget_turns(  # noqa: D417 - see `epoch` in its text
 
 
 def _journal_files(root: Path) -> Iterator[Path]:
-    # Dead letters come first: a concurrent requeue writes a turn to a journal before it removes the letter.
     # Files of a journal come oldest first: operations are in the file of their turn or in a later one.
-    yield from sorted(root.glob("*.toml"))
     yield from sorted(root.glob("*/*.toml"))
     yield from sorted(root.glob("*/*.damaged"))
 

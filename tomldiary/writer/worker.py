@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from tomldiary.writer.dead_letters import DeadLetters
     from tomldiary.writer.metrics import Metrics, Telemetry
     from tomldiary.writer.receipts import Job
-    from tomldiary.writer.shared.letters import SharedLetters
 
 __all__ = ["Workers"]
 
@@ -74,7 +73,7 @@ class Workers:
         """The number of turns that stayed in a journal when the writer was closed."""
         self.breaker = breaker
         self.journal_queue: JournalQueue | SharedQueue | None = None
-        self.letters: DeadLetters | SharedLetters | None = None
+        self.letters: DeadLetters | None = None
         self.has_dequeued = _nothing
         """Called with the lock held after a turn left the queue."""
         self.has_applied: Callable[[Job], None] = _nothing_about
@@ -312,12 +311,11 @@ class Workers:
         parked = 0
         if job.journal is not None:
             if self.letters is not None:
-                epoch_of = self._diary.engine.backend.epoch
                 text = f"{type(error).__name__}: {error}"
                 for each in jobs:
                     each.attempts = job.attempts
                     try:
-                        await in_thread(self.letters.add, each, text, epoch_of)
+                        await in_thread(self.letters.add, each, text)
                     except Forgotten as forgotten:
                         await self._after_forgetting(job, forgotten)
                         return

@@ -23,7 +23,7 @@ from tomldiary.errors import InvalidValue
 from tomldiary.extraction.extractor import setup_problem
 from tomldiary.logging import get_logger, show
 from tomldiary.runtime.views import Viewed, drawn, pretty
-from tomldiary.storage.protocol import Backend, KeepsJournal
+from tomldiary.storage.protocol import Backend, KeepsHidden, KeepsJournal
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.writer.dead_letters import DeadLetters
 from tomldiary.writer.jobs import CompactionJobs, ConsolidationJobs, is_overridden
@@ -40,7 +40,6 @@ from tomldiary.writer.metrics import (
 from tomldiary.writer.queue import Admission
 from tomldiary.writer.receipts import Receipt, Turn, TurnStatus
 from tomldiary.writer.retry import Breaker, Options, RetryPolicy
-from tomldiary.writer.shared.letters import SharedLetters
 from tomldiary.writer.shared.queue import SharedQueue
 from tomldiary.writer.shutdown import (
     background_tasks,
@@ -199,8 +198,10 @@ class MemoryWriter(Viewed):
         backend = self._backend
         if isinstance(backend, SharedBackend):
             return self._new_shared_queue(backend)
-        root = backend.journal_folder if isinstance(backend, KeepsJournal) else None
-        if backend is None or root is None:
+        if not isinstance(backend, KeepsJournal) or not isinstance(backend, KeepsHidden):
+            return None
+        root = backend.journal_folder
+        if root is None:
             return None
         admission = self._admission
         queue = JournalQueue(
@@ -211,7 +212,7 @@ class MemoryWriter(Viewed):
             admission.refuse,
         )
         admission.journal_queue = self._workers.journal_queue = queue
-        self._workers.letters = DeadLetters(root, queue.files)
+        self._workers.letters = DeadLetters(backend)
         finalize(self, close_journals, queue.journals)
         return queue
 
@@ -227,7 +228,7 @@ class MemoryWriter(Viewed):
             works=self._options.workers > 0,
         )
         admission.journal_queue = workers.journal_queue = queue
-        workers.letters = SharedLetters(backend)
+        workers.letters = DeadLetters(backend)
         return queue
 
     def after_fork(self) -> None:

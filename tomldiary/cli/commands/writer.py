@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -17,8 +15,7 @@ from tomldiary.errors import InvalidValue
 from tomldiary.storage.local.backend import LocalBackend
 from tomldiary.storage.shared.urls import is_shared_url, open_url
 from tomldiary.text.visible import one_line
-from tomldiary.writer.dead_letters import DeadLetter, DeadLetters, requeue
-from tomldiary.writer.shared.letters import SharedLetters
+from tomldiary.writer.dead_letters import DeadLetter, DeadLetters
 
 __all__ = ["writer_commands"]
 
@@ -66,10 +63,8 @@ def retry(
 ) -> None:
     """Requeue turns. A running writer applies them within ten seconds, otherwise the next one."""
     letters = _letters(path)
-    is_shared = isinstance(letters, SharedLetters)
-    again = letters.requeue if is_shared else partial(requeue, _backend(path))
-    taken = letters.take(_chosen(ids, every=every), again, user=user)
-    _tell("requeued", taken, as_json=as_json)
+    again = letters.requeue(letters.chosen(_ids(ids, every=every), user))
+    _tell("requeued", again, as_json=as_json)
 
 
 @writer_commands.command()
@@ -84,16 +79,11 @@ def drop(
     as_json: AsJson = False,
 ) -> None:
     """Remove turns; a dry run unless --yes is given."""
-    found: list[DeadLetter] = []
+    letters = _letters(path)
+    found = letters.chosen(_ids(ids, every=every), user)
     is_done = yes and not dry_run
-
-    def keep(them: list[DeadLetter]) -> None:
-        found.extend(them)
-        if not is_done:
-            raise _Kept
-
-    with suppress(_Kept):
-        _letters(path).take(_chosen(ids, every=every), keep, user=user)
+    if is_done:
+        letters.drop(found)
     _tell("dropped" if is_done or not found else "not dropped; add --yes", found, as_json=as_json)
 
 
@@ -103,23 +93,15 @@ def _row(letter: DeadLetter) -> Row:
     return letter.id, parked, str(letter.attempts), turn.user_id, turn.session_id, told
 
 
-class _Kept(Exception):
-    """Raised to keep the turns."""
-
-
-def _backend(path: str) -> LocalBackend:
+def _letters(path: str) -> DeadLetters:
+    if is_shared_url(path):
+        return DeadLetters(open_url(path))
     if not Path(path).is_dir():
         raise InvalidValue("there is no such folder", where=path)
-    return LocalBackend(path)
+    return DeadLetters(LocalBackend(path))
 
 
-def _letters(path: str) -> DeadLetters | SharedLetters:
-    if is_shared_url(path):
-        return SharedLetters(open_url(path))
-    return DeadLetters(_backend(path).journal_root)
-
-
-def _chosen(ids: list[str] | None, *, every: bool) -> list[str] | None:
+def _ids(ids: list[str] | None, *, every: bool) -> list[str] | None:
     if bool(ids) == every:
         raise InvalidValue("name the turns by their ids, or use --all")
     return None if every else ids

@@ -302,7 +302,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         is_locked: bool = False,
     ) -> None:
         """Replace a hidden document atomically; "" removes it."""
-        with nullcontext() if is_locked else self.lock(user, LOCK_TIMEOUT):
+        with nullcontext() if is_locked else self._locks.hold(user, LOCK_TIMEOUT):
             before = self._hidden.read(user, kind)[0]
             fresh = change(before, self.epoch(user))
             if fresh != before:

@@ -1,6 +1,6 @@
-"""The hidden document with the waiting turns of one user, and the dead letters of a user.
+"""The hidden document with the waiting turns of one user.
 
-Both are record logs (see `storage.log`), with the records of a writer's journal:
+It is a record log (see `storage.log`), with the records of a writer's journal:
 
     [[owner]]                         # the writer that works on this user's turns
     check = "1f6c0d9a"
@@ -36,10 +36,7 @@ if TYPE_CHECKING:
     from tomldiary.storage.log import LogRecord
     from tomldiary.writer.receipts import Job
 
-__all__ = ["LETTERS", "Turns", "redacted"]
-
-LETTERS = ".dead-letters"
-"""The hidden document with the dead letters of a user."""
+__all__ = ["Turns", "redacted"]
 
 
 @dataclass(slots=True)
