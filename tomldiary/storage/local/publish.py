@@ -149,14 +149,12 @@ class Staging:
         self._files = files
         self._folder = folder
         self._commit = commit
-        self._seq = seq
-        self._paths = {kind: self._path(kind, seq) for kind in commit.contents}
+        self._paths = {
+            kind: staged_path(folder, kind, content, seq, commit.fingerprints.get(kind, ""))
+            for kind, content in commit.contents.items()
+        }
         self._written: dict[str, FileToken] = {}
         self._tokens: dict[str, FileToken] = {}
-
-    def _path(self, kind: str, seq: int) -> str:
-        digest = self._commit.fingerprints.get(kind, "")
-        return staged_path(self._folder, kind, self._commit.contents[kind], seq, digest)
 
     def stage(self, *, sync: bool) -> None:
         """Write the documents to temporary files; with `sync`, new folders are synced.
@@ -184,27 +182,13 @@ class Staging:
             OSError: Some documents are not published.
         """
         for kind in self._paths:
-            try:
-                token = self._put(kind, self._written[kind])
-            except FileNotFoundError:  # another program removed the staged file
-                token = self._put(kind, self._staged_again(kind))
+            token = put_in_place(
+                self._files, self._paths[kind], f"{self._folder}/{kind}.toml",
+                self._commit.expected.get(kind), self._written[kind],
+            )  # fmt: skip
             if token is not None:
                 self._tokens[kind] = token
         return self._tokens
-
-    def _put(self, kind: str, written: FileToken) -> FileToken | None:
-        expected = self._commit.expected.get(kind)
-        return put_in_place(
-            self._files, self._paths[kind], f"{self._folder}/{kind}.toml", expected, written
-        )
-
-    def _staged_again(self, kind: str) -> FileToken:
-        # Until it is complete, its name must not be that of a displaced edit.
-        unfinished, path = self._path(kind, self._seq + 1), self._path(kind, self._seq)
-        token = self._files.write_new(unfinished, self._commit.contents[kind], sync=False)
-        self._files.replace(unfinished, path)
-        self._paths[kind] = path
-        return token
 
     def displaced(self) -> list[str]:
         """Return the names of the files that hold displaced edits."""
