@@ -8,6 +8,9 @@ import time
 import pytest
 
 from tomldiary import Diary, MemoryWriter, Turn
+from tomldiary.errors import Forgotten
+from tomldiary.storage.shared.database import QUEUE
+from tomldiary.writer.dead_letters import DeadLetters
 from tomldiary.writer.journal_record import render_turn
 from tomldiary.writer.receipts import Job
 from tomldiary.writer.shared.claims import Claims
@@ -138,3 +141,23 @@ def test_the_last_owner_of_a_user_finds_a_turn_without_owner_at_once(opened):
     assert web.store("alice", [turn(3)]) is None
     assert (one.unserved(["alice"]), two.unserved(["alice"])) == ([], ["alice"])
     assert two.read("alice")[1] is True
+
+
+def test_a_dead_letter_forgotten_meanwhile_is_not_requeued(opened):
+    backend, other = opened(), Diary(opened(), agent="rules")
+    letters = DeadLetters(backend)
+    job = Job(Turn("alice", "gone", "the zebra", "ok"), "op", is_new=True)
+    job.epoch, job.time = 0, "2026-11-20T00:00:00+00:00"
+    letters.add(job, "no")
+    found, change = letters.list(), backend.change_hidden
+
+    def overlapping(*arguments, **options):
+        backend.change_hidden = change
+        other.user("alice").forget(session_id="gone")
+        change(*arguments, **options)
+
+    backend.change_hidden = overlapping
+    with pytest.raises(Forgotten):
+        letters.requeue(found)
+    assert backend.hidden("alice", QUEUE)[0] == ""
+    assert letters.list() == []
