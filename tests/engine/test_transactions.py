@@ -314,7 +314,7 @@ def test_the_lock_goes_to_the_longest_waiting_task():
 def test_a_task_that_stops_waiting_is_skipped():
     queue = UserLocks(None).stripe(0)
     assert queue.acquire()
-    assert not queue.acquire(blocking=False)
+    assert not queue.acquire(0)
     assert not queue.acquire(timeout=0.01)
     queue.release()
     assert queue.acquire(timeout=0.01)

@@ -37,7 +37,9 @@ def hold():
     if locked == "journal":
         from pathlib import Path
         from tomldiary.storage.locks import lock_file
-        return lock_file(alice.diary.engine.backend.files, Path(folder) / "alice/locked", create=True)
+        place = Path(folder) / "alice/locked"
+        place.touch()
+        return lock_file(alice.diary.engine.backend.files, place)
     if locked == "lease":
         from contextlib import closing, contextmanager
         from tomldiary.storage.local.publish import Held

@@ -50,7 +50,7 @@ class Workload:
             self.take_in(f"single {number}")
         self.take_in(*(f"of a group {number}" for number in range(12)))
         self.take_in(f"I love {CANARY}.", "I am ann.", user="ann")
-        assert forget_turns(self.root, "ann", {"everything": True}, 1, self.recorder) == 2
+        forget_turns(self.root, "ann", {"everything": True}, 1, self.recorder)
         for text in [text for text in self.taken if CANARY in text or "ann" in text]:
             del self.taken[text]
         self.did()

@@ -236,7 +236,7 @@ def test_turns_submitted_after_forget_are_in_the_new_file(tmp_path, sync):
     for number in range(3):
         journal.append_turns(jobs_of(f"of alice {number}"), first_epoch)
         journal.append_turns(jobs_of(f"of bob {number}", user="bob"), first_epoch)
-        assert forget_turns(root, "alice", {"everything": True}, 1, FileSystem()) == 1
+        forget_turns(root, "alice", {"everything": True}, 1, FileSystem())
     journal.append_turns(jobs_of("last", user="bob"), first_epoch)
     die(journal)
     _, left = Journal.adopt(journal.folder, sync=sync)

@@ -40,6 +40,7 @@ __all__ = ["Delivery", "Repaired"]
 _ATTEMPTS = 20  # deliveries to one user while other processes move the cursor
 _BATCH = 500  # changes in one call of a hook
 _KNOWN = 10_000  # users
+_TIMEOUT = 30.0  # seconds to wait for another process that delivers to the same hook
 
 
 @dataclass(slots=True)
@@ -63,15 +64,12 @@ class Delivery:
         engine: Reads the memory and its history.
         name: The name of the hook, under which its cursors are kept.
         hook: Gets the changes.
-        lock_timeout: Seconds to wait for another process that delivers to the same hook.
 
     Raises:
         NotSupported: The backend has no place for cursors.
     """
 
-    def __init__(
-        self, engine: Engine, name: str, hook: ChangeHook, *, lock_timeout: float = 30.0
-    ) -> None:
+    def __init__(self, engine: Engine, name: str, hook: ChangeHook) -> None:
         backend = engine.backend
         if not isinstance(backend, KeepsHidden):
             raise NotSupported(
@@ -81,7 +79,6 @@ class Delivery:
         self.hook = hook
         self.cursors = Cursors(backend, name)
         self._engine = engine
-        self._timeout = lock_timeout
         is_folder = isinstance(backend, LocalFolder)
         place = backend.base_path / SYSTEM / "hook-locks" if is_folder else None
         self._locks = UserLocks(place, backend.files if is_folder else None)
@@ -127,7 +124,7 @@ class Delivery:
             return count
 
     def _held(self, user: str) -> AbstractContextManager[None]:
-        return self._locks.hold(f"{self.name} {user}", self._timeout)
+        return self._locks.hold(f"{self.name} {user}", _TIMEOUT)
 
     def _deliver(self, user: str, keys: set[str]) -> tuple[int, bool]:
         """Deliver once; `keys` collects what was applied, for the case that another process was faster."""

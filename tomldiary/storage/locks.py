@@ -18,6 +18,7 @@ import weakref
 from collections import deque
 from contextlib import contextmanager, suppress
 from functools import lru_cache
+from math import inf
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -79,8 +80,7 @@ class UserLocks:
         """
         number, pid, start = _number_of(user), self.pid, time.monotonic()
         stripe = self.stripe(number)
-        # Most often the lock is free, and a call without a timeout is faster.
-        if not stripe.acquire(blocking=False) and not stripe.acquire(timeout=timeout):
+        if not stripe.acquire(timeout):
             raise _timed_out(timeout)
         locked, since = -1, 0.0
         try:
@@ -90,8 +90,8 @@ class UserLocks:
                     # Other processes poll the lock. One that takes it again at once, for long each time, would
                     # make them time out.
                     time.sleep(max(0.0, self.busy_until.pop(number, 0.0) - time.monotonic()))
-                if not try_lock(descriptor):
-                    _wait(descriptor, start + timeout, timeout)
+                if not try_lock(descriptor, start + timeout - time.monotonic()):
+                    raise _timed_out(timeout)
                 locked, since = descriptor, time.monotonic()
             if then is not None:
                 then(user)
@@ -157,14 +157,12 @@ class _Queue:
         self._is_held = False
         self._waiting: deque[threading.Lock] = deque()
 
-    def acquire(self, *, blocking: bool = True, timeout: float = -1) -> bool:
+    def acquire(self, timeout: float = -1) -> bool:
         """Acquire the lock within `timeout` seconds (-1: no limit); return whether it was acquired."""
         with self._guard:
             if not self._is_held:
                 self._is_held = True
                 return True
-            if not blocking:
-                return False
             turn = threading.Lock()
             turn.acquire()  # the holder of the lock releases it to pass the lock on
             self._waiting.append(turn)
@@ -201,18 +199,6 @@ def _number_of(user: str) -> int:
     return crc32(user.encode("utf-8", "surrogatepass")) % _STRIPES
 
 
-def _wait(descriptor: int, deadline: float, timeout: float) -> None:
-    wait = _FIRST_WAIT
-    while True:
-        if time.monotonic() >= deadline:
-            raise _timed_out(timeout)
-        # Jitter spreads the attempts of processes that started together.
-        time.sleep(wait * (0.5 + random.random()))  # noqa: S311 - not for secrets
-        wait = min(wait * 2, _LONGEST_WAIT)
-        if try_lock(descriptor):
-            return
-
-
 def _timed_out(timeout: float) -> LockTimeout:
     return LockTimeout(
         f"the user's memory was locked by another writer for {timeout:g} s. Try again, or raise"
@@ -234,15 +220,19 @@ def _system_lock() -> tuple[Callable[..., bool], Callable[[int], None]]:
     return lock_descriptor, unlock_descriptor
 
 
-def try_lock(descriptor: int, *, wait: bool = False) -> bool:
-    """Lock an open file; without `wait`, return False at once if another owner holds the lock."""
-    pause = _FIRST_WAIT
-    while not _system_lock()[0](descriptor, blocking=False):
-        if not wait:
-            return False
-        time.sleep(pause)
+def try_lock(descriptor: int, wait: float = 0.0) -> bool:
+    """Lock an open file; return False if another owner held the lock for all of `wait` seconds."""
+    lock = _system_lock()[0]
+    if lock(descriptor, blocking=False):
+        return True
+    deadline, pause = time.monotonic() + wait, _FIRST_WAIT
+    while time.monotonic() < deadline:
+        # Jitter spreads the attempts of processes that started together.
+        time.sleep(pause * (0.5 + random.random()))  # noqa: S311 - not for secrets
         pause = min(pause * 2, _LONGEST_WAIT)
-    return True
+        if lock(descriptor, blocking=False):
+            return True
+    return False
 
 
 def unlock(descriptor: int) -> None:
@@ -251,17 +241,17 @@ def unlock(descriptor: int) -> None:
 
 
 @contextmanager
-def lock_file(files: FileSystem, path: Path, *, create: bool = False) -> Generator[int]:
+def lock_file(files: FileSystem, path: Path) -> Generator[int]:
     """Open and lock the file at `path`, even if another process replaces it at the same time.
 
     Raises:
-        FileNotFoundError: The file does not exist, and `create` is False.
+        FileNotFoundError: The file does not exist.
     """
     while True:
-        descriptor = files.open(path, _FLAGS | (os.O_CREAT if create else 0), 0o600)
+        descriptor = files.open(path, _FLAGS)
         try:
             hide_from_children(descriptor)
-            try_lock(descriptor, wait=True)
+            try_lock(descriptor, inf)
             if is_at(files, descriptor, path):
                 yield descriptor
                 return

@@ -22,6 +22,7 @@ import os
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -119,14 +120,14 @@ def cut_torn_tail(files: FileSystem, descriptor: int) -> list[LogRecord]:
 
 
 def rewrite_log(
-    files: FileSystem, path: Path, keep: Callable[[list[LogRecord]], Iterable[str] | None]
-) -> bool:
-    """Rewrite a file with the records to keep, durably and atomically; return False if nothing changed.
+    files: FileSystem, path: Path, keep: Callable[[list[LogRecord]], Iterable[str]]
+) -> None:
+    """Rewrite a file with the records to keep, durably and atomically, unless nothing changes.
 
     Args:
         files: Makes the file operations.
         path: The file.
-        keep: Called with all records while the file is locked; returns the texts to keep, or None to keep all.
+        keep: Called with all records while the file is locked; returns the texts to keep.
 
     Raises:
         FileNotFoundError: The file does not exist.
@@ -136,14 +137,11 @@ def rewrite_log(
         data = files.read_all(descriptor)
         temp = path.with_name(f".{path.name}.tmp")
         files.discard(temp)  # left by a killed process; the lock excludes others
-        texts = keep(scan_log(data))
-        fresh = data if texts is None else "".join(texts).encode()
-        if fresh == data:
-            return False
-        files.write_new(str(temp), fresh, sync=True)
-        files.replace(temp, path)
-        files.sync_folder(path.parent)
-    return True
+        fresh = "".join(keep(scan_log(data))).encode()
+        if fresh != data:
+            files.write_new(str(temp), fresh, sync=True)
+            files.replace(temp, path)
+            files.sync_folder(path.parent)
 
 
 # Appending
@@ -218,7 +216,7 @@ class LogFile:
     def _lock(self) -> None:
         """Lock the file that is currently at the path."""
         while True:
-            try_lock(self._descriptor, wait=True)
+            try_lock(self._descriptor, inf)
             try:
                 is_in_place = self._files.stat(self._path).st_ino == self._inode
             except FileNotFoundError:

@@ -30,6 +30,7 @@ records of the kind `[[dead]]` in a hidden document of the user.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -47,7 +48,7 @@ from tomldiary.toml.values import render_value
 from tomldiary.writer.receipts import Job, Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from tomldiary.storage.files import FileSystem
@@ -280,8 +281,8 @@ def jobs_of(records: Iterable[LogRecord]) -> list[Job]:
 
 def forget_turns(  # noqa: D417 - see `epoch` in its text
     root: Path, user: str, selection: Mapping[str, Any], epoch: int, files: FileSystem
-) -> int:
-    """Remove a user's selected turns from all journals; return their number.
+) -> None:
+    """Remove a user's selected turns from all journals.
 
     The operations extracted from the user's other turns are removed too: the model had read the memory for them.
     `epoch` is the user's new fencing token: turns with this token were submitted later and stay.
@@ -296,40 +297,22 @@ def forget_turns(  # noqa: D417 - see `epoch` in its text
         OSError: A file could not be written. Call this again.
     """
     chosen = Selection.from_table(selection)
-    count = 0
     foreign: dict[Path, set[int]] = {}
-    for path in _journal_files(root):
-        numbers = foreign.setdefault(path.parent, set())
-        removed = 0
-
-        def keep(records: list[LogRecord], numbers: set[int] = numbers) -> list[str]:
-            nonlocal removed
-            kept, removed = kept_records(records, user, chosen, epoch, numbers)
-            return kept
-
-        try:
-            rewrite_log(files, path, keep)
-        except FileNotFoundError:
-            continue  # all its turns are done
-        count += removed
-    return count
-
-
-def _journal_files(root: Path) -> Iterator[Path]:
     # Files of a journal come oldest first: operations are in the file of their turn or in a later one.
-    yield from sorted(root.glob("*/*.toml"))
-    yield from sorted(root.glob("*/*.damaged"))
+    for path in (*sorted(root.glob("*/*.toml")), *sorted(root.glob("*/*.damaged"))):
+        numbers = foreign.setdefault(path.parent, set())
+        with suppress(FileNotFoundError):  # all its turns are done
+            rewrite_log(
+                files, path,
+                lambda records, numbers=numbers: kept_records(records, user, chosen, epoch, numbers),
+            )  # fmt: skip
 
 
 def kept_records(
     records: list[LogRecord], user: str, selection: Selection, epoch: int, foreign: set[int]
-) -> tuple[list[str], int]:
-    """Return the records to keep and how many turns were selected.
-
-    The numbers of other users' turns are added to `foreign`.
-    """
+) -> list[str]:
+    """Return the records to keep; the numbers of other users' turns are added to `foreign`."""
     kept: list[str] = []
-    count = 0
     for record in records:
         data = record.data
         if data is None:
@@ -343,14 +326,12 @@ def kept_records(
         else:
             turn = turn_of(data)
             if turn.user_id == user and data["epoch"] < epoch:
-                if _is_selected(turn, data, selection):
-                    count += 1
-                else:
+                if not _is_selected(turn, data, selection):
                     kept.append(_without_earlier(record) if turn.earlier else record.text)
             else:
                 foreign.add(data.get("number", 0))
                 kept.append(record.text)
-    return kept, count
+    return kept
 
 
 def _without_earlier(record: LogRecord) -> str:

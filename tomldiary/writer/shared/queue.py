@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["SharedQueue"]
 
 _logger = get_logger(__name__)
+_POLL = 1.0  # seconds between two searches for users without an owner
 
 
 class SharedQueue:
@@ -38,7 +39,6 @@ class SharedQueue:
         deliver: Called with stored turns of claimed users and the lock held.
         refuse: Called with turns that could not be stored, the reason, and the lock held.
         resolve: Called with turns that another writer has finished, without the lock.
-        poll: Seconds between two searches for users without an owner.
         lease: Seconds without a sign of life after which another writer is dead.
         works: Whether this writer claims users; without it, it only stores turns for others.
     """
@@ -51,7 +51,6 @@ class SharedQueue:
         refuse: Callable[[list[Job], BaseException], None],
         resolve: Callable[[Job], None],
         *,
-        poll: float = 1.0,
         lease: float = 15.0,
         works: bool = True,
     ) -> None:
@@ -65,7 +64,6 @@ class SharedQueue:
         self._refuse = refuse
         self._resolve = resolve
         self._works = works
-        self._poll = poll
         self._pending: list[Job] = []
         self._batch: list[Job] = []
         self._withdrawn: list[Job] = []
@@ -73,7 +71,7 @@ class SharedQueue:
         """The users whose turns this writer works on, with the operation ids that the workers have."""
         self._remote: dict[str, dict[str, Job]] = {}
         """Turns that were submitted here and that another writer works on, by user and operation id."""
-        self._looked = -poll
+        self._looked = -_POLL
         self._is_stopping = False
         self._is_looking = False
         self._woken = threading.Event()
@@ -120,7 +118,7 @@ class SharedQueue:
 
     def adopt_soon(self) -> None:
         """Schedule a search for users without an owner."""
-        self._looked = -self._poll
+        self._looked = -_POLL
         self._is_looking = not self._is_stopping
         self._start()
 
@@ -145,7 +143,7 @@ class SharedQueue:
 
     def _run(self) -> None:
         while not self._is_stopping or self._pending or self._withdrawn:
-            self._woken.wait(self._poll)
+            self._woken.wait(_POLL)
             self._woken.clear()
             with self._state:
                 self._batch, self._pending = self._pending, []
@@ -166,7 +164,7 @@ class SharedQueue:
         now = time.monotonic()
         if self._held:
             self.claims.heartbeats.beat()
-        if now - self._looked >= self._poll and not self._is_stopping:
+        if now - self._looked >= _POLL and not self._is_stopping:
             self._looked = now
             self._look()
 

@@ -108,6 +108,6 @@ class Turns:
 def redacted(text: str, user: str, selection: Mapping[str, Any], epoch: int) -> str:
     """Return a document of waiting turns or of dead letters without the selected ones."""
     records = scan_log(text.encode())
-    kept, _ = kept_records(records, user, Selection.from_table(selection), epoch, set())
+    kept = kept_records(records, user, Selection.from_table(selection), epoch, set())
     has_turns = any(text.startswith(("[[turn]]", "[[dead]]")) for text in kept)
     return "".join(kept) if has_turns else ""
