@@ -210,15 +210,12 @@ class Turns:
         self, user_id: str, session_id: str, *, context_now: datetime | None = None
     ) -> MemoryDeps:
         """Return a draft of the user's memory, as an extractor gets it."""
-        documents = await in_thread(self._documents, user_id)
-        deps = MemoryDeps.from_documents(
-            *documents,
-            rules=self._diary.turn_rules.preferences,
-            schema_name=self._diary.schema_name,
-            session_id=session_id,
-            context_now=context_now,
-            similarity=self._diary.similarity,
-        )
+        prefs, convs = await in_thread(self._documents, user_id)
+        rules = self._diary.turn_rules.preferences
+        deps = MemoryDeps(
+            prefs, convs, rules.categories, self._diary.schema_name, session_id, rules.limit,
+            context_now, similarity=self._diary.similarity,
+        )  # fmt: skip
         schemas = self._diary.fact_schemas
         if schemas:
             stored = await in_thread(self._diary.engine.readable, user_id, FACTS.name)

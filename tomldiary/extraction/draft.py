@@ -58,49 +58,34 @@ class MemoryDeps:
     """What an extractor gets: the memory of one user as a draft, and the session of this turn.
 
     Args:
-        prefs: `{"_meta": …, "preferences": {category: {id: fields}}}`.
-        convs: `{"_meta": …, "conversations": {session_id: fields}}`.
+        prefs: The document, or `{"_meta": …, "preferences": {category: {id: fields}}}`.
+        convs: The document, or `{"_meta": …, "conversations": {session_id: fields}}`.
         allowed_cats: The categories of the preference table.
         schema_name: The name of the preference table.
         session_id: The session this turn belongs to.
         max_prefs_per_category: Entries a category may hold.
         context_now: The time to reckon with; None is the time now.
+        similarity: Says which texts resemble each other.
     """
 
     def __init__(
         self,
-        prefs: Store,
-        convs: Store,
+        prefs: Store | Document,
+        convs: Store | Document,
         allowed_cats: Sequence[str],
         schema_name: str,
         session_id: str,
         max_prefs_per_category: int = 100,
         context_now: datetime | None = None,
-    ) -> None:
-        self._setup(
-            _document_of(prefs), _document_of(convs), allowed_cats, schema_name, session_id,
-            max_prefs_per_category, context_now, Similarity(),
-        )  # fmt: skip
-        # These dictionaries are the caller's; the tools keep them up to date.
-        self._stores = {"preferences": prefs, "conversations": convs}
-
-    def _setup(
-        self,
-        prefs: Document,
-        convs: Document,
-        allowed_cats: Sequence[str],
-        schema_name: str,
-        session_id: str,
-        max_prefs_per_category: int,
-        context_now: datetime | None,
-        similarity: Similarity,
+        *,
+        similarity: Similarity | None = None,
     ) -> None:
         self.allowed_cats = list(allowed_cats)
         self.schema_name = schema_name
         self.session_id = session_id
         self.max_prefs_per_category = max_prefs_per_category
         self.context_now = context_now
-        self.similarity = similarity
+        self.similarity = similarity or Similarity()
         self.descriptions: dict[str, str] = {}
         self.max_summary = MAX_SUMMARY
         """Characters that a summary may have."""
@@ -119,32 +104,16 @@ class MemoryDeps:
         """What tools of the host stored and removed during the turn."""
         self._confirmed: set[tuple[str, str]] | None = None
         self._removed = 0
-        self._edits = {"preferences": prefs.overlay(), "conversations": convs.overlay()}
-        self._stores: dict[str, Store] = {}
+        given = {"preferences": prefs, "conversations": convs}
+        # Dictionaries are the caller's; the tools keep them up to date.
+        self._stores = {
+            kind: each for kind, each in given.items() if not isinstance(each, Document)
+        }
+        self._edits = {kind: _document_of(each).overlay() for kind, each in given.items()}
         self._operations: list[Operation] = []
         rules = PreferenceRules(tuple(self.allowed_cats), max_prefs_per_category)
         self._preferences = Preferences(self._edits["preferences"], rules)
         self._conversations = Conversations(self._edits["conversations"])
-
-    @classmethod
-    def from_documents(
-        cls,
-        prefs: Document,
-        convs: Document,
-        *,
-        rules: PreferenceRules,
-        schema_name: str,
-        session_id: str,
-        context_now: datetime | None,
-        similarity: Similarity,
-    ) -> MemoryDeps:
-        """Start a draft from two documents, without copying what stays as it is."""
-        deps = cls.__new__(cls)
-        deps._setup(  # noqa: SLF001 - the other constructor
-            prefs, convs, rules.categories, schema_name, session_id, rules.limit, context_now,
-            similarity,
-        )  # fmt: skip
-        return deps
 
     def __repr__(self) -> str:
         return f"MemoryDeps(schema_name={self.schema_name!r}, session_id={self.session_id!r})"
@@ -442,7 +411,9 @@ def _walk(kind: str, tables: Any, depth: int) -> list[tuple[tuple[str, ...], Map
     return found
 
 
-def _document_of(store: Store) -> Document:
+def _document_of(store: Store | Document) -> Document:
+    if isinstance(store, Document):
+        return store
     edit = Edit(Document.parse(""))
     for key, value in store.items():
         if isinstance(value, Mapping):
