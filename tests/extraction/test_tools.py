@@ -17,7 +17,7 @@ from tomldiary.extraction.operations import (
     SetSummary,
     UpsertPreference,
     from_dict,
-    to_dict,
+    to_table,
 )
 from tomldiary.text.similarity import conflict, normalise, same_text
 
@@ -270,7 +270,7 @@ def test_operations_survive_json():
         SetSummary("s", "text", None),
         SetFields("preferences", ("preferences", "likes", "x"), (("a", [1, [2]]),), ("b",)),
     ]
-    assert [from_dict(json.loads(json.dumps(to_dict(op)))) for op in operations] == operations
+    assert [from_dict(json.loads(json.dumps(to_table(op)))) for op in operations] == operations
     with pytest.raises(InvalidValue, match="unknown operation"):
         from_dict({"op": "Eval"})
 

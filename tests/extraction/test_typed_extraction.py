@@ -13,7 +13,7 @@ from pydantic_ai.models.function import FunctionModel
 
 from tomldiary import Constraint, Diary
 from tomldiary.extraction.fact_tools import FACT_TOOLS, commit_fact, list_facts, remove_fact
-from tomldiary.extraction.operations import CommitFact, RemoveFact, from_dict, to_dict, to_table
+from tomldiary.extraction.operations import CommitFact, RemoveFact, from_dict, to_table
 from tomldiary.extraction.prompt import draft_prompt
 
 
@@ -114,7 +114,6 @@ def test_a_fact_is_removed_by_its_listed_id():
 
 @pytest.mark.parametrize("operation", [CommitFact("diet", (("role", "user"), ("n", 3)), 0.5), RemoveFact("diet/user")])  # fmt: skip
 def test_operations_on_facts_survive_the_journal(operation):
-    assert from_dict(to_dict(operation)) == operation
     assert from_dict(to_table(operation)) == operation
 
 

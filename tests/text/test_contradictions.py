@@ -16,7 +16,7 @@ from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.compaction.draft import CompactionDeps
 from tomldiary.errors import InvalidValue
 from tomldiary.extraction import tools
-from tomldiary.extraction.operations import UpsertPreference, from_dict, to_dict, to_table
+from tomldiary.extraction.operations import UpsertPreference, from_dict, to_table
 from tomldiary.text.similarity import Similarity, conflict, identity, normalise, same_text
 
 
@@ -169,7 +169,7 @@ def test_a_confirmed_entry_that_was_removed_meanwhile_stays_removed(alice):
 
 def test_what_is_confirmed_survives_the_journal():
     operation = UpsertPreference("likes", "pref001", text="tea", confirms="Tea")
-    assert from_dict(to_dict(operation)) == operation
+    assert from_dict(to_table(operation)) == operation
     assert to_table(operation)["confirms"] == "Tea"
     assert "confirms" not in to_table(UpsertPreference("likes", text="tea"))
 

@@ -7,7 +7,7 @@ committed: what others wrote meanwhile stays, and an id handed out twice becomes
 from __future__ import annotations
 
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.conversations import Conversations
@@ -50,7 +50,6 @@ __all__ = [
     "from_dict",
     "redacted",
     "set_fields",
-    "to_dict",
     "to_table",
     "turn_source",
 ]
@@ -135,11 +134,6 @@ _DEFAULTS: dict[type[Any], list[tuple[str, Any]]] = {
 }
 
 
-def to_dict(operation: Operation) -> dict[str, Any]:
-    """Return the operation as JSON values."""
-    return {"op": type(operation).__name__, **asdict(operation)}
-
-
 def to_table(operation: Operation) -> dict[str, Any]:
     """Return the operation for a TOML table: without the fields that are as `from_dict` takes them to be."""
     table: dict[str, Any] = {"op": type(operation).__name__}
@@ -151,7 +145,7 @@ def to_table(operation: Operation) -> dict[str, Any]:
 
 
 def from_dict(data: dict[str, Any]) -> Operation:
-    """Undo `to_dict`, also after a round trip through JSON.
+    """Undo `to_table`, also after a round trip through JSON.
 
     Raises:
         InvalidValue: Not an operation.
