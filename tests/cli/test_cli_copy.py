@@ -41,6 +41,12 @@ def test_a_copy_of_a_folder_to_itself_is_refused_at_once(tmp_path):
     assert "is the source too" in str(run.exception)
 
 
+def test_a_copy_to_memory_is_refused(tmp_path):
+    Diary(tmp_path / "one", agent="rules").user("alice").upsert_preference("likes", "tea")
+    run = CliRunner().invoke(app, ["copy", str(tmp_path / "one"), "memory:"])
+    assert "a copy in memory ends with this command" in str(run.exception)
+
+
 @needs("redis")
 def test_copy_shows_no_password(tmp_path):
     source, target = tmp_path / "one", space("redis")

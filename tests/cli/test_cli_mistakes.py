@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from command_line import call
@@ -39,14 +37,6 @@ def test_the_folder_of_one_user_is_no_memory(memories, command):
     done = call(command, "--path", str(memories / "alice"))
     assert done.returncode == 2
     assert "this is the folder of one user" in done.stderr
-
-
-def test_a_copy_to_itself_is_refused_at_once(memories):
-    began = time.monotonic()
-    done = call("copy", str(memories), f"{memories}/.")
-    assert done.returncode == 2
-    assert "the target is the source" in done.stderr
-    assert time.monotonic() - began < 20  # a lock would be waited for 30 s
 
 
 def test_consolidate_refuses_an_unknown_user(memories):

@@ -29,7 +29,7 @@ from tomldiary.storage.local import log as records
 from tomldiary.storage.local import log as segments
 from tomldiary.storage.local import recovery
 from tomldiary.storage.local import session as opened_users
-from tomldiary.store.item import copied
+from tomldiary.toml.values import copied
 
 USERS = ALICE, BOB, LONG = "alice", "bob", "x" * 300
 CANARY = b"zanzibar"

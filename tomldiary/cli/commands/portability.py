@@ -28,6 +28,7 @@ from tomldiary.cli.tables import load_table
 from tomldiary.diary import Diary
 from tomldiary.errors import EntryConflict, InvalidValue
 from tomldiary.storage.copy import copy_users
+from tomldiary.storage.memory import MemoryBackend
 from tomldiary.text.visible import one_line
 
 if TYPE_CHECKING:
@@ -255,12 +256,10 @@ def copy_memory(
     """
     read = open_storage(source)
     written = Diary(target, agent="rules").engine.backend
-    if (
-        "://" not in target
-        and "://" not in source
-        and Path(source).resolve() == Path(target).resolve()
-    ):
-        raise InvalidValue("the target is the source; name another folder", where=target)
+    if isinstance(written, MemoryBackend):
+        raise InvalidValue(
+            "a copy in memory ends with this command; name a folder or a database", where=target
+        )
     users = read.users()
     copied: list[dict[str, Any]] = []
     with progress_bar("users") as progress:

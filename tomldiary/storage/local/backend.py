@@ -90,7 +90,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         chosen = base_path if base_path is not None else path
         if chosen is None or (base_path is not None and path is not None):
             raise TypeError("LocalBackend takes one folder: LocalBackend('./memories').")
-        folder = os.path.expanduser(os.fspath(chosen))  # noqa: PTH111 - Path fails where there is no home
+        folder: str = os.path.expanduser(os.fspath(chosen))  # noqa: PTH111 - Path fails where there is no home
         if not folder:
             raise BackendError('the name of the folder is empty. Write "." for the current folder.')
         if durability not in {"full", "process", "none"}:
