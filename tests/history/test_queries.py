@@ -403,3 +403,13 @@ def test_history_is_narrowed_by_session_actor_time_and_page(alice):
         with pytest.raises(InvalidValue):
             alice.history(**wrong)
     assert alice.history("likes/pref003", since=3) == []
+
+
+def test_an_altered_record_is_named_with_its_number_and_the_remedy(alice, tmp_path):
+    for text in ("tea", "coffee", "jazz"):
+        alice.upsert_preference("likes", text)
+    [segment] = (tmp_path / "alice/history").iterdir()
+    segment.write_text(segment.read_text().replace("coffee", "toffee"))
+    with pytest.raises(DocumentError, match=r'record 2 was altered.*"tomldiary doctor"'):
+        alice.history()
+    assert texts(alice) == {"pref001": "tea", "pref002": "coffee", "pref003": "jazz"}

@@ -183,7 +183,11 @@ def parse_record(text: str) -> Record:
     """
     head = _CHECK.match(text)
     if head is None or f"{crc32(text[head.end() :].encode()):08x}" != head.group(1):
-        raise InvalidTOML("a history record does not match its checksum.")
+        number = _SEQ.search(text)
+        raise InvalidTOML(
+            f"history record {number[1] if number else '?'} was altered: it does not match its checksum. Run"
+            ' "tomldiary doctor" for the file and the place, and restore the file from a backup.'
+        )
     data = _read_own(text, head.end())
     if data is None:
         import tomllib  # noqa: PLC0415 - rarely needed, see _read_own
