@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from power_cuts import Recorder, crash_states, materialise
-from tomldiary import Turn
+from tomldiary import Diary, Turn
+from tomldiary.backends import LocalBackend
+from tomldiary.writer.dead_letters import DeadLetters
 from tomldiary.writer.journal import Journal
 from tomldiary.writer.journal_record import forget_turns, render_turn
 from tomldiary.writer.receipts import Job
@@ -143,3 +145,49 @@ def test_without_a_sync_a_power_cut_would_lose_turns(disk, guard):
     states = list(crash_states(workload.recorder, subsets=2))
     random.Random(1).shuffle(states)
     assert examine(workload, disk, states, until_the_first=True)[1]
+
+
+def parked_texts(folder):
+    letters = DeadLetters(LocalBackend(folder)).list()
+    return {letter.turn.user_msg for letter in letters}
+
+
+def lost_letters(disk, left_out=None):
+    """Park turns, erase their user, and return what is wrong after a power cut at any step."""
+    recorder = Recorder(disk / "recorded", left_out)
+    recorder.top.mkdir()
+    backend = LocalBackend(recorder.top, files=recorder)
+    letters = DeadLetters(backend)
+    texts = [f"turn {number}" for number in range(4)]
+    recorder.mark("letters", 0)
+    for number, text in enumerate(texts):
+        job = Job(Turn("ann", "s", text, "ok"), f"of {text}", is_new=True)
+        job.epoch = 0
+        letters.add(job, "the model failed")
+        recorder.mark("letters", number + 1)
+    Diary(backend, agent="rules").user("ann").forget(everything=True)
+    recorder.mark("letters", erased := len(texts) + 1)
+    problems: list[str] = []
+    states = list(crash_states(recorder, subsets=2))
+    assert len(states) > 50
+    for state in states:
+        folder = disk / "state"
+        folder.mkdir()
+        materialise(state.tree, folder, None)
+        mark, found = state.acknowledged.get("letters", 0), parked_texts(folder)
+        where = f"step {state.step}, {state.how}"
+        if mark < len(texts) and not found >= {*texts[:mark]}:
+            problems.append(f"{where}: {mark} turns were parked, and {found} are left")
+        if mark == erased and found:
+            problems.append(f"{where}: {found} came back")
+        shutil.rmtree(folder)
+    return problems
+
+
+def test_after_a_power_cut_each_parked_turn_is_a_dead_letter(disk):
+    assert lost_letters(disk) == []
+
+
+@pytest.mark.parametrize("call", ["sync_file", "sync_folder"])
+def test_without_a_sync_a_power_cut_would_lose_dead_letters(disk, call):
+    assert lost_letters(disk, lambda _, made, path: made == call and "dead" in str(path))

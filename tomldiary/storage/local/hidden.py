@@ -50,24 +50,23 @@ class HiddenFiles:
         return (text, found[1]) if found is not None and owner == user else ("", None)
 
     def write(self, user: str, kind: str, text: str, *, sync: bool) -> None:
-        """Replace a file atomically; "" removes it.
+        """Replace a file atomically; "" removes it. With `sync`, a power cut brings no older text back.
 
         Raises:
-            BackendError: The file cannot be written. It is unchanged.
+            BackendError: The file could not be replaced, or the change not be synced.
         """
         path = self._path(user, kind)
         try:
-            if not text:
-                self._files.discard(path)
-                return
             self._files.make_folder(path.parent, sync=sync)
-            is_new = self._files.token(path) is None
             temp = path.with_name(f".{path.name}.tmp")
             self._files.discard(temp)  # left by a killed process; the user's lock excludes others
-            data = f"{_OWNER}{json.dumps(user)}\n{text}".encode()
-            self._files.write_new(str(temp), data, sync=sync)
-            self._files.replace(temp, path)
-            if sync and is_new:
+            if text:
+                data = f"{_OWNER}{json.dumps(user)}\n{text}".encode()
+                self._files.write_new(str(temp), data, sync=sync)
+                self._files.replace(temp, path)
+            else:
+                self._files.discard(path)
+            if sync:
                 self._files.sync_folder(path.parent)
         except OSError as error:
             raise BackendError(
