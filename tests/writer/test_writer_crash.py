@@ -93,10 +93,14 @@ def crash(folder, cycles, processes, seed):
     diary = Diary(folder, agent="rules")
     stored = Counter()
     for user in diary.users():
-        document = tomllib.loads((folder / user / "preferences.toml").read_text())
+        files = [
+            folder / user / "preferences.toml",
+            *sorted((folder / user / "preferences").glob("*.toml")),  # behind a full one
+        ]
         texts = [
             entry["text"]
-            for category in document["preferences"].values()
+            for file in files
+            for category in tomllib.loads(file.read_text())["preferences"].values()
             for entry in category.values()
         ]
         stored.update(f"{user} {text}" for text in texts)
