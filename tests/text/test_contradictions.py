@@ -56,6 +56,33 @@ def test_harmless_pairs_are_rarely_named_conflicts():
     assert len(named) <= 0.05 * len(HARMLESS), named
 
 
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ("The first rent was 900 euros in May", "The salary is 2,500 dollars since June"),
+        ("Philip is 41 years old and lives in Leeds", "Philip lives in Leeds"),
+        ("I am six feet tall", "I am very tall"),
+        ("My mom is a nurse", "My sister is a nurse too"),
+        ("I work as a librarian", "I work in a library"),
+    ],
+)
+def test_statements_of_two_things_and_further_details_are_no_conflict(one, two):
+    assert conflict(one, two) == conflict(two, one) == ""
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "named"),
+    [
+        ("The rent is 900 euros", "The rent rose to 1,050 euros", "different number"),
+        ("My daughter was born in 2016", "My daughter was born in 2014", "different number"),
+        ("Gloria plans a trip", "Gloria cancelled a trip", "opposite meaning"),
+        ("My landlord is Mr. Petrov", "My landlord is Mrs. Holm", "different value"),
+    ],
+)
+def test_another_amount_name_or_end_of_one_thing_is_a_conflict(one, two, named):
+    assert conflict(one, two) == conflict(two, one) == named
+
+
 def test_two_texts_of_full_length_are_compared_quickly():
     letters = "abcdefghkl"
     words = [a + b + c + d for a in letters for b in letters for c in letters for d in letters]

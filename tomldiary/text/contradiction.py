@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import chain
 
 from tomldiary.runtime.forgettable_cache import let_go_on_forget
-from tomldiary.text.replaced_value import differ_besides, replaced_value
+from tomldiary.text.replaced_value import replaced_value, unshared
 from tomldiary.text.statement_words import (
     ARTICLES,
     AVERSIONS,
@@ -123,6 +123,9 @@ _OPPOSING_PREFIXES = (
 _OPPOSING_SUFFIXES = ("-free", "free", "less", "frei")
 _SHORTEST_ROOT = 3
 _NO_WORDS = PARITY_NO | ONE_NO | AVERSIONS
+_MEASURING = (
+    NUMBERS.keys() | UNITS.keys() | CURRENCIES.keys() | MORE | LESS | {"dos", "least", "most"}
+)
 _TIMES = frozenset(["am", "pm", "d", "week", "month", "year"])
 
 
@@ -200,25 +203,16 @@ def contradiction(left: str, right: str) -> str:
     # "not employed" and "unemployed": a no and an opposite cancel out.
     if (one.is_negative != two.is_negative) != _are_opposites(one.words, two.words):
         return "opposite meaning"
-    if one.numbers != two.numbers and (
-        (one.numbers and two.numbers) or not _are_of_two_things(one.words, two.words)
-    ):
-        return "different number"
-    if one.comparisons != two.comparisons and (
-        one.compares_a_number or two.compares_a_number or (one.comparisons and two.comparisons)
-    ):
-        return "different comparison"
-    if one.currencies != two.currencies:
-        return "different currency"
-    if one.units != two.units and not _is_said_besides(one, two):
-        return "different unit"
+    measured = _other_measure(one, two)
+    if measured:
+        return measured
     if one.signs != two.signs:
         return "different sign"
     if is_reordered(one.order, two.order):
         return "different order"
     if one.is_negative != two.is_negative:
         return ""
-    return replaced_value(plain_signs(left).lower(), plain_signs(right).lower())
+    return replaced_value(plain_signs(left), plain_signs(right))
 
 
 def covers(whole: str, part: str) -> bool:
@@ -340,7 +334,7 @@ def _are_opposites(one: tuple[str, ...], two: tuple[str, ...]) -> bool:
     pairs = [(a, b) for a in ours for b in _opposites(a) & theirs]
     pairs += [(a, b) for b in theirs for a in _opposites(b) & ours]
     return any(
-        _NO_WORDS.isdisjoint(pair) and not differ_besides(ours, theirs, *pair) for pair in pairs
+        _NO_WORDS.isdisjoint(pair) and not all(unshared(ours, theirs, *pair)) for pair in pairs
     )
 
 
@@ -356,17 +350,35 @@ def _opposites(word: str) -> set[str]:
     return found
 
 
-def _are_of_two_things(one: tuple[str, ...], two: tuple[str, ...]) -> bool:
-    """Return whether both statements have words that the other one lacks, besides numbers."""
-    ours, theirs = set(one) - set(two), set(two) - set(one)
-    return differ_besides(ours, theirs, "", "")
-
-
-def _is_said_besides(one: Marks, two: Marks) -> bool:
-    """Return whether only one of two statements has a unit that says nothing against the other one."""
-    more, less = Counter(one.units) - Counter(two.units), Counter(two.units) - Counter(one.units)
-    return not (more and less) and (
-        {*more, *less} <= _TIMES
-        or not (one.numbers or two.numbers)
-        or _are_of_two_things(one.words, two.words)
+def _other_measure(one: Marks, two: Marks) -> str:
+    """Say in which number, comparison, currency or unit of one thing two statements differ."""
+    ours, theirs = _telling(one), _telling(two)
+    says_more = unshared(ours - theirs, theirs - ours)
+    if all(says_more):
+        return ""  # of two things
+    if one.numbers != two.numbers:
+        is_detail = any(says_more) and not _replaces(one.numbers, two.numbers)
+        return "" if is_detail else "different number"
+    if one.comparisons != two.comparisons and (
+        one.compares_a_number or two.compares_a_number or (one.comparisons and two.comparisons)
+    ):
+        return "different comparison"
+    if one.currencies != two.currencies:
+        return "different currency"
+    # "at 6", "at 6 am"; "a glass", "a glass of water"
+    is_detail = not _replaces(one.units, two.units) and (
+        not one.numbers or {*one.units} ^ {*two.units} <= _TIMES
     )
+    return "" if one.units == two.units or is_detail else "different unit"
+
+
+def _telling(marks: Marks) -> set[str]:
+    """Return the words of a statement that neither measure nor are very short."""
+    return {
+        w for w in marks.words if len(w) > _SHORT and w not in _MEASURING and not w[0].isdigit()
+    }
+
+
+def _replaces(ours: tuple[str, ...], theirs: tuple[str, ...]) -> bool:
+    """Return whether each of two statements has a mark that the other one lacks."""
+    return bool(Counter(ours) - Counter(theirs) and Counter(theirs) - Counter(ours))

@@ -1,7 +1,7 @@
 """What two statements that are alike say differently in one place: a time, an amount, a subject or a value.
 
 Two rules: values of one kind exclude each other ("on Monday", "on Friday"), and what has one value at a time has
-no other one ("lives in Paris", "lives in Rome"). What may hold at once, as in "likes cats" and "likes dogs",
+no other one ("lives in Paris", "lives in Rome"; "the boss is Ann", "the boss is Ben"). What may hold at once, as in "likes cats" and "likes dogs",
 is no contradiction.
 """
 
@@ -10,12 +10,11 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tomldiary.runtime.forgettable_cache import let_go_on_forget
 from tomldiary.text.statement_words import NUMBERS, OPPOSITES
 from tomldiary.text.value_words import (
-    ADVERBS,
     ATTRIBUTES,
     COPULAS,
     DEFINITE,
@@ -32,9 +31,11 @@ from tomldiary.text.value_words import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["are_alike", "differ_besides", "replaced_value"]
+    from tomldiary.text.value_words import Value
+
+__all__ = ["are_alike", "replaced_value", "unshared"]
 
 _ELIDED = re.compile(r"\b(?:[cdjlmnst]|qu|dell|nell|all|dall|sull|un)'(?=\w)|(?<=\w)'s\b")
 _WORD = re.compile(r"\d+(?:[.,:]\d+)*|[^\W_]+(?:[-'][^\W_]+)*")
@@ -45,22 +46,45 @@ _NEAR = 4
 _COMMON = 4
 _SHORTEST = 3
 _ENDING = 2
+"""Letters that forms of one word differ in at most."""
 _MOST_COMPARED = 40
 """Words that only one of two alike statements has, at most."""
-_ROLES = {(word,) for word in ("as", "als", "como", "comme", "come", "как")}
-_ARTICLES = INDEFINITE | (DEFINITE - PLACES_IN)
-"""Letters that forms of one word differ in at most."""
+_ARTICLES = INDEFINITE | (DEFINITE - PLACES_IN - {"as"})
+_WILL_BE = frozenset(["be", "become"])
+
+
+class _Difference(NamedTuple):
+    """The one run of words in which two statements differ, and what is around it."""
+
+    known: list[str]
+    """The words before it that say what it is about."""
+    links: tuple[list[str], list[str]]
+    """The linking words before each value."""
+    values: tuple[tuple[str, ...], tuple[str, ...]]
+    behind: tuple[str, ...]
+    is_said: bool
+    """Whether the words before both are linked by an "is"."""
 
 
 def replaced_value(left: str, right: str) -> str:
-    """Say in what the one place differs that two folded statements do not share; empty if nothing tells.
+    """Say in what the one place differs that two statements do not share; empty if nothing tells.
 
     Args:
-        left: A statement in lower case with one spelling of each sign.
+        left: A statement with one spelling of each sign.
         right: The other one.
     """
-    one, two = _words(left), _words(right)
-    return _excluding(one, two) or _other_value(one, two)
+    one, two = _words(left.lower()), _words(right.lower())
+    found = _excluding(one, two)
+    difference = None if found else _difference(one, two)
+    if difference is None:
+        return found
+    if _is_other_place(difference):
+        return "different place"
+    are_names = all(
+        any(word.title() in text for word in value)
+        for value, text in zip(difference.values, (left, right), strict=True)
+    )
+    return "different value" if _is_single(difference, are_names=are_names) else ""
 
 
 @let_go_on_forget
@@ -70,21 +94,32 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _excluding(one: tuple[str, ...], two: tuple[str, ...]) -> str:
-    """Compare two statements that have words of one row."""
+    """Compare two statements that have words of one row: values of one thing, or of one thing's owners."""
     ours, theirs = set(one).difference(two), set(two).difference(one)
     kinds = {
-        value.kind
-        for table in (EXCLUDING, RELATIVES)
-        for mine in table.keys() & ours
-        for yours in table.keys() & theirs
-        for value in table[mine]
-        for other in table[yours]
-        if value.row == other.row
-        and value.place != other.place
-        and (table is EXCLUDING or (_is_about(one, mine) and _is_about(two, yours)))
-        and not differ_besides(ours, theirs, mine, yours)
+        kind
+        for mine, yours, kind in _rivals(EXCLUDING, ours, theirs)
+        if not all(unshared(ours, theirs, mine, yours))
+    }
+    kinds |= {
+        kind
+        for mine, yours, kind in _rivals(RELATIVES, ours, theirs)
+        if _is_about(one, mine)
+        and _is_about(two, yours)
+        and not any(unshared(ours, theirs, mine, yours))
     }
     return min(kinds, default="")
+
+
+def _rivals(
+    table: Mapping[str, list[Value]], ours: set[str], theirs: set[str]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield a word of each of two statements, and what they differ in, where both are of one row."""
+    for mine in table.keys() & ours:
+        for yours in table.keys() & theirs:
+            for value in table[mine]:
+                if any(value.row == v.row and value.place != v.place for v in table[yours]):
+                    yield mine, yours, value.kind
 
 
 def _is_about(words: tuple[str, ...], relative: str) -> bool:
@@ -94,83 +129,68 @@ def _is_about(words: tuple[str, ...], relative: str) -> bool:
     return words.index(relative) < _NEAR
 
 
-def _other_value(one: tuple[str, ...], two: tuple[str, ...]) -> str:
-    """Compare two statements that differ in one run of words."""
+def _difference(one: tuple[str, ...], two: tuple[str, ...]) -> _Difference | None:
+    """Return the one run of words in which two statements differ; None if there are several, or it is long."""
     shorter = min(len(one), len(two))
     head = next((n for n in range(shorter) if not are_alike(one[n], two[n])), shorter)
     rest = shorter - head
     tail = next((n for n in range(rest) if not are_alike(one[-1 - n], two[-1 - n])), rest)
     before, behind = one[:head], one[len(one) - tail :]
-    mine, yours = one[head : len(one) - tail], two[head : len(two) - tail]
-    my_link, mine = _split(mine)
-    your_link, yours = _split(yours)
+    my_link, mine = _split(one[head : len(one) - tail])
+    your_link, yours = _split(two[head : len(two) - tail])
     if not (0 < len(mine) <= _LONGEST and 0 < len(yours) <= _LONGEST):
-        return ""
+        return None
     if any(are_alike(w, v) for w in mine for v in yours):
-        return ""
+        return None
     known = [word for word in before if word not in LINKING]
     link = [*reversed([*takewhile(LINKING.__contains__, reversed(before))])]
     links = [*link, *my_link], [*link, *your_link]
-    is_said = not COPULAS.isdisjoint(link)
-    if is_said and all(_is_place(each, is_named=bool(known)) for each in links):
-        return "different place"
-    if not known and (behind or not is_said):
-        return _whom(behind, mine, yours)
+    return _Difference(known, links, (mine, yours), behind, not COPULAS.isdisjoint(link))
+
+
+def _split(words: tuple[str, ...]) -> tuple[list[str], tuple[str, ...]]:
+    """Return the linking words that a run begins with, and the others."""
+    link = [*takewhile(LINKING.__contains__, words)]
+    return link, words[len(link) :]
+
+
+def _is_single(found: _Difference, *, are_names: bool) -> bool:
+    """Return whether what two statements differ in has one value at a time."""
+    known, links, (mine, yours) = found.known, found.links, found.values
     if not _link_alike(*links) or _is_time(mine) != _is_time(yours):
-        return ""
-    is_kind = len(mine) == len(yours) == 1 and not INDEFINITE.isdisjoint(links[0])
-    if is_said and is_kind and known and RELATIVES.keys().isdisjoint(known):
-        return "different value"  # "the dog is a poodle"
-    is_trade = mine[-1] in TRADES and yours[-1] in TRADES
-    if is_trade and (is_said or known[-1] in {"be", "become"}):
-        return "different value"
-    is_single = known and (
-        behind[:1] in _ROLES or _is_single(known, links, (mine, yours), is_said=is_said)
-    )
-    return "different value" if is_single else ""
+        return False
+    last = known[-1] if known else ""
+    if not found.is_said and not known:
+        return _is_favourite(found.behind)  # "pizza is my favourite"
+    if mine[-1] in TRADES and yours[-1] in TRADES and (found.is_said or last in _WILL_BE):
+        return True
+    if not known:
+        return False
+    if found.is_said:
+        # "my boss is Ann"; "the dog is a poodle"
+        is_kind = len(mine) == len(yours) == 1 and not INDEFINITE.isdisjoint(links[0])
+        is_one = are_names or (is_kind and RELATIVES.keys().isdisjoint(known))
+        if is_one or last in ATTRIBUTES or _is_favourite(known):
+            return True
+    if last in SINGLE:
+        return last not in {"come", "comes"} or "from" in links[0]
+    # "works as a nurse at the clinic"
+    return not SINGLE.isdisjoint(known) and all(_ends_in(link, PLACES_IN) for link in links)
 
 
 def _is_time(value: tuple[str, ...]) -> bool:
     return any(each.kind == "different time" for word in value for each in EXCLUDING.get(word, ()))
 
 
-def _is_single(
-    known: list[str],
-    links: tuple[list[str], list[str]],
-    values: tuple[tuple[str, ...], tuple[str, ...]],
-    *,
-    is_said: bool,
-) -> bool:
-    """Return whether what follows some words has one value at a time.
-
-    Args:
-        known: The words before it that say what it is about.
-        links: The linking words before both values.
-        values: The values.
-        is_said: Whether one of them is an "is".
-    """
-    last = known[-1]
-    if any(word.startswith("prefer") for word in known):
-        return len(values[0]) == len(values[1])
-    if last in SINGLE:
-        return last not in {"come", "comes"} or "from" in links[0]
-    if is_said and (last in ATTRIBUTES or any(word.startswith(FAVOURITES) for word in known)):
-        return True
-    # "works as a nurse at the clinic"
-    return not SINGLE.isdisjoint(known) and all(_ends_in(link, PLACES_IN) for link in links)
+def _is_favourite(words: Iterable[str]) -> bool:
+    return any(word.startswith(FAVOURITES) for word in words)
 
 
-def _whom(behind: tuple[str, ...], mine: tuple[str, ...], yours: tuple[str, ...]) -> str:
-    """Compare the beginnings of two statements."""
-    if len(mine) > 1 or len(yours) > 1 or len(behind) < 2:  # noqa: PLR2004 - a verb and what it is about
-        return ""
-    if behind[0] in COPULAS and any(word.startswith(FAVOURITES) for word in behind):
-        return "different value"
-    if {*mine, *yours} & ADVERBS or any(w.endswith(("ly", "ing", "s")) for w in (*mine, *yours)):
-        return ""
-    verb = behind[0]
-    is_verb = verb in COPULAS or verb in SINGLE or (verb.endswith("s") and verb not in LINKING)
-    return "different subject" if is_verb else ""
+def _is_other_place(found: _Difference) -> bool:
+    """Return whether both values say where something is or comes from."""
+    return found.is_said and all(
+        _is_place(each, is_named=bool(found.known)) for each in found.links
+    )
 
 
 def _is_place(link: list[str], *, is_named: bool) -> bool:
@@ -186,12 +206,6 @@ def _is_place(link: list[str], *, is_named: bool) -> bool:
 
 def _ends_in(link: list[str], words: frozenset[str]) -> bool:
     return not words.isdisjoint(link[-1:])
-
-
-def _split(words: tuple[str, ...]) -> tuple[list[str], tuple[str, ...]]:
-    """Return the linking words that a run begins with, and the others."""
-    link = [*takewhile(LINKING.__contains__, words)]
-    return link, words[len(link) :]
 
 
 def _link_alike(one: list[str], two: list[str]) -> bool:
@@ -218,21 +232,25 @@ def are_alike(one: str, two: str) -> bool:
     return longer[:common] == shorter[:common]
 
 
-def differ_besides(ours: Iterable[str], theirs: Iterable[str], mine: str, yours: str) -> bool:
-    """Return whether two statements both have words that the other one lacks, besides two that are compared.
+def unshared(
+    ours: Iterable[str], theirs: Iterable[str], mine: str = "", yours: str = ""
+) -> tuple[bool, bool]:
+    """Return whether each of two statements says something that the other one does not.
 
     Args:
         ours: The words of one statement that the other one lacks.
         theirs: Those of the other one.
-        mine: The compared word of one.
-        yours: The compared word of the other.
+        mine: A word of one that is compared elsewhere.
+        yours: Such a word of the other.
     """
-    first = [word for word in ours if word not in LINKING and word != mine]
-    second = [word for word in theirs if word not in LINKING and word != yours]
+    little = LINKING - RELATIVES.keys()  # "son" is Spanish for "are"
+    first = [word for word in ours if word not in little and word != mine]
+    second = [word for word in theirs if word not in little and word != yours]
     if min(len(first), len(second)) > _MOST_COMPARED:
-        return True
-    return any(not any(are_alike(w, v) for v in second) for w in first) and any(
-        not any(are_alike(w, v) for w in first) for v in second
+        return True, True
+    return (
+        any(not any(are_alike(w, v) for v in second) for w in first),
+        any(not any(are_alike(w, v) for w in first) for v in second),
     )
 
 

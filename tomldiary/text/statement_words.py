@@ -46,7 +46,7 @@ class Language:
 LANGUAGES = {
     "en": Language(
         """no not never none neither nor without cannot cant dont doesnt didnt isnt arent wasnt werent wont
-        wouldnt shouldnt couldnt hasnt havent hadnt aint stopped quit nobody hardly barely rarely seldom""",
+        wouldnt shouldnt couldnt hasnt havent hadnt aint stopped quit cancelled canceled abandoned nobody hardly barely rarely seldom""",
         """dislike dislikes disliked hate hates hated avoid avoids avoided detest detests loathe loathes
         allergic allergy intolerant refuse refuses""",
         "zero one/once two/twice three four five six seven eight nine ten eleven twelve",

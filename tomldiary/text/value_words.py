@@ -9,7 +9,6 @@ import unicodedata
 from typing import NamedTuple
 
 __all__ = [
-    "ADVERBS",
     "ATTRIBUTES",
     "COPULAS",
     "DEFINITE",
@@ -220,7 +219,7 @@ LINKING = (
     | INDEFINITE
     | PLACES_IN
     | frozenset(
-        _fold("""the my your our their his her its user users as for by on under behind beside above near inside outside with up also just currently now still
+        _fold("""the my your our their his her its user users as for by on under behind beside above near inside outside with up also just currently now still every each
         der die das den dem des mein meine meinen meinem meiner als bei für am mit zur zum ich er sie wir
         el la los las mi mis su sus como para con por del al yo me se él ella
         le les l mon ma mes son sa ses comme pour avec chez dans du je j m s il elle
@@ -230,8 +229,3 @@ LINKING = (
     )
 )
 """Words between a statement's parts, which say little on their own."""
-ADVERBS = frozenset(
-    _fold("""really also still now just even often always never usually sometimes only mostly mainly he she it
-    they we you i this that there here who what user auch noch nur sehr ya también aussi encore já também anche""")
-)
-"""Words at the beginning of a statement that do not name whom it is about."""
