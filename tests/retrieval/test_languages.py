@@ -68,3 +68,31 @@ def test_questions_find_their_sentences_in_every_language(path):
 
     assert sum(rank is not None and rank < 10 for rank in found) >= 0.65 * 40
     assert sum(rank is not None and rank < 5 for rank in found) >= 0.8 * 40
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("Wo liegt der Schlüssel?", "Der Haustürschlüssel hängt neben der Garderobe"),
+        ("Welche Versicherungen gibt es?", "Die Krankenversicherung läuft bis Mai"),
+        ("Wann war ich beim Arzt?", "Der Zahnarzt hat am Montag gebohrt"),
+        ("Steht etwas im Schrank?", "Im Wohnzimmerschrank steht der Wein"),
+        ("Muenchen", "Ein Umzug nach München ist geplant"),
+        ("Aerztin", "Die Ärztin heißt Vogt"),
+        ("Müller", "Frau Mueller ist meine Nachbarin"),
+        ("Schluessel", "Der Haustürschlüssel hängt neben der Garderobe"),
+        ("Waar is de sleutel?", "De huissleutel ligt onder de mat"),
+    ],
+)
+def test_parts_of_compounds_and_umlauts_as_two_letters_are_found(question, answer):
+    index = LexicalIndex()
+    index.add(Text(answer))
+    path = Path(__file__).with_name("languages") / "de.txt"
+    for line in path.read_text("utf-8").splitlines():
+        answered, _, *others = line.split(" | ")
+        for each in (answered, *others):
+            index.add(Text(each))
+
+    scored = index.matches(question_of(question, [index])).scored
+
+    assert answer in [each.key for each in sorted(scored, key=scored.get, reverse=True)[:3]]

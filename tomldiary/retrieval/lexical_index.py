@@ -17,7 +17,7 @@ from math import log
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from tomldiary.retrieval.collections import Searchable
-from tomldiary.text.words import Asked, asked_words, indexed_words
+from tomldiary.text.words import END_MARK, Asked, asked_words, indexed_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -91,7 +91,8 @@ class LexicalIndex(Generic[E]):
         first = len(self._rows)
         for passage in _passages(text) or ([""] if names else []):
             words = indexed_words(passage)
-            self._add_row(entry, [*words, *names], len(words))
+            length = sum(not word.startswith(END_MARK) for word in words)
+            self._add_row(entry, [*words, *names], length)
         self._places[entry] = range(first, len(self._rows))
         turn = entry.turn
         if turn is not None:

@@ -1,10 +1,11 @@
 """How texts and questions are split into the words that search compares, in every language.
 
 One tokenizer serves the index and the question. Letters are folded: case, accents and letters that are written in
-several ways. English words become Porter's stem, words of other languages their first five letters, Arabic
-words lose what is written onto them. Scripts without spaces are cut into pairs of characters (Chinese, Japanese,
-Korean) or groups of three (Thai and its neighbours). Numbers stay whole, and amounts and signs are words of
-their own beside them: "15%" is "15" and "15%". So are the parts of names: "getUserById" is "user" too.
+several ways. English words become Porter's stem, words of other languages their first five letters, and their last
+ones too if they may be compounds. Arabic words lose what is written onto them. Scripts without spaces are cut into
+pairs of characters (Chinese, Japanese, Korean) or groups of three (Thai and its neighbours). Numbers stay whole, and
+amounts and signs are words of their own beside them: "15%" is "15" and "15%". So are the parts of names:
+"getUserById" is "user" too.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tomldiary.text.visible import visible
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Asked", "asked_words", "folded", "indexed_words"]
+__all__ = ["END_MARK", "Asked", "asked_words", "folded", "indexed_words"]
 
 _PAIRED = (
     "\u3005-\u3007\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3105-\u312f\u31a0-\u31bf\u31f0-\u31ff"
@@ -59,11 +60,16 @@ _PARTICLE = re.compile(
 _HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _LONE_HAN = re.compile(f"(?<![{_HAN}])[{_HAN}](?![{_HAN}])")
 _ACCENT = re.compile("[\u0300-\u036f]")
+_UMLAUT = re.compile("(?<=[aou])(?<![aeiouq][aou])e")  # "Muenchen" is "München"
 _CUT = 5  # letters of a word of another language that are compared
 _SHORTEST = 3
 _SHORT_ENDINGS = ("a", "e", "i", "o", "s", "as", "es", "os", "en", "n")
 _CUT_MARK = "~"
 """Ends a word that was cut, so that "carol" is never "caroline"."""
+END_MARK = "~"
+"""Begins what may be the last part of a compound: not one more word of a text."""
+_LONG = 8  # letters of a word that may be a compound
+_SHORTEST_END, _LONGEST_END = 4, 10  # letters of its last part that are compared
 
 # Letters that are written in several ways, and marks that are often left out.
 _FOLDED = {
@@ -100,7 +106,7 @@ def folded(text: str) -> str:
 
 
 def indexed_words(text: str) -> list[str]:
-    """Return the words of a text as an index holds them, in their order; amounts and signs come last."""
+    """Return the words of a text as an index holds them, in their order; ends, amounts and signs come last."""
     lower = folded(text)
     plain = _without_elisions(lower)
     if lower.isascii():
@@ -108,7 +114,7 @@ def indexed_words(text: str) -> list[str]:
         if is_english(words, is_default=text.isascii()):
             words = list(map(porter, words))
         else:
-            words = list(map(_cut, words))
+            words = [*map(_cut, words), *_ends(words)]
     else:
         words = _words_of_any_script(plain, is_english_default=_OTHER_LETTER.search(text) is None)
     words += map(porter, _parts(text))
@@ -136,6 +142,7 @@ def _words_of_any_script(text: str, *, is_english_default: bool) -> list[str]:
     latin = [word for kind, word in runs if kind == "latin"]
     stem = porter if is_english(latin, is_default=is_english_default) else _cut
     words: list[str] = []
+    ends = _ends(latin) if stem is _cut else []
     for kind, word in runs:
         if kind == "latin":
             words.append(stem(word))
@@ -146,7 +153,7 @@ def _words_of_any_script(text: str, *, is_english_default: bool) -> list[str]:
             words += [*_grams(word, size), *_grams(word, size - 1)]
         else:
             words.append(_cut(word))
-    return words
+    return words + ends
 
 
 def _asked(run: re.Match[str], little: frozenset[str]) -> Iterator[Asked]:
@@ -180,7 +187,24 @@ def _grams(text: str, size: int) -> list[str]:
 def _cut(word: str) -> str:
     if not (word.isalpha() or _MARKS.search(word)):
         return word
-    return (word if word.isascii() else without_ending(word))[:_CUT] + _CUT_MARK
+    word = _UMLAUT.sub("", word) if word.isascii() else without_ending(word)
+    return word[:_CUT] + _CUT_MARK
+
+
+def _ends(words: list[str]) -> list[str]:
+    """Return what may be the last part of each long word: "schlussel" of "hausturschlussel"."""
+    found: list[str] = []
+    for word in words:
+        if len(word) >= _LONG and word.isalpha():
+            bare = _bare(word)
+            longest = min(len(bare) - _SHORTEST, _LONGEST_END)
+            found += [END_MARK + bare[-size:] for size in range(_SHORTEST_END, longest + 1)]
+    return found
+
+
+def _bare(word: str) -> str:
+    """Return a word without the endings that German and its neighbours have most."""
+    return _UMLAUT.sub("", word).rstrip("ens")
 
 
 @let_go_on_forget
@@ -188,6 +212,9 @@ def _cut(word: str) -> str:
 def _latin_forms(word: str) -> tuple[str, ...]:
     """Return what a Latin word may be in the index; a short one of another language in other forms too."""
     found = [porter(word), _cut(word)]
+    bare = _bare(word)
+    if word.isalpha() and len(bare) >= _SHORTEST_END:
+        found.append(END_MARK + bare[-_LONGEST_END:])
     if _SHORTEST <= len(word) <= _CUT and word.isalpha():
         stem = word.rstrip("aeious") or word
         ends = ("", *_SHORT_ENDINGS) if len(stem) >= len(word) - 2 else ()
