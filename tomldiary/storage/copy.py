@@ -61,12 +61,14 @@ def _copy(source: Backend, target: Backend, user: str) -> Copied:
     known = _state(target, user)
     epoch = source.epoch(user)
     is_behind = not any(known) and epoch > target.epoch(user)
-    is_new = is_behind or (not any(known) and any((texts, records)))
+    # Documents without history are published one by one, so a copy may have ended between them.
+    is_part = not any((records, known[1])) and known[0].items() < texts.items()
+    is_new = is_behind or is_part or (not any(known) and any((texts, records)))
     copied = Copied(user, len(texts), len(records), is_new=is_new)
     if is_behind:
         target.rewrite(user, Rewrite({}, epoch))
     if is_new and any((texts, records)):
-        contents = {kind: text.encode() for kind, text in texts.items()}
+        contents = {kind: text.encode() for kind, text in texts.items() if kind not in known[0]}
         target.commit(user, Commit(contents, dict.fromkeys(contents), records))
         known = _state(target, user)
     if known[0] != texts or [*map(_compared, known[1])] != [*map(_compared, records)]:

@@ -11,6 +11,7 @@ from tomldiary import BackendError, Diary
 from tomldiary.history.verify import verify
 from tomldiary.storage.copy import copy_users
 from tomldiary.storage.open import open_backend
+from tomldiary.storage.protocol import Commit
 from tomldiary_langgraph import DiaryStore
 
 ENGINES = engines.ALL
@@ -94,6 +95,35 @@ def test_another_state_of_a_user_is_not_overwritten(opened):
     assert [item.text for item in Diary(two).user("alice").preferences("likes").values()] == [
         "milk"
     ]
+
+
+@pytest.mark.parametrize("target", ENGINES)
+def test_documents_of_tomldiary_0_9_are_copied_without_history(target, opened):
+    one, two = opened("folder"), opened(target)
+    names = ("preferences", "conversations")
+    for user in ("alice", "bob"):
+        folder = one.folder(user)
+        folder.mkdir(parents=True)
+        for name in names:
+            head = f'[_meta]\nversion = "0.3"\nschema_name = "T"\n\n[{name}]\n'
+            text = '[preferences.likes.pref001]\n_count = 1\ntext = "tea"\n'
+            (folder / f"{name}.toml").write_text(
+                head + (text if name == "preferences" else ""), "utf-8"
+            )
+    # Another copy of alice was interrupted between her two documents.
+    content = one.read("alice", "conversations").text.encode()
+    two.commit("alice", Commit({"conversations": content}, {"conversations": None}))
+    assert [each.is_new for each in copy_users(one, two)] == [True, True]
+    assert [each.is_new for each in copy_users(one, two)] == [False, False]
+    diary = Diary(two, agent="rules")
+    for user in ("alice", "bob"):
+        assert [two.read(user, name).text for name in names] == [
+            one.read(user, name).text for name in names
+        ]
+        diary.user(user).upsert_preference("likes", "milk")
+        texts = [item.text for item in diary.user(user).preferences("likes").values()]
+        assert texts == ["tea", "milk"]
+        assert verify(two, user) is None
 
 
 @pytest.mark.parametrize("name", ["memory", *engines.SERVERS])

@@ -206,7 +206,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         """Store a transaction; return the tokens of its files, and the names of files with displaced edits."""
         folder = str(self.folder(user))
         records = commit.records
-        seq = next_sequence(records[-1]) - 1
+        seq = next_sequence(records[-1] if records else None) - 1
 
         staging = Staging(self.files, folder, commit, seq)
         try:
@@ -221,9 +221,10 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             if isinstance(error, OSError):
                 raise _unwritten(error, folder) from error
             raise
-        records = [stamped(text, synced.boot) for text in records]
-        end = self._appended(user, folder, end, records, staging, synced)
-        self._tails.keep(user, f"{folder}/history", end, records[-1])
+        if records:
+            records = [stamped(text, synced.boot) for text in records]
+            end = self._appended(user, folder, end, records, staging, synced)
+            self._tails.keep(user, f"{folder}/history", end, records[-1])
         new = {
             kind
             for kind in commit.contents

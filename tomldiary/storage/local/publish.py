@@ -157,16 +157,17 @@ class Staging:
         self._tokens: dict[str, FileToken] = {}
 
     def stage(self, *, sync: bool) -> None:
-        """Write the documents to temporary files; with `sync`, new folders are synced.
+        """Write the documents to temporary files; with `sync`, new folders are synced, and documents without a record.
 
         Raises:
             OSError, BackendError: A document could not be written.
         """
+        is_only_copy = not self._commit.records  # no history could restore it
         for kind, path in self._paths.items():
             if "/" in kind:
                 make_parent(self._files, self._folder, kind, sync=sync)
             self._written[kind] = self._files.write_new(
-                path, self._commit.contents[kind], sync=False
+                path, self._commit.contents[kind], sync=sync and is_only_copy
             )
 
     def drop(self) -> None:
