@@ -11,9 +11,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
-from tomldiary import Diary
-from tomldiary.errors import InvalidValue, LimitReached, UnknownCategory
+from tomldiary import Constraint, Diary
+from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached, UnknownCategory
 from tomldiary.importers import SOURCES, carry_over
 from tomldiary.store.operations import Get, Search
 from tomldiary.store.store import ItemStore
@@ -276,6 +277,65 @@ def test_a_sentence_that_is_known_is_not_stored_twice(alice, tmp_path):
     done = carry_over(alice, "mem0", str(tmp_path / "m.json"))
     assert (done.added, done.present) == (["biography/imported-1"], ["likes/pref001", "biography/imported-1"])  # fmt: skip
     assert texts(alice) == {"Dark roast", "Tea"}
+
+
+def test_memories_without_an_id_do_not_replace_each_other(alice, tmp_path):
+    file = tmp_path / "m.json"
+    memories = [{"memory": "Tea"}, {"memory": "Chess"}, {"id": 7, "memory": "Jazz"}]
+    file.write_text(json.dumps({"results": memories, "relations": [{"source": "a"}]}))
+    done = carry_over(alice, "mem0", str(file))
+    assert (len({*done.added}), done.left_out) == (3, ["relation of a graph: 1"])
+    assert texts(alice) == {"Tea", "Chess", "Jazz"}
+    assert len(carry_over(alice, "mem0", str(file)).present) == 3
+
+
+def test_the_second_memory_of_an_id_is_reported_as_kept_out(alice, tmp_path):
+    file = tmp_path / "m.json"
+    file.write_text(json.dumps([{"id": "m", "memory": "Tea"}, {"id": "m", "memory": "Chess"}]))
+    done = carry_over(alice, "mem0", str(file))
+    assert (done.added, done.kept) == (["biography/imported-m"], ["biography/imported-m"])
+    assert texts(alice) == {"Tea"}
+
+
+def test_a_fact_that_changed_since_is_kept(alice, file):
+    place, singletons = file("memstate"), {"diet": "role"}
+    carry_over(alice, "memstate", place, singletons=singletons)
+    alice.facts.update("diet/user", {"food": "vegetarian"})
+    done = carry_over(alice, "memstate", place, singletons=singletons)
+    assert (done.added, done.kept) == ([], ["facts/diet/user"])
+    assert alice.facts.get("diet/user").data.food == "vegetarian"
+
+
+def test_a_triple_that_changed_since_is_kept(alice, file):
+    carry_over(alice, "loomflow", file("loomflow"))
+    (graz,) = alice.facts.query("triples", {"predicate": "lives_in"})
+    graz_again = {**graz.data.model_dump(), "object": "Linz"}
+    alice.facts.delete(graz.id)
+    alice.facts.commit("triples", graz_again, valid_from=graz.valid_from, force=True)
+    done = carry_over(alice, "loomflow", file("loomflow"))
+    assert (done.added, len(done.kept)) == ([], 1)
+    (now,) = alice.facts.query("triples", {"predicate": "lives_in"})
+    assert now.data.object == "Linz"
+
+
+def test_the_hosts_own_type_of_facts_keeps_its_rules(alice, file):
+    class Diet(BaseModel):
+        role: str
+        food: str
+
+    alice.diary.register_schema("diet", Diet, Constraint(singleton_key="role", immutable=True))
+    place = file("memstate")
+    carry_over(alice, "memstate", place, dry_run=True)
+    carry_over(alice, "memstate", place)
+    assert alice.facts.query("diet")[0].data == Diet(role="user", food="vegan")
+    with pytest.raises(ImmutableEntry):
+        alice.facts.commit(Diet(role="user", food="fish"))
+
+
+def test_a_singleton_key_of_a_type_that_is_not_there_is_refused(alice, file):
+    with pytest.raises(InvalidValue, match="Use one of: diet, note"):
+        carry_over(alice, "memstate", file("memstate"), singletons={"diett": "role"})
+    assert contents(alice) == {}
 
 
 def test_an_import_that_fails_stores_nothing(alice, tmp_path):

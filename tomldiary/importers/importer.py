@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import ConfigDict, create_model
+from pydantic import BaseModel, ConfigDict, create_model
 
 from tomldiary.entries.constraints import Constraint
 from tomldiary.entries.kinds import ITEMS, entry_key
@@ -63,6 +64,12 @@ _CATEGORY = "biography"
 _SHORT_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _DIGITS = 12
 _NAMED = 5
+
+
+class _Imported(BaseModel):
+    """Facts of a type that only the source has described."""
+
+    model_config = ConfigDict(extra="allow")
 
 
 @dataclass(slots=True, repr=False)
@@ -183,14 +190,22 @@ class _Writer:
         return self._alice.user_id
 
     def _register(self, found: Found, singletons: Mapping[str, str]) -> None:
-        """Let facts of any fields be committed under the types of the records."""
-        for name in dict.fromkeys(each.type for each in self._records if isinstance(each, Fact)):
+        """Let facts of any fields be committed under the types that the host has not registered."""
+        names = dict.fromkeys(each.type for each in self._records if isinstance(each, Fact))
+        for name in singletons:
+            if names and name not in names:
+                raise InvalidValue(
+                    f"no fact has this type. Use one of: {', '.join(names)}",
+                    where=f"singleton {name}",
+                )
+        for name in names:
+            known = self._diary.fact_schemas.get(name)
+            if known is not None and not issubclass(known.model, _Imported):
+                continue  # the host's own type, with its rules
             keys = found.temporal.get(name)
             single = (singletons[name],) if name in singletons else keys
             required: dict[str, Any] = dict.fromkeys(single or (), (Any, ...))
-            model = create_model(
-                f"Imported_{name}", __config__=ConfigDict(extra="allow"), **required
-            )
+            model = create_model(f"Imported_{name}", __base__=_Imported, **required)
             constraint = Constraint(
                 single, temporal=keys is not None, normalise=keys[-1:] if keys else ()
             )
@@ -274,12 +289,17 @@ class _Known:
             for key, item in entries.items()
         }
         self._blocks = {name: block.text for name, block in alice.blocks.all().items()}
+        self._notes: set[str] = set()
         self._facts: dict[tuple[str, str], list[tuple[str, datetime | None]]] = {}
+        self._singletons: dict[tuple[str, datetime | None], str] = {}
         for fact in alice.facts.query(include_ended=True):
             data = fact.data.model_dump(exclude_none=True)
             self._facts.setdefault((fact.type, _canonical(data)), []).append(
                 (fact.id, fact.valid_from)
             )
+            with suppress(InvalidValue):  # its key was edited by hand
+                if place := self._singleton(fact.type, data, fact.valid_from):
+                    self._singletons[place] = fact.id
         asked = [each for each in records if isinstance(each, Item)]
         stored: list[Any] = items.run(
             [Get(each.namespace, each.key, refresh=False) for each in asked]
@@ -316,9 +336,10 @@ class _Known:
         alike = self._texts.get(_plain(note.text))
         if alike is not None:
             return alike, True
-        item = self._alice.preferences(category).get(_note_id(note))
+        is_taken = key in self._notes or _note_id(note) in self._alice.preferences(category)
+        self._notes.add(key)
         self._texts[_plain(note.text)] = key
-        return key, None if item is None else False
+        return key, False if is_taken else None
 
     def _fact(self, fact: Fact) -> tuple[str, bool | None]:
         data = {name: value for name, value in fact.data.items() if value is not None}
@@ -327,8 +348,21 @@ class _Known:
             if fact.valid_from is None or start == fact.valid_from:
                 return f"facts/{key}", True
         key = f"{fact.type}/{_short(_canonical(data))}"
+        place = self._singleton(fact.type, data, fact.valid_from)
+        if place is not None and self._singletons.setdefault(place, key) != key:
+            return f"facts/{self._singletons[place]}", False
         same.append((key, fact.valid_from))
         return f"facts/{key}", None
+
+    def _singleton(
+        self, name: str, data: Mapping[str, Any], start: datetime | None
+    ) -> tuple[str, datetime | None] | None:
+        """Return what no two facts share: the singleton key, of a temporal type with the start; None if nothing."""
+        schema = self._alice.diary.fact_schemas.get(name)
+        single = None if schema is None else schema.singleton(data)
+        if schema is None or single is None or (schema.constraint.temporal and start is None):
+            return None
+        return f"{name}/{single}", start if schema.constraint.temporal else None
 
     def _item(self, item: Item) -> tuple[str, bool | None]:
         key = entry_key((ITEMS.name, item.key), kind_of(self._alice.user_id, item.namespace))
@@ -350,7 +384,11 @@ def _renamed(record: Record, old: str | None, new: str) -> Record:
 def _note_id(note: Note) -> str:
     """Return the id of a note as an entry; the same for the same note."""
     wanted = f"imported-{note.id}"
-    return wanted if _SHORT_ID.fullmatch(wanted) else f"imported-{_short(note.id or note.text)}"
+    return (
+        wanted
+        if note.id and _SHORT_ID.fullmatch(wanted)
+        else f"imported-{_short(note.id or note.text)}"
+    )
 
 
 def _canonical(data: Mapping[str, Any]) -> str:

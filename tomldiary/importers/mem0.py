@@ -18,8 +18,10 @@ _SHOWN = {"id", "memory", "hash", "metadata", "categories", "created_at", "updat
 
 def read(place: str, user: str) -> Found:
     """Read the memories of a user; those without a user count."""
-    found = Found()
-    for memory in listed(json_records(place), "results", "memories"):
+    found, records = Found(), json_records(place)
+    if len(records) == 1:
+        found.leave_out("relation of a graph", len(as_list(as_object(records[0]).get("relations"))))
+    for memory in listed(records, "results", "memories"):
         text, owner = as_text(memory.get("memory")), as_text(memory.get("user_id"))
         if not text.strip():
             found.leave_out("record without a memory")

@@ -90,7 +90,9 @@ def read_turns(
     wanted = format.strip().lower().replace("_", "-")
     if wanted not in ("auto", *KNOWN_FORMATS):
         raise UnsupportedFormat(f"the format {format!r} is unknown. Use auto or one of: {_KNOWN}.")
-    source = load(path, known=_KNOWN, max_bytes=max_bytes)
+    source = load(
+        path, known=f"a chat log in JSON or JSON Lines, in one of: {_KNOWN}", max_bytes=max_bytes
+    )
     name = _format_of(source.records, wanted, path)
     omissions = Omissions()
     if name == "locomo":

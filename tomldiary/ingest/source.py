@@ -35,6 +35,11 @@ class Source:
 def load(path: Path, *, known: str, max_bytes: int) -> Source:
     """Read the whole file once.
 
+    Args:
+        path: The file.
+        known: What the file should be, for errors: "JSON or JSON Lines".
+        max_bytes: Larger files are refused.
+
     Raises:
         InvalidValue: Missing, unreadable, larger than `max_bytes`, empty, not text or not JSON; names
             path:line:column where that is known.
@@ -42,9 +47,7 @@ def load(path: Path, *, known: str, max_bytes: int) -> Source:
     raw = _read(path, max_bytes)
     text = _decode(raw, path)
     if not text.strip(_BLANK):
-        raise InvalidValue(
-            f"the file is empty. Give a chat log in one of: {known}.", where=str(path)
-        )
+        raise InvalidValue(f"the file is empty. Give {known}.", where=str(path))
     return Source(_parse(text, path, known), hashlib.sha256(raw).hexdigest())
 
 
@@ -82,7 +85,7 @@ def _decode(raw: bytes, path: Path) -> str:
         line = raw.count(b"\n", 0, error.start) + 1
         column = error.start - raw.rfind(b"\n", 0, error.start)
         raise InvalidValue(
-            "this is not UTF-8 text. Save the chat log as UTF-8.", where=f"{path}:{line}:{column}"
+            "this is not UTF-8 text. Save the file as UTF-8.", where=f"{path}:{line}:{column}"
         ) from error
 
 
@@ -127,6 +130,6 @@ def _refuse_json(error: Exception, where: str, known: str) -> NoReturn:
     else:
         reason = "this JSON holds a number that is too long"
     raise InvalidValue(
-        f"{reason}. Fix the file, or give a chat log in JSON or JSON Lines in one of: {known}.",
+        f"{reason}. Fix the file, or give {known}.",
         where=where,
     ) from error
