@@ -62,6 +62,26 @@ def test_a_chatgpt_export_is_the_branch_that_is_shown():
     assert not any("replaced" in text for text in (turn.user_msg, turn.assistant_msg))
 
 
+def test_what_was_spoken_to_chatgpt_is_read_from_its_transcript(tmp_path):
+    def spoken(role, text):
+        transcript = {"content_type": "audio_transcription", "text": text, "direction": "in"}
+        sound = {"content_type": "real_time_user_audio_video_asset_pointer"}
+        content = {"content_type": "multimodal_text", "parts": [transcript, sound]}
+        return {"author": {"role": role}, "content": content}
+
+    nodes = {
+        "1": {"message": spoken("user", "I love swimming."), "parent": None},
+        "2": {"message": spoken("assistant", "Nice."), "parent": "1"},
+    }
+    file = tmp_path / "conversations.json"
+    file.write_text(json.dumps([{"mapping": nodes, "current_node": "2"}]))
+    log = read_turns(file)
+    assert [(turn.user_msg, turn.assistant_msg) for turn in log.turns] == [
+        ("I love swimming.", "Nice.")
+    ]
+    assert log.skipped == ["Left out 2 images or other parts."]
+
+
 def test_a_claude_export_keeps_texts_sessions_and_times(claude):
     log = read_turns(claude)
     assert log.format == "claude"

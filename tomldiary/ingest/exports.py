@@ -35,6 +35,7 @@ CLAUDE_MESSAGES: Final = "chat_messages"
 
 _EVERYBODY: Final = "all"
 _TEXTS: Final = {"text", "multimodal_text", "code"}
+_SPOKEN: Final = "audio_transcription"
 _ROLES: Final = ("human", "assistant")
 
 
@@ -65,8 +66,14 @@ def recognises_chatgpt(raw: JsonObject) -> bool:
 def message_text(raw: JsonObject) -> str:
     """Return all text of a message."""
     content = as_object(raw.get("content"))
-    parts = [as_text(part) for part in as_list(content.get("parts"))]
+    parts = [_part_text(part) for part in as_list(content.get("parts"))]
     return "\n".join(part for part in [as_text(content.get("text")), *parts] if part)
+
+
+def _part_text(part: object) -> str:
+    """Return a part that is text, or was spoken and has a transcript; else an empty text."""
+    spoken = as_object(part)
+    return as_text(spoken.get("text") if spoken.get("content_type") == _SPOKEN else part)
 
 
 def read_chatgpt(raw: JsonObject, omissions: Omissions) -> Utterance | None:
@@ -83,7 +90,7 @@ def read_chatgpt(raw: JsonObject, omissions: Omissions) -> Utterance | None:
         omissions.leave_out("message that is no text", "messages that are no text")
         return None
     for part in as_list(content.get("parts")):
-        if as_object(part):
+        if as_object(part) and not _part_text(part):
             omissions.leave_out("image or other part", "images or other parts")
     is_for_tool = as_text(raw.get("recipient") or _EVERYBODY) != _EVERYBODY
     return Utterance(
