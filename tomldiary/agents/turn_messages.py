@@ -50,6 +50,7 @@ _BY = {
     "human": "user", "HumanMessageChunk": "user", "ai": "assistant", "AIMessageChunk": "assistant",
     "tool": "tool", "ToolMessageChunk": "tool",
 }  # fmt: skip
+_ROLES = {"user": "user", "human": "user", "assistant": "assistant", "ai": "assistant"}
 _TEXTS = ("text", "input_text")
 _KNOWN = 16_384  # messages and turns that are recognised
 
@@ -81,13 +82,12 @@ def spoken(
     """
     said: list[Spoken] = []
     for number, message in enumerate(messages):
-        by: Any = _BY.get(message.type, "other")
+        by: Any = _by(message)
         text, id_ = str(message.text).strip(), message.id or ""
         if by == "assistant":
-            is_answer = not (message.tool_calls or message.invalid_tool_calls)
-            calls = tuple(
-                (each["id"] or "", each["name"], each["args"]) for each in message.tool_calls
-            )
+            called = getattr(message, "tool_calls", ())
+            is_answer = not (called or getattr(message, "invalid_tool_calls", ()))
+            calls = tuple((each["id"] or "", each["name"], each["args"]) for each in called)
             said.append(Spoken(by, text, is_answer, id_, calls))
         elif by == "tool":
             is_answer = ends_turn(messages, number)
@@ -100,8 +100,15 @@ def spoken(
 
 
 def is_question(message: Any) -> bool:
-    """Whether a message of LangChain is a user's own."""
-    return _BY.get(message.type) == "user" and not message.additional_kwargs.get(SOURCE)
+    """Whether a message of LangChain is a user's own: neither marked as generated, nor said to be of a tool's call."""
+    marks: dict[str, Any] = message.additional_kwargs
+    is_of_tool = any(name.endswith("tool_call_id") for name in marks)
+    return _by(message) == "user" and not (marks.get(SOURCE) or is_of_tool)
+
+
+def _by(message: Any) -> str:
+    """Return who said a message; a `ChatMessage` of LangChain names its role."""
+    return _BY.get(message.type) or _ROLES.get(getattr(message, "role", ""), "other")
 
 
 def _words(content: object) -> str:

@@ -15,6 +15,7 @@ from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import (
     AIMessage,
     AnyMessage,
+    ChatMessage,
     HumanMessage,
     RemoveMessage,
     SystemMessage,
@@ -234,6 +235,16 @@ TURNS = [
     ([HumanMessage("a"), AIMessage(" ")], ("a", "")),
     ([HumanMessage([{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}]),
       AIMessage([{"type": "text", "text": "c"}, {"type": "text", "text": "d"}])], ("a\nb", "cd")),
+    ([ChatMessage("a", role="user"), ChatMessage("b", role="assistant")], ("a", "b")),
+    ([ChatMessage("s", role="critic"), ChatMessage("a", role="human"), AIMessage("b")], ("a", "b")),
+    (
+        [
+            HumanMessage("a"), calling(("f", {})), ToolMessage("see below", tool_call_id="c0"),
+            HumanMessage("frames", additional_kwargs={"read_file_tool_call_id": "c0"}),
+            AIMessage("b"),
+        ],
+        ("a", "b"),
+    ),
     ([AIMessage("b")], None),
     ([HumanMessage("a"), AIMessage("b"), HumanMessage("c")], None),
     ([], None),
