@@ -363,6 +363,9 @@ heat = "very"
 [preferences.goals.pref001]
 contexts = [1]
 
+[preferences.goals.pref002]
+text = " \\u200b"
+
 [preferences.hobbies.pref001]
 text = "chess"
 
@@ -378,6 +381,7 @@ WRONG = {
     "preferences.likes.pref003: expected an entry, found text; it is left out",
     "preferences.goals.pref001.contexts: expected a list of text, found a list",
     "preferences.goals.pref001.text: expected text, found nothing",
+    "preferences.goals.pref002.text: the text is blank, so no model is shown the entry",
     "preferences.hobbies: Food has no such category, so nothing reads it",
     "goals.short.text: expected text, found true or false",
 }

@@ -223,3 +223,14 @@ def test_further_matches_alternate_with_what_is_important_otherwise():
     assert all("walnut" in line for line in lines[:10])
     assert ["walnut" in line for line in lines[10:30]] == [True, False] * 10
     assert len(set(lines)) == len(lines) == 60
+
+
+@pytest.mark.parametrize("fields", ['text = ""', 'text = " "', 'contexts = ["tea"]'])
+def test_an_entry_without_a_text_is_shown_to_no_model(tmp_path, fields):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.upsert_preference("likes", "green tea")
+    file = tmp_path / "alice" / "preferences.toml"
+    file.write_text(f"{file.read_text()}\n[preferences.likes.mine]\n{fields}\n")
+    assert "mine" in alice.preferences("likes")
+    assert alice.render("tea in likes").splitlines()[1:-1] == ["- likes: green tea"]
+    assert [hit.key for hit in alice.recall("tea in likes")] == ["likes/pref001"]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from tomldiary.retrieval.render import rendered
 from tomldiary.text.incremental_index import Following, ask
+from tomldiary.text.visible import escape_for_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -125,8 +126,8 @@ class _Ranking(Following):
     def _fact(self, name: str, entry: Mapping[str, Any]) -> ShownFact | None:
         """Return an entry as it is shown; None if it is not."""
         line = self._kind.line(name, entry, self._group)
-        if line is None:
-            return None
+        if line is None or not (line.is_long or escape_for_model(line.text)):
+            return None  # without a text it says nothing
         return ShownFact((self._kind.name, name), entry, rendered(line), self._kind.rank(entry))
 
 

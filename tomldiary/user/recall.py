@@ -274,8 +274,10 @@ class UserRecall:
             holds = current.get(source.document)
             if diary.entry_rules.is_over(f"{source.kind.name}/{source.key}", source.entry, at):
                 return False
-            return _is_within(source.entry, start, end) and (
-                holds is None or holds(source.key, source.entry)
+            return (
+                _is_within(source.entry, start, end)
+                and (holds is None or holds(source.key, source.entry))
+                and bool(source.kind.text(source.entry).strip())
             )
 
         return (each for each in found if counts(each[1]))

@@ -23,6 +23,7 @@ from tomldiary.entries.preferences import (
 )
 from tomldiary.entries.schema import item_type
 from tomldiary.errors import InvalidValue, LimitReached
+from tomldiary.text.visible import escape_for_model
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -115,6 +116,8 @@ class PreferenceKind(EntryKind):
         yield from wrong_fields(where, entry, self.texts, (self.labels,), ("_count",))
         if "text" not in entry:
             yield Problem(f"{where}.text", "expected text, found nothing")
+        elif not escape_for_model(entry_text(entry)):
+            yield Problem(f"{where}.text", "the text is blank, so no model is shown the entry")
         if category in rules.allowed:
             try:
                 entry_to_item(entry, item_type(rules.pref_table_cls, category))
