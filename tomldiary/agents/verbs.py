@@ -23,7 +23,14 @@ from tomldiary.entries.kinds import (
     PREFERENCES,
     entry_kind,
 )
-from tomldiary.errors import DiaryError, InvalidValue, UnknownEntry, without_paths
+from tomldiary.errors import (
+    BackendError,
+    CommittedUnpublished,
+    DiaryError,
+    InvalidValue,
+    UnknownEntry,
+    without_paths,
+)
 from tomldiary.logging import get_logger
 from tomldiary.retrieval.render import (
     render_memory,
@@ -116,6 +123,10 @@ def failure(error: Exception) -> Answer:
         return Answer("✅ Done already.")
     if isinstance(error, UnknownEntry):
         return Answer(f"❌ {error.where} does not exist. Look the entry up to see its key.")
+    if isinstance(error, BackendError) and not isinstance(error, CommittedUnpublished):
+        # What failed in the storage, and where, is for the operator.
+        _logger.warning("a verb of the diary failed: %s", error)
+        return Answer("❌ The diary cannot be used just now. Go on without it.")
     if isinstance(error, DiaryError):
         said = without_paths(str(error))
         if said != str(error):  # the folder is for the operator
