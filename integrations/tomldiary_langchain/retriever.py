@@ -12,6 +12,7 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig, ensure_config
 from pydantic import ConfigDict, Field, PrivateAttr, field_validator
 
+from tomldiary.agents.options import positive
 from tomldiary.diary import Diary, diary_of
 from tomldiary.entries.kinds import ITEMS, recalled_kinds
 from tomldiary.retrieval.filters import compile_filter
@@ -61,7 +62,7 @@ class DiaryRetriever(BaseRetriever):
     is all of the user's. "{user_id}" in it says where else the user stands. Their metadata has `namespace`."""
     filter: dict[str, Any] | None = None
     """What the metadata of documents, and the value of items, has to be, as in `DiaryStore.search`."""
-    score_threshold: float | None = None
+    score_threshold: float | None = Field(default=None, ge=0, le=1)
     """The lowest score returned, from 0 to 1."""
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
@@ -82,6 +83,7 @@ class DiaryRetriever(BaseRetriever):
 
         Raises:
             IdentifierError: The run names no user.
+            InvalidValue: `k` is no whole number of at least 1.
         """
         kwargs["user"] = resolve_user(self.user_id, ensure_config(config))
         return super().invoke(input, config, **kwargs)
@@ -104,7 +106,7 @@ class DiaryRetriever(BaseRetriever):
         user: str = "",
         k: int | None = None,
     ) -> list[Document]:
-        return self._found(query, user, self.k if k is None else k)
+        return self._found(query, user, self.k if k is None else positive("k", k))
 
     async def _aget_relevant_documents(
         self,
@@ -114,7 +116,7 @@ class DiaryRetriever(BaseRetriever):
         user: str = "",
         k: int | None = None,
     ) -> list[Document]:
-        return await in_thread(self._found, query, user, self.k if k is None else k)
+        return await in_thread(self._found, query, user, self.k if k is None else positive("k", k))
 
     def _found(self, query: str, user: str, k: int) -> list[Document]:
         fits = None if self.filter is None else compile_filter(self.filter)

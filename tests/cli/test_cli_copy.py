@@ -30,7 +30,7 @@ def test_copy_moves_all_users_and_says_what_it_did(tmp_path):
 
 def test_copy_of_a_missing_folder_makes_none(tmp_path):
     run = CliRunner().invoke(app, ["copy", str(tmp_path / "none"), str(tmp_path / "two")])
-    assert run.exit_code != 0
+    assert "there is no such folder, so there is nothing to copy" in str(run.exception)
     assert not (tmp_path / "two").exists()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -244,3 +245,14 @@ def test_a_missing_or_unreadable_file_is_named_in_the_error(tmp_path, loader):
     assert missing.value.filename == str(tmp_path / "none.toml")
     with pytest.raises(IsADirectoryError, match=r"cannot be read \(Is a directory\)"):
         loader.load_from_file(tmp_path)
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_path_in_place_of_a_text_is_named(tmp_path, kind):
+    path = tmp_path / "preferences.toml"
+    path.write_text(LONG)
+    with pytest.raises(InvalidValue, match=r"found a path.*load_from_file\(path\)"):
+        load_preferences(kind(path), Table)
+    with pytest.raises(InvalidValue, match=r"found a path.*ConversationLoader"):
+        load_conversations(kind(path))
+    assert PreferenceLoader(Table).load_from_file(kind(path)).likes["pref001"].text == "dark roast"

@@ -86,7 +86,10 @@ def test_drop_needs_ids_or_all_and_keeps_other_dead_letters(tmp_path):
     ids = [letter["id"] for letter in json.loads(command(tmp_path, "list", "--json"))]
     command(tmp_path, "drop", code=2)
     command(tmp_path, "drop", "--all", ids[0], code=2)
-    command(tmp_path, "drop", "unknown", "--yes", code=1)
+    for verb in ("drop", "retry"):
+        unknown = call("writer", verb, ids[0], "unknown", "--path", str(tmp_path))
+        assert unknown.returncode == 2
+        assert "no turn in the dead letters has the id 'unknown'" in unknown.stderr
     for more in ([], ["--dry-run", "--yes"]):
         assert command(tmp_path, "drop", ids[0], *more) == "1 turn was not dropped; add --yes.\n"
     assert said(tmp_path) == ["tea", "juice"]
@@ -104,7 +107,7 @@ def test_an_id_of_several_users_needs_the_user(tmp_path, verb):
     meant = ["--yes"] if verb == "drop" else []
     command(tmp_path, verb, "op", code=2)
     assert said(tmp_path) == ["tea", "tea", "juice", "juice"]
-    command(tmp_path, verb, "op", "--user", "carol", code=1)
+    command(tmp_path, verb, "op", "--user", "carol", code=2)
     [gone] = json.loads(command(tmp_path, verb, "op", "--user", "bob", "--json", *meant))
     assert gone["turn"]["user_id"] == "bob"
     assert said(tmp_path) == ["tea", "juice", "juice"]

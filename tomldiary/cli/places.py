@@ -17,15 +17,19 @@ if TYPE_CHECKING:
 __all__ = ["open_storage", "shown"]
 
 
-def open_storage(path: str) -> Backend:
+def open_storage(path: str, remedy: str = "name another one with --path") -> Backend:
     """Open a database, or a folder that exists.
+
+    Args:
+        path: The folder, or the URL of the database.
+        remedy: What to do if the folder is missing.
 
     Raises:
         InvalidValue: There is no such folder; reading must not create one.
     """
     is_address = "://" in path  # an unknown one is refused by name
     if not is_address and not Path(path).is_dir():
-        raise InvalidValue("there is no such folder, name another one with --path", where=path)
+        raise InvalidValue(f"there is no such folder, {remedy}", where=path)
     if not is_address and _is_of_one_user(Path(path)):
         raise InvalidValue(
             "this is the folder of one user. Name the folder around it, and the user with --user",

@@ -157,6 +157,11 @@ def _read(path: Path | str) -> str:
 
 def _document(text: str, path: str) -> tuple[dict[str, Any], bool]:
     """Return the tables without `_meta`, and whether they are in the current layout."""
+    if not isinstance(text, str) or (text.endswith(".toml") and "\n" not in text):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+        raise InvalidValue(
+            "expected the text of a file, found a path. To load a file, use"
+            " PreferenceLoader(table).load_from_file(path), or ConversationLoader()."
+        )
     document = parse_toml(text, path=path)
     meta = document.pop("_meta", {})
     if not isinstance(meta, dict):

@@ -97,7 +97,7 @@ class DeadLetters:
             user: Only turns of this user. None is turns of any user, unless several have one of the ids.
 
         Raises:
-            InvalidValue: `user` is required, as several users have a turn with one of the ids.
+            InvalidValue: No turn has one of the ids, or `user` is required, as several users have a turn with it.
         """
         found = [
             each
@@ -105,6 +105,7 @@ class DeadLetters:
             if (ids is None or each.id in ids) and user in (None, each.turn.user_id)
         ]
         if ids is not None:
+            _check_known(ids, found)
             _check_owners(found)
         return found
 
@@ -186,6 +187,15 @@ def _by_user(letters: Iterable[DeadLetter]) -> dict[str, list[DeadLetter]]:
     for each in letters:
         found.setdefault(each.turn.user_id, []).append(each)
     return found
+
+
+def _check_known(ids: Collection[str], letters: list[DeadLetter]) -> None:
+    known = {letter.id for letter in letters}
+    for each in ids:
+        if each not in known:
+            raise InvalidValue(
+                f"no turn in the dead letters has the id {each!r}. `tomldiary writer list` shows the ids."
+            )
 
 
 def _check_owners(letters: list[DeadLetter]) -> None:

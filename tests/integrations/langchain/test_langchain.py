@@ -77,7 +77,9 @@ def test_the_constructor_and_the_call_set_k(diary, mode):
     retriever = DiaryRetriever(diary=diary, k=3)
     assert len(call(retriever, "thing", ALICE, mode)) == 3
     assert len(call(retriever, "thing", ALICE, mode, k=1)) == 1
-    assert len(call(retriever, "thing", ALICE, mode, k=0)) == 0
+    for k in (0, -1, 2.5, True, "3"):
+        with pytest.raises(InvalidValue, match=r"^k: "):
+            call(retriever, "thing", ALICE, mode, k=k)
     assert len(call(retriever, "thing", ALICE, mode)) == 3
 
 

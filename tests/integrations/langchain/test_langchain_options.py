@@ -105,7 +105,9 @@ def test_a_score_threshold_omits_weaker_matches(diary):
     assert [document.metadata["score"] for document in ask(narrow, "green tea")] == [best]
 
 
-@pytest.mark.parametrize("options", [{"top_k": 3}, {"k": 0}, {"search_kwargs": {"k": 3}}])
+@pytest.mark.parametrize(
+    "options", [{"top_k": 3}, {"k": 0}, {"search_kwargs": {"k": 3}}, {"score_threshold": 2}]
+)
 def test_an_unknown_option_of_the_retriever_is_refused(diary, options):
     with pytest.raises(ValidationError, match=next(iter(options))):
         DiaryRetriever(diary=diary, **options)

@@ -254,7 +254,7 @@ def copy_memory(
 
     What the target has already is compared and left alone. Close writers first: turns that wait in a queue are not copied. Repeat the command if it was interrupted.
     """
-    read = open_storage(source)
+    read = open_storage(source, "so there is nothing to copy")
     written = Diary(target, agent="rules").engine.backend
     if isinstance(written, MemoryBackend):
         raise InvalidValue(
