@@ -104,6 +104,10 @@ class _Held(str):
         held.runs = runs
         return held
 
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        """Leave the runs out of what a server stores of the state."""
+        return str, (str(self),)
+
 
 _calling: ContextVar[tuple[object, _Run, str] | None] = ContextVar(
     "tomldiary_langchain_calling", default=None

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -149,6 +150,9 @@ def test_no_stream_shows_the_memory(diary, writer, mode):
     json.dumps(
         [{**state, "messages": []} for state in states]
     )  # what a server sends to its clients
+    kept = pickle.dumps(states)  # what `langgraph dev` saves of its threads
+    assert b"dark roast" not in kept
+    assert b"tomldiary" not in kept
 
 
 def test_the_memory_stands_between_the_cached_prefix_and_the_turn(diary, writer):
