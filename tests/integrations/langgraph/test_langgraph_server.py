@@ -190,6 +190,20 @@ def test_a_signed_in_user_sees_only_its_own_memory(server):
     assert sorted(kept) == ["my secret is 4711", "what do you know?"]
 
 
+def test_a_last_node_leaves_no_memory_in_the_values_of_a_thread(server):
+    async def use():
+        async with server.client("dora") as dora:
+            thread = (await dora.threads.create())["thread_id"]
+            for text in ("I like figs", "what else?"):
+                await dora.runs.wait(thread, "chat", input=said(text))
+                await outcome(server.client("dora"), "telling", {})
+            return (await dora.threads.get(thread))["values"]
+
+    values = asyncio.run(use())
+    assert "<user_memory" in str(values["messages"][-1])  # the node had it
+    assert values["memory"] == ""
+
+
 def test_store_routes_of_the_server_show_only_the_signed_in_user(server):
     async def use():
         async with server.client("carol") as carol:
