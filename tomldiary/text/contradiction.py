@@ -37,8 +37,6 @@ _CLOSE = 3
 """Words within which a number follows a comparison: "more than about 3"."""
 _SHORT = 2
 """Letters up to which a unit counts behind a number only."""
-_ENDING = 2
-"""Letters that forms of one word differ in at most."""
 _SUPERSCRIPT = re.compile("[²³¹⁰-⁹₀-₉]+")
 _OTHER_DIGIT = re.compile(r"(?![0-9])\d")
 _ONE_SPELLING = str.maketrans(
