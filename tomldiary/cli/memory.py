@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import BaseModel, ConfigDict, create_model
@@ -15,9 +14,12 @@ from tomldiary.diary import Diary
 from tomldiary.entries.kinds import KINDS, PREFERENCES
 from tomldiary.entries.models import PreferenceItem
 from tomldiary.errors import IdentifierError, InvalidValue
+from tomldiary.history.as_of import point_of
 from tomldiary.text.visible import one_line
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from tomldiary.toml.document import Document
     from tomldiary.user.user import UserDiary
 
@@ -142,13 +144,7 @@ def point(written: str, user: UserDiary) -> int | datetime:
                 f"there is no such transaction, the newest is {newest}", where=written
             )
         return int(written)
-    try:
-        found = datetime.fromisoformat(written)
-    except ValueError:
-        raise InvalidValue(
-            "expected a transaction number, or a time such as 2026-11-20T12:00", where=written
-        ) from None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return point_of(written)
 
 
 def full_key(written: str) -> str:

@@ -14,6 +14,7 @@ from tomldiary.compaction.draft import (
 )
 from tomldiary.engine.engine import Source, Transaction
 from tomldiary.entries.conversations import Conversations
+from tomldiary.entries.facts import moment
 from tomldiary.entries.models import timestamp
 from tomldiary.entries.preferences import Preferences
 from tomldiary.extraction.extractor import as_extractor, run_extractor
@@ -108,7 +109,7 @@ class CompactionRunner:
                 sessions = [entry for _, entry in Conversations(document).entries()]
                 stats = CompactionStats.of(sessions, "summary")
             tried = self._last_run.get((user_id, kind))
-            last = max(filter(None, (tried, _moment(progress.get("last_run")))), default=None)
+            last = max(filter(None, (tried, moment(progress.get("last_run")))), default=None)
             if config.should_run(
                 store=kind,
                 stats=stats,
@@ -195,11 +196,3 @@ class CompactionRunner:
 def _meta_number(table: Any, key: str) -> int:
     value = table.get(key, 0) if table is not None else 0
     return value if isinstance(value, int) else 0
-
-
-def _moment(value: Any) -> datetime | None:
-    try:
-        found = datetime.fromisoformat(str(value))
-    except ValueError:
-        return None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

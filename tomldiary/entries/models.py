@@ -5,6 +5,7 @@ Field names are plain; in TOML the fields that the engine manages carry a leadin
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, date, datetime, time
 from typing import Any
 
@@ -41,16 +42,16 @@ def in_utc(given: When) -> datetime:
         InvalidValue: It is no time.
     """
     found: Any = given
-    if isinstance(found, str):
-        try:
+    with suppress(
+        ValueError, OverflowError
+    ):  # no time, or one that is in no year from 1 to 9999 in UTC
+        if isinstance(found, str):
             found = datetime.fromisoformat(found)
-        except ValueError:
-            found = None
-    elif isinstance(found, date) and not isinstance(found, datetime):
-        found = datetime.combine(found, time())
-    if not isinstance(found, datetime):
-        raise InvalidValue(f"expected a time such as 2026-11-20T12:00, found {given!r}.")
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+        elif isinstance(found, date) and not isinstance(found, datetime):
+            found = datetime.combine(found, time())
+        if isinstance(found, datetime):
+            return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    raise InvalidValue(f"expected a time such as 2026-11-20T12:00, found {given!r}.")
 
 
 def timestamp(now: When | None = None) -> str:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import html
 import re
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from tomldiary.entries.facts import moment
 from tomldiary.text.visible import one_line, printable
 
 if TYPE_CHECKING:
@@ -75,12 +75,8 @@ def counted(number: int, one: str, several: str = "") -> str:
 
 def minute(written: object) -> str:
     """Return a stored time in UTC to the minute; anything else as it is."""
-    try:
-        when = written if isinstance(written, datetime) else datetime.fromisoformat(str(written))
-    except ValueError:
-        return one_line(written or "")
-    when = when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
-    return f"{when:%Y-%m-%d %H:%M}"
+    when = moment(written)
+    return one_line(written or "") if when is None else f"{when:%Y-%m-%d %H:%M}"
 
 
 @dataclass(frozen=True, slots=True)

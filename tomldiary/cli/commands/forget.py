@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -59,13 +58,12 @@ def forget(
         if not value:
             raise InvalidValue("expected a non-empty text", where=name)
     is_done = yes and not dry_run
-    moment = None if before is None else _time(before)
     diary = open_memory(path)
     is_known = bool(diary.engine.backend.kinds(user))
     alice = known_user(path, user) if is_known else diary.user(user)
     receipt = alice.forget(
         session_id=session,
-        before=moment,
+        before=before,
         source=source,
         key=key,
         matching=matching,
@@ -91,10 +89,3 @@ def forget(
     else:
         print_text(f"would forget: {numbers} would be emptied")
         print_not_done()
-
-
-def _time(written: str) -> datetime:
-    try:
-        return datetime.fromisoformat(written)
-    except ValueError:
-        raise InvalidValue("expected a time such as 2026-11-20T12:00", where=written) from None
