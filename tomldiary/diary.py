@@ -6,6 +6,7 @@ import os
 from copy import copy
 from datetime import datetime, timedelta
 from functools import cache, cached_property, partial
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tomldiary.compaction.runner import CompactionRunner
@@ -29,6 +30,7 @@ from tomldiary.storage.open import open_backend
 from tomldiary.storage.protocol import Backend, BackendProtocol, Durability, FixedDocuments
 from tomldiary.text.redaction import Redact, Redactor, redactor_of
 from tomldiary.text.similarity import DEFAULT_THRESHOLD, Scorer, Similarity
+from tomldiary.toml.values import checked_count
 from tomldiary.turns import Turns
 from tomldiary.user.pending.held import Trust
 from tomldiary.user.recall import Indexes
@@ -138,21 +140,20 @@ class Diary(Viewed, AncestorCoroutines):
         self.max_summary_chars = max_summary_chars
         self.compaction_config = compaction_config
         self.compactor = compactor
-        _check_numbers(
-            1, max_prefs_per_category=max_prefs_per_category, max_conversations=max_conversations,
-            max_summary_chars=max_summary_chars,
-        )  # fmt: skip
-        _check_numbers(0, context_turns=context_turns, lock_timeout=lock_timeout)
+        checked_count(max_prefs_per_category, "max_prefs_per_category", least=1)
+        checked_count(max_conversations, "max_conversations", least=1)
+        checked_count(max_summary_chars, "max_summary_chars", least=1)
+        self.context_turns = checked_count(context_turns, "context_turns")
+        _check_number("lock_timeout", lock_timeout, "0 or more seconds", lambda each: each >= 0)
         if extraction_timeout is not None:
-            _check_numbers(0, extraction_timeout=extraction_timeout)
-            if extraction_timeout == 0:
-                raise InvalidValue(
-                    "expected more than 0 seconds, or None.", where="extraction_timeout"
-                )
-        _check_numbers(0, similarity=similarity)
-        if 0 < similarity <= 1:
-            raise InvalidValue(f"expected 0 to 100, found {similarity}.", where="similarity")
-        self.context_turns = context_turns
+            _check_number(
+                "extraction_timeout",
+                extraction_timeout,
+                "more than 0 seconds, or None",
+                lambda each: each > 0,
+            )
+        # A score is above 1, unless 0 to 1 was meant.
+        _check_number("similarity", similarity, "0 to 100", lambda each: each == 0 or each > 1)
         self.extraction_timeout = extraction_timeout
         self.sessions = Sessions(context_turns)
         self.similarity = Similarity(similarity, scorer)
@@ -420,15 +421,15 @@ class Diary(Viewed, AncestorCoroutines):
         return value if self.redactor is None else self.redactor.values(value)
 
 
-def _check_numbers(least: int, **options: object) -> None:
-    """Check options that are numbers.
+def _check_number(where: str, found: Any, expected: str, fits: Callable[[float], bool]) -> None:
+    """Check an option that is a number.
 
     Raises:
-        InvalidValue: One is no number, or too small.
+        InvalidValue: It is no finite number, or does not fit.
     """
-    for where, found in options.items():
-        if isinstance(found, bool) or not isinstance(found, int | float) or found < least:
-            raise InvalidValue(f"expected a number from {least} on, found {found!r}.", where=where)
+    is_number = isinstance(found, int | float) and not isinstance(found, bool) and isfinite(found)
+    if not is_number or not fits(found):
+        raise InvalidValue(f"expected {expected}, found {found!r}.", where=where)
 
 
 _loaded_embedder = cache(local_embedder)

@@ -21,7 +21,7 @@ from langgraph.errors import GraphBubbleUp, ParentCommand
 from typing_extensions import TypeVar  # Python 3.11 has none with a default
 
 from tomldiary.agents.identity import is_delegated, is_replay, kept_thread, saves_checkpoints
-from tomldiary.agents.options import memory_name, one_of, positive, writer_of
+from tomldiary.agents.options import checked_count, memory_name, one_of, writer_of
 from tomldiary.agents.turn_messages import (
     HandedIn,
     digest,
@@ -185,7 +185,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         self._user_id = user_id
         self._session_id = session_id
         self._inject = inject
-        self._max_tokens = positive("max_tokens", max_tokens)
+        self._max_tokens = checked_count(max_tokens, "max_tokens", least=1)
         self._query = query
         self._on_error = on_error
         self._episodes = episodes

@@ -18,7 +18,7 @@ from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langgraph.channels.untracked_value import UntrackedValue
 
 from tomldiary.agents.identity import is_delegated, is_replay, kept_thread, saves_checkpoints
-from tomldiary.agents.options import one_of, positive
+from tomldiary.agents.options import checked_count, one_of
 from tomldiary.agents.turn_messages import (
     HandedIn,
     digest,
@@ -96,7 +96,7 @@ def recall_node(
         InvalidValue: `diary` is neither, or an option has a value that is not listed here.
     """
     one_of("on_error", on_error, ("raise", "ignore"))
-    positive("max_tokens", max_tokens)
+    checked_count(max_tokens, "max_tokens", least=1)
     memory = _memory(diary, "recall_node(diary)")
     warned: set[str] = set()
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic_ai import RunContext  # noqa: TC002 - the tools' schemas are made from annotations
 from pydantic_ai.toolsets import FunctionToolset
 
-from tomldiary.agents.options import known_tools
+from tomldiary.agents.options import checked_count, known_tools
 from tomldiary.diary import Diary, diary_of
-from tomldiary.errors import IdentifierError, InvalidValue, cause_of
+from tomldiary.errors import IdentifierError, cause_of
 from tomldiary.logging import get_logger
 from tomldiary_pydantic_ai.conversation import appending
 from tomldiary_pydantic_ai.diary_tools import call_id
@@ -93,9 +93,8 @@ class AgentMemoryToolset(FunctionToolset[Any]):
         self.diary = diary_of(memory_dir)
         self._agent_name = agent_name
         self._user_id = no_template("user_id", user_id)
-        for where, number in (("max_lines", max_lines), ("max_tokens", max_tokens or 0)):
-            if number < 0:
-                raise InvalidValue(f"{number} is negative.", where=where)
+        checked_count(max_lines, "max_lines")
+        checked_count(max_tokens or 0, "max_tokens")
         self._max_lines, self._max_tokens, self._pin_marker = max_lines, max_tokens, pin_marker
         known_tools("descriptions", descriptions or {}, tuple(_DESCRIPTIONS))
         texts = {**_DESCRIPTIONS, **(descriptions or {})}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tomldiary.agents.options import checked_count
 from tomldiary.agents.verbs import DoneBefore, once
 from tomldiary.diary import Diary
 from tomldiary.errors import DiaryError, InvalidValue, UnknownEntry, without_paths
@@ -192,9 +193,8 @@ def format_memory_prompt(
     Raises:
         InvalidValue: `max_lines` or `max_tokens` is negative.
     """
-    for where, number in (("max_lines", max_lines), ("max_tokens", max_tokens or 0)):
-        if number < 0:
-            raise InvalidValue(f"{number} is negative.", where=where)
+    checked_count(max_lines, "max_lines")
+    checked_count(max_tokens or 0, "max_tokens")
     pinned, marker, body = memory.content.partition(pin_marker) if pin_marker else ("", "", "")
     if not marker:
         pinned, body = "", memory.content

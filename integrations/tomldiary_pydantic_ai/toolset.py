@@ -12,7 +12,7 @@ from pydantic_ai.messages import InstructionPart
 from pydantic_ai.tools import AgentDepsT
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, WrapperToolset
 
-from tomldiary.agents.options import chosen_tools, known_tools, one_of, positive
+from tomldiary.agents.options import checked_count, chosen_tools, known_tools, one_of
 from tomldiary.agents.verbs import VERBS, MemoryVerbs
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import cause_of
@@ -113,7 +113,7 @@ class DiaryToolset(FunctionToolset[AgentDepsT]):
         self.diary = diary_of(diary)
         self.heading = scrub(heading)
         self.inject = one_of("inject", inject, ("user", "instructions", False))
-        self.max_tokens = positive("max_tokens", max_tokens)
+        self.max_tokens = checked_count(max_tokens, "max_tokens", least=1)
         self.token_counter = token_counter
         self.query = one_of("query", query, ("cut", "prompt", "none"))
         self.on_error = one_of("on_error", on_error, ("ignore", "raise"))

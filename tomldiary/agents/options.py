@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.errors import InvalidValue
 from tomldiary.storage.protocol import Backend, LocalFolder, WrapsBackend
+from tomldiary.toml.values import checked_count
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -15,13 +16,13 @@ if TYPE_CHECKING:
     from tomldiary.writer.writer import MemoryWriter
 
 __all__ = [
+    "checked_count",
     "chosen_tools",
     "known_keys",
     "known_tools",
     "memory_name",
     "one_of",
     "place_of",
-    "positive",
     "writer_of",
 ]
 
@@ -74,19 +75,6 @@ def memory_name(name: str) -> str:
             where="name",
         )
     return name
-
-
-def positive(option: str, value: int) -> int:
-    """Return a whole number that is at least 1.
-
-    Raises:
-        InvalidValue: It is something else.
-    """
-    if isinstance(value, bool) or not isinstance(value, int):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-        raise InvalidValue(f"expected a whole number, found {value!r}.", where=option)
-    if value < 1:
-        raise InvalidValue(f"expected 1 or more, found {value}.", where=option)
-    return value
 
 
 def known_keys(option: str, given: Collection[str], known: Sequence[str]) -> None:

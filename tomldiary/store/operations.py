@@ -9,7 +9,7 @@ from tomldiary.errors import InvalidValue
 from tomldiary.identifiers.namespaces import SHARED, Namespace
 from tomldiary.retrieval.filters import Predicate, compile_filter
 from tomldiary.store.item import LONGEST_TTL, checked_key, checked_value
-from tomldiary.toml.values import checked_text
+from tomldiary.toml.values import checked_count, checked_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -112,15 +112,15 @@ def checked(op: Operation) -> Operation:
         return op if _are_plain(op.namespace) else replace(op, namespace=_labels(op.namespace))
     if isinstance(op, Put):
         return _checked_put(op)
-    _check_count("limit", op.limit)
-    _check_count("offset", op.offset)
+    checked_count(op.limit, "limit")
+    checked_count(op.offset, "offset")
     if isinstance(op, Search):
         if op.query is not None:
             checked_text(op.query, "query")
         fits = compile_filter(op.filter) if op.filter is not None else None
         return replace(op, prefix=_labels(op.prefix, least=0), fits=fits)
     if op.max_depth is not None:
-        _check_count("max_depth", op.max_depth, least=1)
+        checked_count(op.max_depth, "max_depth", least=1)
     if not op.conditions:
         return op
     conditions = [
@@ -181,8 +181,3 @@ def _checked_condition(condition: Condition) -> Condition:
     if condition.where not in {"prefix", "suffix"}:
         raise InvalidValue(f"unknown match type {condition.where!r}. Use prefix or suffix.")
     return condition
-
-
-def _check_count(name: str, value: Any, *, least: int = 0) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InvalidValue(f"expected a whole number from {least} on, found {value!r}.", where=name)

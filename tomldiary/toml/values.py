@@ -18,6 +18,7 @@ from tomldiary.toml.parse import MAX_DEPTH
 __all__ = [
     "NULL_FIELD",
     "check_unicode",
+    "checked_count",
     "checked_text",
     "copied",
     "decode_nulls",
@@ -160,6 +161,19 @@ def checked_text(value: object, where: str) -> str:
     """
     if not isinstance(value, str):
         raise InvalidValue(f"expected text, found {type(value).__name__}.", where=where)
+    return value
+
+
+def checked_count(value: object, where: str, *, least: int = 0) -> int:
+    """Return a whole number as it is.
+
+    Raises:
+        InvalidValue: It is no whole number, or less than `least`.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidValue(
+            f"expected a whole number from {least} on, found {value!r}.", where=where
+        )
     return value
 
 

@@ -493,7 +493,7 @@ def test_an_agent_can_have_a_user_memory_and_a_team_memory(tmp_path, writer, mod
         ({"writer": Diary("memory:")}, "expected a MemoryWriter, found Diary"),
         ({"name": "our team"}, "cannot begin the name of a tool"),
         ({"tools": "write"}, "unknown"),
-        ({"max_tokens": 0}, "max_tokens: expected 1 or more, found 0"),
+        ({"max_tokens": 0}, "max_tokens: expected a whole number from 1 on, found 0"),
     ],
 )
 def test_an_invalid_option_of_the_middleware_is_refused(diary, options, message):

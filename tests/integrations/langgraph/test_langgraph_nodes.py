@@ -861,7 +861,10 @@ def test_on_error_ignore_continues_without_the_memory(mode, caplog):
         (lambda: submit_node(Diary("memory:")), "expected a MemoryWriter, found Diary"),
         (lambda: submit_node("./memories"), "expected a MemoryWriter, found str"),
         (lambda: recall_node("memory:", on_error="warn"), "'warn' is unknown. Use one of"),
-        (lambda: recall_node("memory:", max_tokens=0), "max_tokens: expected 1 or more, found 0"),
+        (
+            lambda: recall_node("memory:", max_tokens=0),
+            "max_tokens: expected a whole number from 1 on, found 0",
+        ),
     ],
 )
 def test_invalid_arguments_are_refused_with_the_expected_ones(make, sentence):

@@ -489,8 +489,11 @@ def wrong_options(path: Path) -> dict[str, tuple[dict[str, Any], str]]:
         ),
         "writer unused": ({"writer": MemoryWriter(mine), "record": False}, "record=False"),
         "store": ({"diary": Store(mine)}, r"Give its `\.diary`"),
-        "no budget": ({"max_tokens": 0}, "max_tokens: expected 1 or more, found 0"),
-        "negative budget": ({"max_tokens": -5}, "max_tokens: expected 1 or more, found -5"),
+        "no budget": ({"max_tokens": 0}, "max_tokens: expected a whole number from 1 on, found 0"),
+        "negative budget": (
+            {"max_tokens": -5},
+            "max_tokens: expected a whole number from 1 on, found -5",
+        ),
         "budget as text": ({"max_tokens": "1500"}, "max_tokens: expected a whole number"),
         "tools": ({"tools": "writes"}, "'writes' is unknown"),
         "approve": ({"tools": "read", "approve": ["forget"]}, "approve: there is no tool 'forget'"),
