@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import time
 from datetime import date, datetime
+from math import inf, nan
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +16,7 @@ from tomldiary import Diary, DiaryError, InvalidValue, MemoryWriter, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tomldiary import UserDiary
 
@@ -45,6 +47,11 @@ def alice() -> UserDiary:
         (lambda alice: alice.history(5), "key: expected text"),
         (lambda alice: alice.why(5), "key: expected text"),
         (lambda alice: alice.forget(before="soon"), "expected a time"),
+        (lambda alice: alice.forget(before="0001-01-01T00:00:00+05:00"), "expected a time"),
+        (lambda alice: alice.recall("tea", time_range=5), "time_range: expected two"),
+        (lambda alice: alice.facts.get(5), "id: expected text"),
+        (lambda alice: alice.blocks.set(5, "x"), "name: expected text"),
+        (lambda alice: alice.similar("likes", 5), "text: expected text"),
     ],
 )
 def test_a_wrong_argument_is_named(
@@ -61,10 +68,14 @@ def test_a_wrong_argument_is_named(
         {"max_prefs_per_category": "3"},
         {"max_prefs_per_category": 0},
         {"max_conversations": 0},
+        {"max_summary_chars": 1.5},
         {"context_turns": -1},
+        {"context_turns": True},
         {"lock_timeout": "soon"},
+        {"lock_timeout": inf},
         {"extraction_timeout": 0},
         {"similarity": 0.7},
+        {"similarity": nan},
     ],
 )
 def test_a_wrong_option_of_a_diary_is_named(options: dict[str, Any]) -> None:
@@ -129,3 +140,16 @@ def test_the_view_of_a_dry_run_says_so(alice: UserDiary) -> None:
     assert "dry run" in repr(alice.forget(everything=True, dry_run=True))
     assert repr(alice.rollback()) == "<Rollback 1 transaction undone, 1 entry>"
     assert "dry run" not in repr(alice.forget(everything=True))
+
+
+def test_a_time_that_no_zone_can_show_is_none_when_read(tmp_path: Path) -> None:
+    diary = Diary(tmp_path, agent="rules")
+    diary.user("alice").upsert_preference("likes", "tea")
+    file = tmp_path / "alice" / "preferences.toml"
+    stored = datetime.fromisoformat(diary.user("alice").preferences("likes")["pref001"].created)
+    file.write_text(
+        file.read_text("utf-8").replace(stored.isoformat(), "0001-01-01T00:00:00+05:00"), "utf-8"
+    )
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    assert not alice.recall("tea", time_range=("2020-01-01", None))
+    assert [hit.text for hit in alice.recall("tea")] == ["tea"]

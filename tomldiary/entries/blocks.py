@@ -104,7 +104,7 @@ class Blocks:
         Raises:
             InvalidValue: The name is empty or too long, or the text is too long. Nothing was changed.
         """
-        if not name or len(name) > _MAX_NAME:
+        if not 0 < len(checked_text(name, "name")) <= _MAX_NAME:
             raise InvalidValue(f"a block's name has 1 to {_MAX_NAME} characters.", where=_ROOT)
         where = f"{_ROOT}.{name}"
         checked_text(text, where)

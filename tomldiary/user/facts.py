@@ -12,6 +12,7 @@ from tomldiary.entries.models import timestamp
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.retrieval.filters import fields_of
 from tomldiary.runtime.async_bridge import async_twin
+from tomldiary.toml.values import checked_text
 from tomldiary.user.fact_queries import MANAGED, Matches, ordered, plain, shown, single_key
 
 if TYPE_CHECKING:
@@ -330,8 +331,12 @@ class UserFacts:
 
         Raises:
             SchemaError: It names a preference.
+            InvalidValue: It is no text.
         """
-        is_shown = written.startswith(f"{_KIND}/") and _KIND not in self._diary.fact_schemas
+        is_shown = (
+            checked_text(written, "id").startswith(f"{_KIND}/")
+            and _KIND not in self._diary.fact_schemas
+        )
         found = written.removeprefix(f"{_KIND}/") if is_shown else written
         self._check_type(found.partition("/")[0])
         return found

@@ -20,6 +20,7 @@ from tomldiary.entries.schema import item_type
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.logging import get_logger
 from tomldiary.text.similarity import Matches
+from tomldiary.toml.values import checked_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -200,10 +201,13 @@ class UserPreferences:
 
         Raises:
             UnknownCategory: The preference table has no such category.
+            InvalidValue: `text` is no text.
         """
         book = self.stored()
         book.check_category(category)
-        return Matches(book.similar(self._diary.similarity, category, text, limit=limit))
+        return Matches(
+            book.similar(self._diary.similarity, category, checked_text(text, "text"), limit=limit)
+        )
 
     def stored(self) -> Preferences:
         """Return the entries as they are in the document."""
