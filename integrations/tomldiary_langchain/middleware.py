@@ -20,7 +20,7 @@ from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.errors import GraphBubbleUp, ParentCommand
 from typing_extensions import TypeVar  # Python 3.11 has none with a default
 
-from tomldiary.agents.identity import is_delegated, is_replay, kept_thread, saves_checkpoints
+from tomldiary.agents.identity import is_delegated
 from tomldiary.agents.options import checked_count, memory_name, one_of, writer_of
 from tomldiary.agents.turn_messages import (
     HandedIn,
@@ -253,10 +253,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         if any(asked_by.get(one.id, own) != own for one in turn.unanswered):
             _logger.warning("another user's messages without an answer are no part of this turn")
         settings = agent_config().get("configurable")
-        ids = turn.ids
-        if saves_checkpoints(settings):
-            place = (user, session, kept_thread(settings), *turn.before, turn.question)
-            ids = self._handed_in.first_ids(place, ids, is_replay=is_replay(settings))
+        ids = self._handed_in.first_ids(settings, user, session, turn.before, turn.asked)
         run = _Run(user, session, turn, ids, list(messages), is_over=is_delegated(settings))
         self._endings.watch(agent_config(), self, run, self._submit_broken)
         return run

@@ -37,10 +37,9 @@ class CurrentTurn(NamedTuple):
         return ids if all(ids) else ()
 
     @property
-    def texts(self) -> tuple[str, ...]:
-        """What was said before it, and what the user says in it."""
-        asked = (one.text for one in self.messages if one.by == "user")
-        return (*(text for pair in self.earlier for text in pair), *asked)
+    def place(self) -> tuple[str, ...]:
+        """Its place in the thread, and what was said before it."""
+        return (str(self.position), *(text for pair in self.earlier for text in pair))
 
 
 def current_turn(state: Any, key: str) -> CurrentTurn | None:

@@ -17,7 +17,7 @@ from uuid import uuid4
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langgraph.channels.untracked_value import UntrackedValue
 
-from tomldiary.agents.identity import is_delegated, is_replay, kept_thread, saves_checkpoints
+from tomldiary.agents.identity import is_delegated, saves_checkpoints
 from tomldiary.agents.options import checked_count, one_of
 from tomldiary.agents.turn_messages import (
     HandedIn,
@@ -278,7 +278,12 @@ class _Recorded:
         if said is None or is_delegated(config.get("configurable")):
             yield None
             return
-        said = self._as_first_said(config, user, session, said)
+        asked = [one for one in said.messages if one.by == "user"]
+        first = self._handed_in.first_ids(
+            config.get("configurable"), user, session, said.place, asked
+        )
+        if all(first):  # a replay gives other ids
+            said = said._replace(messages=with_ids(said.messages, said.ids, first))
         operation = _operation(config, session, said)
         session = session or operation or uuid4().hex
         with (
@@ -300,18 +305,6 @@ class _Recorded:
                 steps=steps_of(new),
                 episode=self._episodes,
             )
-
-    def _as_first_said(
-        self, config: RunnableConfig, user: str, session: str, said: CurrentTurn
-    ) -> CurrentTurn:
-        """Return a turn with the ids that the user's messages had before a replay gave them new ones."""
-        settings = config.get("configurable")
-        thread = kept_thread(settings)
-        if not (thread and said.ids):
-            return said
-        place = (user, session, thread, str(said.position), *said.texts)
-        first = self._handed_in.first_ids(place, said.ids, is_replay=is_replay(settings))
-        return said._replace(messages=with_ids(said.messages, said.ids, first))
 
 
 def _operation(config: RunnableConfig, session: str, said: CurrentTurn) -> str:

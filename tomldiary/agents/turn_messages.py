@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 from weakref import WeakValueDictionary
 
+from tomldiary.agents.identity import is_replay, kept_thread
 from tomldiary.agents.options import place_of
 from tomldiary.agents.verbs import BLOCK_VERBS, VERBS
 from tomldiary.entries.episodes import ToolStep
@@ -200,20 +201,25 @@ class HandedIn:
         self._first_ids: Recent[str, tuple[str, ...]] = Recent(_KNOWN)
 
     def first_ids(
-        self, place: Sequence[str], ids: tuple[str, ...], *, is_replay: bool
+        self, settings: Any, user: str, session: str, before: Sequence[str], asked: Sequence[Spoken]
     ) -> tuple[str, ...]:
-        """Return the ids that a user's messages had at first: the replay of an input gives new ones.
+        """Return the ids that a user's messages had at first: the replay of a kept thread's input gives new ones.
 
         Args:
-            place: The thread, what was said before them, and what they say. A thread that lost its old messages
-                has the same place again, so that only a replay tells repetition from another turn.
-            ids: Their ids now.
-            is_replay: Whether the run goes on from a past checkpoint.
+            settings: Those of LangGraph for the run.
+            user: Whose session.
+            session: The session.
+            before: What tells the place in the thread, such as what was said before. A thread that lost its old
+                messages has the same place again, so that only a replay tells repetition from another turn.
+            asked: The messages.
         """
-        key = digest(*place)
+        ids, thread = tuple(one.id for one in asked), kept_thread(settings)
+        if not (thread and all(ids)):
+            return ids
+        key = digest(user, session, thread, *before, exchange_of(asked)[0])
         with self._guard:
             known = self._first_ids.get(key)
-            if known is not None and is_replay and len(known) == len(ids):
+            if known is not None and is_replay(settings) and len(known) == len(ids):
                 return known
             return self._first_ids.keep(key, ids)
 
