@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from command_line import call
 from tomldiary import Diary
+from tomldiary.cli.commands import edit
 
 
 @pytest.fixture
@@ -59,3 +62,23 @@ def test_a_point_before_a_document_does_not_show_it(memories):
     shown = call("show", "alice", "--at", "1", "--path", str(memories)).stdout
     assert "tea" in shown
     assert "blocks:" not in shown
+
+
+def test_an_edit_that_is_saved_during_an_erasure_brings_nothing_back(memories, monkeypatch):
+    diary = Diary(memories, agent="rules", durability="process")
+    alice, backend = diary.user("alice"), diary.engine.backend
+    text = backend.read("alice", "preferences").text.replace('"tea"', '"green tea"')
+    save, erasing = (
+        edit._save_file,
+        threading.Thread(target=alice.forget, kwargs={"matching": "tea"}),
+    )
+
+    def saved_late(file, text):
+        erasing.start()
+        erasing.join(0.3)  # long enough for an erasure that waits for nothing
+        save(file, text)
+
+    monkeypatch.setattr(edit, "_save_file", saved_late)
+    edit._save(diary, "alice", "preferences", text, backend.epoch("alice"))
+    erasing.join(20)
+    assert "tea" not in (memories / "alice" / "preferences.toml").read_text("utf-8")

@@ -1,4 +1,4 @@
-"""Services of the process and its platform: threads, event loops, forks, finalizers, file capabilities.
+"""Services of the process and its platform: threads, event loops, forks, file capabilities.
 
 Imports no other package of tomldiary. Begin with `async_bridge`.
 """

@@ -156,9 +156,10 @@ def _save(diary: Diary, user: str, document: str, text: str, epoch: int | None) 
         if isinstance(backend, SharedBackend):
             backend.save_edit(user, document, text, version=version, fencing_token=epoch)
             return
-        if backend.epoch(user) != epoch:
-            raise Forgotten(f"{document}: {_FORGOTTEN}")
-        _save_file(Path(backend.place(user, document)), text)
+        with backend.lock(user, engine.lock_timeout):  # an erasure comes before or after
+            if backend.epoch(user) != epoch:
+                raise Forgotten(f"{document}: {_FORGOTTEN}")
+            _save_file(Path(backend.place(user, document)), text)
 
     engine.repeated(save)
     engine.repeated(lambda: engine.log_hand_edit(user, document))
