@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import functools
 from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from langchain_core.runnables import (
     RunnableConfig,
 )
 from langchain_core.tools import StructuredTool, ToolException
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from tomldiary.agents.options import chosen_tools, known_tools
 from tomldiary.agents.verbs import (
     BLOCK_VERBS,
-    MOST_HITS,
     READING_VERBS,
     VERBS,
     Answer,
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 __all__ = ["TOOL_NAMES", "ToolName", "diary_tools", "tools_of"]
 
 TOOL_NAMES = (*VERBS, *BLOCK_VERBS)
-_Limit = Annotated[int, Field(ge=1, le=MOST_HITS)]
 ToolName = Literal[
     "recall", "remember", "update", "forget", "read_block", "append_block", "replace_in_block"
 ]
@@ -109,10 +107,7 @@ def _calling(verb: str, verbs: Callable[[RunnableConfig], MemoryVerbs]) -> Calla
         return getattr(verbs(config), verb)(**arguments)
 
     config = Parameter("config", Parameter.KEYWORD_ONLY, annotation=RunnableConfig)
-    parameters = [
-        one.replace(annotation=_Limit) if one.name == "limit" else one
-        for one in (*parameters_of(verb), config)
-    ]
+    parameters = [*parameters_of(verb), config]
     call.__doc__ = getattr(MemoryVerbs, verb).__doc__
     call.__annotations__ = {one.name: one.annotation for one in parameters}
     call.__signature__ = Signature(parameters)
