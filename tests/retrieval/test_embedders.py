@@ -129,6 +129,14 @@ def test_without_its_embedder_a_search_goes_on_by_words_with_one_warning(
     assert "words" in record.message
 
 
+def test_an_embedder_that_fails_is_shown_once_without_logging(monkeypatch, capsys):
+    monkeypatch.setattr(logging.getLogger("tomldiary"), "propagate", False)  # pytest's handlers
+    alice = Diary("memory:", agent="rules", embedder=Broken()).user("alice")
+    alice.upsert_preference("likes", "tea")
+    assert [hit.text for hit in alice.recall("tea") + alice.recall("tea")] == ["tea", "tea"]
+    assert capsys.readouterr().err.count("tomldiary: the embedder failed") == 1
+
+
 def test_an_object_that_embeds_nothing_is_refused_at_once():
     with pytest.raises(InvalidValue, match="embedder"):
         Diary("memory:", embedder=3)
