@@ -12,7 +12,7 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig, ensure_config
 from pydantic import ConfigDict, Field, PrivateAttr, field_validator
 
-from tomldiary.agents.options import positive
+from tomldiary.agents.options import checked_count
 from tomldiary.diary import Diary, diary_of
 from tomldiary.entries.kinds import ITEMS, recalled_kinds
 from tomldiary.retrieval.filters import compile_filter
@@ -106,7 +106,7 @@ class DiaryRetriever(BaseRetriever):
         user: str = "",
         k: int | None = None,
     ) -> list[Document]:
-        return self._found(query, user, self.k if k is None else positive("k", k))
+        return self._found(query, user, self.k if k is None else checked_count(k, "k", least=1))
 
     async def _aget_relevant_documents(
         self,
@@ -116,7 +116,9 @@ class DiaryRetriever(BaseRetriever):
         user: str = "",
         k: int | None = None,
     ) -> list[Document]:
-        return await in_thread(self._found, query, user, self.k if k is None else positive("k", k))
+        return await in_thread(
+            self._found, query, user, self.k if k is None else checked_count(k, "k", least=1)
+        )
 
     def _found(self, query: str, user: str, k: int) -> list[Document]:
         fits = None if self.filter is None else compile_filter(self.filter)

@@ -79,6 +79,13 @@ def test_push_brings_nothing_back_that_was_forgotten(engine, alice, tmp_path, se
     assert "tea" not in "".join(path.read_text() for path in tmp_path.rglob("*.toml"))
 
 
+def test_pull_keeps_no_trace_of_older_texts(engine, alice, tmp_path):
+    for text in ("tea", "walnuts", "cocoa"):
+        alice.upsert_preference("likes", text)
+        assert run(engine, "pull", str(tmp_path)).exit_code == 0
+    assert len((tmp_path / ".pulled").read_text().splitlines()) == 1
+
+
 def test_pull_overwrites_no_edit(engine, alice, tmp_path):
     run(engine, "pull", str(tmp_path))
     file = tmp_path / "alice" / "preferences.toml"

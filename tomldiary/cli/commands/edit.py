@@ -193,15 +193,13 @@ def pull(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
         )
     names: set[str] = set()
     for user in backend.users():
-        epoch = backend.epoch(
-            user
-        )  # before the texts: an erasure in between makes their edits refused
+        epoch = backend.epoch(user)  # first: an erasure behind it makes edits of the texts refused
         for kind in backend.kinds(user):
             stored = backend.read(user, kind)
             if stored is not None:
                 names.add(f"{encode_folder(user)}/{kind}.toml")
                 pulled.write(f"{encode_folder(user)}/{kind}.toml", stored.text.encode(), epoch)
-    pulled.remove_others(names)
+    pulled.keep_only(names)
     if as_json:
         print_json({"folder": str(folder), "documents": len(names)})
         return
@@ -264,11 +262,12 @@ class _PulledFolder:
         self._list = folder / ".pulled"
         self._texts: dict[str, set[str]] = {}
         self._epochs: dict[str, int] = {}
+        self._lines: dict[str, str] = {}
+        """The last line of each file, as far as it was written now."""
         lines = self._list.read_text("utf-8").splitlines() if self._list.exists() else []
         for line in lines:
-            with suppress(
-                ValueError
-            ):  # the last line of an interrupted pull; its file was not written
+            # The last line of an interrupted pull may be torn; its file was not written.
+            with suppress(ValueError):
                 name, digest, epoch = json.loads(line)
                 self._texts.setdefault(name, set()).add(digest)
                 self._epochs[name] = epoch
@@ -290,15 +289,18 @@ class _PulledFolder:
         """Note that a file has a text that is stored."""
         self._texts.setdefault(name, set()).add(_digest(data))
         self._epochs[name] = epoch
+        self._lines[name] = f"{json.dumps([name, _digest(data), epoch])}\n"
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self._list, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         with open(descriptor, "w", encoding="utf-8") as out:  # noqa: PTH123 - a descriptor is no path
-            out.write(f"{json.dumps([name, _digest(data), epoch])}\n")
+            out.write(self._lines[name])
 
     def write(self, name: str, data: bytes, epoch: int) -> None:
         """Write a file, whole or not at all."""
         self.note(name, data, epoch)
-        file = self._folder / name
+        self._replace(self._folder / name, data)
+
+    def _replace(self, file: Path, data: bytes) -> None:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fresh = file.with_name(f".{file.name}.new")
         fresh.unlink(missing_ok=True)
@@ -307,11 +309,15 @@ class _PulledFolder:
             out.write(data)
         fresh.replace(file)
 
-    def remove_others(self, names: set[str]) -> None:
-        """Remove the files that are not in `names`; `edited` has found none of them."""
+    def keep_only(self, names: set[str]) -> None:
+        """Remove the files that are not in `names`, and what is noted of texts that no file has."""
         for file in self._folder.rglob("*.toml"):
             if file.relative_to(self._folder).as_posix() not in names:
                 file.unlink()
+        if names:
+            self._replace(self._list, "".join(map(self._lines.__getitem__, sorted(names))).encode())
+        else:
+            self._list.unlink(missing_ok=True)
 
 
 def _digest(data: bytes) -> str:
