@@ -69,7 +69,7 @@ def test_an_edit_that_is_saved_during_an_erasure_brings_nothing_back(memories, m
     alice, backend = diary.user("alice"), diary.engine.backend
     text = backend.read("alice", "preferences").text.replace('"tea"', '"green tea"')
     save, erasing = (
-        edit._save_file,
+        edit.replace_file,
         threading.Thread(target=alice.forget, kwargs={"matching": "tea"}),
     )
 
@@ -78,7 +78,7 @@ def test_an_edit_that_is_saved_during_an_erasure_brings_nothing_back(memories, m
         erasing.join(0.3)  # long enough for an erasure that waits for nothing
         save(file, text)
 
-    monkeypatch.setattr(edit, "_save_file", saved_late)
-    edit._save(diary, "alice", "preferences", text, backend.epoch("alice"))
+    monkeypatch.setattr(edit, "replace_file", saved_late)
+    edit.save_text(diary, "alice", "preferences", text, backend.epoch("alice"))
     erasing.join(20)
     assert "tea" not in (memories / "alice" / "preferences.toml").read_text("utf-8")

@@ -129,7 +129,7 @@ def edit(
     is_changed = text != stored.text
     problems: list[str] = []
     if is_changed:
-        _save(alice.diary, alice.user_id, document, text, epoch)
+        save_text(alice.diary, alice.user_id, document, text, epoch)
         problems = [one_line(problem) for problem in alice.problems()]
     if as_json:
         print_json({"document": document, "is_changed": is_changed, "problems": problems})
@@ -146,7 +146,7 @@ def _is_wanted_again() -> bool:
         return False
 
 
-def _save(diary: Diary, user: str, document: str, text: str, epoch: int | None) -> None:
+def save_text(diary: Diary, user: str, document: str, text: str, epoch: int | None) -> None:
     """Store a hand edit as an editor does; the engine merges it with the writes since it was opened."""
     engine, backend = diary.engine, diary.engine.backend
 
@@ -159,13 +159,14 @@ def _save(diary: Diary, user: str, document: str, text: str, epoch: int | None) 
         with backend.lock(user, engine.lock_timeout):  # an erasure comes before or after
             if backend.epoch(user) != epoch:
                 raise Forgotten(f"{document}: {_FORGOTTEN}")
-            _save_file(Path(backend.place(user, document)), text)
+            replace_file(Path(backend.place(user, document)), text)
 
     engine.repeated(save)
     engine.repeated(lambda: engine.log_hand_edit(user, document))
 
 
-def _save_file(file: Path, text: str) -> None:
+def replace_file(file: Path, text: str) -> None:
+    """Save a text as an editor does that is known to have saved all of it."""
     fresh = file.with_name(f".{file.name}.edit")
     fresh.unlink(missing_ok=True)
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -234,7 +235,7 @@ def push(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
             raise Forgotten(f"{file}: {_FORGOTTEN}")
         edited.append((name, user, kind, text))
     for name, user, kind, text in edited:
-        _save(diary, user, kind, text, pulled.epoch(name))
+        save_text(diary, user, kind, text, pulled.epoch(name))
         pulled.note(name, text.encode(), backend.epoch(user))
     problems = [
         one_line(problem)
