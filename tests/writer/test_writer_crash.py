@@ -71,10 +71,15 @@ def extracted_and_pending(folder):
 
 
 def crash(folder, cycles, processes, seed):
-    """Kill writers again and again, let one finish, and check what is in memory."""
+    """Kill writers again and again, let one finish, and check what is in memory.
+
+    At least `cycles` times, and until a turn was pending whose operations were in a journal.
+    """
     rng = random.Random(seed)
     acknowledged, calls_before, left = [], {}, 0
-    for cycle in range(cycles):
+    for cycle in range(cycles + 50):
+        if cycle >= cycles and calls_before:
+            break
         running = [start(folder, f"{cycle}-{number}") for number in range(processes)]
         for process in running:
             acknowledged += kill_somewhere(process, rng)
