@@ -132,6 +132,8 @@ def _tool(
     async def arun(*args: Any, **kwargs: Any) -> tuple[str, Any]:
         return await in_thread(run, *args, **kwargs)
 
+    for each in (run, arun):
+        each.__annotations__ = function.__annotations__  # on Python 3.14 `wraps` does not copy them
     tool = StructuredTool.from_function(
         run,
         arun,

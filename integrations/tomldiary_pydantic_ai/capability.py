@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Callable, Collection, Mapping, Sequence  # noqa: TC003 - annotations are looked up at run time
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -43,7 +42,7 @@ from tomldiary_pydantic_ai.run import (
     hand_in,
     no_template,
     runs_around,
-    within_run,
+    within_tool,
 )
 from tomldiary_pydantic_ai.toolset import (
     DEFAULT_ID,
@@ -315,28 +314,6 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         run.was_told = run.was_told or bool(before)
         return request_context
 
-    async def wrap_node_run(
-        self,
-        ctx: RunContext[AgentDepsT],  # noqa: ARG002 - the framework's signature
-        *,
-        node: Any,
-        handler: Callable[[Any], Any],
-    ) -> Any:
-        """Know the runs that a step of this run starts: what they are asked is not the user's words."""
-        with self._within():
-            return await handler(node)
-
-    async def wrap_model_request(
-        self,
-        ctx: RunContext[AgentDepsT],  # noqa: ARG002 - the framework's signature
-        *,
-        request_context: ModelRequestContext,
-        handler: Callable[[ModelRequestContext], Any],
-    ) -> Any:
-        """Know them also where a stream is the last step, which is not run as a node."""
-        with self._within():
-            return await handler(request_context)
-
     async def wrap_tool_execute(
         self,
         ctx: RunContext[AgentDepsT],
@@ -350,7 +327,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         if self._run is None:
             return await handler(args)
         try:
-            with self._within():
+            with within_tool(self._run):
                 return await handler(args)
         finally:
             # Once it stands beside the tool's result, it looks like something that the tool returned.
@@ -368,11 +345,8 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         """Know the runs that an output function starts, like those of a tool."""
         if self._run is None:
             return await handler(output)
-        with self._within():
+        with within_tool(self._run):
             return await handler(output)
-
-    def _within(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._run is None else within_run(self._run)
 
     async def _news(
         self, ctx: RunContext[AgentDepsT], run: RunState, before: Sequence[str], about: str

@@ -50,7 +50,7 @@ __all__ = [
     "runs_around",
     "session_of",
     "user_of",
-    "within_run",
+    "within_tool",
 ]
 
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -326,8 +326,8 @@ _AROUND: ContextVar[tuple[RunState, ...]] = ContextVar("tomldiary_runs_around", 
 
 
 @contextmanager
-def within_run(run: RunState) -> Generator[None]:
-    """Know runs that are started in here as started by this run, such as those of its tools."""
+def within_tool(run: RunState) -> Generator[None]:
+    """Know runs that are started in here as those of a tool of this run."""
     token = _AROUND.set((*_AROUND.get(), run))
     try:
         yield

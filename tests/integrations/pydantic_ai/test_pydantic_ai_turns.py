@@ -721,54 +721,6 @@ def test_the_prompt_of_an_agent_in_an_output_function_is_no_user_message(tmp_pat
     setting.the_turn("completed", "Good choice.")
 
 
-@pytest.mark.parametrize(
-    ("place", "how"),
-    [
-        ("history", "run"),
-        ("history", "iter"),
-        ("history", "stream"),
-        ("instructions", "run"),
-        ("instructions", "iter"),
-    ],
-)
-def test_the_prompt_of_an_agent_that_a_run_starts_is_no_user_message(
-    tmp_path: Path, place: str, how: str
-):
-    setting = Setting(tmp_path)
-    helper = Agent(FunctionModel(answer), capabilities=[setting.capability])
-    asked: list[str] = []
-
-    async def ask() -> None:
-        asked.append((await helper.run("The user likes coffee.")).output)
-
-    async def process(messages: list[ModelMessage]) -> list[ModelMessage]:
-        await ask()
-        return messages
-
-    if place == "history":
-        setting.agent = Agent(
-            FunctionModel(answer, stream_function=stream),
-            capabilities=[setting.capability, ProcessHistory(process)],
-        )
-    else:
-        setting.agent.instructions(ask)
-
-    async def talk() -> None:
-        if how == "run":
-            await setting.agent.run(SAID)
-        elif how == "iter":
-            async with setting.agent.iter(SAID) as run:
-                async for _ in run:
-                    pass
-        else:
-            async with setting.agent.run_stream(SAID) as streamed:
-                await streamed.get_output()
-
-    asyncio.run(talk())
-    assert asked == ["Good choice."]
-    setting.the_turn("completed", "Good choice.")
-
-
 def test_a_sub_agent_may_have_a_diary_object_of_its_own(tmp_path: Path):
     setting = Setting(tmp_path, call_once("delegate"))
     own = DiaryCapability(tmp_path, "alice", "s1", writer=setting.writer)
