@@ -99,8 +99,8 @@ def raw_postgres(url: str, space: str) -> Raw:
         )
         connection.execute(f"INSERT INTO d{space} VALUES ('alice', 0, %s)", [TEXT])  # noqa: S608 - our own name
     statement = (
-        f"WITH d AS (UPDATE d{space} SET v = v + 1, c = %s WHERE u = 'alice' AND v = %s RETURNING v)"  # noqa: S608 - see above
-        f" INSERT INTO h{space} SELECT 'alice', v, %s FROM d RETURNING seq"
+        f"WITH d AS (UPDATE d{space} SET v = v + 1, c = %s WHERE u = %s AND v = %s RETURNING u, v)"  # noqa: S608 - see above
+        f" INSERT INTO h{space} SELECT u, v, %s FROM d RETURNING seq"
     )
 
     def row(query: str, *values: object) -> Any:
@@ -108,9 +108,9 @@ def raw_postgres(url: str, space: str) -> Raw:
             return connection.execute(query, values).fetchone()
 
     return (
-        lambda: row(f"SELECT v FROM d{space} WHERE u = 'alice'")[0],  # noqa: S608 - see above
-        lambda version: row(statement, TEXT, version, record(version + 1))[0],
-        lambda: row(f"SELECT c, v FROM d{space} WHERE u = 'alice'"),  # noqa: S608 - see above
+        lambda: row(f"SELECT v FROM d{space} WHERE u = %s", "alice")[0],  # noqa: S608 - see above
+        lambda version: row(statement, TEXT, "alice", version, record(version + 1))[0],
+        lambda: row(f"SELECT c, v FROM d{space} WHERE u = %s", "alice"),  # noqa: S608 - see above
     )
 
 
