@@ -139,7 +139,7 @@ EXCLUDING = _excluding()
 RELATIVES = _values(_RELATIVES, "different subject", 9000)
 """Who a statement may be about."""
 FAVOURITES = ("favorit", "favourit", "lieblings", "preferid", "préféré", "preferit", "любим")
-"""How words begin that say what somebody likes best."""
+"""How words begin that say what a person likes best."""
 SINGLE = frozenset(
     _fold("""
     live lives living lived reside resides born raised grew work works working worked employed drive drives
@@ -154,7 +154,7 @@ SINGLE = frozenset(
     живу живёт живет родился родилась работаю работает зовут вожу предпочитаю предпочитает
     """)
 )
-"""Words that somebody does or is in one way at a time: "lives in", "works as", "is called"."""
+"""Words for what a person does or is in one way at a time: "lives in", "works as", "is called"."""
 ATTRIBUTES = frozenset(
     _fold("""
     name nickname job profession occupation hometown address birthday birthplace employer major age height
