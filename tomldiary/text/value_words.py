@@ -168,7 +168,7 @@ ATTRIBUTES = frozenset(
     имя фамилия профессия адрес возраст
     """)
 )
-"""What somebody has one of at a time: "my name is"."""
+"""What a person has one of at a time: "my name is"."""
 TRADES = frozenset(
     _fold("""
     accountant actor actress architect artist baker banker barber bartender biologist builder carpenter cashier
@@ -190,7 +190,7 @@ TRADES = frozenset(
     architetto giornalista cameriere cameriera poliziotto
     """)
 )
-"""What somebody is by trade."""
+"""What a person is by trade."""
 COPULAS = frozenset(
     _fold("""am is are was were im hes shes its bin ist sind war waren soy es son era
     está están estoy suis est sont était étaient sou é são está sono è""")
@@ -199,7 +199,7 @@ DEFINITE = frozenset(
     _fold("the der die das dem den el la le il lo o os as the im am al au aux no na nel nella")
 )
 ORIGINS = frozenset(_fold("from aus de del du di do da из"))
-"""Words in front of where somebody is from."""
+"""Words in front of where a person is from."""
 PLACES = frozenset(
     _fold("""in at on to under behind beside above near inside outside im am auf unter hinter neben en sobre dans sur
     sous em no na sob sotto su nel nella a à au в на под""")
