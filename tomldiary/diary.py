@@ -22,6 +22,7 @@ from tomldiary.entries.schema import categories, weights
 from tomldiary.errors import IdentifierError, InvalidValue, SchemaError
 from tomldiary.extraction.dialogue import CONTEXT_TURNS, Sessions
 from tomldiary.extraction.operations import TurnRules
+from tomldiary.extraction.turns import Turns
 from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.retrieval.embedders import DiaryEmbedder, local_embedder
 from tomldiary.runtime.async_bridge import in_thread
@@ -31,7 +32,6 @@ from tomldiary.storage.protocol import Backend, BackendProtocol, Durability, Fix
 from tomldiary.text.redaction import Redact, Redactor, redactor_of
 from tomldiary.text.similarity import DEFAULT_THRESHOLD, Scorer, Similarity
 from tomldiary.toml.values import checked_count
-from tomldiary.turns import Turns
 from tomldiary.user.pending.held import Trust
 from tomldiary.user.recall import Indexes
 from tomldiary.user.user import UserDiary
