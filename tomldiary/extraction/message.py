@@ -153,13 +153,22 @@ class _Line:
 
 
 class _Shelf(Following):
-    """The lines of one category, and the index of their words."""
+    """The lines of one category."""
 
     def __init__(self, category: str) -> None:
         super().__init__(category)
         self.lines: list[_Line | None] = []
         """A line for each entry, None for what is no entry."""
-        self.index: LexicalIndex[_Line] = LexicalIndex()
+        self._index: LexicalIndex[_Line] | None = None
+
+    @property
+    def index(self) -> LexicalIndex[_Line]:
+        """The index of their words; made when a memory is first too large to be shown whole."""
+        if self._index is None:
+            self._index = LexicalIndex()
+            for line in filter(None, self.lines):
+                self._index.add(line)
+        return self._index
 
     def _put(self, number: int, key: str, entry: Any) -> None:
         if number == len(self.lines):
@@ -170,8 +179,8 @@ class _Shelf(Following):
             if type(entry) is dict
             else None
         )
-        if line is not None:
-            self.index.add(line)
+        if line is not None and self._index is not None:
+            self._index.add(line)
         self.lines[number] = line
 
     def _forget(self, known: int) -> None:
@@ -180,8 +189,8 @@ class _Shelf(Following):
         del self.lines[known:]
 
     def _remove(self, line: _Line | None) -> None:
-        if line is not None:
-            self.index.remove(line)
+        if line is not None and self._index is not None:
+            self._index.remove(line)
 
 
 def relevant_lines(preferences: Preferences, turn: str, budget: int) -> tuple[list[str], int]:
@@ -195,18 +204,14 @@ def relevant_lines(preferences: Preferences, turn: str, budget: int) -> tuple[li
         budget: Characters that the lines may take with their line breaks.
     """
     lines: list[_Line] = []
-    indexes: list[LexicalIndex[_Line]] = []
-
-    def add(shelf: _Shelf) -> None:
-        lines.extend(line for line in shelf.lines if line is not None)
-        indexes.append(shelf.index)
-
-    _for_each_shelf(preferences, add)
+    _for_each_shelf(preferences, lambda shelf: lines.extend(filter(None, shelf.lines)))
     # A line is never shorter than this, so a large memory is noticed without adding it up.
     if len(lines) * _SHORTEST_LINE <= budget:
         shown = [line.text for line in lines]
         if sum(map(len, shown)) + len(shown) <= budget:
             return shown, 0
+    indexes: list[LexicalIndex[_Line]] = []
+    _for_each_shelf(preferences, lambda shelf: indexes.append(shelf.index))
     question = question_of(turn, indexes)
     scores: dict[_Line, float] = {}
 
@@ -229,6 +234,6 @@ def relevant_lines(preferences: Preferences, turn: str, budget: int) -> tuple[li
     return [line.text for line in lines if line in chosen], len(lines) - len(chosen)
 
 
-def _for_each_shelf(preferences: Preferences, use: Callable[[_Shelf], None]) -> None:
+def _for_each_shelf(preferences: Preferences, use: Callable[[_Shelf], object]) -> None:
     for category in preferences.rules.categories:
         preferences.following(category, _Shelf, use)
