@@ -28,6 +28,7 @@ __all__ = [
     "get_logger",
     "logger",
     "show",
+    "tell",
 ]
 
 _ROOT = "tomldiary"
@@ -87,6 +88,12 @@ def show(text: str) -> None:
         each = each.parent if each.propagate else None
     if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison] - None in programs without a console
         print(f"tomldiary: {text}", file=sys.stderr)  # noqa: T201 - its purpose
+
+
+def tell(log: logging.Logger, text: str, level: int = logging.WARNING) -> None:
+    """Log a text that a person has to know at once: it is shown on stderr where no logging is configured."""
+    log.log(level, "%s", text)
+    show(text)
 
 
 def configure_from_environment() -> None:

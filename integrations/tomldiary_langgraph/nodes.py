@@ -29,7 +29,7 @@ from tomldiary.agents.turn_messages import (
 )
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import DiaryError, IdentifierError, InvalidValue
-from tomldiary.logging import get_logger, show
+from tomldiary.logging import get_logger, tell
 from tomldiary.writer.writer import MemoryWriter, Turn
 from tomldiary_langgraph.identity import (
     Who,
@@ -346,8 +346,7 @@ def _check_field(key: str, config: RunnableConfig, warned: set[str]) -> None:
         return
     warned.add(key)
     problem += f" Declare it as `{key}: Memory`, with `from tomldiary_langgraph import Memory`."
-    _logger.warning("%s", problem)
-    show(problem)
+    tell(_logger, problem)
 
 
 @contextmanager

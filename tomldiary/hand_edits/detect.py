@@ -15,7 +15,7 @@ from tomldiary.errors import DocumentError, InvalidTOML, NewerVersion, UnsafeDoc
 from tomldiary.hand_edits.base_version import NOTHING, base_of_save
 from tomldiary.hand_edits.three_way_merge import merge
 from tomldiary.history.timeline import EMPTY, Timeline
-from tomldiary.logging import get_logger, show
+from tomldiary.logging import get_logger, tell
 from tomldiary.storage.protocol import DetectsSaves, DocumentSource, Stored, Token
 from tomldiary.toml.document import Document, digest
 
@@ -147,8 +147,8 @@ def _parsed(stored: Stored, place: str) -> tuple[Document, DocumentError | None]
 
 def _unusable(good: Known, problem: DocumentError, cached: Known | None) -> Known:
     if cached is None or cached.problem is None or cached.token != good.token:
-        _logger.warning("%s", problem)  # once for each version of the file
-        show(f"{problem} Reads return the last good state until then.")
+        # Once for each version of the file.
+        tell(_logger, f"{problem} Reads return the last good state until then.")
     return replace(good, problem=problem)
 
 

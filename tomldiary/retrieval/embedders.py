@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from tomldiary.engine.transaction import open_here
 from tomldiary.errors import Forgotten, InvalidValue, MissingExtra
-from tomldiary.logging import get_logger, show
+from tomldiary.logging import get_logger, tell
 from tomldiary.retrieval.vector_index import Embedding, QueryVector, VectorIndex
 from tomldiary.runtime.async_bridge import run_coroutine
 from tomldiary.runtime.fork_safety import renew_after_fork
@@ -145,8 +145,7 @@ class DiaryEmbedder:
             if not self._has_warned:
                 self._has_warned = True
                 said = str(error) if isinstance(error, MissingExtra) else type(error).__name__
-                _logger.warning("the embedder failed (%s); searches go on by words", said)
-                show(f"the embedder failed ({said}); searches go on by words")
+                tell(_logger, f"the embedder failed ({said}); searches go on by words")
             return None
 
     def _prepared(

@@ -21,7 +21,7 @@ from tomldiary.diary import Diary
 from tomldiary.entries.episodes import ToolStep
 from tomldiary.errors import InvalidValue
 from tomldiary.extraction.extractor import setup_problem
-from tomldiary.logging import get_logger, show
+from tomldiary.logging import get_logger, tell
 from tomldiary.runtime.views import Viewed, drawn, pretty
 from tomldiary.storage.protocol import Backend, KeepsHidden, KeepsJournal
 from tomldiary.storage.shared.backend import SharedBackend
@@ -150,8 +150,7 @@ class MemoryWriter(Viewed):
         self._closed = False
         problem = self._setup_problem()
         if problem:
-            _logger.error("no turn can be extracted: %s", problem)
-            show(f"no turn can be extracted: {problem}")
+            tell(_logger, f"no turn can be extracted: {problem}", logging.ERROR)
         self._reset()
         close_at_exit(self)
         with self._state:
@@ -408,9 +407,9 @@ class MemoryWriter(Viewed):
             self._reported = self._metrics.failed
             reason = self._metrics.last_failure
         if failed:
-            text = f"turns that failed: {failed}; in the dead letters of this writer: {parked}"
-            _logger.warning(text)
-            show(f"{text}. The last one: {reason}" if reason else f"{text}.")
+            last = f" The last one: {reason}" if reason else ""
+            text = f"turns that failed: {failed}; in the dead letters of this writer: {parked}."
+            tell(_logger, text + last)
 
     def _is_idle(self) -> bool:
         return (
