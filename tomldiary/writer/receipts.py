@@ -145,7 +145,7 @@ class Job:
     """A turn in the writer, from its admission to its outcome."""
 
     __slots__ = (
-        "asked", "attempts", "began", "cost", "epoch", "group", "is_counted", "is_new", "journal", "number", "operation",
+        "asked", "attempts", "began", "epoch", "group", "is_counted", "is_new", "journal", "number", "operation",
         "operations", "queued_at", "receipt", "rendered", "segment", "time", "turn", "waiter", "wanted",
     )  # fmt: skip
 
@@ -177,8 +177,6 @@ class Job:
         """Turns that are read together with it in one call of the model."""
         self.attempts = 0
         self.queued_at = time.monotonic()
-        self.cost = 0.0
-        """Seconds that the last attempt took."""
         self.waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
         """The event loop and future of a `submit` that waits until the turn is stored."""
         self.wanted = 1

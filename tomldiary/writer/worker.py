@@ -140,7 +140,6 @@ class Workers:
                 self.has_dequeued()
 
     async def _process(self, job: Job) -> None:
-        begin = time.monotonic()
         result: Applied | None = None
         error: BaseException | None = None
         try:
@@ -150,7 +149,6 @@ class Workers:
             if isinstance(caught, GeneratorExit) and self._is_ending:
                 raise  # the event loop is closed; `close` has set the outcome
             error = caught  # of any kind: the receipt gets it
-        job.cost = time.monotonic() - begin
         job.attempts += 1
         try:
             if error is None:
