@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING
 
 from tomldiary.runtime.capabilities import OTHER_OWNER_REMEDY, other_owner
 from tomldiary.runtime.lazy_names import lazy_names
-from tomldiary.runtime.sources import announce_hidden, announce_source
+from tomldiary.runtime.sources import (
+    DEAD_LETTERS,
+    HOOKS,
+    QUEUE,
+    announce_hidden,
+    announce_source,
+)
 from tomldiary.runtime.views import announce_views
 
 if TYPE_CHECKING:
@@ -222,11 +228,9 @@ __getattr__, __dir__ = lazy_names(
 
 # Every process that imports a module of the package can finish a forget job.
 announce_source("journal", "tomldiary.writer.journal_record:forget_turns")
-announce_source("hooks", "tomldiary.storage.local.hidden:redact")
-announce_source("dead-letters", "tomldiary.storage.local.hidden:redact")
-announce_hidden(".hooks", "tomldiary.hooks.cursors:redacted")
-announce_hidden(".queue", "tomldiary.writer.shared.turns:redacted")
-announce_hidden(".dead-letters", "tomldiary.writer.shared.turns:redacted")
+announce_hidden(HOOKS, "tomldiary.hooks.cursors:redacted")
+announce_hidden(QUEUE, "tomldiary.writer.shared.turns:redacted")
+announce_hidden(DEAD_LETTERS, "tomldiary.writer.shared.turns:redacted")
 # What draws objects in notebooks is imported when the first one is shown.
 announce_views("tomldiary.views")
 

@@ -12,8 +12,9 @@ from tomldiary import Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.errors import HookError, InvalidValue, NotSupported, UnknownEntry
 from tomldiary.hooks.change import Change, Position
-from tomldiary.hooks.cursors import KIND, Cursor, Cursors
+from tomldiary.hooks.cursors import Cursor, Cursors
 from tomldiary.hooks.delivery import Delivery
+from tomldiary.runtime.sources import HOOKS
 from waiting import until
 
 CANARY = "walnuts-canary"
@@ -182,7 +183,7 @@ def test_forgetting_a_user_reaches_a_hook_that_was_away(place, index):
         diary.hooks.add(index, name="index")
         assert diary.hooks.flush()
         assert index.users() == {"bob"}
-        assert diary.engine.backend.holders(KIND) == ["bob"]
+        assert diary.engine.backend.holders(HOOKS) == ["bob"]
 
 
 def test_a_user_who_comes_back_after_an_erasure_is_delivered_again(diary, index):
@@ -408,7 +409,7 @@ def test_a_cursor_moves_only_from_where_it_is_expected(diary):
     assert cursors.of("alice") == two
     assert Cursors(diary.engine.backend, "other").of("alice") is None
     assert cursors.move("alice", two, None)
-    assert diary.engine.backend.holders(KIND) == []
+    assert diary.engine.backend.holders(HOOKS) == []
 
 
 def test_changes_of_another_process_are_found_without_a_word(tmp_path, index):
@@ -426,11 +427,11 @@ def test_long_and_odd_user_ids_have_cursors(tmp_path, index):
         for user in users:
             diary.user(user).blocks.set("persona", "kind")
         assert diary.hooks.flush()
-        assert diary.engine.backend.holders(KIND) == sorted(users)
+        assert diary.engine.backend.holders(HOOKS) == sorted(users)
         for user in users:
             diary.user(user).forget(everything=True)
         assert diary.hooks.flush()
-        assert diary.engine.backend.holders(KIND) == []
+        assert diary.engine.backend.holders(HOOKS) == []
     assert not index.entries
 
 

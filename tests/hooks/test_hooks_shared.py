@@ -8,7 +8,7 @@ from engines import SERVERS, space
 from outside_index import ScriptedIndex
 from tomldiary import Diary
 from tomldiary.errors import HookError
-from tomldiary.hooks.cursors import KIND
+from tomldiary.runtime.sources import HOOKS
 
 
 @pytest.mark.parametrize("name", SERVERS)
@@ -35,11 +35,11 @@ def test_a_shared_database_keeps_cursors_and_delivers_erasures(name):
         alice = diary.user("alice")
         alice.forget(everything=True)
         assert diary.users() == []
-        assert diary.engine.backend.holders(KIND) == ["alice"]
+        assert diary.engine.backend.holders(HOOKS) == ["alice"]
         diary.hooks.add(other, name="other")
         diary.hooks.add(index, name="index")
         assert diary.hooks.flush()
         assert not index.entries
-        assert diary.engine.backend.holders(KIND) == []
+        assert diary.engine.backend.holders(HOOKS) == []
         alice.blocks.set("persona", "again")
         assert [change.text for change in diary.changes(follow=False)] == ["again"]

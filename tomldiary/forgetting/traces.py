@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tomldiary.runtime.sources import hidden_kinds
 from tomldiary.storage.local.user_dirs import SYSTEM
 from tomldiary.storage.protocol import KeepsHidden, LocalFolder
 from tomldiary.toml.values import render_text
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from tomldiary.storage.protocol import Backend
 
 __all__ = ["traces"]
-
-_HIDDEN = (".dead-letters", ".hooks", ".queue")
 
 
 def traces(backend: Backend, user: str, text: str) -> list[str]:
@@ -58,5 +57,5 @@ def _contents(backend: Backend, user: str) -> Iterator[tuple[str, bytes]]:
     for record in backend.records(user):
         yield "history", record.encode()
     if isinstance(backend, KeepsHidden):
-        for kind in _HIDDEN:
+        for kind in hidden_kinds():
             yield kind, backend.hidden(user, kind)[0].encode()

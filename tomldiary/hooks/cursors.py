@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.hooks.change import START, Position
+from tomldiary.runtime.sources import HOOKS
 from tomldiary.toml.values import render_key, render_text, render_value
 
 if TYPE_CHECKING:
@@ -24,10 +25,7 @@ if TYPE_CHECKING:
 
     from tomldiary.storage.protocol import KeepsHidden
 
-__all__ = ["KIND", "Cursor", "Cursors", "redacted"]
-
-KIND = ".hooks"
-"""The hidden document with the cursors of a user."""
+__all__ = ["Cursor", "Cursors", "redacted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +56,11 @@ class Cursors:
 
     def of(self, user: str) -> Cursor | None:
         """Return the cursor of a user; None if the hook has seen nothing of the user."""
-        return _parsed(self._backend.hidden(user, KIND)[0]).get(self._hook)
+        return _parsed(self._backend.hidden(user, HOOKS)[0]).get(self._hook)
 
     def users(self) -> list[str]:
         """Return the users with a cursor of any hook."""
-        return self._backend.holders(KIND)
+        return self._backend.holders(HOOKS)
 
     def move(self, user: str, expected: Cursor | None, cursor: Cursor | None) -> bool:
         """Replace a cursor; return False if another process has moved it. None removes it."""
@@ -93,7 +91,7 @@ class Cursors:
             cursors.pop(self._hook, None)
             return _rendered({**cursors, self._hook: fresh} if fresh is not None else cursors)
 
-        self._backend.change_hidden(user, KIND, changed, is_locked=is_locked)
+        self._backend.change_hidden(user, HOOKS, changed, is_locked=is_locked)
         return found[-1]
 
 

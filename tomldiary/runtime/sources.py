@@ -14,7 +14,24 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["announce_hidden", "announce_source", "redact_hidden", "redact_sources"]
+__all__ = [
+    "DEAD_LETTERS",
+    "HOOKS",
+    "QUEUE",
+    "announce_hidden",
+    "announce_source",
+    "hidden_kinds",
+    "redact_hidden",
+    "redact_sources",
+]
+
+DEAD_LETTERS = ".dead-letters"
+"""The hidden document with the turns of a user that could not be applied."""
+HOOKS = ".hooks"
+"""The hidden document with the cursors of the hooks in a user's history."""
+QUEUE = ".queue"
+"""The hidden document with the turns of a user that wait for a writer; only shared databases have it."""
+_IN_FOLDERS = "tomldiary.storage.local.hidden:redact"
 
 _functions: dict[str, str] = {}
 _hidden: dict[str, str] = {}
@@ -54,7 +71,7 @@ def redact_sources(  # noqa: D417 - see `epoch` in its text
 
 
 def announce_hidden(kind: str, function: str) -> None:
-    """Announce that a hidden document of a shared database holds texts of its user.
+    """Announce that a hidden document holds texts of its user.
 
     Args:
         kind: The name of the document.
@@ -62,6 +79,12 @@ def announce_hidden(kind: str, function: str) -> None:
             fencing token. It returns the redacted text.
     """
     _hidden[kind] = function
+    announce_source(kind.removeprefix("."), _IN_FOLDERS)
+
+
+def hidden_kinds() -> list[str]:
+    """Return the names of the hidden documents that were announced, sorted."""
+    return sorted(_hidden)
 
 
 def redact_hidden(kind: str, text: str, user: str, selection: Mapping[str, Any], epoch: int) -> str:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import Forgotten, InvalidValue
+from tomldiary.runtime.sources import DEAD_LETTERS, QUEUE
 from tomldiary.storage.local.backend import LocalBackend
 from tomldiary.storage.log import scan_log
 from tomldiary.storage.shared.backend import SharedBackend
-from tomldiary.storage.shared.database import QUEUE
 from tomldiary.writer.journal import Journal
 from tomldiary.writer.journal_record import render_dead, render_turn, turn_of
 from tomldiary.writer.receipts import Job, Turn
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DeadLetter", "DeadLetters"]
 
-_KIND = ".dead-letters"
 _TIMEOUT = 30.0  # seconds to wait for a user's lock
 
 
@@ -79,15 +78,15 @@ class DeadLetters:
                 return old  # parked just before a crash
             return f"{old}\n{text}" if old and not old.endswith("\n") else old + text
 
-        self._backend.change_hidden(job.turn.user_id, _KIND, change)
+        self._backend.change_hidden(job.turn.user_id, DEAD_LETTERS, change)
 
     def list(self) -> list[DeadLetter]:
         """Return all dead letters, oldest first."""
-        found = [each for user in self._backend.holders(_KIND) for each in self._of(user)]
+        found = [each for user in self._backend.holders(DEAD_LETTERS) for each in self._of(user)]
         return sorted(found, key=lambda letter: letter.parked)
 
     def _of(self, user: str) -> list[DeadLetter]:
-        return _parsed(self._backend.hidden(user, _KIND)[0])
+        return _parsed(self._backend.hidden(user, DEAD_LETTERS)[0])
 
     def chosen(self, ids: Collection[str] | None, user: str | None = None) -> list[DeadLetter]:
         """Return some dead letters, oldest first.
@@ -125,7 +124,7 @@ class DeadLetters:
                 if gone.isdisjoint(letter.id for letter in _letters_of([each]))
             )
 
-        self._backend.change_hidden(user, _KIND, change, is_locked=is_locked)
+        self._backend.change_hidden(user, DEAD_LETTERS, change, is_locked=is_locked)
 
     def requeue(self, letters: Iterable[DeadLetter]) -> list[DeadLetter]:
         """Queue turns again, for any writer, and return those that were not removed meanwhile.

@@ -9,7 +9,7 @@ import pytest
 
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.errors import Forgotten
-from tomldiary.storage.shared.database import QUEUE
+from tomldiary.runtime.sources import QUEUE
 from tomldiary.writer.dead_letters import DeadLetters
 from tomldiary.writer.journal_record import render_turn
 from tomldiary.writer.receipts import Job

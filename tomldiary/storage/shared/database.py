@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from tomldiary.storage.protocol import Durability, Token
 
 __all__ = [
-    "QUEUE",
     "WHOLE_HISTORY",
     "Database",
     "DatabaseLost",
@@ -28,8 +27,6 @@ __all__ = [
 
 WHOLE_HISTORY = sys.maxsize
 """A sequence number that no transaction reaches."""
-QUEUE = ".queue"
-"""The hidden document with the turns of a user that wait for a writer."""
 
 
 def is_hidden(kind: str) -> bool:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, Conflict, Forgotten, TurnTaken
 from tomldiary.logging import get_logger
-from tomldiary.storage.shared.database import QUEUE
+from tomldiary.runtime.sources import QUEUE
 from tomldiary.writer.shared.turns import Turns
 
 if TYPE_CHECKING:

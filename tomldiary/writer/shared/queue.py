@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, Conflict
 from tomldiary.logging import get_logger
-from tomldiary.storage.shared.database import QUEUE
+from tomldiary.runtime.sources import QUEUE
 from tomldiary.writer.journal_queue import wake
 from tomldiary.writer.shared.claims import Claims
 
