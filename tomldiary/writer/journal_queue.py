@@ -6,8 +6,11 @@ not be stored is never applied.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import threading
+import weakref
 from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from tomldiary.logging import get_logger
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 
     from tomldiary.writer.receipts import Job
 
-__all__ = ["JournalQueue", "close_journals", "wake"]
+__all__ = ["CallThread", "JournalQueue", "close_journals", "wake"]
 
 _logger = get_logger(__name__)
 
@@ -62,7 +65,7 @@ class JournalQueue:
         self._batch: list[Job] = []
         self._is_storing = False
         self._has_looked = False
-        self._flusher = ThreadPoolExecutor(1, "tomldiary-journal")
+        self._thread = CallThread("tomldiary-journal")
         self._closing = 0  # journals about to be closed
 
     def __len__(self) -> int:
@@ -85,9 +88,7 @@ class JournalQueue:
     def put(self, job: Job) -> None:
         """Queue a turn for storing; the caller holds the lock."""
         self._pending.append(job)
-        if not self._is_storing:
-            self._is_storing = True
-            self._flusher.submit(self._flush)
+        self._flush_soon()
 
     def remove(self, job: Job) -> bool:
         """Remove a turn that is not being stored yet; the caller holds the lock."""
@@ -99,9 +100,12 @@ class JournalQueue:
     def adopt_soon(self) -> None:
         """Schedule a search for journals of dead writers; the caller holds the lock."""
         self._has_looked = False
+        self._flush_soon()
+
+    def _flush_soon(self) -> None:
         if not self._is_storing:
+            self._thread.call(self._flush)
             self._is_storing = True
-            self._flusher.submit(self._flush)
 
     # In the journal's thread
 
@@ -199,7 +203,7 @@ class JournalQueue:
         if journal is self._journal or journal not in self.journals or journal.pending:
             return
         with suppress(RuntimeError):  # the writer is closing, and closes all journals
-            self._flusher.submit(self._close, journal)
+            self._thread.call(partial(self._close, journal))
             self.journals.remove(journal)
             self._closing += 1
 
@@ -212,14 +216,14 @@ class JournalQueue:
                 self._state.notify_all()
 
     def withdraw(self, job: Job) -> None:
-        """Schedule the record that a cancelled turn is done."""
+        """Schedule the record that a cancelled turn is done; the caller holds the lock."""
         if job.journal is not None:
             with suppress(RuntimeError):  # the writer is being closed
-                self._flusher.submit(job.journal.finish, [job])
+                self._thread.call(partial(job.journal.finish, [job]))
 
     def stop(self) -> None:
         """Store the waiting turns, then stop the thread."""
-        self._flusher.shutdown(wait=True)
+        self._thread.stop(self._state)
 
     def close(self) -> int:
         """Close all journals and return how many turns they keep."""
@@ -230,6 +234,67 @@ class JournalQueue:
         for journal in self.journals:
             journal.drop()
         self.journals.clear()
+
+
+class CallThread:
+    """Calls functions one after the other in a thread, which starts with the first one and ends with this object.
+
+    Args:
+        name: The name of the thread.
+        idle: Called after `poll` seconds without a function; the thread does not keep its object.
+        poll: Seconds; None calls nothing.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        idle: weakref.WeakMethod[Callable[[], None]] | None = None,
+        poll: float | None = None,
+    ) -> None:
+        self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        calls = (self._calls, idle, poll)
+        self._thread = threading.Thread(target=_call_all, args=calls, name=name, daemon=True)
+        self._is_stopped = False
+        weakref.finalize(self, self._calls.put, None).atexit = False
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Call a function in the thread; the caller holds the writer's lock.
+
+        Raises:
+            RuntimeError: The thread is stopped, or the system has no thread left.
+        """
+        if self._is_stopped:
+            raise RuntimeError("the thread is stopped.")
+        if self._thread.ident is None:
+            self._thread.start()
+        self._calls.put(function)
+
+    def stop(self, state: Condition) -> None:
+        """Wait for the calls that are due, and end the thread; `state` is the writer's lock."""
+        with state:
+            self._is_stopped = True
+            self._calls.put(None)
+        if self._thread.ident is not None:
+            self._thread.join()
+
+
+def _call_all(
+    calls: SimpleQueue[Callable[[], object] | None],
+    idle: weakref.WeakMethod[Callable[[], None]] | None,
+    poll: float | None,
+) -> None:
+    while True:
+        try:
+            function = calls.get(timeout=poll)
+        except Empty:
+            function = idle() if idle is not None else None
+        if function is None:
+            return
+        try:
+            function()
+        except Exception as error:  # noqa: BLE001 - the next calls have to be made
+            _logger.error("the queue failed: %s", type(error).__name__)  # noqa: TRY400 - it may quote a text
+        del function  # which may keep the queue
 
 
 def close_journals(journals: list[Journal]) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -67,6 +69,22 @@ def test_a_writer_taken_for_dead_leaves_its_turns_to_the_other(opened):
         f"I love thing {n}." for n in range(3)
     ]
     assert {entry.seq for entry in alice.history()} == {1, 2, 3}
+
+
+def test_a_dropped_writer_is_collected_and_its_threads_end(opened):
+    before = set(threading.enumerate())
+    writer = MemoryWriter(Diary(opened(), agent="rules"))
+    writer.submit_nowait(Turn("alice", "s", "I love tea.", "Noted.")).wait(30)
+    until(writer.flush)
+    dropped = weakref.ref(writer)
+    del writer
+
+    def has_ended():
+        gc.collect()
+        mine = {each.name for each in set(threading.enumerate()) - before}
+        return dropped() is None and not mine & {"tomldiary-writer", "tomldiary-queue"}
+
+    until(has_ended)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -6,14 +6,15 @@ documents is in `claims`.
 
 from __future__ import annotations
 
-import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
+from weakref import WeakMethod
 
 from tomldiary.errors import BackendError, Conflict
 from tomldiary.logging import get_logger
 from tomldiary.runtime.sources import QUEUE
-from tomldiary.writer.journal_queue import wake
+from tomldiary.writer.journal_queue import CallThread, wake
 from tomldiary.writer.shared.claims import Claims
 
 if TYPE_CHECKING:
@@ -74,8 +75,8 @@ class SharedQueue:
         self._looked = -_POLL
         self._is_stopping = False
         self._is_looking = False
-        self._woken = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="tomldiary-queue", daemon=True)
+        self._is_woken = False
+        self._thread = CallThread("tomldiary-queue", WeakMethod(self._work_once), _POLL)
 
     @property
     def durability(self) -> str:
@@ -101,7 +102,7 @@ class SharedQueue:
     def put(self, job: Job) -> None:
         """Queue a turn for storing."""
         self._pending.append(job)
-        self._start()
+        self._work_soon()
 
     def remove(self, job: Job) -> bool:
         """Remove a turn that is not being stored yet."""
@@ -113,14 +114,15 @@ class SharedQueue:
     def withdraw(self, job: Job) -> None:
         """Schedule the removal of a cancelled turn."""
         if job.journal is self:
-            self._withdrawn.append(job)
-            self._start()
+            with suppress(RuntimeError):  # the writer is being closed
+                self._work_soon()
+                self._withdrawn.append(job)
 
     def adopt_soon(self) -> None:
         """Schedule a search for users without an owner."""
         self._looked = -_POLL
         self._is_looking = not self._is_stopping
-        self._start()
+        self._work_soon()
 
     def lost(self, jobs: list[Job]) -> None:
         """Watch turns that another writer has taken over, until they are finished."""
@@ -134,27 +136,25 @@ class SharedQueue:
         self._remote.clear()
         return left
 
-    def _start(self) -> None:
-        if not self._thread.ident:
-            self._thread.start()
-        self._woken.set()
+    def _work_soon(self) -> None:
+        if not self._is_woken:
+            self._thread.call(self._work_once)
+            self._is_woken = True
 
     # In the thread of the queue
 
-    def _run(self) -> None:
-        while not self._is_stopping or self._pending or self._withdrawn:
-            self._woken.wait(_POLL)
-            self._woken.clear()
-            with self._state:
-                self._batch, self._pending = self._pending, []
-                withdrawn, self._withdrawn = self._withdrawn, []
-            try:
-                self._work(withdrawn)
-            except Exception as error:  # noqa: BLE001 - the next round tries again
-                _logger.warning("%s: turns cannot be claimed now (%s)", self.root, error)
-            with self._state:
-                self._is_looking = False
-                self._state.notify_all()
+    def _work_once(self) -> None:
+        with self._state:
+            self._is_woken = False
+            self._batch, self._pending = self._pending, []
+            withdrawn, self._withdrawn = self._withdrawn, []
+        try:
+            self._work(withdrawn)
+        except Exception as error:  # noqa: BLE001 - the next round tries again
+            _logger.warning("%s: turns cannot be claimed now (%s)", self.root, error)
+        with self._state:
+            self._is_looking = False
+            self._state.notify_all()
 
     def _work(self, withdrawn: list[Job]) -> None:
         if self._batch:
@@ -287,9 +287,7 @@ class SharedQueue:
     def stop(self) -> None:
         """Store the waiting turns, then stop the thread."""
         self._is_stopping = True
-        if self._thread.ident:
-            self._woken.set()
-            self._thread.join()
+        self._thread.stop(self._state)
 
     def close(self) -> int:
         """Release all claims, and return how many turns are left to other writers."""
