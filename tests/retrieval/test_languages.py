@@ -6,11 +6,13 @@ The sentences were written for this test. The 200 of one language are searched t
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from tomldiary.retrieval.lexical_index import LexicalIndex, question_of
+from tomldiary.text.stemming import is_english
 
 LANGUAGES = sorted(Path(__file__).with_name("languages").glob("*.txt"))
 
@@ -96,3 +98,15 @@ def test_parts_of_compounds_and_umlauts_as_two_letters_are_found(question, answe
     scored = index.matches(question_of(question, [index])).scored
 
     assert answer in [each.key for each in sorted(scored, key=scored.get, reverse=True)[:3]]
+
+
+def test_german_without_umlauts_is_not_taken_for_english():
+    path = Path(__file__).with_name("languages") / "de.txt"
+    plain = (
+        path.read_text("utf-8")
+        .lower()
+        .translate(str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "ß": "ss"}))
+    )
+    texts = [re.findall(r"[a-z]+", text) for text in re.split(r" \| |\n", plain.strip())]
+    assert len(texts) == 240
+    assert sum(map(is_english, texts)) <= 0.05 * len(texts)

@@ -27,16 +27,17 @@ _ENGLISH = frozenset(
     why will with would you your""".split()  # noqa: SIM905 - one word a line would be a page
 )
 _OTHERS = frozenset(  # of German, Spanish, French, Italian, Portuguese, Turkish, Romanian, Dutch, Swedish and Polish
-    """aber als auch auf aus bei bin bist das dass dem den der des dich dir du ein eine einem einen einer
-    er es fur gern habe haben hat ich ihr immer ist kann kein keine mein meine meinen meiner mich mir
-    mit nach nicht oder sehr seine sich sie sind und uns von vor war warum welche welchen welcher wenn
-    wer wie wir wird wo zu zum zur al como con cuando de del desde donde el ella ellos en era esta este
+    """aber als am an auch auf aus bei beim bin bist das dass dem den der des dich die diese diesem diesen dieser
+    dir du ein eine einem einen einer er es fuer fur gern habe haben hat hatte hatten ich ihr immer in ist kann
+    kein keine keinen mein meine meinem meinen meiner mich mir mit nach nicht oder sehr seine sich sie sind so
+    und uns unser unsere unseren unserer vom von vor war waren warum was welche welchen welcher wenn wer wie will
+    wir wird wo wurde zu zum zur al como con cuando de del desde donde el ella ellos en era esta este
     fue ha hace hay la las lo los mas mi mis muy nos para pero por porque que quien se ser sin sobre son
-    su sus tambien tiene una uno unos y ya yo au aux avec ce ces cette dans elle est et il ils je leur
-    lui ma mais mes moi ne nous ou par pas pour quand qui sa ses sont sur ta te tres un une vous a ete
+    su sus tambien tiene una uno unos y ya yo au aux avec ce ces cette chez dans des elle est et il ils je les leur
+    lui ma mais mes moi ne notre nous ou par pas pour quand qui sa ses sont sur ta te tres un une vous a ete
     ai che chi ci come cosa da dal dalla degli dei della delle di dove e gli ho i io le li mia mie mio
     nel nella non per perche piu quale quando quanto sono sua suo sulla tra ao aos com do dos ela ele em
-    eu foi isso ja meu minha minhas meus muito na nas nem no nao o onde os pela pelo qual quem seu sao
+    eu foi isso ja meu minha minhas meus muito na nas nem no nao num numa o onde os pela pelo qual quem seu sao
     tem um uma voce bana ben benim bir biz bu cok daha diye gibi hangi her icin ile kadar kim nasil
     nerede sen ve var yok acest aici asta ca care cu din fi in mai mea nu pe pentru sau sunt si aan dan
     dat deze een haar heb heeft het hij hoe ik is kan maar met mij mijn naar niet nog om ook op uit van
