@@ -182,7 +182,7 @@ async def _extract(diary: Diary, user_id: str, each: _Pending) -> list[Operation
 
     episode = each.episode
     deps = await diary.turns.build_deps(user_id, episode.session_id, context_now=each.when)
-    deps.user_id, deps.earlier = user_id, each.earlier
+    deps.earlier = each.earlier
     deps.user_msg, deps.assistant_msg = episode.input, episode.output
     if episode.session_id:
         deps.begin_turn()

@@ -14,7 +14,7 @@ from tomldiary.entries.fact_rules import FactRules
 from tomldiary.entries.kind import Writing
 from tomldiary.entries.kinds import FACTS
 from tomldiary.entries.models import in_utc, timestamp
-from tomldiary.errors import DiaryError, ExtractionError
+from tomldiary.errors import DiaryError, ExtractionError, Forgotten
 from tomldiary.extraction.dialogue import checked_exchanges, checked_turn, storable
 from tomldiary.extraction.draft import MemoryDeps
 from tomldiary.extraction.extractor import (
@@ -42,12 +42,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tomldiary.diary import Diary
-    from tomldiary.toml.document import Document
+    from tomldiary.extraction.dialogue import Exchange
 
 __all__ = ["Turns"]
-
-_DRAFTED = ("preferences", "conversations")
-"""The documents that an extractor drafts changes of."""
 
 
 class Turns:
@@ -210,23 +207,25 @@ class Turns:
         self, user_id: str, session_id: str, *, context_now: datetime | None = None
     ) -> MemoryDeps:
         """Return a draft of the user's memory, as an extractor gets it."""
-        prefs, convs = await in_thread(self._documents, user_id)
-        rules = self._diary.turn_rules.preferences
-        deps = MemoryDeps(
-            prefs, convs, rules.categories, self._diary.schema_name, session_id, rules.limit,
-            context_now, similarity=self._diary.similarity,
-        )  # fmt: skip
-        schemas = self._diary.fact_schemas
-        if schemas:
-            stored = await in_thread(self._diary.engine.readable, user_id, FACTS.name)
-            deps.fact_schemas, deps.facts = schemas, FactRules(stored.overlay(), schemas)
-        deps.descriptions = self._diary.descriptions
-        deps.max_summary = self._diary.max_summary_chars
-        deps.redact = self._diary.redactor
-        return deps
+        return await in_thread(self._draft, user_id, session_id, context_now)
 
-    def _documents(self, user_id: str) -> list[Document]:
-        return [self._diary.engine.entries(user_id, kind) for kind in _DRAFTED]
+    def _draft(self, user_id: str, session_id: str, context_now: datetime | None) -> MemoryDeps:
+        diary, engine = self._diary, self._diary.engine
+        rules = diary.turn_rules.preferences
+        deps = MemoryDeps(
+            engine.entries(user_id, "preferences"), engine.entries(user_id, "conversations"),
+            rules.categories, diary.schema_name, session_id, rules.limit, context_now,
+            similarity=diary.similarity,
+        )  # fmt: skip
+        schemas = diary.fact_schemas
+        if schemas:
+            stored = engine.readable(user_id, FACTS.name)
+            deps.fact_schemas, deps.facts = schemas, FactRules(stored.overlay(), schemas)
+        deps.user_id = user_id
+        deps.descriptions = diary.descriptions
+        deps.max_summary = diary.max_summary_chars
+        deps.redact = diary.redactor
+        return deps
 
     async def extract(
         self,
@@ -250,33 +249,43 @@ class Turns:
 
         Raises:
             ExtractionError: The extractor failed.
+            Forgotten: Something of the user was forgotten since `operation.epoch`: no model may read the turn.
         """
-        user_msg, assistant_msg = storable(user_msg), storable(assistant_msg)
-        said = user_msg, assistant_msg = (
-            self._diary.redacted(user_msg),
-            self._diary.redacted(assistant_msg),
-        )
-        backend = self._diary.engine.backend
-        epoch = (
-            operation.epoch if operation.epoch is not None else await self.current_epoch(user_id)
-        )
+        said, redactor = (storable(user_msg), storable(assistant_msg)), self._diary.redactor
+        if redactor is not None:
+            said = redactor(said[0]), redactor(said[1])
         if now is None and operation.ended:  # a queued turn is dated when it was submitted
             now = datetime.fromisoformat(operation.ended)
-        deps = await self.build_deps(user_id, session_id, context_now=now)
-        deps.user_id = user_id
+        deps, message, epoch = await in_thread(
+            self._prepared, user_id, session_id, said, now, operation
+        )
+        await self.run_extractor(message, deps)
+        self._diary.sessions.keep(user_id, session_id, said, epoch)
+        return deps.operations if redactor is None else redacted(deps.operations, redactor.values)
+
+    def _prepared(
+        self,
+        user_id: str,
+        session_id: str,
+        said: Exchange,
+        now: datetime | None,
+        operation: TurnOperation,
+    ) -> tuple[MemoryDeps, str, int]:
+        """Return the draft for a turn, the message about it, and the user's fencing token, read before both."""
+        backend = self._diary.engine.backend
+        epoch = backend.epoch(user_id)
+        if operation.epoch not in {None, epoch}:
+            raise Forgotten("something of this user was forgotten since this turn was submitted.")
+        deps = self._draft(user_id, session_id, now)
         deps.user_msg, deps.assistant_msg = said
         deps.earlier = operation.earlier or ()
         if operation.earlier is None:
-            now_epoch = await self.current_epoch(user_id)
-            deps.earlier = self._diary.sessions.before(now_epoch, user_id, session_id, said)
-        deps.tool_writes = await in_thread(
-            find_tool_writes, backend, user_id, session_id, operation.began, operation.ended
+            deps.earlier = self._diary.sessions.before(epoch, user_id, session_id, said)
+        deps.tool_writes = find_tool_writes(
+            backend, user_id, session_id, operation.began, operation.ended
         )
         deps.begin_turn()
-        await self.run_extractor(turn_message(deps, user_msg, assistant_msg), deps)
-        self._diary.sessions.keep(user_id, session_id, said, epoch)
-        redactor = self._diary.redactor
-        return deps.operations if redactor is None else redacted(deps.operations, redactor.values)
+        return deps, turn_message(deps, *said), epoch
 
     async def run_extractor(self, message: str, deps: MemoryDeps) -> None:
         """Run the extractor on a draft.

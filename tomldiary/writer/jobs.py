@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.diary import Diary
 from tomldiary.entries.episodes import KeptTurn
-from tomldiary.errors import DiaryError, Forgotten, InvalidValue
+from tomldiary.errors import DiaryError, InvalidValue
 from tomldiary.extraction.consolidation import Consolidated, consolidate
 from tomldiary.extraction.extractor import is_retried_as_a_whole
 from tomldiary.extraction.operations import Applied, Operation, TurnOperation, current_operation
@@ -105,9 +105,6 @@ async def _extract_and_commit(
             if done is not None:
                 await in_thread(_finish, job)
                 return done
-        if await diary.turns.current_epoch(turn.user_id) != job.epoch:
-            # The model must not read an erased turn.
-            raise Forgotten("something of this user was forgotten since this turn was submitted.")
         user_msg, assistant_msg = _messages([job, *job.group])
         async with asyncio.timeout(seconds):
             operations = await diary.turns.extract(
