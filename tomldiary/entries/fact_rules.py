@@ -36,7 +36,7 @@ _MAX_KEY = 200
 
 
 class Provenance(NamedTuple):
-    """When a fact is written, and who said it."""
+    """When a fact or another entry is written, and who said it."""
 
     now: str
     session: str = ""

@@ -260,13 +260,13 @@ def apply_turn(
     conversations = Conversations(transaction.edit("conversations"), rules.max_conversations)
     for _ in range(turns):
         conversations.count_turn(session_id, now=now)
-    source = _source(conversations, session_id) if turns else origin
+    by = Provenance(now, session_id, _source(conversations, session_id) if turns else origin)
     ids: dict[tuple[str, str], str] = {}
     done = Applied()
     for operation in operations:
         try:
             if isinstance(operation, UpsertPreference):
-                _upsert(preferences, operation, ids, session_id=session_id, now=now, source=source)
+                _upsert(preferences, operation, ids, by)
             elif isinstance(operation, ForgetPreference):
                 key = preferences.named(operation.category, operation.id)
                 preferences.forget(operation.category, ids.get((operation.category, key), key))
@@ -275,10 +275,9 @@ def apply_turn(
                     operation.session_id, operation.summary, operation.keywords, now=now
                 )
             elif isinstance(operation, CommitFact | RemoveFact):
-                by = Provenance(now, session_id, source)
                 apply_fact(FactRules(transaction.entries("facts"), schemas or {}), operation, by)
             else:
-                _set(transaction, preferences, operation, ids, source)
+                _set(transaction, preferences, operation, ids, by.source)
         except _RULES as error:
             done.skipped.append(str(error))
             _logger.warning("an operation no longer fits and was skipped: %s", type(error).__name__)
@@ -307,10 +306,7 @@ def _upsert(
     preferences: Preferences,
     operation: UpsertPreference,
     ids: dict[tuple[str, str], str],
-    *,
-    session_id: str,
-    now: str,
-    source: str,
+    by: Provenance,
 ) -> None:
     key = preferences.wanted(operation.category, operation.id)
     if operation.created_as is None and key is not None:
@@ -318,27 +314,27 @@ def _upsert(
         if preferences.find(operation.category, key) is None:
             raise UnknownEntry(f"{operation.category}/{key}")
         if operation.confirms is not None:
-            _confirm(preferences, operation, key, session_id=session_id, now=now, source=source)
+            _confirm(preferences, operation, key, by)
             return
     elif key is not None:
         found = preferences.find(operation.category, key)
         if found is not None and not same_text(entry_text(found[1]), operation.text or ""):
             key = None  # another writer used this id meanwhile
-    outcome = _put(
-        preferences, operation, key, operation.text, session_id=session_id, now=now, source=source
-    )
+    outcome = _put(preferences, operation, key, operation.text, by)
     if operation.created_as is not None:
         ids[operation.category, operation.created_as] = outcome.id
 
 
-def _confirm(preferences: Preferences, operation: UpsertPreference, key: str, **why: str) -> None:
+def _confirm(
+    preferences: Preferences, operation: UpsertPreference, key: str, by: Provenance
+) -> None:
     """Confirm an entry that still says what was confirmed; another statement never counts for it."""
     found = preferences.find(operation.category, key)
     stored = entry_text(found[1]) if found is not None else ""
     if same_text(stored, operation.confirms or ""):
-        _put(preferences, operation, key, None, **why)
+        _put(preferences, operation, key, None, by)
     elif operation.text is not None:
-        _put(preferences, operation, None, operation.text, **why)
+        _put(preferences, operation, None, operation.text, by)
     else:
         raise InvalidValue(
             "the entry was changed while it was confirmed.", where=f"{operation.category}/{key}"
@@ -350,25 +346,17 @@ def _put(
     operation: UpsertPreference,
     key: str | None,
     text: str | None,
-    *,
-    session_id: str,
-    now: str,
-    source: str,
+    by: Provenance,
 ) -> Outcome:
     fields = dict(operation.fields)
-    if source and str(fields.get("_source", source)).startswith(f"{session_id}#"):
-        fields["_source"] = source  # the draft may have counted fewer turns than there are by now
+    if by.source and str(fields.get("_source", by.source)).startswith(f"{by.session}#"):
+        fields["_source"] = (
+            by.source
+        )  # the draft may have counted fewer turns than there are by now
     return preferences.upsert(
-        operation.category,
-        key,
-        text,
-        operation.contexts,
-        now=now,
-        session=session_id,
-        count_up=operation.count_up,
-        fields=fields,
-        source=source,
-    )
+        operation.category, key, text, operation.contexts, now=by.now, session=by.session,
+        count_up=operation.count_up, fields=fields, source=by.source,
+    )  # fmt: skip
 
 
 def _set(
