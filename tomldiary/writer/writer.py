@@ -194,38 +194,20 @@ class MemoryWriter(Viewed):
         self._journal_queue = self._new_journal_queue()
 
     def _new_journal_queue(self) -> JournalQueue | SharedQueue | None:
-        backend = self._backend
+        backend, admission, workers = self._backend, self._admission, self._workers
         if isinstance(backend, SharedBackend):
-            return self._new_shared_queue(backend)
-        if not isinstance(backend, KeepsJournal) or not isinstance(backend, KeepsHidden):
+            queue = SharedQueue(
+                backend, self._state, admission.deliver, admission.refuse, workers.settle_elsewhere,
+                lease=self._lease, works=self._options.workers > 0,
+            )  # fmt: skip
+        elif isinstance(backend, KeepsJournal) and isinstance(backend, KeepsHidden):
+            root = backend.journal_folder
+            if root is None:
+                return None
+            queue = JournalQueue(root, backend, self._state, admission.deliver, admission.refuse)
+            finalize(self, close_journals, queue.journals)
+        else:
             return None
-        root = backend.journal_folder
-        if root is None:
-            return None
-        admission = self._admission
-        queue = JournalQueue(
-            root,
-            backend,
-            self._state,
-            admission.deliver,
-            admission.refuse,
-        )
-        admission.journal_queue = self._workers.journal_queue = queue
-        self._workers.letters = DeadLetters(backend)
-        finalize(self, close_journals, queue.journals)
-        return queue
-
-    def _new_shared_queue(self, backend: SharedBackend) -> SharedQueue:
-        admission, workers = self._admission, self._workers
-        queue = SharedQueue(
-            backend,
-            self._state,
-            admission.deliver,
-            admission.refuse,
-            workers.settle_elsewhere,
-            lease=self._lease,
-            works=self._options.workers > 0,
-        )
         admission.journal_queue = workers.journal_queue = queue
         workers.letters = DeadLetters(backend)
         return queue

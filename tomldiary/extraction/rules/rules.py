@@ -136,11 +136,16 @@ def find_statements(
         At most `MAX_STATEMENTS` statements, no sentence twice. Questions, requests, quotations,
         code and text handed over for translation or the like are left out.
     """
+    code, _ = language_of(user_msg[:MAX_CHARACTERS])
+    return _statements_in(code, user_msg, categories, question)
+
+
+def _statements_in(
+    code: str, user_msg: str, categories: Mapping[str, str], question: str
+) -> list[Statement]:
+    """Return the statements of a message in a language; "" is one without phrases."""
     found: dict[str, Statement] = {}
-    if not categories:
-        return []
-    code, unknown = language_of(user_msg[:MAX_CHARACTERS])
-    if unknown:
+    if not categories or not code:
         return []
     sentences = (
         chain(_answers(user_msg, question), _lasting_sentences(user_msg))
@@ -378,13 +383,13 @@ class RulesExtractor:
         session = deps.conversations.find(deps.session_id) or {}
         origin = {"_verified": False, "_source": f"{deps.session_id}#{session.get('_turns', 0)}"}
         categories = {name: deps.descriptions.get(name, "") for name in deps.allowed_cats}
-        _, unsupported = language_of(deps.user_msg[:MAX_CHARACTERS])
+        code, unsupported = language_of(deps.user_msg[:MAX_CHARACTERS])
         if unsupported:
             self._note(unsupported)
             return 0
         stored = 0
         question = deps.earlier[-1][1] if deps.earlier else ""
-        for statement in find_statements(deps.user_msg, categories, question):
+        for statement in _statements_in(code, deps.user_msg, categories, question):
             if deps.tool_writes.was_removed(statement.text):
                 continue
             try:
