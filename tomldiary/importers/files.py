@@ -30,7 +30,7 @@ def json_records(place: str) -> list[object]:
     Raises:
         InvalidValue: It is missing, empty, too large or not JSON; names path:line:column.
     """
-    return load(Path(place), known="a file in JSON or JSON Lines", max_bytes=_MOST_BYTES).records
+    return load(Path(place), known="a file in JSON or JSON Lines", max_bytes=_MOST_BYTES)
 
 
 def listed(records: list[object], *names: str) -> list[JsonObject]:

@@ -68,6 +68,8 @@ def _part_text(part: object, omissions: Omissions) -> str:
         if isinstance(found, str):
             return found
     if kind not in _TOOL_PARTS:
-        noun = _OTHER_PARTS.get(kind, "content part without text")
-        omissions.leave_out(noun, noun.replace("part", "parts") if "part" in noun else f"{noun}s")
+        if kind in _OTHER_PARTS:
+            omissions.leave_out(_OTHER_PARTS[kind])
+        else:
+            omissions.leave_out("content part without text", "content parts without text")
     return ""

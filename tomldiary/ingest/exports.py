@@ -81,10 +81,10 @@ def read_chatgpt(raw: JsonObject, omissions: Omissions) -> Utterance | None:
     role = as_text(as_object(raw.get("author")).get("role"))
     content = as_object(raw.get("content"))
     if role not in ("user", "assistant"):
-        omissions.leave_out(f"{role} message", f"{role} messages")
+        omissions.leave_out(f"{role} message")
         return None
     if as_object(raw.get("metadata")).get("is_visually_hidden_from_conversation"):
-        omissions.leave_out("hidden message", "hidden messages")
+        omissions.leave_out("hidden message")
         return None
     if as_text(content.get("content_type")) not in _TEXTS:
         omissions.leave_out("message that is no text", "messages that are no text")
@@ -109,7 +109,7 @@ def recognises_claude(raw: JsonObject) -> bool:
 def read_claude(raw: JsonObject, omissions: Omissions) -> Utterance | None:
     """Return the utterance; its files are left out and counted."""
     for _ in (*as_list(raw.get("attachments")), *as_list(raw.get("files"))):
-        omissions.leave_out("attached file", "attached files")
+        omissions.leave_out("attached file")
     parts = raw.get("content")
     text = (
         content_text(parts, omissions, separator="\n")

@@ -90,21 +90,21 @@ def read_turns(
     wanted = format.strip().lower().replace("_", "-")
     if wanted not in ("auto", *KNOWN_FORMATS):
         raise UnsupportedFormat(f"the format {format!r} is unknown. Use auto or one of: {_KNOWN}.")
-    source = load(
+    records = load(
         path, known=f"a chat log in JSON or JSON Lines, in one of: {_KNOWN}", max_bytes=max_bytes
     )
-    name = _format_of(source.records, wanted, path)
+    name = _format_of(records, wanted, path)
     omissions = Omissions()
     if name == "locomo":
-        turns = locomo.read_dialogues(source.records, speaker, path, omissions)
+        turns = locomo.read_dialogues(records, speaker, path, omissions)
     elif speaker is not None:
         raise InvalidValue(
             f"the format {name} says who the user is. Leave speaker out.", where=str(path)
         )
     else:
         stem = omissions.clean(path.stem)
-        turns = read_conversations(source.records, MESSAGE_FORMATS[name], stem, omissions)
-    return ChatLog(name, turns, source.digest, omissions.sentences())
+        turns = read_conversations(records, MESSAGE_FORMATS[name], stem, omissions)
+    return ChatLog(name, turns, omissions.sentences())
 
 
 def _format_of(records: Sequence[object], wanted: str, path: Path) -> str:

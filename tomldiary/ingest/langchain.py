@@ -37,7 +37,7 @@ def read_message(raw: JsonObject, omissions: Omissions) -> Utterance | None:
     fields = fields or {}
     role = _ROLES.get(as_text(fields.get("role")).lower() if kind == "chat" else kind)
     if role is None:
-        omissions.leave_out(f"{kind} message", f"{kind} messages")
+        omissions.leave_out(f"{kind} message")
         return None
     content = fields.get("content")
     extra = as_object(fields.get("additional_kwargs"))

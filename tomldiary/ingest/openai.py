@@ -30,9 +30,9 @@ def read_message(raw: JsonObject, omissions: Omissions) -> Utterance | None:
     role = as_text(raw.get("role"))
     if role not in ("user", "assistant"):
         if role in _SILENT_ROLES:
-            omissions.leave_out(f"{role} message", f"{role} messages")
+            omissions.leave_out(f"{role} message")
         elif as_text(raw.get("type")) in _SILENT_ITEMS:
-            omissions.leave_out("tool or reasoning item", "tool or reasoning items")
+            omissions.leave_out("tool or reasoning item")
         else:
             omissions.leave_out("message with an unknown role", "messages with an unknown role")
         return None

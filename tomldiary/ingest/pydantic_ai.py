@@ -53,10 +53,10 @@ def read_message(raw: JsonObject, omissions: Omissions) -> Utterance | None:
             texts.append(omissions.clean(as_text(part["transcript"])))
         else:
             calls_tools = calls_tools or kind in ("tool-call", "builtin-tool-call")
-            noun = _SILENT_PARTS.get(kind, "part of another kind")
-            omissions.leave_out(
-                noun, noun.replace("part", "parts") if "part" in noun else f"{noun}s"
-            )
+            if kind in _SILENT_PARTS:
+                omissions.leave_out(_SILENT_PARTS[kind])
+            else:
+                omissions.leave_out("part of another kind", "parts of another kind")
     if is_request and not spoke:
         return None
     return Utterance(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import codecs
-import hashlib
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from tomldiary.errors import InvalidValue
@@ -13,27 +11,18 @@ from tomldiary.errors import InvalidValue
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Source", "load"]
+__all__ = ["load"]
 
 _CHUNK = 1024 * 1024
 _BLANK = " \t\r\n"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The records of one file and the SHA-256 of its bytes.
+def load(path: Path, *, known: str, max_bytes: int) -> list[object]:
+    """Return the records of a file, which is read once.
 
     A JSON array is its elements, a JSON object is one record, JSON Lines is one record a line. So a
     log keeps its positions when lines are appended or when it is reformatted.
-    """
-
-    records: list[object]
-    digest: str
-
-
-def load(path: Path, *, known: str, max_bytes: int) -> Source:
-    """Read the whole file once.
 
     Args:
         path: The file.
@@ -44,11 +33,10 @@ def load(path: Path, *, known: str, max_bytes: int) -> Source:
         InvalidValue: Missing, unreadable, larger than `max_bytes`, empty, not text or not JSON; names
             path:line:column where that is known.
     """
-    raw = _read(path, max_bytes)
-    text = _decode(raw, path)
+    text = _decode(_read(path, max_bytes), path)
     if not text.strip(_BLANK):
         raise InvalidValue(f"the file is empty. Give {known}.", where=str(path))
-    return Source(_parse(text, path, known), hashlib.sha256(raw).hexdigest())
+    return _parse(text, path, known)
 
 
 def _read(path: Path, max_bytes: int) -> bytes:

@@ -22,9 +22,10 @@ class Omissions:
         self._counts: dict[tuple[str, str], int] = {}
         self._replaced = 0
 
-    def leave_out(self, one: str, many: str) -> None:
-        """Count one more thing; `one` and `many` are its singular and plural."""
-        self._counts[one, many] = self._counts.get((one, many), 0) + 1
+    def leave_out(self, one: str, many: str = "") -> None:
+        """Count one more thing; `one` and `many` are its singular and plural, "" is the one with an "s"."""
+        kind = one, many or f"{one}s"
+        self._counts[kind] = self._counts.get(kind, 0) + 1
 
     def clean(self, text: str) -> str:
         """The text with each lone surrogate, which no file can store, replaced by U+FFFD."""
@@ -69,13 +70,11 @@ class ChatLog:
 
     format  : name of the format that was read
     turns   : the turns
-    digest  : SHA-256 of the file's bytes, hexadecimal
     skipped : one sentence for each kind of content that was left out or changed
     """
 
     format: str
     turns: list[ChatTurn]
-    digest: str
     skipped: list[str]
 
 
