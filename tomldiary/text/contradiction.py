@@ -83,41 +83,8 @@ _TURKISH = re.compile("[ışğ]|yor\\b")
 _UNSPACED_MORE = re.compile("超过|超過|以上|多于|大于|以后|以後|มากกว่า|มากกว่า")
 _UNSPACED_LESS = re.compile("不到|以下|少于|小于|未満|以内|以前|น้อยกว่า|ไม่เกิน")
 _FOREIGN = frozenset(["due"])  # Italian "two", and English "due to"
-_PORTUGUESE = frozenset(
-    [
-        "não",
-        "um",
-        "uma",
-        "em",
-        "na",
-        "do",
-        "da",
-        "ao",
-        "os",
-        "as",
-        "nos",
-        "mora",
-        "moro",
-        "gosta",
-        "gosto",
-        "é",
-        "são",
-    ]
-)
-_OPPOSING_PREFIXES = (
-    "un",
-    "in",
-    "im",
-    "ir",
-    "il",
-    "dis",
-    "non",
-    "non-",
-    "anti",
-    "anti-",
-    "a",
-    "ne",
-)
+_PORTUGUESE = frozenset("não um uma em na do da ao os as nos mora moro gosta gosto é são".split())  # noqa: SIM905 - a table
+_OPPOSING_PREFIXES = "un in im ir il dis non non- anti anti- a ne".split()  # noqa: SIM905 - a table
 _OPPOSING_SUFFIXES = ("-free", "free", "less", "frei")
 _SHORTEST_ROOT = 3
 _NO_WORDS = PARITY_NO | ONE_NO | AVERSIONS
