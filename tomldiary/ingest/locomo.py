@@ -31,7 +31,7 @@ _DATE: Final = re.compile(
     r"\s*([0-9]{1,2}):([0-9]{2})\s*([ap])\.?m\.?\s+on\s+([0-9]{1,2})\s+([a-z]+),?\s+([0-9]{4})\s*",
     re.IGNORECASE,
 )
-_MONTHS: Final[list[str]] = "jan feb mar apr may jun jul aug sep oct nov dec".split()  # noqa: SIM905 - a table
+_MONTHS: Final[Sequence[str]] = "jan feb mar apr may jun jul aug sep oct nov dec".split()  # noqa: SIM905 - a table
 
 
 def recognises(record: JsonObject) -> bool:
