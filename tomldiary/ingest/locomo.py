@@ -31,7 +31,8 @@ _DATE: Final = re.compile(
     r"\s*([0-9]{1,2}):([0-9]{2})\s*([ap])\.?m\.?\s+on\s+([0-9]{1,2})\s+([a-z]+),?\s+([0-9]{4})\s*",
     re.IGNORECASE,
 )
-_MONTHS: Final[Sequence[str]] = "jan feb mar apr may jun jul aug sep oct nov dec".split()  # noqa: SIM905 - a table
+_NAMES: Final = "jan feb mar apr may jun jul aug sep oct nov dec"
+_MONTHS: Final = {name: number for number, name in enumerate(_NAMES.split(), 1)}
 
 
 def recognises(record: JsonObject) -> bool:
@@ -156,7 +157,7 @@ def _session_time(value: object, omissions: Omissions) -> datetime | None:
         try:
             found = datetime(
                 int(year),
-                _MONTHS.index(month[:3].lower()) + 1,
+                _MONTHS.get(month[:3].lower(), 0),
                 int(day),
                 int(hour) % 12 + (12 if half in "pP" else 0),
                 int(minute),
