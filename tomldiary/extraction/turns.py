@@ -62,10 +62,13 @@ class Turns:
 
     def stats(self) -> dict[str, Any]:
         """Return the counters of the extractor; empty if it has none, or read no turn yet."""
+        known = self._known()
+        return known.stats() if isinstance(known, ExtractorStats) else {}
+
+    def _known(self) -> Extractor | None:
+        """Return the extractor of `agent` if it was looked up."""
         known = self._extractor
-        if known is None or known[0] is not self._diary.agent:
-            return {}
-        return known[1].stats() if isinstance(known[1], ExtractorStats) else {}
+        return known[1] if known is not None and known[0] is self._diary.agent else None
 
     @property
     def extractor(self) -> Extractor:
@@ -74,21 +77,17 @@ class Turns:
         Raises:
             MissingExtra: A model is wanted, and the adapter that drives it is not installed.
         """
-        known = self._extractor
-        if known is None or known[0] is not self._diary.agent:
-            known = (
-                self._diary.agent,
-                resolve_extractor(self._diary.agent, self._diary.pref_table_cls),
-            )
-            self._extractor = known
-        return known[1]
+        known = self._known()
+        if known is None:
+            agent = self._diary.agent
+            known = resolve_extractor(agent, self._diary.pref_table_cls)
+            self._extractor = agent, known
+        return known
 
     async def _ready_extractor(self) -> Extractor:
         """Return the extractor; the first time it may load a framework, which takes a while."""
-        known = self._extractor
-        if known is not None and known[0] is self._diary.agent:
-            return known[1]
-        return await in_thread(lambda: self.extractor)
+        known = self._known()
+        return await in_thread(lambda: self.extractor) if known is None else known
 
     @property
     def origin(self) -> str:
