@@ -11,9 +11,8 @@ from langchain_core.runnables import Runnable
 from pydantic import BaseModel, ValidationError, create_model
 
 from tomldiary.errors import ExtractionError, InvalidValue
-from tomldiary.extraction.fact_tools import FACT_TOOLS
 from tomldiary.extraction.prompt import draft_prompt
-from tomldiary.extraction.tools import EXTRACTION_TOOLS
+from tomldiary.extraction.tools import EXTRACTION_TOOLS, FACT_TOOLS
 from tomldiary_langchain.dialogue import ChatModel, config_of, dialogue_with
 
 if TYPE_CHECKING:

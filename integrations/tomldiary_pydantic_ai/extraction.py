@@ -14,9 +14,8 @@ from pydantic_ai.exceptions import UsageLimitExceeded
 from tomldiary.entries.schema import categories_doc
 from tomldiary.errors import DiaryError
 from tomldiary.extraction.draft import MemoryDeps
-from tomldiary.extraction.fact_tools import FACT_TOOLS
 from tomldiary.extraction.prompt import EXTRACTION_PROMPT, draft_prompt
-from tomldiary.extraction.tools import EXTRACTION_TOOLS
+from tomldiary.extraction.tools import EXTRACTION_TOOLS, FACT_TOOLS
 from tomldiary.logging import get_logger
 from tomldiary_pydantic_ai.models import LoopModel, agent_model
 

@@ -13,7 +13,7 @@ from processes import run_at_once
 from tomldiary import Constraint, Diary
 from tomldiary.entries.episodes import ToolStep
 from tomldiary.errors import InvalidValue, UnknownEntry, WeakClaim
-from tomldiary.extraction.fact_tools import commit_fact
+from tomldiary.extraction.tools import commit_fact
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from tomldiary import Constraint, Diary, MemoryWriter
 from tomldiary.cli.app import app
 from tomldiary.errors import DiaryError, ExtractorUnusable
-from tomldiary.extraction.fact_tools import commit_fact
+from tomldiary.extraction.tools import commit_fact
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -12,9 +12,9 @@ from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import FunctionModel
 
 from tomldiary import Constraint, Diary
-from tomldiary.extraction.fact_tools import FACT_TOOLS, commit_fact, list_facts, remove_fact
 from tomldiary.extraction.operations import CommitFact, RemoveFact, from_dict, to_table
 from tomldiary.extraction.prompt import draft_prompt
+from tomldiary.extraction.tools import FACT_TOOLS, commit_fact, list_facts, remove_fact
 
 
 class Diet(BaseModel):

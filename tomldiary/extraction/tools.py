@@ -1,4 +1,4 @@
-"""The tools an extraction model works with: six functions on a draft, answering in short sentences.
+"""The tools an extraction model works with: functions on a draft, answering in short sentences.
 
 Each takes a context whose `deps` is a `MemoryDeps`; pydantic-ai's `RunContext` is one. Errors are
 answers that start with ❌ and say how to go on; nothing is raised at a model.
@@ -6,8 +6,11 @@ answers that start with ❌ and say how to go on; nothing is raised at a model.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Protocol
 
+from tomldiary.entries.fields import data_text
+from tomldiary.entries.models import in_utc
 from tomldiary.entries.preferences import NEW
 from tomldiary.errors import DiaryError, LimitReached, UnknownEntry, without_paths
 from tomldiary.extraction.draft import MemoryDeps, preference_line, quoted
@@ -17,12 +20,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EXTRACTION_TOOLS",
+    "FACT_TOOLS",
     "ToolContext",
     "category_lines",
+    "commit_fact",
+    "fact_lines",
     "forget_preference",
     "list_categories",
     "list_conversation_summary",
+    "list_facts",
     "list_preferences",
+    "remove_fact",
     "update_conversation_summary",
     "upsert_preference",
 ]
@@ -31,6 +39,7 @@ _NEARLY_FULL = 0.8
 _SHOWN = 200  # characters of a text repeated in an answer
 _LISTED = 8_000  # characters of one answer of list_preferences
 _FEWEST = 500  # of them for a category
+_LISTED_FACTS = 4_000  # characters of one answer of list_facts
 
 
 class ToolContext(Protocol):
@@ -283,3 +292,81 @@ EXTRACTION_TOOLS = (
     update_conversation_summary,
 )
 """The tools an extraction model is offered, in the order it sees them."""
+
+
+# Typed facts; offered where a type is registered
+
+
+async def list_facts(ctx: ToolContext, type: str | None = None) -> str:  # noqa: A002 - a model's word
+    """List stored facts with their ids.
+
+    Args:
+        type: The type to list; leave out to list all of them.
+    """
+    known = ctx.deps.fact_schemas
+    if type is not None and type not in known:
+        return f"❌ There is no type of facts {type!r}. Use one of: {', '.join(known)}."
+    return "\n".join(fact_lines(ctx.deps, type)) or "(none)"
+
+
+async def commit_fact(
+    ctx: ToolContext,
+    type: str,  # noqa: A002 - a model's word
+    fields: dict[str, Any],
+    confidence: float = 1.0,
+) -> str:
+    """Store a typed fact, or replace the one that it is about.
+
+    Args:
+        type: A type of facts.
+        fields: The fields of the fact by name.
+        confidence: How sure it is, from 0 to 1.
+    """
+    try:
+        fact_id = ctx.deps.commit_fact(type, fields, confidence)
+    except DiaryError as error:
+        return f"❌ {without_paths(str(error))}"
+    return f"✅ Stored facts/{fact_id}: {quoted(data_text(fields))}."
+
+
+async def remove_fact(
+    ctx: ToolContext,
+    id: str,  # noqa: A002 - a model's word
+) -> str:
+    """Remove a fact that the user takes back.
+
+    Args:
+        id: The id of the fact, as it is listed.
+    """
+    try:
+        ctx.deps.remove_fact(id.removeprefix("facts/"))
+    except DiaryError as error:
+        return f"❌ {without_paths(str(error))}"
+    return f"🗑️ Deleted facts/{id.removeprefix('facts/')}."
+
+
+def fact_lines(deps: MemoryDeps, type_: str | None = None) -> list[str]:
+    """Return the facts of a draft that hold, a line each, the newest if there are too many."""
+    book = deps.facts
+    if book is None:
+        return []
+    at = datetime.now(UTC) if deps.context_now is None else in_utc(deps.context_now)
+    found = [
+        (str(held.entry.get("_updated", "")), f"- {name}/{held.key}: {data_text(held.entry)}")
+        for name in (deps.fact_schemas if type_ is None else (type_,))
+        for held in book.held(name)
+        if held.holds(at)
+    ]
+    lines: list[str] = []
+    left = _LISTED_FACTS
+    for _, line in sorted(found, reverse=True):
+        left -= len(line)
+        if left < 0:
+            lines.append(f"({len(found) - len(lines)} older ones are stored)")
+            break
+        lines.append(quoted(line, _LISTED_FACTS))
+    return lines
+
+
+FACT_TOOLS = (list_facts, commit_fact, remove_fact)
+"""The tools for facts, in the order a model sees them."""
