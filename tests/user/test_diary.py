@@ -454,6 +454,29 @@ def test_one_diary_serves_sync_code_event_loops_and_threads(tmp_path):
     assert "juice" in text
 
 
+def test_what_a_model_is_told_of_a_large_memory_does_not_hold_the_event_loop():
+    diary = Diary("memory:", Table, agent="rules", max_prefs_per_category=5000)
+    with diary.user("alice").transaction() as tx:
+        for number in range(3000):
+            tx.upsert_preference("likes", f"thing number {number} with tea in city {number % 97}")
+
+    async def nothing(message, *, deps):
+        assert "more are stored" in message
+
+    async def longest():
+        """The CPU time of the longest step of the loop during a turn."""
+        diary.agent, steps = nothing, []
+        turn = asyncio.create_task(diary.update_memory("alice", "s", "Tea in city 5?", "Yes."))
+        while not turn.done():
+            used = time.thread_time()
+            await asyncio.sleep(0)
+            steps.append(time.thread_time() - used)
+        await turn
+        return max(steps)
+
+    assert asyncio.run(longest()) < 0.02
+
+
 def test_the_event_loop_is_not_held_at_1000_preferences(tmp_path):
     diary = Diary(tmp_path, Table, agent="rules", max_prefs_per_category=2000, durability="process")
 
