@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pydantic import BaseModel, Field
 
-from tomldiary import Diary, PreferenceItem, TOMLDiary
+from tomldiary import CompactionConfig, Diary, PreferenceItem, TOMLDiary
 from tomldiary.errors import ExtractionError, MissingExtra, SchemaError
 from tomldiary.extraction import tools
 from tomldiary.extraction.extractor import load_factory
@@ -454,18 +454,27 @@ def test_one_diary_serves_sync_code_event_loops_and_threads(tmp_path):
     assert "juice" in text
 
 
-def test_what_a_model_is_told_of_a_large_memory_does_not_hold_the_event_loop():
-    diary = Diary("memory:", Table, agent="rules", max_prefs_per_category=5000)
-    with diary.user("alice").transaction() as tx:
-        for number in range(3000):
-            tx.upsert_preference("likes", f"thing number {number} with tea in city {number % 97}")
+def test_reading_and_compacting_a_large_memory_do_not_hold_the_event_loop():
+    compacted = []
 
     async def nothing(message, *, deps):
         assert "more are stored" in message
 
+    diary = Diary(
+        "memory:",
+        Table,
+        agent=nothing,
+        max_prefs_per_category=5000,
+        compaction_config=CompactionConfig(enabled=True, user_turn_interval=1),
+        compactor=lambda message, *, deps: compacted.append(len(deps.preference_blocks())),
+    )
+    with diary.user("alice").transaction() as tx:
+        for number in range(3000):
+            tx.upsert_preference("likes", f"thing number {number} with tea in city {number % 97}")
+
     async def longest():
         """The CPU time of the longest step of the loop during a turn."""
-        diary.agent, steps = nothing, []
+        steps = []
         turn = asyncio.create_task(diary.update_memory("alice", "s", "Tea in city 5?", "Yes."))
         while not turn.done():
             used = time.thread_time()
@@ -475,6 +484,7 @@ def test_what_a_model_is_told_of_a_large_memory_does_not_hold_the_event_loop():
         return max(steps)
 
     assert asyncio.run(longest()) < 0.02
+    assert compacted == [3000]
 
 
 def test_the_event_loop_is_not_held_at_1000_preferences(tmp_path):

@@ -135,21 +135,25 @@ class CompactionRunner:
             self._diary.compactor = await in_thread(load_compactor)  # may load a framework
         epoch = await in_thread(self._diary.engine.backend.epoch, user_id)
         draft = await self._diary.turns.build_deps(user_id, session_id, context_now=now)
-        prefs: Any = draft.prefs
-        if category:
-            tables = prefs.get("preferences", {})
-            prefs = {"preferences": {category: tables.get(category, {})}}
-        deps = CompactionDeps(
-            prefs,
-            draft.convs,
-            include_preferences="preferences" in due,
-            include_conversations="conversations" in due,
-            live_session=session_id,
-            now=timestamp(now),
-            max_summary=self._diary.max_summary_chars,
-        )
+
+        def copied() -> CompactionDeps:
+            prefs: Any = draft.prefs
+            if category:
+                tables = prefs.get("preferences", {})
+                prefs = {"preferences": {category: tables.get(category, {})}}
+            return CompactionDeps(
+                prefs,
+                draft.convs,
+                include_preferences="preferences" in due,
+                include_conversations="conversations" in due,
+                live_session=session_id,
+                now=timestamp(now),
+                max_summary=self._diary.max_summary_chars,
+            )
+
+        deps = await in_thread(copied)  # a large memory would hold the event loop
         await run_extractor(as_extractor(self._diary.compactor), _TASK, deps)
-        operations = draft.operations
+        operations = await in_thread(lambda: draft.operations)
         # A part does not store that the whole is done; the caller of all parts does.
         noted: Sequence[str] = due if category is None else ()
         await in_thread(self._commit_compaction, user_id, deps, operations, noted, now, epoch=epoch)

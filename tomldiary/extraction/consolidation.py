@@ -186,7 +186,7 @@ async def _extract(diary: Diary, user_id: str, each: _Pending) -> list[Operation
     deps.user_msg, deps.assistant_msg = episode.input, episode.output
     if episode.session_id:
         deps.begin_turn()
-    message = turn_message(deps, episode.input, episode.output)
+    message = await in_thread(turn_message, deps, episode.input, episode.output)
     try:
         async with asyncio.timeout(diary.extraction_timeout):
             await diary.turns.run_extractor(message, deps)
