@@ -9,6 +9,7 @@ from langgraph.config import get_config
 from langgraph.runtime import get_runtime
 
 from tomldiary.agents.identity import given, places_in, session_of, signed_in, user_of
+from tomldiary.agents.turn_messages import digest
 from tomldiary.errors import IdentifierError
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ __all__ = [
     "resolve_user",
     "session_here",
     "signed_in_here",
+    "speaker_of",
     "state_channels",
     "task_here",
 ]
@@ -49,6 +51,14 @@ def resolve_session(explicit: Who, state: Any, config: RunnableConfig) -> str:
     """
     named = given("session", explicit, state, _runtime())
     return session_of(named, default=_run_id(config), **_places(config))
+
+
+def speaker_of(config: RunnableConfig) -> str:
+    """Return a digest of the user that a run names, whatever user a node is given; "" if it names none."""
+    try:
+        return digest(resolve_user(None, None, config))
+    except IdentifierError:
+        return ""
 
 
 def session_here() -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from langchain_core.messages import convert_to_messages
 
@@ -14,10 +14,15 @@ from tomldiary.agents.turn_messages import (
     spoken,
     turn_start,
 )
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import IdentifierError, InvalidValue
+from tomldiary.logging import get_logger
 
-__all__ = ["CurrentTurn", "current_turn", "last_question", "waits_for_answer"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
+__all__ = ["CurrentTurn", "current_turn", "last_question", "unanswered", "waits_for_answer"]
+
+_logger = get_logger(__name__)
 _STRUCTURED = "Returning structured response: "
 """Begins the result with which LangChain's agents end a turn whose answer has a schema."""
 
@@ -42,11 +47,17 @@ class CurrentTurn(NamedTuple):
         return (str(self.position), *(text for pair in self.earlier for text in pair))
 
 
-def current_turn(state: Any, key: str) -> CurrentTurn | None:
+def current_turn(state: Any, key: str, is_others: Callable[[Spoken], bool]) -> CurrentTurn | None:
     """Return what the user said since the last answer, and the answer; None if there is none yet.
+
+    Args:
+        state: The state of a graph.
+        key: Where it keeps the messages.
+        is_others: Whether another user said an unanswered message.
 
     Raises:
         InvalidValue: The state has no such key.
+        IdentifierError: Another user said all that is answered.
     """
     thread = _thread(state, key)
     start = turn_start(thread)
@@ -55,7 +66,24 @@ def current_turn(state: Any, key: str) -> CurrentTurn | None:
     turn = thread[start:]
     if not exchange_of(turn)[1] and not any(one.is_answer for one in turn):
         return None
+    asked = [number for number in range(start, len(thread)) if thread[number].by == "user"]
+    others = [number for number in asked if is_others(thread[number])]
+    if others == asked:
+        raise IdentifierError(
+            "another user began this turn. Continue it as that user: name the user in the run."
+        )
+    if others:
+        _logger.warning("another user's messages without an answer are no part of this turn")
+    start = next(number for number in asked if number not in others)
+    turn = [thread[number] for number in range(start, len(thread)) if number not in others]
     return CurrentTurn(turn, tuple(earlier_exchanges(thread, start)), start)
+
+
+def unanswered(state: Any, key: str) -> list[Spoken]:
+    """Return the messages of users since the last answer."""
+    thread = _thread(state, key)
+    start = turn_start(thread)
+    return [] if start is None else [one for one in thread[start:] if one.by == "user"]
 
 
 def last_question(state: Any, key: str) -> str | None:

@@ -11,7 +11,7 @@ user and session in the run (see `identity`), never in what a model wrote.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
 from langchain_core.runnables import RunnableConfig, RunnableLambda
@@ -35,13 +35,16 @@ from tomldiary_langgraph.identity import (
     Who,
     resolve_session,
     resolve_user,
+    speaker_of,
     state_channels,
     task_here,
 )
+from tomldiary_langgraph.memory_field import Memory, MemoryChannel, Recalled, asked_by_in
 from tomldiary_langgraph.messages import (
     CurrentTurn,
     current_turn,
     last_question,
+    unanswered,
     waits_for_answer,
 )
 from tomldiary_langgraph.store import DiaryStore
@@ -53,14 +56,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Memory", "extract_node", "recall_node", "submit_node"]
 
-Memory = Annotated[str, UntrackedValue]
-"""The type of the state's field for `recall_node`: a text that no checkpoint keeps.
-
-    class Chat(MessagesState):
-        memory: Memory
-
-The field lasts for one `invoke`. When a run goes on after an interrupt, it is missing until a recall node runs.
-"""
 Node = RunnableLambda[Any, dict[str, Any]]
 OnError = Literal["raise", "ignore"]
 _logger = get_logger(__name__)
@@ -105,19 +100,27 @@ def recall_node(
         user = resolve_user(user_id, state, config)
         return user, None if messages_key is None else last_question(state, messages_key)
 
+    def with_owners(found: str, state: Any, config: RunnableConfig) -> str:
+        channels, speaker = state_channels(config) or {}, speaker_of(config)
+        if not (messages_key and speaker and isinstance(channels.get(state_key), MemoryChannel)):
+            return found
+        known = asked_by_in(channels)
+        asked = unanswered(state, messages_key)
+        return Recalled(found, {one.id: known.get(one.id, speaker) for one in asked if one.id})
+
     def recall(state: Any, config: RunnableConfig) -> dict[str, Any]:
         user, query = prepare(state, config)
         found = ""
         with _errors(on_error, "the memory could not be read"):
             found = memory.user(user).render(query, max_tokens, token_counter)
-        return {state_key: found}
+        return {state_key: with_owners(found, state, config)}
 
     async def arecall(state: Any, config: RunnableConfig) -> dict[str, Any]:
         user, query = prepare(state, config)
         found = ""
         with _errors(on_error, "the memory could not be read"):
             found = await memory.user(user).arender(query, max_tokens, token_counter)
-        return {state_key: found}
+        return {state_key: with_owners(found, state, config)}
 
     return RunnableLambda(recall, arecall, name="recall")
 
@@ -268,7 +271,12 @@ class _Recorded:
         """
         user = resolve_user(self._user_id, state, config)
         session = resolve_session(self._session_id, state, config)
-        said = current_turn(state, self._messages_key)
+        asked_by, speaker = asked_by_in(state_channels(config)), speaker_of(config)
+        if isinstance(self._user_id, str) or not speaker:  # all speakers count for one user
+            asked_by = {}
+        said = current_turn(
+            state, self._messages_key, lambda one: asked_by.get(one.id, speaker) != speaker
+        )
         if said is None and not self._has_warned and waits_for_answer(state, self._messages_key):
             self._has_warned = True
             _logger.warning(

@@ -21,7 +21,8 @@ from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 
 from tomldiary import Diary
-from tomldiary_langgraph import Memory, recall_node
+from tomldiary.errors import IdentifierError
+from tomldiary_langgraph import Memory, extract_node, recall_node
 
 ALICE = {"configurable": {"user_id": "alice", "thread_id": "t1"}}
 CANARY = "zanzibar"
@@ -234,3 +235,103 @@ def test_a_state_that_drops_the_memory_is_shown_without_logging(tmp_path):
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
     )
     assert done.stderr.count("the graph's state has no field 'memory'") == 1
+
+
+# Users who share a thread
+
+
+class Noted:
+    """An extractor that keeps whose words it was given."""
+
+    def __init__(self):
+        self.turns = []
+
+    def run(self, message, /, *, deps):
+        self.turns.append((deps.user_id, deps.user_msg, deps.assistant_msg))
+
+
+def named_in(user, place):
+    """Return a config and a context in which a run names its user."""
+    thread = {"thread_id": "room"}
+    if place == "context":
+        return {"configurable": thread}, {"user_id": user}
+    return {"configurable": {**thread, "user_id": user}}, None
+
+
+def in_room(given, user, place, mode, folder, extractor, answer, **options):
+    """Run a graph of a new process, as it were, on the checkpoints of a folder."""
+    diary = Diary(folder / "diary", agent=extractor)
+    nodes = [
+        ("recall", recall_node(diary)),
+        ("answer", answer),
+        ("extract", extract_node(diary, **options)),
+    ]
+    builder = StateGraph(Dictionary, context_schema=dict).add_sequence(nodes)
+    builder.add_edge(START, "recall")
+    config, context = named_in(user, place)
+
+    async def main():
+        async with _asaver("sqlite", folder) as saver:
+            graph = builder.compile(checkpointer=saver)
+            return await graph.ainvoke(given, config, context=context)
+
+    if mode == "async":
+        return asyncio.run(main())
+    with _saver("sqlite", folder) as saver:
+        return builder.compile(checkpointer=saver).invoke(given, config, context=context)
+
+
+def failing(_state):
+    raise ConnectionError
+
+
+def asking(_state):
+    interrupt("Go on?")
+    return {"messages": [("ai", "Noted.")]}
+
+
+ANN = {"messages": [("user", "I am Ann.")]}
+BOB = {"messages": [("user", "I am Bob.")]}
+
+
+@both
+@pytest.mark.parametrize("place", ["settings", "context"])
+@pytest.mark.parametrize("first", [failing, asking])
+def test_unanswered_words_of_another_user_are_in_no_turn(first, place, mode, tmp_path, caplog):
+    noted = Noted()
+    try:
+        in_room(ANN, "ann", place, mode, tmp_path, noted, first)
+    except ConnectionError:
+        assert first is failing
+    for user, given in (("bob", BOB), ("ann", ANN)):
+        in_room(given, user, place, mode, tmp_path, noted, answering([]))
+    assert noted.turns == [("bob", "I am Bob.", "Noted."), ("ann", "I am Ann.", "Noted.")]
+    assert "no part of this turn" in caplog.text
+
+
+@both
+def test_unanswered_words_of_the_same_user_join_the_next_turn(mode, tmp_path):
+    noted = Noted()
+    with pytest.raises(ConnectionError):
+        in_room(ANN, "ann", "settings", mode, tmp_path, noted, failing)
+    again = {"messages": [("user", "Hello?")]}
+    in_room(again, "ann", "context", mode, tmp_path, noted, answering([]))
+    assert noted.turns == [("ann", "I am Ann.\n\nHello?", "Noted.")]
+
+
+@both
+def test_a_run_that_another_user_resumes_records_nothing(mode, tmp_path):
+    noted = Noted()
+    in_room(ANN, "ann", "settings", mode, tmp_path, noted, asking)
+    with pytest.raises(IdentifierError, match="another user began this turn"):
+        in_room(Command(resume=1), "bob", "settings", mode, tmp_path, noted, asking)
+    assert noted.turns == []
+    in_room(None, "ann", "settings", mode, tmp_path, noted, asking)
+    assert noted.turns == [("ann", "I am Ann.", "Noted.")]
+
+
+def test_a_node_with_a_user_of_its_own_records_the_words_of_all(tmp_path):
+    noted = Noted()
+    in_room(ANN, "ann", "settings", "sync", tmp_path, noted, asking)
+    in_room(BOB, "bob", "settings", "sync", tmp_path, noted, answering([]), user_id="team")
+    assert noted.turns == [("team", "I am Ann.\n\nI am Bob.", "Noted.")]

@@ -1,0 +1,83 @@
+"""The state's field for recalled memory, which checkpoints keep only the owners of unanswered words of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Self, cast
+
+from langgraph.channels.untracked_value import UntrackedValue
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Memory", "MemoryChannel", "Recalled", "asked_by_in"]
+
+
+class Recalled(str):
+    """Recalled memory, with a digest of the user of each unanswered message, by its id."""
+
+    __slots__ = ("asked_by",)
+
+    asked_by: dict[str, str]
+
+    def __new__(cls, text: str, asked_by: dict[str, str]) -> Self:
+        """Return the text with its digests."""
+        recalled = super().__new__(cls, text)
+        recalled.asked_by = asked_by
+        return recalled
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        """Be plain text in what a server stores of the state."""
+        return str, (str(self),)
+
+
+class MemoryChannel(UntrackedValue[str]):
+    """Keeps the text out of checkpoints, and in them who said what is unanswered."""
+
+    __slots__ = ("asked_by",)
+
+    asked_by: dict[str, str]
+
+    def __init__(self, typ: type[str], guard: bool = True) -> None:  # noqa: FBT001, FBT002 - as in the base class
+        super().__init__(typ, guard)
+        self.asked_by = {}
+
+    def copy(self) -> Self:
+        """Return a copy of the channel."""
+        copied = super().copy()
+        copied.asked_by = self.asked_by
+        return copied
+
+    def checkpoint(self) -> Any:
+        """Return what a checkpoint keeps: no text."""
+        return self.asked_by or super().checkpoint()
+
+    def from_checkpoint(self, checkpoint: Any) -> Self:
+        """Return the channel as a checkpoint has it."""
+        restored = super().from_checkpoint(checkpoint)
+        if isinstance(checkpoint, dict):
+            restored.asked_by = cast("dict[str, str]", checkpoint)
+        return restored
+
+    def update(self, values: Any) -> bool:
+        """Take the text, and from `recall_node` the owners."""
+        changed = super().update(values)
+        if changed and isinstance(self.value, Recalled):
+            self.asked_by = self.value.asked_by
+        return changed
+
+
+Memory = Annotated[str, MemoryChannel]
+"""The type of the state's field for `recall_node`: a text that no checkpoint keeps.
+
+    class Chat(MessagesState):
+        memory: Memory
+
+The field lasts for one `invoke`. When a run goes on after an interrupt, it is missing until a recall node runs.
+In a thread that users share, it tells the nodes behind whose words have no answer yet.
+"""
+
+
+def asked_by_in(channels: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return a digest of the user of each unanswered message, by its id, as fields of a state know them."""
+    fields = [each for each in (channels or {}).values() if isinstance(each, MemoryChannel)]
+    return {id_: owner for each in fields for id_, owner in each.asked_by.items()}
