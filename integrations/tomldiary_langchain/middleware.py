@@ -24,6 +24,7 @@ from tomldiary.agents.identity import is_delegated
 from tomldiary.agents.options import checked_count, memory_name, one_of, writer_of
 from tomldiary.agents.turn_messages import (
     HandedIn,
+    Spoken,
     digest,
     exchange_of,
     of_memory,
@@ -223,13 +224,18 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
     def _holding(self, state: AgentState[Any], run: _Run) -> dict[str, Any]:
         held = cast("dict[str, Any]", state).get("diary_run")
         others = held.runs if isinstance(held, _Held) else {}
-        asked_by, own = _asked_by(state), digest(run.user)
-        known = asked_by.get(self.name, {})
-        now = {one.id: known.get(one.id, own) for one in run.turn.unanswered}
+        now = {one.id: self._owner(state, run.user, one) for one in run.turn.unanswered}
         return {
             "diary_run": _Held({**others, self: run}),
-            "diary_asked_by": {**asked_by, self.name: now},
+            "diary_asked_by": {**_asked_by(state), self.name: now},
         }
+
+    def _owner(self, state: AgentState[Any], user: str, message: Spoken) -> str:
+        """Return a digest of the user who said an unanswered message."""
+        known = _asked_by(state).get(self.name, {})
+        settings = agent_config().get("configurable")
+        where = f"{self.name} {self._user_id}"  # another agent of the graph may be of another user
+        return self._handed_in.owner(settings, where, known, message, digest(user))
 
     def _settle(
         self, state: AgentState[Any], runtime: Runtime[ContextT], *, begins: bool = False
@@ -238,19 +244,19 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         user = self.diary.user(agent_user(self._user_id, state, runtime)).user_id
         chat = self._chats.session(user, messages)
         session = agent_session(self._session_id, state, runtime, default=chat)
-        asked_by, own = _asked_by(state).get(self.name, {}), digest(user)
+        own = digest(user)
         turn = turn_of(
             messages,
             lambda one: self._handed_in.has(user, session, one),
-            lambda one: asked_by.get(one.id, own) != own,
-            () if begins else asked_by,
+            lambda one: self._owner(state, user, one) != own,
+            () if begins else _asked_by(state).get(self.name, {}),
         )
         if turn.unanswered and not turn.asked:
             raise IdentifierError(
                 "another user began this turn. Continue it as that user: name the user in the run, or in the"
                 " middleware's user_id."
             )
-        if any(asked_by.get(one.id, own) != own for one in turn.unanswered):
+        if any(self._owner(state, user, one) != own for one in turn.unanswered):
             _logger.warning("another user's messages without an answer are no part of this turn")
         settings = agent_config().get("configurable")
         ids = self._handed_in.first_ids(settings, user, session, turn.before, turn.asked)

@@ -21,6 +21,7 @@ from tomldiary.agents.identity import is_delegated, saves_checkpoints
 from tomldiary.agents.options import checked_count, one_of
 from tomldiary.agents.turn_messages import (
     HandedIn,
+    Spoken,
     digest,
     exchange_of,
     of_memory,
@@ -93,6 +94,7 @@ def recall_node(
     one_of("on_error", on_error, ("raise", "ignore"))
     checked_count(max_tokens, "max_tokens", least=1)
     memory = _memory(diary, "recall_node(diary)")
+    handed_in = of_memory(memory, HandedIn)
     warned: set[str] = set()
 
     def prepare(state: Any, config: RunnableConfig) -> tuple[str, str | None]:
@@ -102,11 +104,12 @@ def recall_node(
 
     def with_owners(found: str, state: Any, config: RunnableConfig) -> str:
         channels, speaker = state_channels(config) or {}, speaker_of(config)
-        if not (messages_key and speaker and isinstance(channels.get(state_key), MemoryChannel)):
+        if not (messages_key and speaker):
             return found
-        known = asked_by_in(channels)
         asked = unanswered(state, messages_key)
-        return Recalled(found, {one.id: known.get(one.id, speaker) for one in asked if one.id})
+        owners = {one.id: _owner(handed_in, config, one, speaker) for one in asked if one.id}
+        is_kept = isinstance(channels.get(state_key), MemoryChannel)
+        return Recalled(found, owners) if is_kept else found
 
     def recall(state: Any, config: RunnableConfig) -> dict[str, Any]:
         user, query = prepare(state, config)
@@ -271,11 +274,12 @@ class _Recorded:
         """
         user = resolve_user(self._user_id, state, config)
         session = resolve_session(self._session_id, state, config)
-        asked_by, speaker = asked_by_in(state_channels(config)), speaker_of(config)
-        if isinstance(self._user_id, str) or not speaker:  # all speakers count for one user
-            asked_by = {}
+        # A node with a user of its own records what anyone says.
+        speaker = "" if isinstance(self._user_id, str) else speaker_of(config)
         said = current_turn(
-            state, self._messages_key, lambda one: asked_by.get(one.id, speaker) != speaker
+            state,
+            self._messages_key,
+            lambda one: bool(speaker) and _owner(self._handed_in, config, one, speaker) != speaker,
         )
         if said is None and not self._has_warned and waits_for_answer(state, self._messages_key):
             self._has_warned = True
@@ -313,6 +317,12 @@ class _Recorded:
                 steps=steps_of(new),
                 episode=self._episodes,
             )
+
+
+def _owner(handed_in: HandedIn, config: RunnableConfig, message: Spoken, speaker: str) -> str:
+    """Return a digest of the user who said an unanswered message."""
+    known = asked_by_in(state_channels(config))
+    return handed_in.owner(config.get("configurable"), "", known, message, speaker)
 
 
 def _operation(config: RunnableConfig, session: str, said: CurrentTurn) -> str:

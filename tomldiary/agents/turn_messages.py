@@ -199,6 +199,7 @@ class HandedIn:
         self._guard = threading.Lock()
         self._known: Recent[str, None] = Recent(_KNOWN)
         self._first_ids: Recent[str, tuple[str, ...]] = Recent(_KNOWN)
+        self._owners: Recent[str, str] = Recent(_KNOWN)
 
     def first_ids(
         self, settings: Any, user: str, session: str, before: Sequence[str], asked: Sequence[Spoken]
@@ -222,6 +223,26 @@ class HandedIn:
             if known is not None and is_replay(settings) and len(known) == len(ids):
                 return known
             return self._first_ids.keep(key, ids)
+
+    def owner(
+        self, settings: Any, where: str, known: Mapping[str, str], message: Spoken, user: str
+    ) -> str:
+        """Return who said a message of a kept thread: as known, as first seen in this process, or the user.
+
+        Args:
+            settings: Those of LangGraph for the run.
+            where: Whose view of the thread.
+            known: The owners that a checkpoint has, by message id.
+            message: The message.
+            user: The user of the run.
+        """
+        thread = kept_thread(settings)
+        if not (thread and message.id):
+            return known.get(message.id, user)
+        key = digest(where, thread, message.id, message.text)
+        with self._guard:
+            first = known.get(message.id) or self._owners.get(key) or user
+            return self._owners.keep(key, first)
 
     def has(self, user: str, session: str, message: Spoken) -> bool:
         """Whether a message of a user's session was handed in."""

@@ -461,6 +461,37 @@ def test_a_run_that_another_user_resumes_fails_and_its_own_user_may_go_on(writer
     assert said_by(writer) == [("ann", "I am Ann.", "ok")]
 
 
+@both
+@pytest.mark.parametrize("first", ["failed", "interrupted"])
+def test_an_agent_within_a_graph_counts_no_words_for_another_user(writer, first, mode):
+    approval = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
+    memory = DiaryMiddleware(writer.diary, writer=writer)
+    model = Scripted(answers=[Down() if first == "failed" else NOOP, OK])
+    agent = create_agent(model, [noop], middleware=[memory, approval])
+    builder = StateGraph(MessagesState).add_node("agent", agent).add_edge(START, "agent")
+    graph = builder.compile(checkpointer=InMemorySaver())
+    try:
+        talk(graph, "I am Ann.", in_room("ann"), mode)
+    except Down:
+        assert first == "failed"
+    talk(graph, "I am Bob.", in_room("bob"), mode)
+    assert said_by(writer)[-1] == ("bob", "I am Bob.", "ok")
+
+
+@both
+@pytest.mark.parametrize("team", ["team", lambda _state, _runtime: "team"])
+def test_agents_of_a_graph_may_record_a_turn_for_different_users(writer, team, mode):
+    own = DiaryMiddleware(writer.diary, writer=writer)
+    shared = DiaryMiddleware(writer.diary, writer=writer, user_id=team)
+    agents = [create_agent(Scripted(answers=[OK]), middleware=[each]) for each in (own, shared)]
+    builder = StateGraph(MessagesState).add_sequence(
+        [(f"agent{n}", each) for n, each in enumerate(agents)]
+    )
+    graph = builder.add_edge(START, "agent0").compile(checkpointer=InMemorySaver())
+    talk(graph, "I like rain.", in_room("ann"), mode)
+    assert said_by(writer) == [("ann", "I like rain.", "ok"), ("team", "I like rain.", "ok\n\nok")]
+
+
 # Two memories in one agent
 
 

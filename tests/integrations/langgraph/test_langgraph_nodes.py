@@ -877,3 +877,24 @@ def test_nodes_take_the_diary_of_a_store():
     diary.user("alice").upsert_preference("likes", "dark roast")
     graph = graph_of([("recall", recall_node(DiaryStore(diary)))])
     assert "dark roast" in run(graph, "hi", ALICE, "sync")["memory"]
+
+
+@both
+def test_words_that_a_recall_node_saw_are_in_no_turn_of_another_user(mode):
+    noted = Noted()
+    diary = Diary("memory:", agent=noted)
+    answers = iter([None, AIMessage("Noted.")])
+
+    def chat(_state):
+        answer = next(answers)
+        if answer is None:
+            raise ConnectionError
+        return {"messages": [answer]}
+
+    nodes = [("recall", recall_node(diary)), ("chat", chat), ("extract", extract_node(diary))]
+    graph = graph_of(nodes, checkpointer=InMemorySaver())
+    ann, bob = ({"configurable": {"user_id": each, "thread_id": "room"}} for each in ("ann", "bob"))
+    with pytest.raises(ConnectionError):
+        run(graph, "I am Ann.", ann, mode)
+    run(graph, "I am Bob.", bob, mode)
+    assert noted.turns == [("room", "I am Bob.", "Noted.")]
