@@ -22,7 +22,7 @@ from tomldiary.agents.turn_messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = ["Turn", "first_exchange", "said_in", "turn_of", "with_memory", "with_text"]
 
@@ -56,7 +56,9 @@ def turn_of(
     messages: Sequence[BaseMessage],
     is_handed_in: Callable[[Spoken], bool],
     is_others: Callable[[Spoken], bool],
-    begun_with: Collection[str] = (),
+    begun_with: Mapping[str, str],
+    *,
+    goes_on: bool,
 ) -> Turn:
     """Return the turn of a run; nothing is asked in it if the user said nothing.
 
@@ -64,14 +66,16 @@ def turn_of(
         messages: A thread.
         is_handed_in: Whether a message was in an earlier turn, though the thread has no answer to it.
         is_others: Whether another user said it.
-        begun_with: The ids of the messages that a run which goes on has begun with. What follows them is of
-            the turn, also a result of a tool before a further message.
+        begun_with: By id, the texts of the messages that the last run began with, if it did not end well. A
+            summary may have replaced them.
+        goes_on: Whether that run goes on. What follows the messages is then of the turn, also a result of a tool
+            before a further message.
     """
-    thread = _spoken(messages)
+    thread = _with_begun(_spoken(messages), begun_with)
     start = turn_start(thread)
     if start is None:
         return Turn((), (), ())
-    begun = [number for number, one in enumerate(thread) if one.id in begun_with]
+    begun = [number for number, one in enumerate(thread) if goes_on and one.id in begun_with]
     start = min([start, *begun])
     unanswered = [n for n in range(start, len(thread)) if thread[n].by == "user"]
     numbers = [n for n in unanswered if not is_others(thread[n])]
@@ -82,6 +86,14 @@ def turn_of(
         tuple(earlier_exchanges(thread, start)),
         tuple(thread[n] for n in unanswered),
     )
+
+
+def _with_begun(thread: list[Spoken], begun_with: Mapping[str, str]) -> list[Spoken]:
+    """Return a thread with the messages that were cut out of it, behind its last answer."""
+    present = {one.id for one in thread}
+    gone = [Spoken("user", text, id=id_) for id_, text in begun_with.items() if id_ not in present]
+    behind = max((number + 1 for number, one in enumerate(thread) if one.is_answer), default=0)
+    return [*thread[:behind], *gone, *thread[behind:]]
 
 
 def said_in(turn: Turn, messages: Sequence[BaseMessage], structured: object = None) -> list[Spoken]:

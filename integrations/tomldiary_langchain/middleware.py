@@ -123,6 +123,11 @@ class DiaryState(AgentState[Any]):
     diary_run: NotRequired[Annotated[Any, UntrackedValue, PrivateStateAttr]]
     diary_asked_by: NotRequired[Annotated[dict[str, dict[str, str]], PrivateStateAttr]]
     """By middleware and message: a digest of the user who said it, as long as it has no answer."""
+    diary_asked: NotRequired[Annotated[dict[str, dict[str, str]], PrivateStateAttr]]
+    """The texts of these messages, which a summary may cut out of the thread before the run is resumed."""
+
+
+_UNANSWERED = ("diary_asked_by", "diary_asked")
 
 
 class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
@@ -224,15 +229,20 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
     def _holding(self, state: AgentState[Any], run: _Run) -> dict[str, Any]:
         held = cast("dict[str, Any]", state).get("diary_run")
         others = held.runs if isinstance(held, _Held) else {}
-        now = {one.id: self._owner(state, run.user, one) for one in run.turn.unanswered}
+        asked = run.turn.unanswered
+        owners = {one.id: self._owner(state, run.user, one) for one in asked}
         return {
             "diary_run": _Held({**others, self: run}),
-            "diary_asked_by": {**_asked_by(state), self.name: now},
+            "diary_asked_by": {**_kept(state, "diary_asked_by"), self.name: owners},
+            "diary_asked": {
+                **_kept(state, "diary_asked"),
+                self.name: {one.id: one.text for one in asked},
+            },
         }
 
     def _owner(self, state: AgentState[Any], user: str, message: Spoken) -> str:
         """Return a digest of the user who said an unanswered message."""
-        known = _asked_by(state).get(self.name, {})
+        known = _kept(state, "diary_asked_by").get(self.name, {})
         settings = agent_config().get("configurable")
         where = f"{self.name} {self._user_id}"  # another agent of the graph may be of another user
         return self._handed_in.owner(settings, where, known, message, digest(user))
@@ -249,7 +259,8 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             messages,
             lambda one: self._handed_in.has(user, session, one),
             lambda one: self._owner(state, user, one) != own,
-            () if begins else _asked_by(state).get(self.name, {}),
+            _kept(state, "diary_asked").get(self.name, {}),
+            goes_on=not begins,
         )
         if turn.unanswered and not turn.asked:
             raise IdentifierError(
@@ -345,7 +356,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             if self._on_error == "raise":
                 raise
             _logger.warning("a turn could not be queued: %s", type(error).__name__)
-        return {"diary_asked_by": {**_asked_by(state), self.name: {}}}
+        return {name: {**_kept(state, name), self.name: {}} for name in _UNANSWERED}
 
     async def aafter_agent(
         self, state: AgentState[Any], runtime: Runtime[ContextT]
@@ -442,9 +453,9 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         return MemoryVerbs(self.diary.user(run.user), run.session, operation_id=call_id)
 
 
-def _asked_by(state: AgentState[Any]) -> dict[str, dict[str, str]]:
-    """Return, by middleware and message, digests of the users who said what had no answer when the run began."""
-    return cast("dict[str, Any]", state).get("diary_asked_by") or {}
+def _kept(state: AgentState[Any], field: str) -> dict[str, dict[str, str]]:
+    """Return, by middleware and message, what the state keeps of messages without an answer when the run began."""
+    return cast("dict[str, Any]", state).get(field) or {}
 
 
 def _call_id(request: ToolCallRequest) -> str:

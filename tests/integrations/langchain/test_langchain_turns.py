@@ -12,6 +12,7 @@ from langchain.agents.middleware import (
     HumanInTheLoopMiddleware,
     ModelFallbackMiddleware,
     ModelRetryMiddleware,
+    SummarizationMiddleware,
     after_model,
     before_agent,
 )
@@ -94,6 +95,53 @@ def test_a_resumed_approval_is_one_turn(writer):
     assert writer.turns == []
     talk(agent, Command(resume={"decisions": [{"type": "approve"}]}), THREAD)
     assert ended(writer) == [("completed", "I am a vegan.", "ok")]
+
+
+@both
+@pytest.mark.parametrize("decision", ["approve", "reject"])
+def test_a_question_that_a_summary_replaced_before_a_resume_is_recorded(writer, decision, mode):
+    summary = Scripted(answers=[AIMessage("They talked.")])
+    saver, answers = InMemorySaver(), [NOOP, NOOP, OK]
+    team = MemoryWriter(Diary("memory:", agent="rules"))
+
+    def agent():  # another process has another middleware
+        behind = [
+            DiaryMiddleware(team.diary, user_id="blue", writer=team, name="team"),
+            SummarizationMiddleware(summary, trigger=("messages", 3), keep=("messages", 1)),
+            HumanInTheLoopMiddleware(interrupt_on={"noop": True}),
+        ]
+        return agent_of(writer, *answers, behind=behind, checkpointer=saver)
+
+    talk(agent(), "I am a vegan.", THREAD, mode)
+    for _ in range(2):
+        answers.pop(0)
+        talk(agent(), Command(resume={"decisions": [{"type": decision}]}), THREAD, mode)
+    assert writer.said == [("I am a vegan.", "ok")]
+    assert team.stats()["submitted"] == 1
+    team.close_sync()
+    kept = agent().get_state(THREAD).values
+    assert "vegan" not in str(kept)
+
+
+@both
+def test_a_question_that_a_summary_replaced_joins_the_next_message(writer, mode):
+    summary = Scripted(answers=[AIMessage("They talked.")])
+    behind = [
+        SummarizationMiddleware(summary, trigger=("messages", 3), keep=("messages", 1)),
+        HumanInTheLoopMiddleware(interrupt_on={"ask": True}),
+    ]
+
+    @tool
+    def ask() -> str:
+        """Ask."""
+        return "yes"
+
+    answers, tools = [NOOP, calling(("ask", {})), OK], [noop, ask]
+    agent = agent_of(writer, *answers, tools=tools, behind=behind, checkpointer=InMemorySaver())
+    talk(agent, "I am a vegan.", THREAD, mode)
+    talk(agent, "What should I cook?", THREAD, mode)
+    talk(agent, "Thanks.", THREAD, mode)
+    assert writer.said == [("I am a vegan.\n\nWhat should I cook?", "ok"), ("Thanks.", "ok")]
 
 
 def test_words_before_and_after_a_tool_that_asks_the_user_are_one_turn(writer):
