@@ -59,10 +59,11 @@ class MemoryChannel(UntrackedValue[str]):
         return restored
 
     def update(self, values: Any) -> bool:
-        """Take the text, and from `recall_node` the owners."""
+        """Take the text, and from `recall_node` the owners; a subgraph does not know those of its parent."""
         changed = super().update(values)
         if changed and isinstance(self.value, Recalled):
-            self.asked_by = self.value.asked_by
+            now = self.value.asked_by
+            self.asked_by = {id_: self.asked_by.get(id_, owner) for id_, owner in now.items()}
         return changed
 
 

@@ -9,6 +9,7 @@ import sys
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated
+from uuid import uuid4
 
 import pytest
 from langchain_core.messages import AnyMessage, HumanMessage
@@ -258,14 +259,16 @@ def named_in(user, place):
     return {"configurable": {**thread, "user_id": user}}, None
 
 
-def in_room(given, user, place, mode, folder, extractor, answer, **options):
+def in_room(given, user, place, mode, folder, extractor, answer, *, inner=False, **options):
     """Run a graph of a new process, as it were, on the checkpoints of a folder."""
-    diary = Diary(folder / "diary", agent=extractor)
-    nodes = [
-        ("recall", recall_node(diary)),
-        ("answer", answer),
-        ("extract", extract_node(diary, **options)),
-    ]
+    diary = Diary(f"{folder}/{uuid4()}", agent=extractor)
+    recall = recall_node(diary)
+    if inner:
+        recall = (
+            StateGraph(Dictionary).add_node("recall", recall).add_edge(START, "recall").compile()
+        )
+    extract = extract_node(diary, **options)
+    nodes = [("recall", recall), ("answer", answer), ("extract", extract)]
     builder = StateGraph(Dictionary, context_schema=dict).add_sequence(nodes)
     builder.add_edge(START, "recall")
     config, context = named_in(user, place)
@@ -295,16 +298,19 @@ BOB = {"messages": [("user", "I am Bob.")]}
 
 
 @both
+@pytest.mark.parametrize("inner", [False, True])
 @pytest.mark.parametrize("place", ["settings", "context"])
 @pytest.mark.parametrize("first", [failing, asking])
-def test_unanswered_words_of_another_user_are_in_no_turn(first, place, mode, tmp_path, caplog):
+def test_unanswered_words_of_another_user_are_in_no_turn(
+    first, place, inner, mode, tmp_path, caplog
+):
     noted = Noted()
     try:
-        in_room(ANN, "ann", place, mode, tmp_path, noted, first)
+        in_room(ANN, "ann", place, mode, tmp_path, noted, first, inner=inner)
     except ConnectionError:
         assert first is failing
     for user, given in (("bob", BOB), ("ann", ANN)):
-        in_room(given, user, place, mode, tmp_path, noted, answering([]))
+        in_room(given, user, place, mode, tmp_path, noted, answering([]), inner=inner)
     assert noted.turns == [("bob", "I am Bob.", "Noted."), ("ann", "I am Ann.", "Noted.")]
     assert "no part of this turn" in caplog.text
 
