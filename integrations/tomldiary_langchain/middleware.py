@@ -201,6 +201,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         self._endings = endings()
         self._chats = Chats()
         self._handed_in = of_memory(self.diary, HandedIn)
+        self._where = f"{self.name} {user_id}"  # another agent of the graph may be of another user
 
     @property
     def name(self) -> str:
@@ -244,8 +245,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         """Return a digest of the user who said an unanswered message."""
         known = _kept(state, "diary_asked_by").get(self.name, {})
         settings = agent_config().get("configurable")
-        where = f"{self.name} {self._user_id}"  # another agent of the graph may be of another user
-        return self._handed_in.owner(settings, where, known, message, digest(user))
+        return self._handed_in.owner(settings, self._where, known, message, digest(user))
 
     def _settle(
         self, state: AgentState[Any], runtime: Runtime[ContextT], *, begins: bool = False
@@ -356,6 +356,8 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             if self._on_error == "raise":
                 raise
             _logger.warning("a turn could not be queued: %s", type(error).__name__)
+        settings = agent_config().get("configurable")
+        self._handed_in.answered(settings, self._where, run.turn.asked)
         return {name: {**_kept(state, name), self.name: {}} for name in _UNANSWERED}
 
     async def aafter_agent(

@@ -317,6 +317,7 @@ class _Recorded:
                 steps=steps_of(new),
                 episode=self._episodes,
             )
+        self._handed_in.answered(config.get("configurable"), "", asked)
 
 
 def _owner(handed_in: HandedIn, config: RunnableConfig, message: Spoken, speaker: str) -> str:

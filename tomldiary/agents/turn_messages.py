@@ -199,7 +199,8 @@ class HandedIn:
         self._guard = threading.Lock()
         self._known: Recent[str, None] = Recent(_KNOWN)
         self._first_ids: Recent[str, tuple[str, ...]] = Recent(_KNOWN)
-        self._owners: Recent[str, str] = Recent(_KNOWN)
+        self._owners: Recent[str, tuple[str, bool]] = Recent(_KNOWN)
+        """Who said a message, and whether it was answered."""
 
     def first_ids(
         self, settings: Any, user: str, session: str, before: Sequence[str], asked: Sequence[Spoken]
@@ -227,7 +228,7 @@ class HandedIn:
     def owner(
         self, settings: Any, where: str, known: Mapping[str, str], message: Spoken, user: str
     ) -> str:
-        """Return who said a message of a kept thread: as known, as first seen in this process, or the user.
+        """Return who said an unanswered message of a kept thread: as known, as first seen in this process, or the user.
 
         Args:
             settings: Those of LangGraph for the run.
@@ -236,13 +237,21 @@ class HandedIn:
             message: The message.
             user: The user of the run.
         """
-        thread = kept_thread(settings)
-        if not (thread and message.id):
+        key = _place(settings, where, message)
+        if not key:
             return known.get(message.id, user)
-        key = digest(where, thread, message.id, message.text)
         with self._guard:
-            first = known.get(message.id) or self._owners.get(key) or user
-            return self._owners.keep(key, first)
+            first, is_answered = self._owners.get(key, (user, False))
+            if is_answered and not is_replay(settings):  # the thread may have begun again
+                first = user
+            return self._owners.keep(key, (known.get(message.id, first), False))[0]
+
+    def answered(self, settings: Any, where: str, messages: Iterable[Spoken]) -> None:
+        """Note that messages were answered: only a replay asks who said them; the arguments are those of `owner`."""
+        with self._guard:
+            for key in (_place(settings, where, each) for each in messages):
+                if key in self._owners:
+                    self._owners.keep(key, (self._owners[key][0], True))
 
     def has(self, user: str, session: str, message: Spoken) -> bool:
         """Whether a message of a user's session was handed in."""
@@ -306,6 +315,11 @@ def memory_place(diary: Diary) -> object:
 
 def _key(user: str, session: str, message: Spoken) -> str:
     return digest(user, session, message.id, message.text)
+
+
+def _place(settings: Any, where: str, message: Spoken) -> str:
+    thread = kept_thread(settings)
+    return digest(where, thread, message.id, message.text) if thread and message.id else ""
 
 
 def _as_json(value: object) -> str:

@@ -540,6 +540,19 @@ def test_agents_of_a_graph_may_record_a_turn_for_different_users(writer, team, m
     assert said_by(writer) == [("ann", "I like rain.", "ok"), ("team", "I like rain.", "ok\n\nok")]
 
 
+def test_a_thread_that_is_deleted_and_begun_again_may_be_another_user_s(writer):
+    saver = InMemorySaver()
+    agent = create_agent(
+        Scripted(answers=[OK]),
+        middleware=[DiaryMiddleware(writer.diary, writer=writer)],
+        checkpointer=saver,
+    )
+    for user in ("ann", "bob"):  # the client counts its messages
+        talk(agent, [HumanMessage("Hi.", id="1")], in_room(user))
+        saver.delete_thread("room")
+    assert said_by(writer) == [("ann", "Hi.", "ok"), ("bob", "Hi.", "ok")]
+
+
 # Two memories in one agent
 
 

@@ -898,3 +898,20 @@ def test_words_that_a_recall_node_saw_are_in_no_turn_of_another_user(mode):
         run(graph, "I am Ann.", ann, mode)
     run(graph, "I am Bob.", bob, mode)
     assert noted.turns == [("room", "I am Bob.", "Noted.")]
+
+
+@both
+def test_a_turn_that_another_user_replays_stays_the_first_user_s(mode):
+    noted = Noted()
+    diary = Diary("memory:", agent=noted)
+    chat = chat_node(answering("Hello.", "Hello again."))
+    nodes = [("recall", recall_node(diary)), ("chat", chat), ("extract", extract_node(diary))]
+    graph = graph_of(nodes, checkpointer=InMemorySaver())
+    run(graph, "I am Ann.", {"configurable": {"user_id": "ann", "thread_id": "room"}}, mode)
+    past = graph.get_state_history({"configurable": {"thread_id": "room"}})
+    [start] = [one.config["configurable"] for one in past if one.next == ("recall",)]
+    config = {"configurable": {**start, "user_id": "bob"}}
+    with pytest.raises(IdentifierError, match="another user began this turn"):
+        graph.invoke(None, config) if mode == "sync" else asyncio.run(graph.ainvoke(None, config))
+    assert diary.users() == ["ann"]
+    assert noted.turns == [("room", "I am Ann.", "Hello.")]
