@@ -71,7 +71,9 @@ def turn_of(
         goes_on: Whether that run goes on. What follows the messages is then of the turn, also a result of a tool
             before a further message.
     """
-    thread = _with_begun(_spoken(messages), begun_with)
+    thread = _spoken(messages)
+    if goes_on or any(one.additional_kwargs.get(SOURCE) for one in messages):
+        thread = _with_begun(thread, begun_with)  # else a host removed what is missing
     start = turn_start(thread)
     if start is None:
         return Turn((), (), ())

@@ -144,6 +144,15 @@ def test_a_question_that_a_summary_replaced_joins_the_next_message(writer, mode)
     assert writer.said == [("I am a vegan.\n\nWhat should I cook?", "ok"), ("Thanks.", "ok")]
 
 
+def test_a_question_that_the_host_removed_does_not_join_the_next_message(writer):
+    approval = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
+    agent = agent_of(writer, NOOP, OK, behind=[approval], checkpointer=InMemorySaver())
+    asked = talk(agent, "I am a vegan.", THREAD)["messages"]
+    agent.update_state(THREAD, {"messages": [RemoveMessage(one.id) for one in asked]})
+    talk(agent, "What should I cook?", THREAD)
+    assert writer.said == [("What should I cook?", "ok")]
+
+
 def test_words_before_and_after_a_tool_that_asks_the_user_are_one_turn(writer):
     @tool
     def ask_user(question: str, runtime: ToolRuntime) -> Command[Any]:
