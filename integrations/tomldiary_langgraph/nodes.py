@@ -40,7 +40,7 @@ from tomldiary_langgraph.identity import (
     state_channels,
     task_here,
 )
-from tomldiary_langgraph.memory_field import Memory, MemoryChannel, Recalled, asked_by_in
+from tomldiary_langgraph.memory_field import MemoryChannel, Recalled, asked_by_in
 from tomldiary_langgraph.messages import (
     CurrentTurn,
     current_turn,
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
 
-__all__ = ["Memory", "extract_node", "recall_node", "submit_node"]
+__all__ = ["extract_node", "recall_node", "submit_node"]
 
 Node = RunnableLambda[Any, dict[str, Any]]
 OnError = Literal["raise", "ignore"]
