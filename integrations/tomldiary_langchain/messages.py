@@ -66,10 +66,9 @@ def turn_of(
         messages: A thread.
         is_handed_in: Whether a message was in an earlier turn, though the thread has no answer to it.
         is_others: Whether another user said it.
-        begun_with: By id, the texts of the messages that the last run began with, if it did not end well. A
-            summary may have replaced them.
-        goes_on: Whether that run goes on. What follows the messages is then of the turn, also a result of a tool
-            before a further message.
+        begun_with: By id, the texts of the messages that the last run began with, if it did not end well. What
+            follows them is of the turn, also the result of a tool or an answer before a further message.
+        goes_on: Whether that run goes on. What a summary replaced is of the turn anyway.
     """
     thread = _spoken(messages)
     if goes_on or any(one.additional_kwargs.get(SOURCE) for one in messages):
@@ -77,7 +76,7 @@ def turn_of(
     start = turn_start(thread)
     if start is None:
         return Turn((), (), ())
-    begun = [number for number, one in enumerate(thread) if goes_on and one.id in begun_with]
+    begun = [number for number, one in enumerate(thread) if one.id in begun_with]
     start = min([start, *begun])
     unanswered = [n for n in range(start, len(thread)) if thread[n].by == "user"]
     numbers = [n for n in unanswered if not is_others(thread[n])]

@@ -153,6 +153,27 @@ def test_a_question_that_the_host_removed_does_not_join_the_next_message(writer)
     assert writer.said == [("What should I cook?", "ok")]
 
 
+@both
+@pytest.mark.parametrize(
+    ("last", "said"),
+    [
+        ("model", ("I am a vegan.\n\nWhat should I cook?", "ok")),
+        ("DiaryMiddleware.after_agent", ("I am a vegan.\n\nWhat should I cook?", "Fine.\n\nok")),
+    ],
+)
+def test_words_of_a_run_whose_process_was_killed_join_the_next_message(
+    writer, tmp_path, last, said, mode
+):
+    saver = InMemorySaver()
+    with Recording(Diary(tmp_path / "killed", agent="rules")) as killed:
+        first = agent_of(killed, NOOP, AIMessage("Fine."), checkpointer=saver)
+        talk(first, "I am a vegan.", THREAD, mode)
+        left = next(one for one in first.get_state_history(THREAD) if one.next == (last,)).config
+    config = {"configurable": {**THREAD["configurable"], **left["configurable"]}}
+    talk(agent_of(writer, OK, checkpointer=saver), "What should I cook?", config, mode)
+    assert writer.said == [said]
+
+
 def test_words_before_and_after_a_tool_that_asks_the_user_are_one_turn(writer):
     @tool
     def ask_user(question: str, runtime: ToolRuntime) -> Command[Any]:
