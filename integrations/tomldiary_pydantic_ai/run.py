@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from pydantic_ai import RunContext, TemplateStr, capabilities
@@ -285,11 +286,20 @@ def _time_of(part: ModelRequestPart) -> datetime | None:
     return getattr(part, "timestamp", None)
 
 
+class _LastTurn(NamedTuple):
+    """What the user said in the last turn of a session, where that stood, and how its run ended."""
+
+    said: tuple[str, ...]
+    place: str
+    is_answered: bool
+    is_failed: bool
+
+
 class LastTurns:
     """The last turn of each session that was handed in, so that the next run does not repeat its words."""
 
     def __init__(self) -> None:
-        self._turns: Recent[RunOwner, tuple[tuple[str, ...], str | None]] = Recent(_SESSIONS_KEPT)
+        self._turns: Recent[RunOwner, _LastTurn] = Recent(_SESSIONS_KEPT)
         self._lock = threading.Lock()
 
     def repeated(
@@ -304,22 +314,23 @@ class LastTurns:
                 answered one the user says them again.
             place: Stands for the exchanges before these words.
         """
-        texts, answered_at = self._turns.get(owner, ((), ""))
-        if answered_at is None:  # what was said while its tools ran is behind their calls
-            most = min(len(texts), len(before))
-            ends = (texts[-count:] for count in range(most, 0, -1))
-            return next((end for end in ends if tuple(before[: len(end)]) == end), ())
-        if answered_at and answered_at != place:
+        last = self._turns.get(owner)
+        if last is None or (last.is_answered and last.place != place):
             return ()
-        now = before if answered_at else [*before, *prompt]
-        return texts if tuple(now[: len(texts)]) == texts else ()
+        now = [*before, *prompt] if last.is_failed else before
+        # In any order: a run begins with only some of the words if others were said while it went on.
+        left, repeated = [*last.said], list[str]()
+        for text in takewhile(lambda each: each in left, now):
+            left.remove(text)
+            repeated.append(text)
+        return tuple(repeated)
 
     def note(self, run: RunState, *, is_answered: bool, is_paused: bool) -> None:
         """Note that the turn of a run was handed in; one that is paused waits for results of tools."""
         with self._lock:
             said = (*run.handed_in, *run.heard)
-            place = None if is_paused else run.place if is_answered else ""
-            self._turns.keep(run.owner, (said, place))
+            ended = is_answered and not is_paused
+            self._turns.keep(run.owner, _LastTurn(said, run.place, ended, not is_answered))
 
 
 _AROUND: ContextVar[tuple[RunState, ...]] = ContextVar("tomldiary_runs_around", default=())
