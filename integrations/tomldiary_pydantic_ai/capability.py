@@ -398,8 +398,10 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             status, output = "completed", result.output
             return result
         finally:
-            if self._run is not None and self.writer is not None:
-                await self._hand_in(ctx, self._run, status, output)
+            if self._run is not None:
+                self._run.is_over = True
+                if self.writer is not None:
+                    await self._hand_in(ctx, self._run, status, output)
 
     async def _hand_in(
         self, ctx: RunContext[AgentDepsT], run: RunState, status: TurnStatus, output: object

@@ -203,6 +203,7 @@ class RunState:
     """The run's own list, which is not to be had any more when the run has been cut off."""
     was_told: bool = False
     """Whether the model has been told the memory, or did not have to be."""
+    is_over: bool = False
     _known: dict[int, tuple[ModelRequestPart, ModelMessage]] = field(
         default_factory=dict[int, "tuple[ModelRequestPart, ModelMessage]"]
     )
@@ -347,10 +348,15 @@ def within_tool(run: RunState) -> Generator[None]:
 
 
 def runs_around(diary: Diary, user: str) -> tuple[RunState, ...]:
-    """Return the runs of the same user's memory in whose tools the code runs, outermost first."""
+    """Return the runs of the same user's memory in whose tools the code runs, outermost first.
+
+    A task that a tool started may outlive its run, as one that serves a chat does.
+    """
     place = memory_place(diary)
     return tuple(
-        run for run in _AROUND.get() if run.owner.user == user and memory_place(run.diary) == place
+        run
+        for run in _AROUND.get()
+        if not run.is_over and run.owner.user == user and memory_place(run.diary) == place
     )
 
 

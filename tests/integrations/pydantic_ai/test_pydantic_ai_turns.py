@@ -833,6 +833,32 @@ def test_a_run_for_another_user_in_a_tool_is_submitted(tmp_path: Path):
     writer.close_sync()
 
 
+def test_a_chat_that_a_tool_started_is_submitted_after_the_run_of_the_tool(tmp_path: Path):
+    setting = Setting(tmp_path, call_once("open_chat"))
+    chat = Agent(FunctionModel(answer), capabilities=[setting.capability])
+
+    async def run() -> None:
+        is_over = asyncio.Event()
+
+        async def serve() -> None:
+            await is_over.wait()
+            await chat.run(SAID)
+
+        @setting.agent.tool_plain
+        async def open_chat() -> str:
+            tasks.append(asyncio.create_task(serve()))
+            return "open"
+
+        tasks: list[asyncio.Task[None]] = []
+        await setting.agent.run("Open a chat.")
+        is_over.set()
+        await tasks[0]
+
+    asyncio.run(run())
+    assert [turn.user_msg for turn in setting.writer.turns] == ["Open a chat.", SAID]
+    setting.writer.close_sync()
+
+
 def test_a_repeated_run_counts_once(tmp_path: Path):
     setting = Setting(tmp_path)
     for _ in range(2):
