@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from pydantic_ai.capabilities import WrapRunHandler
     from pydantic_ai.messages import ToolCallPart
     from pydantic_ai.models import ModelRequestContext
+    from pydantic_ai.output import OutputContext
     from pydantic_ai.run import AgentRunResult
     from pydantic_ai.tools import ToolDefinition
     from pydantic_ai.toolsets import AbstractToolset
@@ -65,6 +66,9 @@ if TYPE_CHECKING:
 __all__ = ["DiaryCapability"]
 
 _logger = get_logger(__name__)
+
+_PARSED = frozenset({"auto", "native", "prompted"})
+"""Modes in which the output is parsed from the text of an answer, unless a call of a tool brings it."""
 
 
 @dataclass
@@ -338,13 +342,15 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         self,
         ctx: RunContext[AgentDepsT],  # noqa: ARG002 - the framework's signature
         *,
+        output_context: OutputContext,
         output: Any,
         handler: Callable[[Any], Any],
-        **_: Any,
     ) -> Any:
         """Know the runs that an output function starts, like those of a tool."""
         if self._run is None:
             return await handler(output)
+        is_of_call = output_context.tool_call is not None
+        self._run.is_parsed = not is_of_call and output_context.mode in _PARSED
         with within_tool(self._run):
             return await handler(output)
 
@@ -417,7 +423,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             output = None
         user_msg = "\n\n".join(run.spoken_to.take_words())
         ours = self._toolset.tool_names(ctx).values()
-        assistant_msg = answered(messages, ctx.run_id, output)
+        assistant_msg = answered(messages, ctx.run_id, output, is_parsed=run.is_parsed)
         if not user_msg and not assistant_msg:
             return
         with span(ctx, "submit") as noted:

@@ -181,20 +181,29 @@ def exchanges(messages: Sequence[ModelMessage]) -> list[tuple[str, str]]:
     return found
 
 
-def answered(messages: Sequence[ModelMessage], run_id: str | None, output: object = None) -> str:
+def answered(
+    messages: Sequence[ModelMessage],
+    run_id: str | None,
+    output: object = None,
+    *,
+    is_parsed: bool = False,
+) -> str:
     """Return what the assistant said in a run, and its output where that is something else; as JSON if it is no text.
 
-    An answer that was rejected, as by an output validator, was not said.
+    An answer that was rejected, as by an output validator, was not said. Of an answer that was parsed into the output
+    (`is_parsed`), the output is said.
     """
     rejected = _rejected(messages)
-    texts = [
-        text
+    said = [
+        _answers(message)
         for number, message in enumerate(messages)
         if isinstance(message, ModelResponse)
         and message.run_id == run_id
         and number not in rejected
-        for text in _answers(message)
     ]
+    if is_parsed and output is not None:
+        said = said[:-1]
+    texts = [text for each in said for text in each]
     is_text = isinstance(output, str)
     shown = output if is_text else to_json(output, fallback=str).decode()
     if output is not None and shown not in ("".join(texts) if is_text else texts):

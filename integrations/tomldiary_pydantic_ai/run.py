@@ -204,6 +204,8 @@ class RunState:
     was_told: bool = False
     """Whether the model has been told the memory, or did not have to be."""
     is_over: bool = False
+    is_parsed: bool = False
+    """Whether the text of the last answer was parsed into the output."""
     _known: dict[int, tuple[ModelRequestPart, ModelMessage]] = field(
         default_factory=dict[int, "tuple[ModelRequestPart, ModelMessage]"]
     )

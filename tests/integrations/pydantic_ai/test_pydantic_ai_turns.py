@@ -23,6 +23,8 @@ from pydantic_ai import (
     DeferredToolRequests,
     DeferredToolResults,
     ModelRetry,
+    NativeOutput,
+    PromptedOutput,
     RunContext,
     ToolOutput,
     capture_run_messages,
@@ -43,6 +45,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.profiles import ModelProfile
 from pydantic_ai.usage import UsageLimits
 
 from processes import run_at_once
@@ -408,6 +411,22 @@ def test_an_answer_that_is_no_text_is_submitted_as_json(tmp_path: Path):
     setting = Setting(tmp_path, respond, output_type=ToolOutput(Order))
     asyncio.run(setting.agent.run(SAID))
     setting.the_turn("completed", '{"drink":"tea"}')
+
+
+@pytest.mark.parametrize("kind", [NativeOutput, PromptedOutput])
+def test_an_answer_that_is_parsed_is_submitted_once(tmp_path: Path, kind: Any):
+    class Order(BaseModel):
+        drink: str
+        cups: int = 1
+
+    def respond(messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
+        said = '{"drink": 5}' if len(messages) < 3 else '```json\n{"drink": "tea"}\n```'
+        return ModelResponse(parts=[TextPart(said)])
+
+    setting = Setting(tmp_path, respond, output_type=kind(Order))
+    model = FunctionModel(respond, profile=ModelProfile(supports_json_schema_output=True))
+    asyncio.run(setting.agent.run(SAID, model=model))
+    setting.the_turn("completed", '{"drink":"tea","cups":1}')
 
 
 def test_a_prompt_with_images_is_submitted_with_its_text(tmp_path: Path):
