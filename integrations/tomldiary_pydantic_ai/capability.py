@@ -141,6 +141,11 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     def __post_init__(self) -> None:
         if not self.record and self.writer is not None:
             raise InvalidValue("record=False keeps no turns. Leave the writer out.", where="writer")
+        if self.defer_loading and self.record:
+            raise InvalidValue(
+                "no turn is recorded before the model loads the memory. Give record=False beside it.",
+                where="defer_loading",
+            )
         self._toolset = CapabilityToolset(
             self.diary,
             self.user_id,

@@ -511,6 +511,15 @@ def test_a_wrong_option_is_refused_by_the_constructor(tmp_path: Path, case: str)
             DiaryToolset(**given)
 
 
+def test_a_memory_that_the_model_loads_itself_records_no_turns():
+    diary = diary_with("tea")
+    with pytest.raises(InvalidValue, match="no turn is recorded before the model loads"):
+        DiaryCapability(diary, "alice", defer_loading=True)
+    talk = Talk(DiaryCapability(diary, "alice", defer_loading=True, record=False))
+    talk.replies = [ModelResponse(parts=[ToolCallPart("load_capability", {"id": "diary"})])]
+    assert "- likes: tea" in talk.say("Hello.")
+
+
 def test_a_folder_instead_of_a_writer_is_refused(tmp_path: Path):
     given: Any = str(tmp_path)
     with pytest.raises(InvalidValue, match="expected a Diary, found str"):
