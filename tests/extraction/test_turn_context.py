@@ -397,6 +397,16 @@ def test_one_turn_confirms_an_entry_once(diary):
     assert texts(diary) == {"likes": [("I love tango.", 2)]}
 
 
+def test_one_turn_counts_a_new_entry_once(diary):
+    async def work(deps):
+        for _ in range(5):
+            await upsert_preference(Context(deps), "likes", text="I love tango.")
+            await upsert_preference(Context(deps), "likes", id="pref001", contexts=["evening"])
+
+    add_turn(diary.with_agent(Reader(work)), "I love tango!", "I know.")
+    assert texts(diary) == {"likes": [("I love tango.", 1)]}
+
+
 # Half characters
 
 

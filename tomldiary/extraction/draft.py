@@ -237,7 +237,7 @@ class MemoryDeps:
         """Create, change or confirm a preference in the draft; raises like `Preferences.upsert`.
 
         `key` is an id, or `category/id` as it is listed; "new" and None ask for a new entry. A turn
-        confirms an entry once, and not at all if a tool of the host noted it down in this turn.
+        counts an entry once, and not at all if a tool of the host noted it down in this turn.
 
         Raises:
             InvalidValue: Also a text that states what was removed in this turn by a tool of the host.
@@ -264,7 +264,7 @@ class MemoryDeps:
         created = outcome.action == "created"
         is_confirmed = outcome.action == "merged" or (outcome.action == "boosted" and text is None)
         found = self._preferences.find(category, outcome.id)
-        if self._confirmed is not None and count_up and not created:
+        if self._confirmed is not None and (count_up or created):
             self._confirmed.add((category, outcome.id))
         self._operations.append(
             UpsertPreference(
@@ -354,7 +354,7 @@ class MemoryDeps:
     def begin_turn(self) -> None:
         """Show the turn as begun: the session exists and counts it. The commit counts for itself.
 
-        From now on an entry is confirmed once.
+        From now on an entry is counted once.
         """
         self._confirmed = set()
         self._conversations.count_turn(self.session_id, now=self.now)
