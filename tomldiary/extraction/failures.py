@@ -95,7 +95,8 @@ def _message(found: Iterable[BaseException]) -> str:
 
 def _text(error: BaseException) -> str:
     # Advice of a framework, after its first sentence, is about settings that the host cannot reach.
-    return _clean(str(error).partition(". ")[0]) or "no reason is given"
+    # What it says of the response, pydantic-ai puts behind ", body:"; it may quote the turn.
+    return _clean(str(error).partition(", body:")[0].partition(". ")[0]) or "no reason is given"
 
 
 def _clean(text: str) -> str:

@@ -221,6 +221,14 @@ def test_an_endless_model_run_is_stopped_and_changes_nothing(tmp_path: Path):
     assert nothing_is_stored(diary)
 
 
+def test_a_refusal_does_not_quote_the_answer_of_the_model(tmp_path: Path):
+    script = Script(ModelResponse(parts=[], finish_reason="content_filter"))
+    diary = Diary(tmp_path, Table, agent=extractor_agent(Table, script.model))
+    with pytest.raises(ExtractionError, match="Content filter triggered") as caught:
+        turn(diary)
+    assert "parts" not in str(caught.value)
+
+
 def test_a_transient_failure_repeats_the_request(tmp_path: Path):
     script = Script(
         ModelHTTPError(503, "m"),
