@@ -277,6 +277,18 @@ def test_a_failed_compaction_changes_nothing_and_keeps_the_turn(tmp_path, caplog
     assert "the turn is stored" in caplog.text
 
 
+def test_a_failed_compaction_quotes_the_memory_at_debug_level_only(tmp_path, caplog):
+    def quoting(deps):
+        raise ValueError(str(deps.preference_blocks()))
+
+    diary = diary_at(tmp_path, Recording(quoting), total_char_threshold=1)
+    for level in (logging.INFO, logging.DEBUG):
+        with caplog.at_level(level, "tomldiary"):
+            turn(diary, "oolong", user=str(level))
+        assert "compaction failed: ValueError" in caplog.text
+        assert ("oolong" in caplog.text) is (level == logging.DEBUG)
+
+
 def test_a_failed_compaction_is_retried_after_the_cooldown(tmp_path):
     compactor = Recording(failing)
     diary = diary_at(tmp_path, compactor, total_char_threshold=1, cooldown_seconds=600)

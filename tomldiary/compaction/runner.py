@@ -17,6 +17,7 @@ from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.facts import moment
 from tomldiary.entries.models import timestamp
 from tomldiary.entries.preferences import Preferences
+from tomldiary.errors import cause_of
 from tomldiary.extraction.extractor import as_extractor, run_extractor
 from tomldiary.extraction.operations import Operation, apply_turn
 from tomldiary.logging import get_logger
@@ -52,10 +53,13 @@ class CompactionRunner:
             due = await self.due(user_id, moment)
             if due:
                 await self._compact(user_id, session_id, due, moment)
-        except Exception:  # the turn is committed; compaction is tried again later
-            _logger.exception(
-                "compaction failed; the turn is stored, and compaction is tried again later"
+        except Exception as error:  # the turn is committed; compaction is tried again later
+            # The trace may quote the memory, so details are logged at debug level only.
+            _logger.error(  # noqa: TRY400 - see above
+                "compaction failed: %s; the turn is stored, and compaction is tried again later",
+                cause_of(error),
             )
+            _logger.debug("why a compaction failed", exc_info=error)
 
     async def due(self, user_id: str, now: datetime) -> list[str]:
         """Return the documents that are due for compaction; empty if none is."""
