@@ -399,30 +399,36 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     ) -> AgentRunResult[Any]:
         """Hand the turn to the writer when the run has ended, however it ended."""
         status: TurnStatus = "failed"
-        output: object = None
+        result: AgentRunResult[Any] | None = None
         try:
             result = await handler()
         except asyncio.CancelledError:
             status = "cancelled"
             raise
         else:
-            status, output = "completed", result.output
+            status = "completed"
             return result
         finally:
             if self._run is not None:
                 self._run.is_over = True
                 if self.writer is not None:
-                    await self._hand_in(ctx, self._run, status, output)
+                    await self._hand_in(ctx, self._run, status, result)
 
     async def _hand_in(
-        self, ctx: RunContext[AgentDepsT], run: RunState, status: TurnStatus, output: object
+        self,
+        ctx: RunContext[AgentDepsT],
+        run: RunState,
+        status: TurnStatus,
+        result: AgentRunResult[Any] | None,
     ) -> None:
         if any(outer.records for outer in run.around):
             return  # it is part of the turn of the run that asked it
         messages = run.messages
         if messages is None:  # a realtime session, or a run that ended before its first request
-            messages = ctx.messages
+            # The context of a session that its reader left lacks what was said last.
+            messages = ctx.messages if result is None else result.all_messages()
             run.hear(messages, ctx.run_id)
+        output: object = None if result is None else result.output
         is_paused = isinstance(output, DeferredToolRequests)
         if is_paused:
             output = None

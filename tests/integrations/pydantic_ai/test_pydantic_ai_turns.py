@@ -205,7 +205,8 @@ def test_an_abandoned_stepped_run_is_submitted(tmp_path: Path):
 
 
 @pytest.mark.filterwarnings("ignore:Capability `DiaryCapability`")
-def test_a_realtime_session_is_submitted(tmp_path: Path):
+@pytest.mark.parametrize("is_left", [False, True])
+def test_a_realtime_session_is_submitted(tmp_path: Path, is_left: bool):
     pytest.importorskip("pydantic_ai.realtime.lifecycle")
     from realtime_model import RepeatingModel  # noqa: PLC0415 - needs a newer release
 
@@ -220,12 +221,13 @@ def test_a_realtime_session_is_submitted(tmp_path: Path):
         async with agent.realtime(model).session() as session:
             await session.send("I like milk.")
             async for _ in session:
-                pass
+                if is_left:
+                    break
 
     asyncio.run(talk())
     (turn,) = setting.writer.turns
     assert turn.user_msg.split("\n\n") == [SAID, "I like milk."]
-    assert turn.assistant_msg.split("\n\n") == ["Good choice.", "Good choice."]
+    assert set(turn.assistant_msg.split("\n\n")) == {"Good choice."}
     assert "the colour green" in repr(model.parameters)
     setting.writer.close_sync()
 
