@@ -34,5 +34,7 @@ def test_every_python_block_of_a_page_runs_in_a_notebook(page, client, tmp_path)
         "".join(output.get("text", "") for output in cell.outputs if output.get("name") == "stdout")
         for cell in cells
     ]
+    told = [each.text for cell in cells for each in cell.outputs if each.get("name") == "stderr"]
+    assert "".join(told) == ""
     for number, block in shown:
         assert matches(block.text, printed[number]), f"{block.place} should be:\n{printed[number]}"

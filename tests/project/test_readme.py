@@ -158,8 +158,8 @@ class Reader:
 def reader(tmp_path, monkeypatch):
     """A reader in an empty folder, with no key and one event loop."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("EXTRACTOR_MODEL", "rules")
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    for name in ("EXTRACTOR_MODEL", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)  # else run_sync of a framework makes one and leaves it open
     yield Reader(loop)

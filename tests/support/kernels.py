@@ -16,10 +16,9 @@ ROOT = Path(__file__).parents[2]
 @contextmanager
 def running_kernel(folder):
     """Return a client of a new kernel that works in a folder, without keys, and keeps its settings there."""
-    hidden = {"OPENAI_API_KEY", "TOMLDIARY_BENCH_DATA"}
+    hidden = {"EXTRACTOR_MODEL", "OPENAI_API_KEY", "TOMLDIARY_BENCH_DATA"}
     env = {name: value for name, value in os.environ.items() if name not in hidden}
     env |= {
-        "EXTRACTOR_MODEL": "rules",
         "IPYTHONDIR": str(folder),
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "integrations")]),
     }
