@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 
 __all__ = ["main"]
 
@@ -12,6 +14,11 @@ _EXIT_UNUSABLE = 2
 
 def main() -> None:
     """Run the command in `sys.argv` and exit: 0 done, 1 done in part, 2 not possible."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        # The caller may have closed it; no file of the memory must get its descriptor.
+        if getattr(sys, name) is None:
+            stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115 - open until the end
+            setattr(sys, name, stream)
     try:
         from tomldiary.cli.app import run  # noqa: PLC0415 - needs an optional dependency
     except ModuleNotFoundError as error:

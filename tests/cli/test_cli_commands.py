@@ -327,6 +327,17 @@ def test_edit_stores_nothing_that_does_not_parse(memories, edit):
     assert not [*(memories / "alice").glob(".*edit")]
 
 
+def test_edit_stores_no_text_that_the_editor_emptied(memories):
+    before = (memories / "alice/preferences.toml").read_bytes()
+    for emptied in ("", "\n \n"):
+        script = f"import pathlib, sys; pathlib.Path(sys.argv[1]).write_text({emptied!r})"
+        editor = shlex.join([sys.executable, "-c", script])
+        done = call("edit", "--path", memories, VISUAL=editor)
+        assert done.returncode == 2
+        assert "the text is empty, which counts as a failed save" in done.stdout
+        assert (memories / "alice/preferences.toml").read_bytes() == before
+
+
 def test_edit_names_the_line_of_a_field_that_does_not_fit(memories, edit):
     done = edit('text = "I love dark roast."', "text = 3", answers="n\n")
     text = (memories / "alice/preferences.toml").read_text()

@@ -92,12 +92,22 @@ def test_history_is_filtered_by_points_session_and_text(alice, call):
         ("--session", "s2"): [3, 2],
         ("--grep", "GREEN"): [3],
         ("--grep", "goals/"): [4, 2],
+        ("--grep", "contexts"): [],  # the name of a field
+        ("--grep", "'"): [],
+        ("--grep", moments[1][:10]): [],
         ("--since", "1", "--grep", "tea", "--limit", "1"): [3],
     }.items():
         assert numbers(call("history", *arguments, check=0)[1]) == found, arguments
     code, _, err = call("history", "--before", "2020-01-01", "--yes")
     assert (code, len(alice.history())) == (2, 4)
     assert "use --yes with --keep or --drop-before" in err
+
+
+def test_grep_finds_a_text_as_it_is_stored(alice, call):
+    texts = {"quotes": 'it\'s a "blend"', "lines": "first\nsecond", "path": r"C:\tea"}
+    for name, text in texts.items():
+        alice.blocks.set(name, text)
+        assert f"blocks/{name}" in call("history", "--grep", text, check=0)[1]
 
 
 def test_counters_and_times_are_shown_only_with_all(alice, call):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -33,6 +36,15 @@ def test_help_shows_each_command_in_one_whole_line(words):
     shown = call(*words, "--help").stdout
     assert "..." not in shown.partition("Commands:")[2]
     assert ("completion" in shown) is (words == [])
+
+
+@pytest.mark.parametrize(("user", "code"), [("alice", 0), ("bob", 2)])
+def test_a_closed_stream_changes_no_exit_code(memories, user, code):
+    line = [sys.executable, "-m", "tomldiary", "show", user, "--path", str(memories)]
+    for closed in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
+        shell = ["bash", "-c", f"{shlex.join(line)} {closed}"]
+        done = subprocess.run(shell, capture_output=True, text=True, timeout=60, check=False)
+        assert (closed, done.returncode, "Traceback" in done.stderr) == (closed, code, False)
 
 
 @pytest.mark.parametrize("command", ["show", "users", "doctor"])

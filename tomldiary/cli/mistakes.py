@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.entries.kinds import entry_kind
 from tomldiary.errors import DocumentError
-from tomldiary.hand_edits.detect import check_version
+from tomldiary.hand_edits.detect import check_version, is_blank
 from tomldiary.text.visible import one_line
 from tomldiary.toml.document import Document
 from tomldiary.toml.values import render_path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tomldiary.diary import Diary
 
-__all__ = ["Mistake", "mistakes"]
+__all__ = ["Mistake", "mistakes", "readable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,22 @@ class Mistake:
         return f"{shown}\n{front}{one_line(self.text)}{mark}"
 
 
+def readable(text: str, path: str) -> Document:
+    """Return the document of an edited text.
+
+    Raises:
+        DocumentError: It cannot be read, or is empty, as an editor leaves it that was given up.
+    """
+    document = Document.parse(text, path=path)
+    check_version(document, path)
+    if is_blank(text):
+        raise DocumentError(
+            "the text is empty, which counts as a failed save; to erase it, use `tomldiary forget`.",
+            path=path,
+        )
+    return document
+
+
 def mistakes(diary: Diary, document: str, text: str, before: str) -> list[Mistake]:
     """Return what is wrong with an edited document, and was not wrong before.
 
@@ -54,8 +70,7 @@ def mistakes(diary: Diary, document: str, text: str, before: str) -> list[Mistak
     """
     name = f"{document}.toml"
     try:
-        parsed = Document.parse(text, path=name)
-        check_version(parsed, name)
+        parsed = readable(text, name)
     except DocumentError as error:
         lines = text.split("\n")
         line = error.line if error.line is not None and error.line <= len(lines) else None

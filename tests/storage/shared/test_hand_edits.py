@@ -129,14 +129,16 @@ def test_push_of_a_missing_folder_says_so(engine, alice, tmp_path):
     assert "there is no such folder" in str(done.exception)
 
 
-def test_push_stores_nothing_if_one_file_is_broken(engine, alice, tmp_path):
+@pytest.mark.parametrize(("text", "says"), [("[blocks.x\n", "blocks.toml:1"), ("", "is empty")])
+def test_push_stores_nothing_if_one_file_is_broken(engine, alice, tmp_path, text, says):
+    alice.blocks.set("persona", "Be short.")
     run(engine, "pull", str(tmp_path))
     file = tmp_path / "alice" / "preferences.toml"
     file.write_text(file.read_text().replace('"tea"', '"green tea"'))
-    (tmp_path / "alice" / "blocks.toml").write_text("[blocks.x\n")
+    (tmp_path / "alice" / "blocks.toml").write_text(text)
     done = run(engine, "push", str(tmp_path))
     assert done.exit_code != 0
-    assert "blocks.toml:1" in str(done.exception)
+    assert says in str(done.exception)
     assert texts(alice) == ["tea"]
 
 

@@ -17,17 +17,15 @@ import typer
 
 from tomldiary.cli.completion import complete_category, complete_document, complete_user
 from tomldiary.cli.memory import known_user, open_memory, user_to_change
-from tomldiary.cli.mistakes import mistakes
+from tomldiary.cli.mistakes import mistakes, readable
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, PreferenceTable, UserName
 from tomldiary.cli.output import counted, print_error, print_json, print_text
 from tomldiary.cli.tables import load_table
 from tomldiary.entries.kinds import BLOCKS, KINDS, PREFERENCES, entry_kind
 from tomldiary.errors import Forgotten, InvalidValue
-from tomldiary.hand_edits.detect import check_version
 from tomldiary.identifiers.user_ids import decode_folder, encode_folder
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.text.visible import one_line
-from tomldiary.toml.document import Document
 from tomldiary.toml.parse import decode_utf8
 
 if TYPE_CHECKING:
@@ -230,7 +228,7 @@ def push(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
         if user is None or (is_new and entry_kind(kind).name not in KINDS):
             raise InvalidValue("is not a file that pull wrote", where=str(file))
         text = decode_utf8(data, path=str(file))
-        check_version(Document.parse(text, path=str(file)), str(file))
+        readable(text, str(file))
         if pulled.epoch(name) not in (None, backend.epoch(user)):
             raise Forgotten(f"{file}: {_FORGOTTEN}")
         edited.append((name, user, kind, text))

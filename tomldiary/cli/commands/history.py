@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -18,7 +18,7 @@ from tomldiary.errors import EntryConflict, InvalidValue
 from tomldiary.text.visible import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from tomldiary.history.queries import HistoryEntry
     from tomldiary.user.user import UserDiary
@@ -34,6 +34,7 @@ _COLUMNS = (
     Column("change", is_change=True),
 )
 _BOOKKEEPING = {"_created", "_created_by", "_turns", "_updated", "_updated_by"}
+_UNSEARCHED = _BOOKKEEPING | {"_count", "_verified"}
 
 
 def history(
@@ -113,8 +114,20 @@ def _until(end: int | datetime | None) -> int | datetime | None:
 
 
 def _holds(change: HistoryEntry, text: str) -> bool:
-    told = (change.key, change.session, change.actor, change.reason, change.before, change.after)
-    return text.casefold() in " ".join(map(str, told)).casefold()
+    told = [change.key, change.session, change.actor, change.reason]
+    for entry in (change.before or {}, change.after or {}):
+        told += _texts({name: each for name, each in entry.items() if name not in _UNSEARCHED})
+    return any(text.casefold() in each.casefold() for each in told)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the texts and numbers in a value, without the names of its fields."""
+    if isinstance(value, dict | list):
+        every = cast("dict[str, Any] | list[Any]", value)
+        for each in every.values() if isinstance(every, dict) else every:
+            yield from _texts(each)
+    else:
+        yield str(value)
 
 
 def _drop(
