@@ -256,12 +256,15 @@ class _Loops:
 _loops = _Loops()
 
 
-def run_coroutine(work: Coroutine[Any, Any, R], *, name: str = "tomldiary-sync") -> R:
+def run_coroutine(
+    work: Coroutine[Any, Any, R], *, name: str = "tomldiary-sync", is_stopped: bool = True
+) -> R:
     """Run a coroutine to its end from sync code, whether or not a loop runs in this thread.
 
     Args:
         work: The coroutine.
         name: The private loop to use; a coroutine that another loop waits for needs a different loop.
+        is_stopped: Whether it is cancelled if the caller is interrupted, as by Ctrl-C; else it goes on.
     """
     import asyncio  # noqa: PLC0415 - see in_thread
 
@@ -274,7 +277,13 @@ def run_coroutine(work: Coroutine[Any, Any, R], *, name: str = "tomldiary-sync")
     scope = SCOPE.get()
     if scope is not None and scope.is_owned_here():
         work = _within(scope, work)
-    return asyncio.run_coroutine_threadsafe(work, private.loop).result()
+    running = asyncio.run_coroutine_threadsafe(work, private.loop)
+    try:
+        return running.result()
+    except KeyboardInterrupt:
+        if is_stopped:
+            running.cancel()
+        raise
 
 
 async def _within(scope: Scope, work: Coroutine[Any, Any, R]) -> R:

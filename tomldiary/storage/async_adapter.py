@@ -55,7 +55,8 @@ class SixVerbsBackend:
 
     def _call(self, work: Coroutine[Any, Any, Any]) -> Any:
         try:
-            return run_coroutine(work, name="tomldiary-backend")
+            # A `save` that is interrupted is not cut off.
+            return run_coroutine(work, name="tomldiary-backend", is_stopped=False)
         except RuntimeError as error:
             if not is_of_another_loop(error):
                 raise
