@@ -52,6 +52,24 @@ def test_a_text_is_remembered_and_found(shell, alice):
     assert found[0].text == "$dark {roast} coffee"  # no variable is put in
 
 
+@pytest.mark.parametrize("before", ["", "found = ", "x = 1\n", "if True:\n    found = "])
+def test_a_question_may_end_with_a_question_mark(shell, alice, before):
+    alice.upsert_preference("likes", "walnut cake")
+    done = shell.run_cell(f"{before}%recall which cake does she like?")
+    found = shell.user_ns["found"] if "found" in before else done.result
+    assert [hit.text for hit in found] == ["walnut cake"]
+    shell.run_cell("%remember likes: who knows?", silent=True)
+    assert "who knows?" in [item.text for item in alice.preferences("likes").values()]
+
+
+@pytest.mark.parametrize("line", ["%recall?", "alice.recall?", "?alice", "%recall??"])
+def test_a_question_mark_behind_a_name_still_asks_for_help(shell, alice, line, monkeypatch):
+    asked = []
+    monkeypatch.setattr(shell, "_inspect", lambda *arguments, **_: asked.append(arguments))
+    shell.run_cell(line, silent=True)
+    assert len(asked) == 1
+
+
 @pytest.mark.parametrize("text", ["I love tea.", "likes: tea", "What is the time?"])
 def test_a_cell_that_runs_again_changes_nothing(shell, alice, text, capsys):
     shell.run_line_magic("remember", text)

@@ -5,6 +5,7 @@ Texts are taken literally: `$name` and `{name}` in them are not replaced. Runnin
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from hashlib import sha256
@@ -26,6 +27,8 @@ __all__ = ["DiaryMagics", "load_ipython_extension"]
 _SESSION = "notebook"
 _DIGITS = 32
 _USAGE = "%diary FOLDER [USER] [--agent NAME]"
+_LITERAL = re.compile(r"\s*(?:[\w., ]+=\s*)?%(?:remember|recall)\s+\S")
+"""A line with a magic whose text is literal; IPython's help, `%recall?`, is none."""
 
 
 class DiaryMagics:
@@ -130,6 +133,8 @@ class DiaryMagics:
             magic = literal(magic) if is_literal else magic
             self._shell.register_magic_function(magic, kind, name)
 
+        _keep_question_marks(self._shell)
+
     def _explained(self, method: Callable[..., Any]) -> Callable[..., Any]:
         """Return a magic whose errors are shown as one sentence."""
 
@@ -141,6 +146,23 @@ class DiaryMagics:
 
         magic.__doc__ = method.__doc__
         return magic
+
+
+def _keep_question_marks(shell: Any) -> None:
+    """Let a question end with a question mark: IPython takes that for a request of help on the last word."""
+    help_end: Any = import_module("IPython.core.inputtransformer2").HelpEnd
+
+    class Help(help_end):
+        @classmethod
+        def find(cls, tokens_by_line: Any) -> Any:
+            lines = [line for line in tokens_by_line if line and not _LITERAL.match(line[0].line)]
+            base: Any = super()
+            return base.find(lines)
+
+    manager = shell.input_transformer_manager
+    manager.token_transformers = [
+        Help if each is help_end else each for each in manager.token_transformers
+    ]
 
 
 def load_ipython_extension(shell: Any) -> None:
