@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from typer.testing import CliRunner
 
 from engines import needs, space
@@ -39,6 +40,16 @@ def test_a_copy_of_a_folder_to_itself_is_refused_at_once(tmp_path):
     Diary(source, agent="rules").user("alice").upsert_preference("likes", "tea")
     run = CliRunner().invoke(app, ["copy", str(source), str(tmp_path / "x" / ".." / "one")])
     assert "is the source too" in str(run.exception)
+
+
+@pytest.mark.parametrize(
+    ("source", "target"), [("one", "one/backup"), ("one", "one/alice/x"), ("two/one", "two")]
+)
+def test_a_copy_into_the_source_or_around_it_is_refused(tmp_path, source, target):
+    Diary(tmp_path / source, agent="rules").user("alice").upsert_preference("likes", "tea")
+    run = CliRunner().invoke(app, ["copy", str(tmp_path / source), str(tmp_path / target)])
+    assert "one is inside the other" in str(run.exception)
+    assert Diary(tmp_path / source, agent="rules").users() == ["alice"]
 
 
 def test_a_copy_to_memory_is_refused(tmp_path):

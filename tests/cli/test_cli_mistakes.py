@@ -54,6 +54,21 @@ def test_the_folder_of_one_user_is_no_memory(memories, command):
     assert "this is the folder of one user" in done.stderr
 
 
+def test_no_memory_is_begun_in_the_folder_of_a_user(memories, tmp_path):
+    chat = tmp_path / "chat.json"
+    chat.write_text('[{"role": "user", "content": "I love jazz."}]')
+    exported = tmp_path / "alice.json"
+    call("export", "--user", "alice", "--path", memories, "--output", exported, check=0)
+    for place in (memories / "alice", memories / "bob"):  # bob has no folder yet
+        for words in (["add", "likes", "jazz"], ["ingest", chat], ["import", exported]):
+            done = call(*words, "--user", "bob", "--path", place)
+            assert (done.returncode, "the folder of one user" in done.stderr) == (2, True)
+        done = call("pull", place, "--path", memories)
+        assert (done.returncode, "the folder of one user" in done.stderr) == (2, True)
+    assert Diary(memories, agent="rules").users() == ["alice"]
+    assert Diary(memories, agent="rules").user("alice").documents() == ["blocks", "preferences"]
+
+
 def test_consolidate_refuses_an_unknown_user(memories):
     done = call("consolidate", "--user", "alcie", "--path", str(memories))
     assert done.returncode == 2

@@ -14,7 +14,7 @@ from tomldiary.storage.shared.urls import is_shared_url
 if TYPE_CHECKING:
     from tomldiary.storage.protocol import Backend
 
-__all__ = ["open_storage", "shown"]
+__all__ = ["open_storage", "shown", "writable"]
 
 
 def open_storage(path: str, remedy: str = "name another one with --path") -> Backend:
@@ -30,12 +30,21 @@ def open_storage(path: str, remedy: str = "name another one with --path") -> Bac
     is_address = "://" in path  # an unknown one is refused by name
     if not is_address and not Path(path).is_dir():
         raise InvalidValue(f"there is no such folder, {remedy}", where=path)
-    if not is_address and _is_of_one_user(Path(path)):
+    return open_backend(writable(path), None)
+
+
+def writable(path: str) -> str:
+    """Return the path of a database, or of a folder that may be new.
+
+    Raises:
+        InvalidValue: The folder is inside a memory, where it counts as a user.
+    """
+    if "://" not in path and _is_of_one_user(Path(path)):
         raise InvalidValue(
-            "this is the folder of one user. Name the folder around it, and the user with --user",
+            "this is the folder of one user, or would be. Name the folder around it, and the user with --user",
             where=path,
         )
-    return open_backend(path, None)
+    return path
 
 
 def _is_of_one_user(folder: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import permutations
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError
@@ -41,15 +42,17 @@ def copy_users(source: Backend, target: Backend) -> Iterator[Copied]:
         target: Where they are copied to.
 
     Raises:
-        BackendError: The target is the folder of the source, has another state of a user, or did not store what was
+        BackendError: The target is the folder of the source or inside it, has another state of a user, or did not store what was
             copied. The users yielded before are complete.
         DocumentError: A document of the source is not UTF-8.
     """
     folders = [
         each.base_path.resolve() for each in (source, target) if isinstance(each, LocalFolder)
     ]
-    if len(folders) > len({*folders}):
-        raise BackendError(f"{folders[0]}: is the source too. Copy to another place.")
+    if any(one.is_relative_to(other) for one, other in permutations(folders, 2)):
+        raise BackendError(
+            f"{folders[1]}: is the source too, or one is inside the other. Copy to another place."
+        )
     erased = source.erased_users() if isinstance(source, ListsErased) else []
     for user in (*source.users(), *erased):
         with source.lock(user, _TIMEOUT), target.lock(user, _TIMEOUT):
