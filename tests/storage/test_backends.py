@@ -11,7 +11,7 @@ import pytest
 from langgraph.store.base import PutOp
 from pydantic import BaseModel
 
-from tomldiary import Diary
+from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.backends import LocalBackend, MemoryBackend
 from tomldiary.errors import BackendError, CommittedUnpublished, InvalidTOML, NotSupported
 from tomldiary.testing import AtomicBackendSuite, BackendSuite, SharedBackendSuite
@@ -330,6 +330,25 @@ def test_an_address_without_a_backend_is_refused_and_makes_no_folder(
     with pytest.raises(BackendError, match="no backend for this kind of address"):
         Diary(address, agent="rules")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_change_of_the_working_directory_moves_no_memory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    diary = Diary("memories", agent="rules")
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "tea")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    alice.upsert_preference("likes", "walnut cake")
+    with MemoryWriter(diary) as writer:
+        writer.submit_nowait(Turn("alice", "s", "I love jazz.", "Noted."))
+    assert len(alice.preferences("likes")) == len(alice.recall("tea walnut cake jazz")) == 3
+    assert alice.traces("walnut")
+    alice.forget(matching="walnut")
+    assert (alice.traces("walnut"), diary.users()) == ([], ["alice"])
+    assert Diary(tmp_path / "memories", agent="rules").user("alice").last_transaction() == 4
+    assert [*Path.cwd().iterdir()] == []
+    assert alice.diary.backend.place("alice", "preferences") == "memories/alice/preferences.toml"
 
 
 def test_a_folder_name_with_a_colon_needs_a_dot(tmp_path, monkeypatch):

@@ -44,7 +44,8 @@ def traces(backend: Backend, user: str, text: str) -> list[str]:
 def _contents(backend: Backend, user: str) -> Iterator[tuple[str, bytes]]:
     if isinstance(backend, LocalFolder):
         top = backend.base_path
-        folders = [top / SYSTEM, Path(backend.place(user, "preferences")).parent]
+        own = Path(backend.place(user, "preferences")).parent.name
+        folders = [top / SYSTEM, top / own]
         for place, _, names in (step for folder in folders for step in os.walk(folder)):
             for name in names:
                 path = Path(place) / name

@@ -98,14 +98,16 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         environment = Environment(
             files or FileSystem(), clock or Clock(), segment_bytes, checkpoint_interval
         )
-        super().__init__(Path(folder), environment, sync=durability == "full")
+        # A later change of the working directory does not move the memory.
+        super().__init__(Path(folder).absolute(), environment, sync=durability == "full")
+        self._shown = Path(folder)
         self.durability: Durability = durability
         self.journal_root = self.base_path / SYSTEM / "journal"
         """The folder of all journals, including those of writers with another durability."""
         self._hidden = HiddenFiles(environment.files, self.base_path / SYSTEM)
 
     def __repr__(self) -> str:
-        return f"LocalBackend({str(self.base_path)!r})"
+        return f"LocalBackend({str(self._shown)!r})"
 
     @property
     def journal_folder(self) -> Path | None:
@@ -118,8 +120,8 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         return self.folder(user) / f"{checked_kind(kind)}.toml"
 
     def place(self, user: str, kind: str) -> str:
-        """Return the path of a document's file."""
-        return str(self._file(user, kind))
+        """Return the path of a document's file, beginning with the folder as it was given."""
+        return str(self._shown / self.folder(user).name / f"{checked_kind(kind)}.toml")
 
     def token(self, user: str, kind: str) -> FileToken | None:
         """Return the version of the file: one `stat`."""
@@ -143,7 +145,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         if not is_open:
             data = repaired(self.environment, self.folder(user), kind, data, token)
         try:
-            return Stored(decode_utf8(data, path=str(path)), token)
+            return Stored(decode_utf8(data, path=self.place(user, kind)), token)
         except InvalidTOML as error:
             return Stored(data.decode("utf-8", "replace"), token, error)
 
