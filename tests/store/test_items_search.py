@@ -97,6 +97,12 @@ def test_items_without_a_match_follow_the_matches(store):
     ]
 
 
+def test_field_names_are_found_where_no_item_has_a_text(store):
+    store.run([Put(NS, "k", {"attempts": 3})])
+    assert found(store, "attempts") == ["k"]
+    assert [hit.key for hit in store.diary.user("alice").recall("attempts")] == ["memories/k"]
+
+
 def test_field_names_are_searched(store):
     store.run([Put(NS, "food", {"favorite_food": "pizza", "more": [{"kindOfTea": 1}]})])
     store.run([Put(NS, "chosen", {"favorite_food": "pasta", "note": "x"}, ["note"])])

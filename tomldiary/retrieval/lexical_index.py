@@ -319,7 +319,9 @@ def question_of(query: str, indexes: Sequence[LexicalIndex[Any]]) -> Question | 
         if one in weights and other in weights
     ]
     total = sum(weights.values())
-    return Question(list(weights.items()), pairs, total, stored, length / max(size, 1))
+    # Not 0, also where names alone are indexed: lengths are divided by it.
+    average = max(length, 1) / max(size, 1)
+    return Question(list(weights.items()), pairs, total, stored, average)
 
 
 def _weight(word: Asked, having: int, size: int) -> float:
