@@ -92,11 +92,18 @@ def test_retention_by_time_can_be_repeated(alice):
     assert alice.prune_history(before=late).first == 12
     assert alice.prune_history(before=late).first == 12  # nothing more to drop
     assert alice.prune_history(before=late - timedelta(days=1)).first == 12
+    assert alice.prune_history(before=late.date()).first == 12
+    assert alice.prune_history(before=late.isoformat()).first == 12
     alice.upsert_preference("goals", "swim")
     assert alice.prune_history(keep=1).first == 13
     future = datetime.now(UTC) + timedelta(days=1)
     assert alice.prune_history(before=future).first == 13  # the last one always stays
     assert [change.after["text"] for change in alice.history()] == ["swim"]
+
+
+def test_retention_refuses_what_is_no_time(alice):
+    with pytest.raises(InvalidValue, match="expected a time such as"):
+        alice.prune_history(before="last week")
 
 
 def test_retention_takes_one_selector_outside_of_transactions(alice):

@@ -831,6 +831,16 @@ def test_any_hand_written_time_allows_reads_and_puts(store, tmp_path, field, wri
     assert get(store, NS, "k").value == {"n": 2}
 
 
+@pytest.mark.parametrize("written", ["2026-11-20", '"2026-11-20"', "2026-11-20T01:00:00+01:00"])
+def test_a_day_written_by_hand_is_a_time_for_stores_too(store, diary, tmp_path, written):
+    put(store, NS, "k", {"n": 1})
+    file = tmp_path / "m/alice/items/memories.toml"
+    file.write_text(re.sub(r'_updated = "[^"]*"', f"_updated = {written}", file.read_text()))
+    assert get(store, NS, "k").updated_at == datetime(2026, 11, 20, tzinfo=UTC)
+    since = ("2026-11-19", "2026-11-21")
+    assert [hit.key for hit in diary.user("alice").recall("n", time_range=since)] == ["memories/k"]
+
+
 def test_an_item_put_while_the_document_is_broken_can_be_updated(store, diary, tmp_path):
     put(store, NS, "k", {"n": 0})
     put(store, NS, "other", {"n": 0})

@@ -14,8 +14,7 @@ from tomldiary.compaction.draft import (
 )
 from tomldiary.engine.engine import Source, Transaction
 from tomldiary.entries.conversations import Conversations
-from tomldiary.entries.facts import moment
-from tomldiary.entries.models import timestamp
+from tomldiary.entries.models import moment, timestamp
 from tomldiary.entries.preferences import Preferences
 from tomldiary.errors import cause_of
 from tomldiary.extraction.extractor import as_extractor, run_extractor

@@ -20,9 +20,10 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from tomldiary.entries.facts import moment
+from tomldiary.entries.facts import ALWAYS
 from tomldiary.entries.fields import session_turn, tables_at
 from tomldiary.entries.kind import Collected, EntryKind, Rules, Tables, Writing
+from tomldiary.entries.models import moment, timestamp
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.views import ListView, Viewed
 from tomldiary.toml.values import checked_text, encode_nulls
@@ -53,7 +54,6 @@ CONSOLIDATION = "consolidation"
 _ROOT = "episodes"
 _KIND = re.compile(r"episodes/\d{4}-\d{2}(-\d{3,})?", re.ASCII)
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}(?!\d)", re.ASCII)
-_WRITTEN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00", re.ASCII)
 _FULL = 128 * 1024  # characters
 _MAX_TEXT = 100_000
 _CUT = " … (cut)"
@@ -151,13 +151,9 @@ def month_of(kind: str) -> str:
     return _place_of(kind)[0]
 
 
-def happened(entry: Mapping[str, Any]) -> str:
-    """Return when an episode happened as a text that sorts by time; "" if it does not say."""
-    written = entry.get("_created")
-    if isinstance(written, str) and _WRITTEN.fullmatch(written):
-        return written
-    found = moment(written)
-    return "" if found is None else found.isoformat(timespec="microseconds")
+def happened(entry: Mapping[str, Any]) -> datetime:
+    """Return when an episode happened; `ALWAYS` if it does not say."""
+    return moment(entry.get("_created")) or ALWAYS
 
 
 def to_episode(key: str, entry: Mapping[str, Any]) -> Episode:
@@ -277,7 +273,8 @@ class EpisodeKind(EntryKind):
         return session_turn(name, entry)
 
     def seen(self, document: Document, rules: Rules) -> Iterator[str]:
-        return (happened(entry) for _, entry in self.entries(document, rules))
+        times = (happened(entry) for _, entry in self.entries(document, rules))
+        return (timestamp(when) for when in times if when != ALWAYS)
 
     def put(
         self,

@@ -16,12 +16,12 @@ from bisect import bisect_right, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from tomldiary.entries.fields import columns_of, entry_data, tables_at
-from tomldiary.entries.models import in_utc
+from tomldiary.entries.models import moment
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.logging import get_logger
 from tomldiary.runtime.views import ListView, Viewed
@@ -44,7 +44,6 @@ __all__ = [
     "confidence_of",
     "group_of",
     "interval",
-    "moment",
     "put_back",
     "same_data",
     "schema_named",
@@ -521,13 +520,6 @@ def chained(schema: FactSchema, found: list[Held]) -> list[Held]:
             cuts = [held.end, following.start or ALWAYS if following is not None else None]
             ends[held.key] = min((cut for cut in cuts if cut is not None), default=None)
     return [Held(held.key, held.entry, held.start, ends[held.key]) for held in found]
-
-
-def moment(written: Any) -> datetime | None:
-    """Return a time as it is written in a file, in UTC; None if it is none."""
-    with suppress(InvalidValue):
-        return in_utc(written if isinstance(written, date) else str(written))
-    return None
 
 
 def short(given: datetime) -> str:

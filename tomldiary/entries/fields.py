@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import date, datetime, time
+from datetime import date, time
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from tomldiary.entries.models import moment
 from tomldiary.toml.values import NULL_FIELD, decode_nulls, encode_nulls
 
 if TYPE_CHECKING:
@@ -153,11 +154,7 @@ def _is_text_list(value: Any) -> bool:
 
 
 def _is_time(value: Any) -> bool:
-    try:
-        datetime.fromisoformat(str(value))
-    except ValueError:
-        return value == ""
-    return True
+    return value == "" or moment(value) is not None
 
 
 def session_turn(place: str, entry: Mapping[str, Any]) -> tuple[str, str] | None:

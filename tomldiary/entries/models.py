@@ -5,7 +5,6 @@ Field names are plain; in TOML the fields that the engine manages carry a leadin
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import UTC, date, datetime, time
 from typing import Any
 
@@ -24,6 +23,7 @@ __all__ = [
     "PreferenceTables",
     "When",
     "in_utc",
+    "moment",
     "timestamp",
 ]
 
@@ -35,30 +35,38 @@ When = datetime | date | str
 """A time, a day, or either of these as ISO 8601 text. Without a zone: UTC."""
 
 
-def in_utc(given: When) -> datetime:
-    """Return a time in UTC; a day means its start.
-
-    Raises:
-        InvalidValue: It is no time.
-    """
-    found: Any = given
-    with suppress(
-        ValueError, OverflowError
-    ):  # no time, or one that is in no year from 1 to 9999 in UTC
+def moment(written: Any) -> datetime | None:
+    """Return a time as files and callers write it (see `When`) in UTC; a day means its start. None if it is none."""
+    found = written
+    try:
         if isinstance(found, str):
             found = datetime.fromisoformat(found)
         elif isinstance(found, date) and not isinstance(found, datetime):
             found = datetime.combine(found, time())
         if isinstance(found, datetime):
             return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
-    raise InvalidValue(f"expected a time such as 2026-11-20T12:00, found {given!r}.")
+    except (ValueError, OverflowError):
+        pass  # no time, or one that is in no year from 1 to 9999 in UTC
+    return None
+
+
+def in_utc(given: When) -> datetime:
+    """Return what `moment` does.
+
+    Raises:
+        InvalidValue: It is no time.
+    """
+    found = moment(given)
+    if found is None:
+        raise InvalidValue(f"expected a time such as 2026-11-20T12:00, found {given!r}.")
+    return found
 
 
 def timestamp(now: When | None = None) -> str:
     """An ISO 8601 time in UTC with microseconds, as stored in the files."""
-    moment = datetime.now(UTC) if now is None else in_utc(now)
+    when = datetime.now(UTC) if now is None else in_utc(now)
     # The default format is faster, and leaves out the digits only if all are zero.
-    return moment.isoformat() if moment.microsecond else moment.isoformat(timespec="microseconds")
+    return when.isoformat() if when.microsecond else when.isoformat(timespec="microseconds")
 
 
 class PreferenceItem(Viewed, BaseModel):

@@ -11,7 +11,6 @@ What an extractor finds is stored together with this mark, in one transaction. A
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from tomldiary.engine.transaction import Source
@@ -22,6 +21,7 @@ from tomldiary.entries.episodes import (
     happened,
     to_episode,
 )
+from tomldiary.entries.facts import ALWAYS
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import DiaryError, ExtractionError, ExtractorUnusable, Forgotten, MissingExtra
 from tomldiary.extraction.message import turn_message
@@ -32,6 +32,7 @@ from tomldiary.runtime.views import Viewed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from datetime import datetime
 
     from tomldiary.diary import Diary
     from tomldiary.engine.engine import Transaction
@@ -134,7 +135,7 @@ def _pending(
     """Return the episodes that are to be read, the oldest first, those that failed before last."""
     engine = diary.engine
     listed = engine.kinds(user_id)
-    found: list[tuple[bool, str, _Pending]] = []
+    found: list[tuple[bool, datetime, _Pending]] = []
     before: dict[str, list[tuple[str, str]]] = {}
     marks: dict[str, Mapping[str, Any]] = {}
     rows = [
@@ -147,9 +148,9 @@ def _pending(
         session = before.setdefault(episode.session_id, [])
         earlier = tuple(session[-diary.context_turns :]) if diary.context_turns else ()
         session.append((episode.input[:1000], episode.output[:1000]))
-        if not at or ("_source" in entry and not include_read):
+        if at == ALWAYS or ("_source" in entry and not include_read):
             continue
-        each = _Pending(episode, document, datetime.fromisoformat(at), earlier)
+        each = _Pending(episode, document, at, earlier)
         name, path = each.mark
         if name not in marks:
             marks[name] = engine.document(user_id, name).table((CONSOLIDATION,)) or {}

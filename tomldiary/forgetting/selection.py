@@ -17,11 +17,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.episodes import CONSOLIDATION
-from tomldiary.entries.facts import moment
 from tomldiary.entries.fields import author, said_by
 from tomldiary.entries.kinds import entry_key, entry_kind
 from tomldiary.entries.kinds.pending import place_of
-from tomldiary.entries.models import When, in_utc
+from tomldiary.entries.models import When, in_utc, moment
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.views import Viewed
 

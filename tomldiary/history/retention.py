@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING
 
+from tomldiary.entries.models import in_utc
 from tomldiary.errors import InvalidValue
 from tomldiary.history.record import SNAPSHOT, Change, Record
 from tomldiary.history.timeline import EMPTY, Timeline
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tomldiary.engine.engine import Engine
+    from tomldiary.entries.models import When
 
 __all__ = ["KeptHistory", "Retention"]
 
@@ -55,7 +57,7 @@ class Retention:
         return KeptHistory(first.seq, first.time, last.seq, is_pruned=first.type == SNAPSHOT)
 
     def prune_history(
-        self, *, before: datetime | None = None, keep: int | None = None, dry_run: bool = False
+        self, *, before: When | None = None, keep: int | None = None, dry_run: bool = False
     ) -> KeptHistory:
         """Drop old transactions permanently and return the kept range; the documents do not change.
 
@@ -66,26 +68,26 @@ class Retention:
         would be applied a second time.
 
         Args:
-            before: Drop transactions before this time (without a zone: UTC).
+            before: Drop transactions before this time: a datetime, a date or ISO 8601 text (without a zone: UTC).
             keep: Drop all but this many transactions, at least 1.
             dry_run: Return the range that would be kept, and drop nothing.
 
         Raises:
-            InvalidValue: Neither or both are given, or `keep` is below 1.
+            InvalidValue: Neither or both are given, or `keep` is below 1, or `before` is no time.
             NestedTransaction: A transaction of this user is open here.
             DocumentError: History is damaged, so no snapshot can be created. Nothing was dropped.
             BackendError: The storage failed; the remaining history is consistent.
         """
         if (before is None) == (keep is None) or (keep is not None and keep < 1):
             raise InvalidValue("say what to drop: before=… a time, or all but keep=… transactions.")
-        aware = before.replace(tzinfo=UTC) if before is not None and not before.tzinfo else before
+        limit = None if before is None else in_utc(before)
 
         def chosen(timeline: Timeline) -> list[Record]:
             records = list(timeline.records())[::-1]
-            if aware is None:
+            if limit is None:
                 dropped = len(records) - (keep or 0)
             else:
-                dropped = sum(datetime.fromisoformat(record.time) < aware for record in records)
+                dropped = sum(datetime.fromisoformat(record.time) < limit for record in records)
             return records[: max(0, min(dropped, len(records) - 1))]
 
         def cut(timeline: Timeline) -> Record | None:

@@ -195,9 +195,8 @@ class Timeline:
         Raises:
             HistoryPruned: History is kept, but not that far back.
         """
-        aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
         for record in self.records():
-            if datetime.fromisoformat(record.time) <= aware:
+            if datetime.fromisoformat(record.time) <= moment:
                 return record.seq
             if record.type == SNAPSHOT:
                 raise pruned(record)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tomldiary.importers.files import json_records, listed, when
+from tomldiary.importers.files import json_records, listed
 from tomldiary.importers.records import Found, Note
 from tomldiary.ingest.exports import message_text, messages_of
-from tomldiary.ingest.json_values import as_text
+from tomldiary.ingest.json_values import as_text, json_time
 
 __all__ = ["read"]
 
@@ -21,7 +21,7 @@ def read(place: str, user: str) -> Found:  # noqa: ARG001 - an export is of one 
             if as_text(message.get("recipient")) == _TOOL:
                 text = message_text(message).strip()
                 if text:
-                    moment = when(message.get("create_time"))
+                    moment = json_time(message.get("create_time"))
                     found.records.append(Note(as_text(message.get("id")), text, when=moment))
             else:
                 turns += 1

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import sqlite3
 from contextlib import closing
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import InvalidValue
-from tomldiary.ingest.json_values import as_list, as_object, moment
+from tomldiary.ingest.json_values import as_list, as_object
 from tomldiary.ingest.source import load
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
     from tomldiary.ingest.json_values import JsonObject
 
-__all__ = ["is_sqlite", "json_records", "listed", "parsed", "rows", "text_of", "when"]
+__all__ = ["is_sqlite", "json_records", "listed", "parsed", "rows", "text_of"]
 
 _MOST_BYTES = 512 * 1024 * 1024
 _SQLITE = b"SQLite format 3\0"
@@ -94,8 +93,3 @@ def text_of(path: Path) -> str:
         return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidValue("this is not UTF-8 text", where=str(path)) from error
-
-
-def when(value: object) -> datetime | None:
-    """Return a time in UTC from a time, ISO 8601 text or a Unix time; None if it is none of these."""
-    return moment(value.isoformat() if isinstance(value, datetime) else value)

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import InvalidValue, MissingExtra
-from tomldiary.importers.files import is_sqlite, json_records, listed, parsed, rows, when
+from tomldiary.importers.files import is_sqlite, json_records, listed, parsed, rows
 from tomldiary.importers.records import Found, Item
-from tomldiary.ingest.json_values import as_list, as_object, as_text
+from tomldiary.ingest.json_values import as_list, as_object, as_text, json_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,11 +54,11 @@ def _items(place: str) -> Iterator[tuple[Item, datetime | None]]:
     for prefix, key, value, created, updated, *lifetime in stored:
         expires, ttl = lifetime or (None, None)
         times, data = _times(created, updated), as_object(parsed(value, place))
-        yield Item(tuple(prefix.split(".")), key, data, times, ttl), when(expires)
+        yield Item(tuple(prefix.split(".")), key, data, times, ttl), json_time(expires)
 
 
 def _times(created: object, updated: object) -> tuple[datetime, datetime] | None:
-    first, last = when(created), when(updated)
+    first, last = json_time(created), json_time(updated)
     return None if first is None or last is None else (first, max(first, last))
 
 

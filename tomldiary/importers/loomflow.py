@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tomldiary.importers.files import json_records, when
+from tomldiary.importers.files import json_records
 from tomldiary.importers.records import Block, Episode, Fact, Found
-from tomldiary.ingest.json_values import as_list, as_object, as_text
+from tomldiary.ingest.json_values import as_list, as_object, as_text, json_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +37,7 @@ def read(place: str, user: str) -> Found:
         for turn in _objects(each, "episodes"):
             found.leave_out("tool transcript", bool(turn.get("tool_transcript") or turn.get("tool_calls")))  # fmt: skip
             said, answered = as_text(turn.get("input")), as_text(turn.get("output"))
-            session, moment = as_text(turn.get("session_id")), when(turn.get("occurred_at"))
+            session, moment = as_text(turn.get("session_id")), json_time(turn.get("occurred_at"))
             found.records.append(Episode(said, answered, session, moment))
         for fact in _objects(each, "facts"):
             found.records.append(_triple(fact))
@@ -51,9 +51,9 @@ def _triple(fact: JsonObject) -> Fact:
         _TRIPLES,
         {name: as_text(fact.get(name)) for name in _FIELDS},
         confidence=float(given) if isinstance(given, int | float) else 1.0,
-        when=when(fact.get("recorded_at")),
-        valid_from=when(fact.get("valid_from")),
-        valid_to=when(fact.get("valid_until")),
+        when=json_time(fact.get("recorded_at")),
+        valid_from=json_time(fact.get("valid_from")),
+        valid_to=json_time(fact.get("valid_until")),
     )
 
 

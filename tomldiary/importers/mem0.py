@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tomldiary.importers.files import json_records, listed, when
+from tomldiary.importers.files import json_records, listed
 from tomldiary.importers.records import Found, Note
-from tomldiary.ingest.json_values import as_list, as_object, as_text
+from tomldiary.ingest.json_values import as_list, as_object, as_text, json_time
 
 if TYPE_CHECKING:
     from tomldiary.ingest.json_values import JsonObject
@@ -33,7 +33,7 @@ def read(place: str, user: str) -> Found:
             found.leave_out("field of metadata", len(metadata.keys() - {"category"}))
             found.leave_out("other field", len({key for key, value in memory.items() if value} - _SHOWN))  # fmt: skip
             category = as_text(metadata.get("category")) or next(iter(labels), "")
-            created = when(memory.get("created_at"))
+            created = json_time(memory.get("created_at"))
             found.records.append(Note(as_text(memory.get("id")), text, category, labels, created))
     return found
 

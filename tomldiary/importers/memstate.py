@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tomldiary.importers.files import is_sqlite, json_records, listed, parsed, rows, when
+from tomldiary.importers.files import is_sqlite, json_records, listed, parsed, rows
 from tomldiary.importers.records import Fact, Found
-from tomldiary.ingest.json_values import as_object, as_text
+from tomldiary.ingest.json_values import as_object, as_text, json_time
 
 if TYPE_CHECKING:
     from tomldiary.ingest.json_values import JsonObject
@@ -26,7 +26,7 @@ def read(place: str, user: str) -> Found:  # noqa: ARG001 - its facts have no us
         elif "checkpoint_ns" in payload or name in _CHECKPOINTS:
             found.leave_out("checkpoint of a LangGraph thread")
         else:
-            session, moment = as_text(fact.get("session_id")), when(fact.get("ts"))
+            session, moment = as_text(fact.get("session_id")), json_time(fact.get("ts"))
             found.records.append(Fact(name, payload, session, when=moment))
     if is_sqlite(place):
         found.leave_out("record of its log", next(rows(place, "SELECT count(*) FROM tx_log"))[0])

@@ -6,10 +6,12 @@ import math
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard, cast
 
+from tomldiary.entries.models import moment
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["JsonObject", "as_list", "as_object", "as_text", "first_moment", "is_list", "moment"]
+__all__ = ["JsonObject", "as_list", "as_object", "as_text", "first_moment", "is_list", "json_time"]
 
 JsonObject: TypeAlias = "dict[str, object]"
 
@@ -37,15 +39,14 @@ def as_text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def moment(value: object) -> datetime | None:
-    """A time in UTC from ISO 8601 text or a Unix time in seconds or milliseconds, else None.
+def json_time(value: object) -> datetime | None:
+    """A time in UTC from a time, ISO 8601 text or a Unix time in seconds or milliseconds, else None.
 
     A time without a zone counts as UTC.
     """
+    if isinstance(value, str | datetime):
+        return moment(value.strip() if isinstance(value, str) else value)
     try:
-        if isinstance(value, str):
-            found = datetime.fromisoformat(value.strip())
-            return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
             seconds = value / 1000 if value > _MILLISECONDS_FROM else value
             return datetime.fromtimestamp(seconds, UTC) if seconds > 0 else None
@@ -57,6 +58,6 @@ def moment(value: object) -> datetime | None:
 def first_moment(source: JsonObject, keys: Iterable[str]) -> datetime | None:
     """The first of the keys that holds a time."""
     for key in keys:
-        if (found := moment(source.get(key))) is not None:
+        if (found := json_time(source.get(key))) is not None:
             return found
     return None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from tomldiary.errors import InvalidValue
 from tomldiary.ingest.conversations import Names, name_of
-from tomldiary.ingest.json_values import JsonObject, as_object, as_text, is_list, moment
+from tomldiary.ingest.json_values import JsonObject, as_object, as_text, is_list, json_time
 from tomldiary.ingest.turns import ChatTurn, Omissions, Utterance, pair
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def _text(message: JsonObject, omissions: Omissions) -> str:
 def _session_time(value: object, omissions: Omissions) -> datetime | None:
     if value is None:
         return None
-    found = moment(value)
+    found = json_time(value)
     match = _DATE.fullmatch(as_text(value))
     if found is None and match is not None:
         hour, minute, half, day, month, year = match.groups()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from tomldiary.ingest.conversations import name_of
-from tomldiary.ingest.json_values import JsonObject, as_list, as_object, as_text, moment
+from tomldiary.ingest.json_values import JsonObject, as_list, as_object, as_text, json_time
 from tomldiary.ingest.turns import Omissions, Utterance
 
 __all__ = ["read_message", "recognises"]
@@ -46,7 +46,7 @@ def read_message(raw: JsonObject, omissions: Omissions) -> Utterance | None:
         kind = as_text(part.get("part_kind"))
         if kind == spoken_kind:
             spoke = True
-            when = when or moment(part.get("timestamp"))
+            when = when or json_time(part.get("timestamp"))
             texts.extend(_texts(part.get("content"), omissions))
         elif kind == "speech" and as_text(part.get("transcript")):
             spoke = True
@@ -62,7 +62,7 @@ def read_message(raw: JsonObject, omissions: Omissions) -> Utterance | None:
     return Utterance(
         role="user" if is_request else "assistant",
         text="\n".join(texts),
-        when=when or moment(raw.get("timestamp")),
+        when=when or json_time(raw.get("timestamp")),
         session=name_of(raw, _SESSION_KEYS, omissions),
         calls_tools=calls_tools,
     )

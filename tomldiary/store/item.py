@@ -24,6 +24,7 @@ from math import isnan
 from typing import Any, cast
 
 from tomldiary.entries.fields import session_turn
+from tomldiary.entries.models import moment
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.text.json_paths import searched_names, searched_text
@@ -42,7 +43,6 @@ __all__ = [
     "Entry",
     "checked_key",
     "checked_value",
-    "moment",
     "table_of",
     "written",
 ]
@@ -50,20 +50,14 @@ __all__ = [
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _MINUTE = 60_000_000  # microseconds
 _MICROSECOND = timedelta(microseconds=1)
-_EARLIEST = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
-_LATEST = (datetime(8000, 1, 1, tzinfo=UTC) - _EPOCH) // _MICROSECOND
-"""What a person wrote of later times, or before the year 1, is no time: there has to be room behind it."""
+_LATEST = datetime(8000, 1, 1, tzinfo=UTC)
+"""What a person wrote of later times is no time: there has to be room behind it."""
 LONGEST_TTL = 1e9
 """Minutes; two thousand years."""
 _ESCAPED = ("_", "\\")
 _DEEPEST = MAX_DEPTH - 4
 _BITS = 13_000  # about the digits of an integer that TOML text may hold
 _PLAIN = frozenset({str, int, float, bool})
-
-
-def moment(micros: int) -> datetime:
-    """Return microseconds since 1970 as a time in UTC."""
-    return _EPOCH + micros * _MICROSECOND
 
 
 def written(micros: int) -> str:
@@ -78,16 +72,10 @@ def _second(seconds: int) -> str:
     return (_EPOCH + timedelta(seconds=seconds)).replace(tzinfo=None).isoformat()
 
 
-def _micros(text: Any) -> int | None:
+def _micros(written: Any) -> int | None:
     """Return a time from a file in microseconds since 1970; None if it is none."""
-    try:
-        found = text if isinstance(text, datetime) else datetime.fromisoformat(text)
-        if found.tzinfo is None:
-            found = found.replace(tzinfo=UTC)
-        micros = _since_1970(found)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return micros if _EARLIEST <= micros <= _LATEST else None
+    found = moment(written)
+    return None if found is None or found > _LATEST else _since_1970(found)
 
 
 def _since_1970(when: datetime) -> int:
@@ -136,9 +124,10 @@ class Entry:
         """When the key was first put, and when last."""
         if self._moments is None:
             created = _micros(self.table.get("_created"))
+            first = self.updated if created is None else created
             self._moments = (
-                moment(self.updated if created is None else created),
-                moment(self.updated),
+                _EPOCH + first * _MICROSECOND,
+                _EPOCH + self.updated * _MICROSECOND,
             )
         return self._moments
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tomldiary.entries.facts import moment
 from tomldiary.entries.kinds import PREFERENCES, recalled_kinds, shown_kinds
-from tomldiary.entries.models import When, in_utc
+from tomldiary.entries.models import When, in_utc, moment
 from tomldiary.errors import InvalidValue
 from tomldiary.retrieval.ranking import MemoryLines, ShownFact, by_share, ranked
 from tomldiary.retrieval.render import exceeds, render_memory

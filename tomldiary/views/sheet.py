@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from tomldiary.entries.facts import moment
+from tomldiary.entries.models import moment
 from tomldiary.text.visible import one_line, printable
 
 if TYPE_CHECKING:

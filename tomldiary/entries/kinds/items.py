@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from tomldiary.entries.facts import moment
 from tomldiary.entries.fields import (
     columns_of,
     data_text,
@@ -19,7 +18,7 @@ from tomldiary.entries.fields import (
 )
 from tomldiary.entries.kind import EntryKind, EntryLine, Group, Rules
 from tomldiary.entries.kinds.parts import part_of
-from tomldiary.entries.models import timestamp
+from tomldiary.entries.models import moment, timestamp
 from tomldiary.errors import UnknownEntry
 from tomldiary.text.json_paths import searched_names, searched_text, texts_in
 from tomldiary.toml.values import decode_nulls

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.entries.facts import moment, put_back, same_data
+from tomldiary.entries.facts import put_back, same_data
 from tomldiary.entries.fields import entry_data, last_used
 from tomldiary.entries.kinds import KINDS, PREFERENCES, entry_kind
+from tomldiary.entries.models import moment
 from tomldiary.errors import DiaryError, ImmutableEntry, InvalidValue, LimitReached, SchemaError
 from tomldiary.logging import get_logger
 from tomldiary.toml.values import decode_nulls
