@@ -33,7 +33,7 @@ from tomldiary.text.redaction import Redact, Redactor, redactor_of
 from tomldiary.text.similarity import DEFAULT_THRESHOLD, Scorer, Similarity
 from tomldiary.toml.values import checked_count
 from tomldiary.user.pending.held import Trust
-from tomldiary.user.recall import Indexes
+from tomldiary.user.recall import recall_indexes
 from tomldiary.user.user import UserDiary
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Diary(Viewed, AncestorCoroutines):
         self.sessions = Sessions(context_turns)
         self.similarity = Similarity(similarity, scorer)
         self.redactor = redactor_of(redact)
-        self.indexes = Indexes()
+        self.indexes = recall_indexes()
         self.engine = Engine(
             open_backend(backend, durability), self.schema_name, lock_timeout=lock_timeout
         )

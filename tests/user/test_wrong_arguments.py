@@ -39,11 +39,16 @@ def alice() -> UserDiary:
         (lambda alice: alice.upsert_preference("likes", "x", contexts=[5]), "contexts: expected"),
         (lambda alice: alice.upsert_preference("likes", "x", id=5), "id: expected text"),
         (lambda alice: alice.recall(5), "query: expected text"),
+        (lambda alice: alice.recall("tea", "5"), "limit: expected a whole number"),
+        (lambda alice: alice.recall("tea", -1), "limit: expected a whole number"),
         (lambda alice: alice.recall("tea", kinds=["preference"]), "no kind 'preference'"),
+        (lambda alice: alice.recall("tea", kinds=5), "no kind 5"),
+        (lambda alice: alice.recall("tea", kinds=[["facts"]]), r"no kind \['facts'\]"),
         (lambda alice: alice.recall("tea", time_range=("soon", None)), "expected a time"),
         (lambda alice: alice.recall("tea", time_range=("2026-05-01",)), "time_range: expected two"),
         (lambda alice: alice.recall("tea", valid_at=5), "expected a time"),
         (lambda alice: alice.render(5), "query: expected text"),
+        (lambda alice: alice.render(max_tokens=None), "max_tokens: expected a whole number"),
         (lambda alice: alice.history(5), "key: expected text"),
         (lambda alice: alice.why(5), "key: expected text"),
         (lambda alice: alice.forget(before="soon"), "expected a time"),
@@ -81,6 +86,13 @@ def test_a_wrong_argument_is_named(
 def test_a_wrong_option_of_a_diary_is_named(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidValue, match=next(iter(options))):
         Diary("memory:", agent="rules", **options)
+
+
+def test_recall_without_a_limit_returns_every_match(alice: UserDiary) -> None:
+    for number in range(60):
+        alice.upsert_preference("likes", f"tea number {number}")
+    assert len(alice.recall("tea", None)) == len(alice.recall("tea", 100)) == 61
+    assert alice.recall("tea", 0) == []
 
 
 def test_a_turn_that_cannot_be_stored_never_enters_a_queue() -> None:

@@ -7,7 +7,6 @@ goes on by words, and the log says so once.
 from __future__ import annotations
 
 import inspect
-import threading
 from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
@@ -19,12 +18,11 @@ from tomldiary.errors import Forgotten, InvalidValue, MissingExtra
 from tomldiary.logging import get_logger, tell
 from tomldiary.retrieval.vector_index import Embedding, QueryVector, VectorIndex
 from tomldiary.runtime.async_bridge import run_coroutine
-from tomldiary.runtime.fork_safety import renew_after_fork
-from tomldiary.runtime.lru import Recent
+from tomldiary.runtime.lru import PerUser
 from tomldiary.storage.protocol import LocalFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from tomldiary.engine.engine import Engine
     from tomldiary.retrieval.collections import Collection
@@ -34,7 +32,6 @@ __all__ = ["LOCAL_DIMS", "DiaryEmbedder", "Vectors", "local_embedder", "name_of"
 LOCAL_DIMS = 256
 """Numbers in a vector of `local_embedder`."""
 _BATCH = 256  # texts embedded at once
-_CACHED_USERS = 256
 _PLAIN = (str, bytes, int, float)
 _logger = get_logger(__name__)
 
@@ -68,30 +65,18 @@ class Vectors:
         self._engine = engine
         backend = engine.backend
         self._folder = backend if isinstance(backend, LocalFolder) else None
-        self._known: Recent[str, tuple[int, VectorIndex]] = Recent(_CACHED_USERS)
-        self.renew()
-        renew_after_fork(self)
+        self._known = PerUser(self._made)
         VectorIndex(embedding, None)  # says so now if it cannot work
-
-    def renew(self) -> None:
-        """Make a new lock."""
-        self._guard = threading.Lock()
 
     def of(self, user: str) -> VectorIndex:
         """Return the vectors of a user; none from before something was forgotten."""
-        forgotten = self._engine.backend.epoch(user)
-        with self._guard:
-            known = self._known.get(user)
-            if known is None or known[0] != forgotten:
-                place = self._folder
-                folder = place.index_folder(user) if place is not None else None
-                files = place.files if place is not None else None
-                known = (forgotten, VectorIndex(self.embedding, folder, files))
-            return self._known.keep(user, known)[1]
+        return self._known.of(user, self._engine.backend.epoch(user))
 
-    def epochs(self, users: Iterable[str]) -> dict[str, int]:
-        """Return how often something of these users was forgotten."""
-        return {user: self._engine.backend.epoch(user) for user in users}
+    def _made(self, user: str) -> VectorIndex:
+        place = self._folder
+        if place is None:
+            return VectorIndex(self.embedding, None)
+        return VectorIndex(self.embedding, place.index_folder(user), place.files)
 
     def add(
         self, user: str, texts: Sequence[str], vectors: Sequence[Sequence[float]], epoch: int

@@ -51,6 +51,8 @@ class _Followed(Generic[E]):
 
     def follow(self, parts: Mapping[str, Part[E]]) -> None:
         """Update to other parts."""
+        if parts == self.parts:  # of equal objects: parts never change
+            return
         changed = changes(self.parts, parts)
         for entry in changed.gone:
             self.words.remove(entry)

@@ -1,11 +1,17 @@
-"""A mapping with a maximum size, which evicts the least recently kept entry."""
+"""Mappings with a maximum size, which evict the least recently kept entry."""
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
-from typing import TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-__all__ = ["Recent"]
+from tomldiary.runtime.fork_safety import fork_safe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["PerUser", "Recent"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -28,3 +34,32 @@ class Recent(OrderedDict[K, V]):
         while len(self) > self._most:
             self.popitem(last=False)
         return value
+
+
+class PerUser(Generic[V]):
+    """An object for each of the users asked about most recently, such as an index. Thread-safe.
+
+    An object from before something of its user was forgotten is not kept.
+
+    Args:
+        make: Makes the object of a user.
+        most: How many users.
+    """
+
+    def __init__(self, make: Callable[[str], V], most: int = 256) -> None:
+        self._make = make
+        self._known: Recent[str, tuple[int, V]] = Recent(most)
+        self._guard = fork_safe(threading.Lock())
+
+    def of(self, user: str, epoch: int) -> V:
+        """Return the object of a user; `epoch` is how often something of the user was forgotten."""
+        with self._guard:
+            known = self._known.get(user)
+            if known is None or known[0] != epoch:
+                known = epoch, self._make(user)
+            return self._known.keep(user, known)[1]
+
+    def drop(self, user: str) -> None:
+        """Remove the object of a user; the next call of `of` makes another one."""
+        with self._guard:
+            self._known.pop(user, None)

@@ -6,7 +6,6 @@ the score None. Programs that update memories look for candidates this way.
 
 from __future__ import annotations
 
-import threading
 from heapq import merge
 from itertools import islice
 from operator import itemgetter
@@ -16,8 +15,7 @@ from typing import TYPE_CHECKING
 from tomldiary.retrieval.embedders import Vectors
 from tomldiary.retrieval.search import Ranked, UserIndex
 from tomldiary.retrieval.vector_index import QueryVector
-from tomldiary.runtime.fork_safety import fork_safe
-from tomldiary.runtime.lru import Recent
+from tomldiary.runtime.lru import PerUser
 from tomldiary.store.operations import Item, Search
 from tomldiary.toml.values import copied
 
@@ -35,7 +33,6 @@ __all__ = ["Finder", "as_item"]
 
 Found = tuple["float | None", "Snapshot", "Entry"]
 Index = UserIndex["Snapshot", "Entry"]
-_CACHED_USERS = 256
 
 
 class Finder:
@@ -52,9 +49,9 @@ class Finder:
     def __init__(self, diary: Diary, embedding: Embedding | None) -> None:
         self.embedding = embedding
         self._diary = diary
-        self._lexical: Recent[str, tuple[int, Index]] = Recent(_CACHED_USERS)
+        # What was forgotten is not kept in memory either.
+        self._indexes = PerUser[Index](lambda _: UserIndex())
         self.vectors = Vectors(diary.engine, embedding) if embedding is not None else None
-        self._guard = fork_safe(threading.Lock())
 
     def search(
         self,
@@ -137,10 +134,6 @@ class Finder:
             known += [text for text in below if text not in known]
         return {user: mine for user, mine in found.items() if mine}
 
-    def epochs(self, users: Iterable[str]) -> dict[str, int]:
-        """Return how often something of these users was forgotten."""
-        return self.vectors.epochs(users) if self.vectors is not None else {}
-
     def add(
         self, user: str, texts: Sequence[str], vectors: Sequence[Sequence[float]], epoch: int
     ) -> None:
@@ -149,12 +142,7 @@ class Finder:
             self.vectors.add(user, texts, vectors, epoch)
 
     def _index(self, user: str) -> Index:
-        epoch = self._diary.engine.backend.epoch(user)
-        with self._guard:
-            known = self._lexical.get(user)
-            if known is None or known[0] != epoch:
-                known = (epoch, Index())  # what was forgotten is not kept in memory either
-            return self._lexical.keep(user, known)[1]
+        return self._indexes.of(user, self._diary.engine.backend.epoch(user))
 
 
 def as_item(snapshot: Snapshot, entry: Entry, score: float | None = None) -> Item:

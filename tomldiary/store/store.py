@@ -136,7 +136,8 @@ class ItemStore(ItemPuts):
                 searched += self.below(op.prefix, signed_in)
                 work.queries.append(op.query)
         work.queries = list(dict.fromkeys(work.queries))
-        work.epochs = self._finder.epochs({*put, *(each.user for each in searched)})
+        users = {*put, *(each.user for each in searched)}
+        work.epochs = {user: self.diary.engine.backend.epoch(user) for user in users}
         missing = self._finder.missing(put, searched)
         work.texts = [(user, text) for user, mine in missing.items() for text in mine]
         return work
@@ -198,8 +199,9 @@ class ItemStore(ItemPuts):
         )
 
     def _checked(self, op: Operation, signed_in: str | None = None) -> Operation:
-        if isinstance(op, Put) and op.value is not None:
-            op = replace(op, value=self.diary.redacted(op.value))  # before it is embedded
+        redactor = self.diary.redactor
+        if redactor is not None and isinstance(op, Put) and op.value is not None:
+            op = replace(op, value=redactor.values(op.value))  # before it is embedded
         found = self._valid(op)
         if isinstance(found, Search):
             self._owners.check_prefix(found.prefix, signed_in)

@@ -12,7 +12,7 @@ from tomldiary.errors import InvalidValue
 from tomldiary.history.queries import HistoryEntry, change_made
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.user.pending.held import DRAFTS, Overlay, Why, drafts_of, hold
-from tomldiary.user.recall import Indexes
+from tomldiary.user.recall import recall_indexes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -50,7 +50,7 @@ class UserContext:
         self.user_id = user_id
         self.past = past
         # A past state has an index of its own, which never displaces the current one.
-        self.indexes = diary.indexes if past is None else Indexes()
+        self.indexes = diary.indexes if past is None else recall_indexes()
 
     @property
     def engine(self) -> Engine:
@@ -192,7 +192,7 @@ class DraftContext(UserContext):
         super().__init__(diary, user_id)
         if not session_id:
             raise InvalidValue("a draft belongs to a session. Give its id.", where="session_id")
-        self.indexes = Indexes()
+        self.indexes = recall_indexes()
         self.session_id = session_id
 
     def overlay(self) -> Overlay:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,10 +13,9 @@ from tomldiary.errors import InvalidValue
 from tomldiary.retrieval.ranking import MemoryLines, ShownFact, by_share, ranked
 from tomldiary.retrieval.render import exceeds, render_memory
 from tomldiary.retrieval.search import UserIndex, matched_words
-from tomldiary.runtime.fork_safety import renew_after_fork
-from tomldiary.runtime.lru import Recent
+from tomldiary.runtime.lru import PerUser
 from tomldiary.runtime.views import ListView, Viewed
-from tomldiary.toml.values import checked_text
+from tomldiary.toml.values import checked_count, checked_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -29,11 +28,10 @@ if TYPE_CHECKING:
 
     Prepare = Callable[[Sequence["_Entries"], str], QueryVector | None]
 
-__all__ = ["Hit", "Hits", "Indexes", "UserRecall"]
+__all__ = ["Hit", "Hits", "UserRecall", "recall_indexes"]
 
 _MATCHES_FIRST = 10  # more would displace the generally important entries
 _MATCHES = 60
-_CACHED_USERS = 256
 
 TimeRange = tuple[When | None, When | None]
 
@@ -114,18 +112,13 @@ class _Entries:
     def __init__(self, searched: Searched, rules: Rules, before: _Entries | None) -> None:
         kind, self.document = searched.kind, searched.document
         self.namespace = searched.name
-        self.sources: dict[str, Source] = {}
-        known = before.sources if before is not None else {}
+        self.entries: dict[str, Source] = {}
+        known = before.entries if before is not None else {}
         for key, entry in kind.entries(self.document, rules):
             source = known.get(key)
             if source is None or source.entry is not entry:
                 source = Source(kind, key, entry, searched.name)
-            self.sources[key] = source
-
-    @property
-    def entries(self) -> dict[str, Source]:
-        """The entries by key."""
-        return self.sources
+            self.entries[key] = source
 
     @property
     def searched(self) -> dict[str, _Entries]:
@@ -134,10 +127,10 @@ class _Entries:
 
     def get(self, key: str) -> Source | None:
         """Return an entry."""
-        return self.sources.get(key)
+        return self.entries.get(key)
 
 
-class _UserIndex:
+class RecallIndex:
     """The index of one user. Thread-safe: a race costs time only."""
 
     def __init__(self) -> None:
@@ -149,8 +142,16 @@ class _UserIndex:
         query: str,
         documents: Sequence[Searched],
         rules: Rules,
-        prepare: Prepare | None,
+        prepare: Prepare | None = None,
     ) -> Iterator[tuple[float, Source]]:
+        """Yield the matching entries, best first, with their score.
+
+        Args:
+            query: A question or words.
+            documents: The documents to search; compared by identity to skip unchanged ones.
+            rules: Say which entries count.
+            prepare: Embeds the query and what is searched; None ranks by words alone.
+        """
         current: list[_Entries] = []
         for searched in documents:
             found = self._entries.get(searched.name)
@@ -162,48 +163,9 @@ class _UserIndex:
             yield score, source
 
 
-class Indexes:
-    """The indexes of the users asked for most recently."""
-
-    def __init__(self) -> None:
-        self.renew()
-        self._indexes: Recent[str, tuple[int, _UserIndex]] = Recent(_CACHED_USERS)
-        renew_after_fork(self)
-
-    def renew(self) -> None:
-        """Make a new lock."""
-        self._guard = threading.Lock()
-
-    def drop(self, user: str) -> None:
-        """Remove a user's index; the next search makes a new one."""
-        with self._guard:
-            self._indexes.pop(user, None)
-
-    def search(
-        self,
-        user: str,
-        query: str,
-        documents: Sequence[Searched],
-        rules: Rules,
-        forgotten: int = 0,
-        prepare: Prepare | None = None,
-    ) -> Iterator[tuple[float, Source]]:
-        """Yield the matching entries of a user, best first, with their score.
-
-        Args:
-            user: Whose they are.
-            query: A question or words.
-            documents: The documents to search; compared by identity to skip unchanged ones.
-            rules: Say which entries count.
-            forgotten: How often something of the user was forgotten; an index of before is not kept.
-            prepare: Embeds the query and what is searched; None ranks by words alone.
-        """
-        with self._guard:
-            known = self._indexes.get(user)
-            if known is None or known[0] != forgotten:
-                known = forgotten, _UserIndex()
-            index = self._indexes.keep(user, known)[1]
-        return index.search(query, documents, rules, prepare)
+def recall_indexes() -> PerUser[RecallIndex]:
+    """Return the indexes of users, none of which is made yet."""
+    return PerUser(lambda _: RecallIndex())
 
 
 class UserRecall:
@@ -216,7 +178,7 @@ class UserRecall:
     def recall(
         self,
         query: str,
-        limit: int = 5,
+        limit: int | None = 5,
         *,
         kinds: Collection[str] | None = None,
         time_range: TimeRange | None = None,
@@ -226,7 +188,7 @@ class UserRecall:
 
         Args:
             query: A question or words; no query language.
-            limit: Most hits returned.
+            limit: Most hits returned; None is all.
             kinds: The kinds to search, of "preferences", "conversations", "facts", "blocks", "episodes"
                 and "items" (what stores put for this user); None is all of them.
             time_range: Only entries last changed from the first time on and before the second: datetimes,
@@ -234,10 +196,13 @@ class UserRecall:
             valid_at: When temporal facts have to hold; None is now.
 
         Raises:
-            InvalidValue: The query is no text, there is no such kind, or what should be a time is none.
+            InvalidValue: The query is no text, the limit no number, there is no such kind, or what should be a
+                time is none.
         """
+        if limit is not None:
+            checked_count(limit, "limit")
         found = self._found(query, kinds, time_range, valid_at)
-        return Hits(_hit(source, score, query) for score, source in islice(found, max(0, limit)))
+        return Hits(_hit(source, score, query) for score, source in islice(found, limit))
 
     def _found(
         self,
@@ -260,23 +225,17 @@ class UserRecall:
                 for each in documents
                 if each.kind.is_timed(each.document)
             }
-            found = self._context.indexes.search(
-                self._context.user_id,
-                query,
-                documents,
-                diary,
-                epoch,
-                self._context.prepare_vectors,
-            )
+            index = self._context.indexes.of(self._context.user_id, epoch)
+            found = index.search(query, documents, diary, self._context.prepare_vectors)
+        rules = diary.entry_rules
 
         def counts(source: Source) -> bool:
-            holds = current.get(source.document)
-            if diary.entry_rules.is_over(f"{source.kind.name}/{source.key}", source.entry, at):
-                return False
+            holds, kind, entry = current.get(source.document), source.kind, source.entry
             return (
-                _is_within(source.entry, start, end)
-                and (holds is None or holds(source.key, source.entry))
-                and bool(source.kind.text(source.entry).strip())
+                not (rules.has_times and rules.is_over(f"{kind.name}/{source.key}", entry, at))
+                and _is_within(entry, start, end)
+                and (holds is None or holds(source.key, entry))
+                and bool(kind.text(entry).strip())
             )
 
         return (each for each in found if counts(each[1]))
@@ -302,7 +261,11 @@ class UserRecall:
                 block that does not fit is cut after a line, and the text says so.
             token_counter: Counts tokens; None estimates them by script.
             valid_at: When temporal facts have to hold; None is now.
+
+        Raises:
+            InvalidValue: The query is no text, or the budget no number.
         """
+        checked_count(max_tokens, "max_tokens")
         lines = self.memory_lines(query, valid_at=valid_at).shown
         return render_memory(lines, max_tokens=max_tokens, token_counter=token_counter)
 
@@ -414,12 +377,14 @@ def _kinds_named(names: Collection[str] | None) -> list[EntryKind]:
     kinds = recalled_kinds()
     if names is None:
         return kinds
-    wanted = {names} if isinstance(names, str) else {*names}
+    given: Any = [names] if isinstance(names, str) else names
+    wanted: list[Any] = [*given] if isinstance(given, Iterable) else [given]
     known = [kind.name for kind in kinds]
-    for name in wanted.difference(known):
-        raise InvalidValue(
-            f"there is no kind {name!r}. Use some of: {', '.join(known)}.", where="kinds"
-        )
+    for name in wanted:
+        if name not in known:
+            raise InvalidValue(
+                f"there is no kind {name!r}. Use some of: {', '.join(known)}.", where="kinds"
+            )
     return [kind for kind in kinds if kind.name in wanted]
 
 

@@ -39,6 +39,8 @@ class EntryRules:
 
     def __init__(self) -> None:
         self._rules: dict[str, Constraint] = {}
+        self.has_times = False
+        """Whether some entries live for a time only."""
 
     def set(self, collection: str, rule: Constraint, categories: Iterable[str]) -> None:
         """Set the rule of a collection.
@@ -57,6 +59,7 @@ class EntryRules:
         if kind != "facts" and (rule.temporal or rule.multi_valued or rule.normalised):
             raise SchemaError("temporal, multi_valued and normalise are about facts.")
         self._rules = {**self._rules, collection: rule}
+        self.has_times = any(each.ttl is not None for each in self._rules.values())
 
     def of(self, key: str) -> tuple[str, Constraint] | None:
         """Return the collection and the rule of an entry by its key with the kind in front."""
@@ -67,11 +70,6 @@ class EntryRules:
                 return place, rule
             place = place.rpartition("/")[0]
         return None
-
-    @property
-    def has_times(self) -> bool:
-        """Whether some entries live for a time only."""
-        return any(rule.ttl is not None for rule in self._rules.values())
 
     def is_over(self, key: str, entry: Mapping[str, Any], at: datetime) -> bool:
         """Return whether an entry has outlived the time that its rule gives it."""
@@ -96,7 +94,7 @@ class EntryRules:
         documents = {*tx.engine.kinds(tx.user), *changed} if kinds else set[str]()
         for name in sorted(kinds):
             mine = [each for each in documents if entry_kind(each).name == name]
-            if any(rule.ttl is not None for rule in self._rules.values()):
+            if self.has_times:
                 self._sweep(tx, mine, rules)
             if any(each in changed for each in mine):
                 self._check(tx, mine)
