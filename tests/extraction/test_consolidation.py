@@ -345,7 +345,7 @@ def test_what_the_model_read_of_forgotten_memory_is_not_stored(alice):
 
     class Repeating:
         async def run(self, message, *, deps):
-            known = [entry["text"] for _, entry in deps.preferences.entries("likes")]
+            known = [entry["text"] for _, entry in deps.preferences.items("likes")]
             if known:
                 await alice.aforget(session_id="gone")
             deps.upsert("goals", None, f"repeat {known}", ())

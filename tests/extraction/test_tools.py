@@ -94,7 +94,7 @@ def test_an_opposite_or_another_number_is_a_conflict_and_never_merged(ctx, store
     answer = upsert(ctx, "likes", text=said)
     assert answer.startswith("❌ Similar")
     assert f"⚠️ conflict: {why}, not a duplicate" in answer
-    assert [entry["text"] for _, entry in ctx.deps.preferences.entries("likes")] == [stored]
+    assert [entry["text"] for _, entry in ctx.deps.preferences.items("likes")] == [stored]
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ class CompactionRunner:
                     await in_thread(self._diary.engine.entries, user_id, kind),
                     self._diary.turn_rules.preferences,
                 )
-                parts += [(kind, name) for name in self._diary.allowed if any(book.entries(name))]
+                parts += [(kind, name) for name in self._diary.allowed if any(book.items(name))]
             else:
                 parts.append((kind, ""))
         return parts
@@ -106,7 +106,7 @@ class CompactionRunner:
             progress = document.table(("_meta", "compaction")) or {}
             if kind == "preferences":
                 book = Preferences(document, self._diary.turn_rules.preferences)
-                entries = [entry for name in self._diary.allowed for _, entry in book.entries(name)]
+                entries = [entry for name in self._diary.allowed for _, entry in book.items(name)]
                 stats = CompactionStats.of(entries, "text")
             else:
                 sessions = [entry for _, entry in Conversations(document).entries()]

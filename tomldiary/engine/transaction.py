@@ -11,6 +11,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from tomldiary.entries.kind import Listed, Writing
 from tomldiary.entries.kinds import KINDS, entry_kind
 from tomldiary.entries.kinds.parts import (
     memo_of,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from tomldiary.engine.cache import DocumentCache
     from tomldiary.engine.commit import Changed
     from tomldiary.engine.engine import Engine
-    from tomldiary.entries.kind import EntryKind
+    from tomldiary.entries.kind import EntryKind, Rules
 
 __all__ = ["JoinedEdit", "Source", "Transaction", "fingerprint", "open_here"]
 
@@ -196,6 +197,14 @@ class Transaction:
     def kinds(self) -> list[str]:
         """Return the documents of which an edit was asked for."""
         return list(self._edits)
+
+    def listed(self) -> set[str]:
+        """Return the names of the user's documents, with those that the transaction adds."""
+        return {*self.engine.kinds(self.user), *self.changed()}
+
+    def writing(self, rules: Rules, now: str, session: str) -> Writing:
+        """Return what a kind of entries needs to write one in this transaction."""
+        return Writing(rules, self.edit, self.entries, Listed(self.listed), now, session)
 
     def changed(self) -> Changed:
         """Return the documents with changes."""

@@ -81,11 +81,7 @@ class TypedEntries:
     @classmethod
     def within(cls, diary: Diary, tx: Transaction, session: str = "") -> Self:
         """Return the entries of a transaction's user, for reading and writing."""
-
-        def documents() -> set[str]:
-            return {*tx.engine.kinds(tx.user), *tx.changed()}
-
-        return cls(diary, tx.entries, documents, session, tx)
+        return cls(diary, tx.entries, tx.listed, session, tx)
 
     def get(self, collection: Collection, key: str) -> Mapping[str, Any] | None:
         """Return an entry as it is in the file, or None; a temporal fact also by its singleton key."""
@@ -141,8 +137,7 @@ class TypedEntries:
 
     def _writing(self, now: str = "") -> Writing:
         assert self._tx is not None  # noqa: S101 - made by `within`
-        tx = self._tx
-        return Writing(self._rules, tx.edit, tx.entries, self._listed, now, self._session)
+        return self._tx.writing(self._rules, now, self._session)
 
 
 def entry_value(entry: Mapping[str, Any]) -> dict[str, Any]:

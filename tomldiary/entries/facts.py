@@ -13,8 +13,7 @@ once, so facts may arrive in any order, and a removed fact leaves no gap.
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from operator import itemgetter
@@ -26,13 +25,11 @@ from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.logging import get_logger
 from tomldiary.runtime.views import ListView, Viewed
 from tomldiary.text.incremental_index import Following, ask
-from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import decode_nulls, render_path, same_value
 
 if TYPE_CHECKING:
     from tomldiary.entries.constraints import FactSchema
     from tomldiary.entries.kind import Tables
-    from tomldiary.toml.document import Document, Overlay, Path
 
 __all__ = [
     "ALWAYS",
@@ -44,12 +41,10 @@ __all__ = [
     "confidence_of",
     "group_of",
     "interval",
-    "put_back",
     "same_data",
     "schema_named",
     "short",
     "stored_facts",
-    "undo_edits",
 ]
 
 T = TypeVar("T")
@@ -278,65 +273,6 @@ def schema_named(schemas: Mapping[str, FactSchema], name: str) -> FactSchema:
             f" {known}."
         )
     return found
-
-
-def undo_edits(
-    edit: Overlay,
-    logged: Document,
-    schemas: Mapping[str, FactSchema],
-    others: Sequence[tuple[Document, Document]] = (),
-) -> None:
-    """Undo hand edits that changed facts of immutable types, or filled a type over its limit; see `EntryKind`."""
-    before = Facts(logged, schemas)
-    for name, schema in schemas.items():
-        _undo_surplus(edit, logged, schema, others)
-        if not schema.constraint.immutable:
-            continue
-        for key in [key for key, _ in Facts(edit, schemas).raw(name)] if others else ():
-            path = (_ROOT, name, key)
-            known = [was for _, base in others if (was := base.table(path)) is not None]
-            if known and logged.table(path) is None and not same_data(known[0], edit.table(path)):
-                edit.delete(path)  # another part has this fact, with other data
-        for held in before.held(name):
-            path = (_ROOT, name, held.key)
-            if same_data(held.entry, edit.table(path)):
-                continue
-            if edit.table(path) is None and any(
-                same_data(held.entry, now.table(path)) for now, _ in others
-            ):
-                continue  # moved to another part
-            put_back(edit, logged, path, held.entry)
-
-
-def _undo_surplus(
-    edit: Overlay,
-    logged: Document,
-    schema: FactSchema,
-    others: Sequence[tuple[Document, Document]],
-) -> None:
-    """Remove the last facts that were added by hand to a type that was full."""
-    limit = schema.constraint.limit
-    if limit is None or schema.constraint.temporal:
-        return
-    table = (_ROOT, schema.name)
-    known = {key for each in (logged, *(base for _, base in others)) for key in each.table(table) or ()}  # fmt: skip
-    mine = list(edit.table(table) or ())
-    total = len({*mine, *(key for now, _ in others for key in now.table(table) or ())})
-    added = [key for key in mine if key not in known]
-    surplus = max(0, total - max(limit, len(known)))
-    for key in added[len(added) - min(surplus, len(added)) :]:
-        edit.delete((*table, key))
-
-
-def put_back(edit: Overlay, logged: Document, path: Path, entry: Mapping[str, Any]) -> None:
-    """Write an entry as it was before a hand edit."""
-    block = logged.index.get(path)
-    # A value in the place of its table may block it; `problems` reports that.
-    with suppress(InvalidValue):
-        if isinstance(edit, Edit) and block is not None and path not in logged.parents:
-            edit.restore(path, block.text, entry, after=logged.before(path))
-        else:
-            edit.put(path, entry)
 
 
 def stored_facts(tables: Tables) -> Iterator[tuple[str, str, Mapping[str, Any]]]:

@@ -21,7 +21,7 @@ from tomldiary.text.incremental_index import (
 from tomldiary.toml.values import checked_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from tomldiary.entries.kind import EditedTables, Tables
     from tomldiary.text.similarity import Match, Similarity
@@ -121,10 +121,6 @@ class Preferences:
                 item for item in short.items() if type(item[1]) is dict and item[0] not in main
             ]
         return found
-
-    def entries(self, category: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield what `items` returns."""
-        yield from self.items(category)
 
     def count(self, category: str) -> int:
         """Return how many entries a category holds."""
@@ -243,7 +239,7 @@ class Preferences:
             **({"_source": source} if source else {}),
             **(fields or {}),
         }
-        self._put((_ROOT, category, chosen), entry)
+        put_noted(self._edit, (_ROOT, category, chosen), entry)
         return Outcome("created", category, chosen, 1)
 
     def forget(self, category: str, key: str) -> Mapping[str, Any]:
@@ -292,7 +288,7 @@ class Preferences:
         if changed != entry:
             changed["_updated"] = max(now, str(entry.get("_updated", "")))
             changed["_updated_by"] = session
-        self._put(path, changed)
+        put_noted(self._edit, path, changed)
         return count
 
     def _new_id(self, category: str, wanted: str | None, following: int) -> str:
@@ -305,15 +301,10 @@ class Preferences:
                 return wanted
         return f"pref{following:03d}"
 
-    def _highest(self, category: str) -> int:
-        return self.following(category, Catalog, lambda catalog: catalog.highest)
-
-    def _put(self, path: tuple[str, ...], entry: Mapping[str, Any]) -> None:
-        put_noted(self._edit, path, entry)
-
     def next_number(self, category: str) -> int:
         """Return the number of the next id of the form prefN."""
-        return self._next_number(category, self._highest(category))
+        highest = self.following(category, Catalog, lambda catalog: catalog.highest)
+        return self._next_number(category, highest)
 
     def _next_number(self, category: str, highest: int) -> int:
         marks: Any = (self._tables.table(("_meta",)) or {}).get(_NEXT)

@@ -150,7 +150,7 @@ class MemoryDeps:
         return [
             ((kind, category, key), entry)
             for category in self.allowed_cats
-            for key, entry in self._preferences.entries(category)
+            for key, entry in self._preferences.items(category)
         ]
 
     def _absorb(self) -> None:
@@ -366,7 +366,7 @@ class MemoryDeps:
         lines = [
             preference_line(category, key, entry)
             for category in self.allowed_cats
-            for key, entry in self.preferences.entries(category)
+            for key, entry in self.preferences.items(category)
         ]
         return "\n".join(lines) or "(none)"
 

@@ -85,8 +85,7 @@ async def list_preferences(ctx: ToolContext, category: str | None = None) -> str
 
 def _list_category(ctx: ToolContext, category: str, budget: int, *, in_part: bool = False) -> str:
     lines = [
-        preference_line(category, key, entry)
-        for key, entry in ctx.deps.preferences.entries(category)
+        preference_line(category, key, entry) for key, entry in ctx.deps.preferences.items(category)
     ]
     shown: list[str] = []
     for line in reversed(lines):  # the newest stand at the end

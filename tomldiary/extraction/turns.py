@@ -11,7 +11,6 @@ from tomldiary.engine.engine import Source, Transaction
 from tomldiary.engine.transaction import fingerprint
 from tomldiary.entries.episodes import KeptTurn, ToolStep, checked_steps, new_episode
 from tomldiary.entries.fact_rules import FactRules
-from tomldiary.entries.kind import Writing
 from tomldiary.entries.kinds import FACTS
 from tomldiary.entries.models import in_utc, timestamp
 from tomldiary.errors import DiaryError, ExtractionError, Forgotten
@@ -343,10 +342,7 @@ class Turns:
             applied = self.keep_extracted(tx, extracted, session_id)
             for turn in said:
                 if not turn.is_empty:
-                    documents = {*tx.engine.kinds(tx.user), *tx.changed()}
-                    writing = Writing(
-                        self._diary, tx.edit, tx.entries, documents, moment, session_id
-                    )
+                    writing = tx.writing(self._diary, moment, session_id)
                     value = {**turn.value, "_source": turn_source(tx, session_id)}
                     new_episode(writing, value, in_utc(turn.when))
             return applied

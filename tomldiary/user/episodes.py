@@ -20,7 +20,6 @@ from tomldiary.entries.episodes import (
     to_episode,
 )
 from tomldiary.entries.fields import entry_data
-from tomldiary.entries.kind import Writing
 from tomldiary.entries.models import in_utc
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.runtime.async_bridge import async_twin
@@ -92,13 +91,11 @@ class UserEpisodes:
             value["steps"] = [step._asdict() for step in checked_steps(steps)]
 
         def change(tx: Transaction) -> str:
-            documents = {*tx.engine.kinds(tx.user), *tx.changed()}
-            for kind in homes_of(documents, id) if id else ():
+            for kind in homes_of(tx.listed(), id) if id else ():
                 known = tx.document(kind).table(("episodes", id or ""))
                 if known is not None and same_value(entry_data(known), value):
                     return id or ""
-            writing = Writing(self._context.diary, tx.edit, tx.entries, documents, "", session_id)
-            return new_episode(writing, value, when, id)
+            return new_episode(tx.writing(self._context.diary, "", session_id), value, when, id)
 
         asked = fingerprint("add_episode", input, output, *([id] if id else []))
         why = Source("add_episode", session_id, actor, reason, operation_id, asked)

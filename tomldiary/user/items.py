@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine.transaction import Source, fingerprint
-from tomldiary.entries.kind import Writing
 from tomldiary.entries.kinds import ITEMS
 from tomldiary.entries.kinds.items import item_value
 from tomldiary.entries.models import timestamp
@@ -78,7 +77,7 @@ class UserItems:
 
         def change(tx: Transaction) -> dict[str, Any]:
             value = {**self._existing(tx, key, path), **fields}
-            writing = self._writing(tx, session_id)
+            writing = tx.writing(self._context.diary, timestamp(), session_id)
             ITEMS.put(writing, (ITEMS.name, path[0]), path[1], value)
             return value
 
@@ -101,7 +100,8 @@ class UserItems:
 
         def change(tx: Transaction) -> dict[str, Any]:
             value = self._existing(tx, key, path)
-            ITEMS.delete(self._writing(tx, ""), (ITEMS.name, path[0]), path[1])
+            writing = tx.writing(self._context.diary, timestamp(), "")
+            ITEMS.delete(writing, (ITEMS.name, path[0]), path[1])
             return value
 
         asked = fingerprint("delete_item", key)
@@ -111,13 +111,9 @@ class UserItems:
 
     adelete = async_twin(delete)
 
-    def _writing(self, tx: Transaction, session: str) -> Writing:
-        listed = {*tx.engine.kinds(tx.user), *tx.changed()}
-        return Writing(self._context.diary, tx.edit, tx.entries, listed, timestamp(), session)
-
     @staticmethod
     def _existing(tx: Transaction, key: str, path: Path) -> dict[str, Any]:
-        names, place = ITEMS.places(path, {*tx.engine.kinds(tx.user), *tx.changed()})
+        names, place = ITEMS.places(path, tx.listed())
         for name in names:
             entry = tx.document(name).table(place)
             if entry is not None:

@@ -62,7 +62,7 @@ class UserPreferences:
     def _items(self, book: Preferences, category: str) -> PreferenceItems:
         kind = item_type(self._diary.pref_table_cls, category)
         found = PreferenceItems()
-        for key, entry in book.entries(category):
+        for key, entry in book.items(category):
             if self._context.is_over(f"{_KIND}/{category}/{key}", entry):
                 continue
             try:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,18 +17,19 @@ from tomldiary.entries.facts import (
     interval,
     same_data,
     stored_facts,
-    undo_edits,
 )
 from tomldiary.entries.fields import Problem, columns_of, data_text, tables_at
 from tomldiary.entries.kind import Collected, EntryKind, EntryLine, Group, Rules, Tables, Writing
 from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached
+from tomldiary.toml.edit import Edit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from tomldiary.entries.constraints import FactSchema
     from tomldiary.toml.document import Document, Overlay, Path
 
-__all__ = ["FactKind"]
+__all__ = ["FactKind", "put_back"]
 
 
 class FactKind(EntryKind):
@@ -127,7 +129,30 @@ class FactKind(EntryKind):
         rules: Rules,
         others: Sequence[tuple[Document, Document]] = (),
     ) -> None:
-        undo_edits(edit, logged, rules.fact_schemas, others)
+        schemas = rules.fact_schemas
+        before = Facts(logged, schemas)
+        for name, schema in schemas.items():
+            _undo_surplus(edit, logged, schema, others)
+            if not schema.constraint.immutable:
+                continue
+            for key in [key for key, _ in Facts(edit, schemas).raw(name)] if others else ():
+                path = (self.name, name, key)
+                known = [was for _, base in others if (was := base.table(path)) is not None]
+                if (
+                    known
+                    and logged.table(path) is None
+                    and not same_data(known[0], edit.table(path))
+                ):
+                    edit.delete(path)  # another part has this fact, with other data
+            for held in before.held(name):
+                path = (self.name, name, held.key)
+                if same_data(held.entry, edit.table(path)):
+                    continue
+                if edit.table(path) is None and any(
+                    same_data(held.entry, now.table(path)) for now, _ in others
+                ):
+                    continue  # moved to another part
+                put_back(edit, logged, path, held.entry)
 
     def collections(self, rules: Rules) -> list[Collected]:
         return [(self.name, name) for name in rules.fact_schemas]
@@ -192,3 +217,34 @@ class _Current:
             held = self._book.held(type_)
             self._held[type_] = {each.key for each in held if each.holds(self._at)}
         return key in self._held[type_]
+
+
+def _undo_surplus(
+    edit: Overlay,
+    logged: Document,
+    schema: FactSchema,
+    others: Sequence[tuple[Document, Document]],
+) -> None:
+    """Remove the last facts that were added by hand to a type that was full."""
+    limit = schema.constraint.limit
+    if limit is None or schema.constraint.temporal:
+        return
+    table = ("facts", schema.name)
+    known = {key for each in (logged, *(base for _, base in others)) for key in each.table(table) or ()}  # fmt: skip
+    mine = list(edit.table(table) or ())
+    total = len({*mine, *(key for now, _ in others for key in now.table(table) or ())})
+    added = [key for key in mine if key not in known]
+    surplus = max(0, total - max(limit, len(known)))
+    for key in added[len(added) - min(surplus, len(added)) :]:
+        edit.delete((*table, key))
+
+
+def put_back(edit: Overlay, logged: Document, path: Path, entry: Mapping[str, Any]) -> None:
+    """Write an entry as it was before a hand edit."""
+    block = logged.index.get(path)
+    # A value in the place of its table may block it; `problems` reports that.
+    with suppress(InvalidValue):
+        if isinstance(edit, Edit) and block is not None and path not in logged.parents:
+            edit.restore(path, block.text, entry, after=logged.before(path))
+        else:
+            edit.put(path, entry)

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.entries.facts import put_back, same_data
+from tomldiary.entries.facts import same_data
 from tomldiary.entries.fields import entry_data, last_used
 from tomldiary.entries.kinds import KINDS, PREFERENCES, entry_kind
+from tomldiary.entries.kinds.facts import put_back
 from tomldiary.entries.models import moment
 from tomldiary.errors import DiaryError, ImmutableEntry, InvalidValue, LimitReached, SchemaError
 from tomldiary.logging import get_logger
@@ -91,7 +92,7 @@ class EntryRules:
         """
         changed = tx.changed()
         kinds = {place.partition("/")[0] for place in self._rules}
-        documents = {*tx.engine.kinds(tx.user), *changed} if kinds else set[str]()
+        documents = tx.listed() if kinds else set[str]()
         for name in sorted(kinds):
             mine = [each for each in documents if entry_kind(each).name == name]
             if self.has_times:

@@ -138,7 +138,7 @@ def hold(tx: Transaction, change: Callable[[Transaction], R], why: Why) -> R:
     earlier = drafts_of(tx.document(DRAFTS), why.session) if why.into == DRAFTS else {}
     overlay = Overlay(
         tx.document,
-        {*tx.engine.kinds(tx.user), *tx.kinds()},
+        tx.listed(),
         {place: held_entry(entry) for place, (_, entry) in earlier.items()},
     )
     copy = Transaction(tx.engine, tx.user, before=overlay)

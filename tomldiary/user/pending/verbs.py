@@ -264,7 +264,7 @@ class Verdict:
 
         def change(tx: Transaction) -> None:
             kind = entry_kind(path[0])
-            names, place = kind.places(path, [*tx.engine.kinds(tx.user), *tx.kinds()])
+            names, place = kind.places(path, tx.listed())
             for name in names:
                 edit = tx.entries(name) if kind.is_split else tx.edit(name)
                 entry = edit.table(place)
