@@ -158,6 +158,10 @@ def test_why_names_session_turn_and_all_changes(tmp_path, call):
     assert figures["confirmations"] == "2"
     assert figures["verified"].startswith("no")
     assert "confirmed 2x" in out
+    alice.confirm("likes/pref001")
+    assert "\nverified       yes\n" in call("why", "likes/pref001", check=0)[1]
+    alice.upsert_preference("likes", "coffee")
+    assert "\nverified       unknown\n" in call("why", "likes/pref002", check=0)[1]
     told = json.loads(call("why", "conversations/s2", "--json", check=0)[1])
     assert (told["session"], len(told["changes"])) == ("s2", 1)
 

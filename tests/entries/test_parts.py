@@ -30,6 +30,7 @@ from tomldiary.extraction.tool_writes import find_tool_writes
 from tomldiary.storage.local.backend import LocalBackend
 from tomldiary.storage.memory import MemoryBackend
 from tomldiary.toml.document import Document
+from tomldiary.views.memory import summary_of
 
 SMALL = 900
 HUGE = 2**40
@@ -369,6 +370,8 @@ def test_key_in_two_parts_is_reported_and_the_first_counts(split, caplog):
     found = [each for each in check(split) if "pref001" in each.message]
     assert [(each.place, each.level) for each in found] == [(str(file), "warning")]
     assert "preferences.toml" in found[0].message
+    number = sum(map(len, alice.preferences().values()))
+    assert summary_of(split, "alice").counts["preferences"] == number
     alice.remove_preference("likes", "pref001")
     assert "pref001" not in alice.preferences("likes")
 

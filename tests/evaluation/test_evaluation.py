@@ -211,7 +211,7 @@ def test_runs_over_other_questions_are_not_compared(own, tmp_path):
 
 def test_a_report_has_the_table_the_kinds_and_the_differences(own):
     text = Report(runs(own)).to_text()
-    assert text.startswith("3 questions, 1 collections\n\nrun")
+    assert text.startswith("3 questions, 1 collection\n\nrun")
     assert "recall@3" in text
     assert "health" in text
     assert "+1.000" in text

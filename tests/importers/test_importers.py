@@ -332,6 +332,14 @@ def test_the_hosts_own_type_of_facts_keeps_its_rules(alice, file):
         alice.facts.commit(Diet(role="user", food="fish"))
 
 
+def test_a_field_that_the_diary_would_not_keep_is_reported(alice, tmp_path):
+    place = tmp_path / "facts.json"
+    place.write_text(json.dumps([{"type": "diet", "payload": {"food": "rice", "_id": 7}}]))
+    done = carry_over(alice, "memstate", str(place))
+    assert done.left_out == ["field that begins with an underscore: 1"]
+    assert alice.facts.query("diet")[0].data.model_dump() == {"food": "rice"}
+
+
 def test_a_singleton_key_of_a_type_that_is_not_there_is_refused(alice, file):
     with pytest.raises(InvalidValue, match="Use one of: diet, note"):
         carry_over(alice, "memstate", file("memstate"), singletons={"diett": "role"})
@@ -341,8 +349,13 @@ def test_a_singleton_key_of_a_type_that_is_not_there_is_refused(alice, file):
 def test_an_import_that_fails_stores_nothing(alice, tmp_path):
     file = tmp_path / "m.json"
     file.write_text(json.dumps([{"id": str(n), "memory": f"word{n} alone{n}"} for n in range(101)]))
+    for dry_run in (True, False):
+        with pytest.raises(LimitReached):
+            carry_over(alice, "mem0", str(file), dry_run=dry_run)
+    alice.upsert_preference("likes", "tea")
     with pytest.raises(LimitReached):
-        carry_over(alice, "mem0", str(file))
+        carry_over(alice, "mem0", str(file), dry_run=True)
+    alice.forget(everything=True)
     with pytest.raises(UnknownCategory):
         carry_over(alice, "mem0", str(file), category="gaols")
     assert contents(alice) == {}

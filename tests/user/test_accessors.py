@@ -31,7 +31,15 @@ def public(names):
 def test_completion_shows_at_most_30_names(alice):
     shown = public(dir(alice))
     assert len(shown) <= 30
-    for name in ("facts", "blocks", "episodes", "preferences", "upsert_preference", "recall"):
+    for name in (
+        "facts",
+        "blocks",
+        "episodes",
+        "preferences",
+        "upsert_preference",
+        "recall",
+        "problems",
+    ):
         assert name in shown
 
 

@@ -12,8 +12,8 @@ from tomldiary.cli.rows import Column, print_rows
 from tomldiary.compat.default_table import DefaultPrefTable
 from tomldiary.compat.pretty_print import pretty_print_conversations, pretty_print_preferences
 from tomldiary.entries.conversations import Conversations
-from tomldiary.entries.kinds import KINDS, PREFERENCES, entry_key, entry_kind
-from tomldiary.entries.kinds.parts import join, part_of, parts_among
+from tomldiary.entries.kinds import PREFERENCES, entries_in, entry_kind
+from tomldiary.entries.kinds.parts import join, parts_among
 from tomldiary.entries.schema import categories
 from tomldiary.errors import UnknownCategory
 from tomldiary.text.visible import one_line
@@ -57,29 +57,14 @@ class Entry:
 
 def stored_entries(alice: UserDiary) -> Iterator[Entry]:
     """Yield the entries of all documents, valid or not, kind by kind in the order of the files."""
-    documents = (
-        (name, Document.parse(alice.document(name))) for name in _ordered(alice.documents())
-    )
-    seen: set[str] = set()
-    for name, document in documents:
-        for path, fields in entry_kind(name).tables(document).items():
-            key = entry_key(path, name)
-            if key not in seen:  # where two parts hold one key, the first one counts
-                seen.add(key)
-                yield Entry(entry_kind(name).name, key, fields)
+    documents = {name: Document.parse(alice.document(name)) for name in alice.documents()}
+    return (Entry(each.kind, each.key, each.fields) for each in entries_in(documents))
 
 
 def print_entries(entries: Iterable[Entry]) -> None:
     """Print entries as a table: how often each was said, when it was updated, and its text."""
     rows = [(each.key, _times(each.fields), _day(each.fields), each.text) for each in entries]
     print_rows(_COLUMNS, rows)
-
-
-def _ordered(documents: Iterable[str]) -> list[str]:
-    order = {kind: number for number, kind in enumerate(KINDS)}
-    return sorted(
-        documents, key=lambda name: (order.get(entry_kind(name).name, len(order)), part_of(name))
-    )
 
 
 def _times(fields: Mapping[str, Any]) -> str:

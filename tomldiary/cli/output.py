@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
 __all__ = [
-    "counted",
     "heading",
     "is_terminal",
     "print_diff",
@@ -73,11 +72,6 @@ def print_note(text: str) -> None:
 def print_not_done(needed: str = "--yes") -> None:
     """Print that it was a dry run, and which options apply it."""
     print_text(f"Nothing was changed; to do it, add {needed}.")
-
-
-def counted(number: int, one: str, several: str = "") -> str:
-    """Return a number with its noun: 1 entry, 2 entries."""
-    return f"{number} {one if number == 1 else several or f'{one}s'}"
 
 
 def ranges(numbers: list[int]) -> str:

@@ -9,9 +9,10 @@ import typer
 
 from tomldiary.cli.memory import known_user
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, Whose
-from tomldiary.cli.output import counted, print_json, print_text
+from tomldiary.cli.output import print_json, print_text
 from tomldiary.cli.rows import Column, print_rows
 from tomldiary.errors import InvalidValue
+from tomldiary.runtime.views import counted
 from tomldiary.text.visible import one_line
 
 if TYPE_CHECKING:

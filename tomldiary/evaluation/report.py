@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import MissingExtra
 from tomldiary.evaluation.intervals import compare
-from tomldiary.runtime.views import Viewed
+from tomldiary.runtime.views import Viewed, counted
 
 if TYPE_CHECKING:
     import os
@@ -57,7 +57,7 @@ class Report(Viewed):
         first = self.runs[0]
         collections = len({answer.collection for answer in first.answers})
         parts = [
-            f"{len(first.answers)} questions, {collections} collections",
+            f"{counted(len(first.answers), 'question')}, {counted(collections, 'collection')}",
             _aligned(self.rows()),
         ]
         if kinds := self.kinds():

@@ -10,12 +10,14 @@ import json
 import re
 from collections import Counter
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel, ConfigDict, create_model
 
+from tomldiary.engine.engine import Engine
 from tomldiary.entries.constraints import Constraint
 from tomldiary.entries.kinds import ITEMS, entry_key
 from tomldiary.errors import InvalidValue
@@ -33,6 +35,7 @@ from tomldiary.importers import (
 )
 from tomldiary.importers.records import Block, Episode, Fact, Found, Item, Note, Record
 from tomldiary.runtime.views import Viewed, drawn
+from tomldiary.storage.memory import MemoryBackend
 from tomldiary.store.operations import Get, Put
 from tomldiary.store.store import ItemStore
 
@@ -64,6 +67,10 @@ _CATEGORY = "biography"
 _SHORT_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _DIGITS = 12
 _NAMED = 5
+
+
+class _DryRun(Exception):
+    """Leaves the transaction of a dry run, so that nothing is stored."""
 
 
 class _Imported(BaseModel):
@@ -114,7 +121,7 @@ def carry_over(
         their_user: The user's id in the source, if it is another one.
         category: Where sentences go that name no category of the table; None is "biography".
         singletons: The singleton key of types of facts, for MemState.
-        dry_run: Only say what would be added.
+        dry_run: Only say what would be added; what a rule would refuse is refused.
         progress: Called after each record with the number of records done and of all. True shows a bar, False none;
             None shows one in IPython, if tqdm is installed and the import takes over a second.
 
@@ -137,19 +144,30 @@ def carry_over(
         result.left_out.append(f"{phrase}: {count}")
     if found.users:
         result.left_out.append(f"records of others: {', '.join(sorted(found.users)[:_NAMED])}")
+    if dry_run and not alice.documents():
+        alice = _in_memory(alice)
     writer = _Writer(alice, found, their_user, category, singletons or {})
     if found.documents:
         _import_documents(alice, found, result, their_user, dry_run=dry_run)
-    elif dry_run:
-        writer.compare(result)
     else:
         with (
             drawn("progress:reporting", progress, "records") as report,
+            suppress(_DryRun),
             alice.transaction(actor=_ACTOR, reason=f"import from {source}"),
         ):
             writer.add(writer.compare(result), report)
+            if dry_run:
+                raise _DryRun
     result.is_done = not dry_run
     return result
+
+
+def _in_memory(alice: UserDiary) -> UserDiary:
+    """Return a user with the same rules in memory: a trial creates no folder for a user who has none yet."""
+    diary, engine = copy(alice.diary), alice.diary.engine
+    diary.engine = Engine(MemoryBackend(), diary.schema_name)
+    diary.engine.check, diary.engine.redact = engine.check, engine.redact
+    return diary.user(alice.user_id)
 
 
 def _import_documents(

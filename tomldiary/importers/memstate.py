@@ -26,8 +26,10 @@ def read(place: str, user: str) -> Found:  # noqa: ARG001 - its facts have no us
         elif "checkpoint_ns" in payload or name in _CHECKPOINTS:
             found.leave_out("checkpoint of a LangGraph thread")
         else:
+            data = {key: value for key, value in payload.items() if not key.startswith("_")}
+            found.leave_out("field that begins with an underscore", len(payload) - len(data))
             session, moment = as_text(fact.get("session_id")), json_time(fact.get("ts"))
-            found.records.append(Fact(name, payload, session, when=moment))
+            found.records.append(Fact(name, data, session, when=moment))
     if is_sqlite(place):
         found.leave_out("record of its log", next(rows(place, "SELECT count(*) FROM tx_log"))[0])
     return found

@@ -90,3 +90,8 @@ class DictView(Viewed, dict[K, T]):
             MissingExtra: pandas is not installed.
         """
         return drawn("frames:frame", self)
+
+
+def counted(number: int, one: str, several: str = "") -> str:
+    """Return a number with its noun: 1 entry, 2 entries."""
+    return f"{number:,} {one if number == 1 else several or f'{one}s'}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.engine.transaction import Source, fingerprint
 from tomldiary.entries.fields import sessions
-from tomldiary.entries.kinds import KINDS, entry_key, entry_kind
+from tomldiary.entries.kinds import KINDS, entries_in, entry_kind
 from tomldiary.entries.kinds.parts import part_name, part_of
 from tomldiary.entries.models import timestamp
 from tomldiary.entries.preferences import reserve_ids
@@ -242,11 +242,8 @@ class UserExport:
 def _entries(documents: Mapping[str, Document]) -> dict[str, Any]:
     """Return the fields of all entries by key, as JSON values; times are ISO 8601."""
     found: dict[str, Any] = {}
-    for name, document in sorted(documents.items()):
-        kind = entry_kind(name)
-        for path, entry in kind.tables(document).items():
-            fields = json.dumps(decode_nulls(entry), default=str)
-            found.setdefault(entry_key(path, kind.home(name)), json.loads(fields))
+    for each in entries_in(documents):
+        found[each.key] = json.loads(json.dumps(decode_nulls(each.fields), default=str))
     return found
 
 

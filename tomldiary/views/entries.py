@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import BaseModel
 
 from tomldiary.entries.models import PreferenceItem
+from tomldiary.runtime.views import counted
 from tomldiary.text.visible import one_line
 from tomldiary.views.sheet import (
     Badge,
@@ -18,7 +19,6 @@ from tomldiary.views.sheet import (
     Sheet,
     Table,
     Text,
-    counted,
     cut,
     minute,
 )

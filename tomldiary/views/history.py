@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.kinds import KINDS, entry_kind
 from tomldiary.errors import DiaryError
+from tomldiary.runtime.views import counted
 from tomldiary.text.visible import one_line
 from tomldiary.toml.values import render_key, render_value, same_value
 from tomldiary.views.sheet import (
@@ -20,7 +21,6 @@ from tomldiary.views.sheet import (
     Table,
     Text,
     Tone,
-    counted,
     cut,
     minute,
 )

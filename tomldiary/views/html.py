@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tomldiary.views.sheet import counted, escaped
+from tomldiary.runtime.views import counted
+from tomldiary.views.sheet import escaped
 
 if TYPE_CHECKING:
     from tomldiary.views.sheet import Cell, Sheet, Table

@@ -6,9 +6,10 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tomldiary.entries.kinds import KINDS, entry_key, entry_kind
+from tomldiary.entries.kinds import KINDS, entries_in, entry_kind
 from tomldiary.errors import DiaryError
 from tomldiary.history.timeline import Timeline
+from tomldiary.runtime.views import counted
 from tomldiary.text.visible import one_line
 from tomldiary.toml.document import Document
 from tomldiary.views.sheet import (
@@ -19,16 +20,15 @@ from tomldiary.views.sheet import (
     Sheet,
     Table,
     Text,
-    counted,
     cut,
     minute,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Mapping, Sequence
 
     from tomldiary.diary import Diary
-    from tomldiary.toml.document import Path
+    from tomldiary.entries.kinds import Stored
     from tomldiary.user.user import UserDiary
 
 __all__ = ["Summary", "diary", "stored_entries", "summary_of", "user", "users"]
@@ -52,27 +52,21 @@ class Summary(NamedTuple):
     """Why a part of the memory cannot be read; "" if all can."""
 
 
-def stored_entries(
-    one: UserDiary, broken: list[DiaryError] | None = None
-) -> Iterator[tuple[str, Path, str, dict[str, Any]]]:
-    """Yield kind, path, key and fields of each entry of a user, document by document.
+def stored_entries(one: UserDiary, broken: list[DiaryError] | None = None) -> list[Stored]:
+    """Return the entries of a user, kind by kind.
 
     Args:
         one: The user.
         broken: Gets the error of each document that cannot be read; its entries are left out.
     """
+    documents: dict[str, Document] = {}
     for name in one.documents():
-        kind = entry_kind(name)
-        if kind.name.startswith("."):
-            continue
         try:
-            document = Document.parse(one.document(name))
+            documents[name] = Document.parse(one.document(name))
         except DiaryError as error:
             if broken is not None:
                 broken.append(error)
-            continue
-        for path, entry in kind.tables(document).items():
-            yield kind.name, path, entry_key(path, name), entry
+    return [*entries_in(documents)]
 
 
 def summary_of(found: Diary, user_id: str) -> Summary:
@@ -137,7 +131,7 @@ def users(found: Sequence[str]) -> Sheet:
 def user(found: UserDiary) -> Sheet:
     """Return the card of a user: categories, newest entries, blocks, facts, and last sessions."""
     broken: list[DiaryError] = []
-    entries = list(stored_entries(found, broken))
+    entries = stored_entries(found, broken)
     counts = Counter(kind for kind, *_ in entries)
     groups = Counter(path[1] for kind, path, *_ in entries if kind == "preferences")
     types = Counter(path[1] for kind, path, *_ in entries if kind == "facts")
@@ -174,10 +168,10 @@ def _last_write(found: UserDiary) -> str:
     return f"{counted(number, 'transaction')}, the last one {minute(latest[0].time)} UTC by {who}"
 
 
-_Entry = tuple[str, str, dict[str, Any]]
+_Entry = tuple[str, str, "Mapping[str, Any]"]
 
 
-def _of(entries: Sequence[tuple[str, Path, str, dict[str, Any]]], kind: str) -> list[_Entry]:
+def _of(entries: Sequence[Stored], kind: str) -> list[_Entry]:
     return [
         (key, entry_kind(kind).text(entry), entry)
         for each, _, key, entry in entries
@@ -185,11 +179,11 @@ def _of(entries: Sequence[tuple[str, Path, str, dict[str, Any]]], kind: str) -> 
     ]
 
 
-def _when(entry: dict[str, Any]) -> str:
+def _when(entry: Mapping[str, Any]) -> str:
     return str(entry.get("_updated") or entry.get("_created") or "")
 
 
-def _newest(entries: Sequence[tuple[str, Path, str, dict[str, Any]]]) -> Table:
+def _newest(entries: Sequence[Stored]) -> Table:
     found = [*_of(entries, "preferences"), *_of(entries, "items")]
     return _table("Newest entries", ("key", "text"), found)
 
@@ -207,7 +201,7 @@ def _table(
     return Table((*columns, "updated (UTC)"), rows, heading, len(found) - len(rows))
 
 
-def _sessions(entries: Sequence[tuple[str, Path, str, dict[str, Any]]]) -> Table:
+def _sessions(entries: Sequence[Stored]) -> Table:
     found = [(path[-1], entry) for kind, path, _, entry in entries if kind == "conversations"]
     found.sort(key=lambda each: _when(each[1]), reverse=True)
     rows: list[list[Cell]] = [

@@ -5,8 +5,9 @@ from __future__ import annotations
 import unicodedata
 from typing import TYPE_CHECKING
 
+from tomldiary.runtime.views import counted
 from tomldiary.text.visible import one_line
-from tomldiary.views.sheet import counted, cut
+from tomldiary.views.sheet import cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,10 +12,10 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import MissingExtra
+from tomldiary.runtime.views import counted
 from tomldiary.text.visible import one_line
 from tomldiary.views.history import text_of, verb_of
 from tomldiary.views.memory import summary_of
-from tomldiary.views.sheet import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tomldiary.runtime.views import counted
 from tomldiary.text.visible import one_line
 from tomldiary.views.sheet import (
     Badge,
@@ -13,7 +14,6 @@ from tomldiary.views.sheet import (
     Table,
     Text,
     Tone,
-    counted,
     cut,
     minute,
 )

@@ -30,7 +30,6 @@ __all__ = [
     "Table",
     "Text",
     "Tone",
-    "counted",
     "cut",
     "escaped",
     "minute",
@@ -66,11 +65,6 @@ def cut(text: str, most: int = MOST_CHARACTERS) -> str:
     """Return text of at most about `most` characters, and how many were left out."""
     rest = len(text) - most
     return text if rest <= 0 else f"{text[:most].rstrip()} … {rest:,} more"
-
-
-def counted(number: int, one: str, several: str = "") -> str:
-    """Return a number with its noun: 1 entry, 2 entries."""
-    return f"{number:,} {one if number == 1 else several or f'{one}s'}"
 
 
 def minute(written: object) -> str:

@@ -11,13 +11,14 @@ import typer
 
 from tomldiary.cli.memory import open_memory
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, PreferenceTable
-from tomldiary.cli.output import counted, is_terminal, print_json, print_text
+from tomldiary.cli.output import is_terminal, print_json, print_text
 from tomldiary.cli.places import shown
 from tomldiary.cli.rows import Column, Row, print_rows
 from tomldiary.cli.tables import load_table
 from tomldiary.diary import Diary
 from tomldiary.doctor.doctor import Finding, check, findings
 from tomldiary.errors import IdentifierError
+from tomldiary.runtime.views import counted
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.text.visible import one_line
 

@@ -19,12 +19,13 @@ from tomldiary.cli.completion import complete_category, complete_document, compl
 from tomldiary.cli.memory import known_user, open_memory, user_to_change
 from tomldiary.cli.mistakes import mistakes, readable
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, PreferenceTable, UserName
-from tomldiary.cli.output import counted, print_error, print_json, print_text
+from tomldiary.cli.output import print_error, print_json, print_text
 from tomldiary.cli.places import writable
 from tomldiary.cli.tables import load_table
 from tomldiary.entries.kinds import BLOCKS, KINDS, PREFERENCES, entry_kind
 from tomldiary.errors import Forgotten, InvalidValue
 from tomldiary.identifiers.user_ids import decode_folder, encode_folder
+from tomldiary.runtime.views import counted
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.text.visible import one_line
 from tomldiary.toml.parse import decode_utf8

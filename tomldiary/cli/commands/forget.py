@@ -9,9 +9,10 @@ import typer
 
 from tomldiary.cli.memory import known_user, open_memory
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, DryRun, MemoryPath, Whose, Yes
-from tomldiary.cli.output import counted, print_json, print_not_done, print_text
+from tomldiary.cli.output import print_json, print_not_done, print_text
 from tomldiary.cli.places import shown
 from tomldiary.errors import InvalidValue
+from tomldiary.runtime.views import counted
 from tomldiary.text.visible import one_line
 
 __all__ = ["forget"]

@@ -171,9 +171,11 @@ def why(
     print_text(f"session        {one_line(origin.session or 'unknown')}")
     print_text(f"turn           {one_line(origin.turn or 'unknown')}")
     print_text(f"confirmations  {origin.confirmations}")
-    print_text(
-        f"verified       {'yes' if origin.is_verified else 'no (stored by the rules extractor, not checked)'}"
-    )
+    marks = [(change.after or {}).get("_verified") for change in origin.changes]
+    told = "yes" if True in marks else "unknown"
+    if not origin.is_verified:
+        told = "no (stored by the rules extractor, not checked)"
+    print_text(f"verified       {told}")
     _print_changes(origin.changes)
 
 

@@ -22,11 +22,12 @@ from tomldiary.cli.options import (
     UserName,
     Yes,
 )
-from tomldiary.cli.output import counted, print_json, print_not_done, print_text, progress_bar
+from tomldiary.cli.output import print_json, print_not_done, print_text, progress_bar
 from tomldiary.cli.places import open_storage, shown, writable
 from tomldiary.cli.tables import load_table
 from tomldiary.diary import Diary
 from tomldiary.errors import EntryConflict, InvalidValue
+from tomldiary.runtime.views import counted
 from tomldiary.storage.copy import copy_users
 from tomldiary.storage.memory import MemoryBackend
 from tomldiary.text.visible import one_line

@@ -9,10 +9,11 @@ import typer
 from tomldiary.cli.completion import complete_user
 from tomldiary.cli.memory import known_user, open_memory
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath
-from tomldiary.cli.output import counted, print_json, print_text
+from tomldiary.cli.output import print_json, print_text
 from tomldiary.cli.places import shown
 from tomldiary.cli.rows import Column, print_rows
 from tomldiary.entries.kinds import KINDS
+from tomldiary.runtime.views import counted
 from tomldiary.text.visible import one_line
 
 __all__ = ["stats", "users"]

@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, DryRun, MemoryPath, Yes
-from tomldiary.cli.output import counted, print_json, print_text
+from tomldiary.cli.output import print_json, print_text
 from tomldiary.cli.rows import Column, Row, print_rows
 from tomldiary.errors import InvalidValue
+from tomldiary.runtime.views import counted
 from tomldiary.storage.local.backend import LocalBackend
 from tomldiary.storage.shared.urls import is_shared_url, open_url
 from tomldiary.text.visible import one_line

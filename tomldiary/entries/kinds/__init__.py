@@ -7,7 +7,7 @@ The long kinds have a module here, the others one in `entries`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tomldiary.entries.blocks import BlockKind
 from tomldiary.entries.conversations import ConversationKind
@@ -15,15 +15,16 @@ from tomldiary.entries.episodes import EpisodeKind
 from tomldiary.entries.kind import EntryKind
 from tomldiary.entries.kinds.facts import FactKind
 from tomldiary.entries.kinds.items import ItemKind
+from tomldiary.entries.kinds.parts import part_of
 from tomldiary.entries.kinds.pending import PendingKind
 from tomldiary.entries.kinds.preferences import PreferenceKind
 from tomldiary.errors import UnknownEntry
 from tomldiary.toml.values import checked_text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator, Mapping
 
-    from tomldiary.toml.document import Path
+    from tomldiary.toml.document import Document, Path
 
 __all__ = [
     "BLOCKS",
@@ -35,6 +36,8 @@ __all__ = [
     "KINDS",
     "PREFERENCES",
     "QUARANTINE",
+    "Stored",
+    "entries_in",
     "entry_key",
     "entry_kind",
     "entry_path",
@@ -123,6 +126,30 @@ def path_of(key: str, categories: Collection[str], types: Collection[str] = ()) 
             key, f"A key is {', '.join(shapes[:-1])} or {shapes[-1]}; history() shows them."
         )
     return found
+
+
+class Stored(NamedTuple):
+    """One entry as it is in a document."""
+
+    kind: str
+    path: Path
+    key: str
+    """As history shows it."""
+    fields: Mapping[str, Any]
+
+
+def entries_in(documents: Mapping[str, Document]) -> Iterator[Stored]:
+    """Yield the entries of documents, valid or not, kind by kind; where two parts hold one key, the first counts."""
+    order = [*KINDS, *{entry_kind(name).name for name in documents} - KINDS.keys()]
+    names = sorted(documents, key=lambda name: (order.index(entry_kind(name).name), part_of(name)))
+    seen: set[str] = set()
+    for name in names:
+        kind = entry_kind(name)
+        for path, fields in kind.tables(documents[name]).items():
+            key = entry_key(path, name)
+            if key not in seen:
+                seen.add(key)
+                yield Stored(kind.name, path, key, fields)
 
 
 class _Unregistered(EntryKind):

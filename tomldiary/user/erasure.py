@@ -1,0 +1,123 @@
+"""Erases what a user, a session or a turn said, and looks for what is left of it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tomldiary.entries.kinds import entry_key, path_of
+from tomldiary.entries.kinds.parts import part_of
+from tomldiary.errors import DiaryError, InvalidValue
+from tomldiary.forgetting.forget import forget, preview
+from tomldiary.forgetting.selection import ForgetReceipt, Selection
+from tomldiary.forgetting.traces import traces
+from tomldiary.identifiers.namespaces import labels_up_to
+
+if TYPE_CHECKING:
+    from tomldiary.entries.models import When
+    from tomldiary.user.context import UserContext
+
+__all__ = ["UserErasure"]
+
+
+class UserErasure:
+    """Erases parts of the memory of one user, or all of it."""
+
+    def __init__(self, context: UserContext) -> None:
+        self._context = context
+        self._diary = context.diary
+
+    def forget(
+        self,
+        *,
+        session_id: str | None = None,
+        before: When | None = None,
+        source: str | None = None,
+        key: str | None = None,
+        matching: str | None = None,
+        everything: bool = False,
+        dry_run: bool = False,
+    ) -> ForgetReceipt:
+        """Erase what a session, a turn or a period said from files and history, for good.
+
+        A text that another session also said stays, under that session's name. An entry that others wrote
+        before returns to their version. Queries of history omit what was erased, and older transactions can
+        no longer be rolled back. After a crash, the next process that opens the user finishes the job.
+        Work that began before is refused with `Forgotten`; selected turns leave the writers' queues.
+
+        The operation ids of erased transactions and ingested turns are erased too: submitting them again
+        stores them again.
+
+        If nothing is stored of the user, the receipt's `found_elsewhere` lists namespaces of other owners
+        that have the user as a label, such as ("memories", user).
+
+        Args:
+            session_id: The conversation, and what only this session said.
+            before: Everything last updated before this time: a datetime, a date or ISO 8601 text (without a zone: UTC).
+            source: What was extracted from this turn, `session#turn`, or from all turns of a session, even if
+                other sessions confirmed it since.
+            key: One entry with all its versions and what was derived from it, as `history` and `recall` show its key.
+            matching: Content that mentions this text, in any case of its letters. An entry that did not mention
+                it before returns to that content. Comments of other entries stay.
+            everything: The whole user, with documents and history.
+            dry_run: Only count what would be erased; `files` is empty then.
+
+        Raises:
+            InvalidValue: Not exactly one selector is given. A ValueError; nothing was changed.
+            NestedTransaction: A transaction of this user is open here.
+            DocumentError: A document cannot be read at the moment. Nothing was changed.
+            BackendError: The storage failed; the message says whether something was changed.
+        """
+        named = None if key is None else self._named(key)
+        selection = Selection.one_of(session_id, before, source, everything, named, matching)
+        is_known = True
+        with suppress(DiaryError):  # a user that cannot be listed may exist
+            is_known = bool(self._context.kinds())
+        if dry_run:
+            receipt = preview(self._context.engine, self._context.user_id, selection)
+        else:
+            try:
+                receipt = forget(self._context.engine, self._context.user_id, selection)
+            finally:
+                self._context.indexes.drop(self._context.user_id)
+                self._diary.sessions.drop(self._context.user_id)
+        if is_known or receipt.entries or receipt.conversations or receipt.records:
+            return receipt
+        return replace(receipt, found_elsewhere=self._elsewhere())
+
+    def traces(self, text: str) -> list[str]:
+        """Return the places of the storage that still hold a text; empty is the proof that it is erased.
+
+        Every file of the user, of the journals and of the indexes is read, so this takes a while.
+
+        Args:
+            text: What to look for, in any case of its letters.
+
+        Raises:
+            InvalidValue: The text is blank.
+        """
+        if not text.strip():
+            raise InvalidValue("expected a text that is not blank.", where="traces")
+        return traces(self._context.engine.backend, self._context.user_id, text)
+
+    def _named(self, key: str) -> str:
+        """Return a key as history shows it."""
+        path = path_of(key, self._diary.allowed, self._diary.fact_schemas) if key else ()
+        return entry_key(path) if path else key
+
+    def _elsewhere(self) -> tuple[tuple[str, ...], ...]:
+        """Return namespaces of other owners up to the label that is this user."""
+        backend = self._context.engine.backend
+        found: set[tuple[str, ...]] = set()
+        owners: list[str] = []
+        with suppress(DiaryError):  # the erasure itself is done
+            owners = backend.users()
+        for owner in owners:
+            if owner == self._context.user_id:
+                continue
+            with suppress(DiaryError):  # the documents of this owner cannot be listed
+                bases = {part_of(kind)[0] for kind in backend.kinds(owner)}
+                places = {labels_up_to(self._context.user_id, owner, base) for base in bases}
+                found.update(place for place in places if place is not None)
+        return tuple(sorted(found))
