@@ -187,15 +187,12 @@ class Catalog:
         before = self._snapshots.get(kind_of(self.user, namespace))
         if before is None or open_here() is not None:
             return None
-        for part in before.parts:
-            entry = part.entry(key)
-            if entry is not None:
-                # A hand edit may have made two of one key.
-                is_only = len(before.parts) == 1 or before.get(key) is entry
-                if is_only and part.is_at(self._backend.token(self.user, part.kind)):
-                    return before, entry
-                return None
-        return None
+        holding = [part for part in before.parts if key in part.tables]
+        if len(holding) != 1:  # a hand edit may have made two of one key
+            return None
+        entry = holding[0].entry(key)
+        is_current = holding[0].is_at(self._backend.token(self.user, holding[0].kind))
+        return (before, entry) if entry is not None and is_current else None
 
     def documents(self, tx: Transaction, namespace: Namespace) -> dict[str, Document]:
         """Return the documents of a namespace as a transaction sees them, by name."""

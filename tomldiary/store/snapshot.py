@@ -59,6 +59,8 @@ class Part:
         if self._entries is not None:
             return self._entries.get(key)
         table = self.tables.get(key)
+        if table is None:
+            return None  # as in most documents of a namespace
         known = self._before.get(key)
         if known is not None and known.table is table:
             return known

@@ -146,8 +146,9 @@ def render_value(value: Any, *, where: str = "", lines: bool = False, depth: int
 def render_block(path: tuple[str, ...], data: Mapping[str, Any], *, newline: str = "\n") -> str:
     """Render a whole table: header and one `key = value` line for each key."""
     lines = [f"[{render_path(path)}]\n"] if path else []
+    place = f"{'.'.join(path)}." if path else ""
     for key, value in data.items():
-        rendered = render_value(value, where=".".join((*path, key)), lines=True)
+        rendered = render_value(value, where=f"{place}{key}", lines=True)
         lines.append(f"{render_key(key)} = {rendered}\n")
     text = "".join(lines)
     return text if newline == "\n" else text.replace("\n", newline)
