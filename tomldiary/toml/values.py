@@ -93,7 +93,9 @@ def render_text(text: str, *, where: str = "") -> str:
 
 def render_key(key: str) -> str:
     """Render one key, quoted only where TOML asks for it."""
-    return key if _BARE_KEY.fullmatch(key) else render_text(key, where=key)
+    # A name in ASCII is a bare key, which is quicker to tell.
+    is_name = key.isascii() and key.isidentifier()
+    return key if is_name or _BARE_KEY.fullmatch(key) else render_text(key, where=key)
 
 
 def render_path(path: Sequence[str]) -> str:
