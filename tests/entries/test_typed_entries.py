@@ -7,8 +7,9 @@ from pydantic import BaseModel
 
 from tomldiary import Constraint, Diary
 from tomldiary.engine.engine import Source
-from tomldiary.entries.collections import TypedEntries, checked_value, collections, entry_value
+from tomldiary.entries.collections import TypedEntries, checked_value, collections
 from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached
+from tomldiary.user.fact_queries import shown
 
 LIKES = ("preferences", "likes")
 TALKS = ("conversations",)
@@ -57,7 +58,7 @@ def apply(diary, *changes):
 
 def values(diary, collection):
     stored = TypedEntries.stored(diary, "alice")
-    return {key: entry_value(entry) for key, entry in stored.entries(collection)}
+    return {key: shown(entry) for key, entry in stored.entries(collection)}
 
 
 def test_stores_and_users_share_preferences_and_conversations(diary):

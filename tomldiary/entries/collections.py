@@ -17,7 +17,6 @@ from tomldiary.entries.kind import Listed, Rules, Tables, Writing
 from tomldiary.entries.kinds import KINDS, typed_kinds
 from tomldiary.errors import InvalidValue
 from tomldiary.toml.parse import MAX_DEPTH
-from tomldiary.toml.values import decode_nulls
 
 if TYPE_CHECKING:
     from tomldiary.diary import Diary
@@ -29,7 +28,6 @@ __all__ = [
     "TypedEntries",
     "checked_value",
     "collections",
-    "entry_value",
 ]
 
 Change = tuple[Collection, str, "dict[str, Any] | None"]
@@ -138,13 +136,6 @@ class TypedEntries:
     def _writing(self, now: str = "") -> Writing:
         assert self._tx is not None  # noqa: S101 - made by `within`
         return self._tx.writing(self._rules, now, self._session)
-
-
-def entry_value(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an entry's data as a value of the caller's own."""
-    return {
-        key: _copied(value) for key, value in decode_nulls(entry).items() if not key.startswith("_")
-    }
 
 
 def checked_value(collection: Collection, key: str, value: Any) -> dict[str, Any]:
