@@ -413,3 +413,38 @@ def test_an_altered_record_is_named_with_its_number_and_the_remedy(alice, tmp_pa
     with pytest.raises(DocumentError, match=r'record 2 was altered.*"tomldiary doctor"'):
         alice.history()
     assert texts(alice) == {"pref001": "tea", "pref002": "coffee", "pref003": "jazz"}
+
+
+@pytest.fixture
+def gap(alice, tmp_path):
+    """A history without the records 3 and 4 of six, and the times of all."""
+    for text in ("tea", "coffee", "water", "rest", "walks", "music"):
+        alice.upsert_preference("likes", text)
+    times = [change.time for change in alice.history()][::-1]
+    (segment,) = (tmp_path / "alice/history").glob("*.toml")
+    first, *records = segment.read_text().split("[[tx]]\n")
+    kept = [record for number, record in enumerate(records, 1) if number not in {3, 4}]
+    segment.write_text("[[tx]]\n".join([first, *kept]))
+    return times
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_state_whose_records_were_removed_is_an_error(alice, tmp_path, gap, is_written):
+    if is_written:
+        alice.upsert_preference("likes", "books")
+    fresh = Diary(tmp_path, agent="rules").user("alice")
+    for user in (alice, fresh):
+        known = {at: len(texts(user.as_of(at))) for at in (1, 2, 4, 5, 6)}
+        assert known == {1: 1, 2: 2, 4: 4, 5: 5, 6: 6}
+        assert len(texts(user.as_of(gap[4]))) == 5
+        for at in (3, gap[2], gap[3]):
+            with pytest.raises(DocumentError, match="lacks the records of transactions 3 to"):
+                user.as_of(at)
+
+
+def test_a_rollback_over_removed_records_changes_nothing(alice, gap):
+    assert alice.rollback(2, dry_run=True).undone == [6, 5]
+    for asked in ({"steps": 3}, {"to": 1}, {"to": 3}):
+        with pytest.raises(DocumentError, match="transactions 3 to 4"):
+            alice.rollback(**asked)
+    assert len(texts(alice)) == 6

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
     from tomldiary.engine.engine import Engine
 
-__all__ = ["USUAL_KINDS", "PastDocuments", "PastTexts", "Point", "point_of"]
+__all__ = ["PastDocuments", "PastTexts", "Point", "point_of"]
 
 Point = int | When
 """A point of history: a transaction number, or a time."""
 
-USUAL_KINDS = ("preferences", "conversations")
-"""The documents that are listed for every user, even if they do not exist."""
+_FIRST = ("preferences", "conversations")
+"""The documents that are listed before the others."""
 
 
 def point_of(at: object) -> int | datetime:
@@ -61,7 +61,7 @@ class PastTexts:
         """Return all documents that exist or existed, as far as history is kept."""
         known = self.timeline().kinds()
         known.update(self.engine.backend.kinds(self.user_id))
-        return [*USUAL_KINDS, *sorted(known.difference(USUAL_KINDS))]
+        return [*(kind for kind in _FIRST if kind in known), *sorted(known.difference(_FIRST))]
 
     def timeline(self) -> Timeline:
         """Return the transactions of the user."""

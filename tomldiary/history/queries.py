@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.entries.fields import entry_data
 from tomldiary.entries.kinds import entry_key, entry_kind, path_of
 from tomldiary.errors import InvalidValue, UnknownEntry
-from tomldiary.history.as_of import USUAL_KINDS, PastDocuments, PastTexts, Point, point_of
+from tomldiary.history.as_of import PastDocuments, PastTexts, Point, point_of
 from tomldiary.history.record import SNAPSHOT, Record
 from tomldiary.history.retention import Retention
 from tomldiary.history.rollback import Rollback
@@ -266,11 +266,10 @@ class HistoryQueries:
         seq = self._past.sequence(at)
         point = point_of(at)
         moment = point if isinstance(point, datetime) else self._past.timeline().moment_of(seq)
-        found = PastDocuments(
-            lambda kind: self._past.texts(seq, [kind])[kind], seq, self._past.kinds(), moment
-        )
+        kinds = self._past.kinds()
+        found = PastDocuments(lambda kind: self._past.texts(seq, [kind])[kind], seq, kinds, moment)
         # Raise here, not at the first read, if history does not reach back.
-        found.keep(self._past.texts(seq, USUAL_KINDS))
+        found.keep(self._past.texts(seq, kinds[:2]))
         return found
 
     def _document(self, kind: str) -> Document:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.entries.kinds import entry_key, entry_kind
 from tomldiary.errors import EntryConflict, InvalidValue, RollbackConflict
 from tomldiary.history.record import SNAPSHOT, Record, Source
-from tomldiary.history.timeline import pruned
+from tomldiary.history.timeline import check_follows, pruned
 from tomldiary.runtime.views import Viewed
 from tomldiary.toml.block_edit import split_tail
 from tomldiary.toml.document import Document, Path
@@ -85,6 +85,7 @@ class Undo:
             Conflict: There are fewer transactions to undo, an entry was changed since (`keys` lists them), or
                 an erasure happened since. Nothing is written.
             HistoryPruned: A transaction to undo is older than the kept history. Nothing is written.
+            DocumentError: Another program has removed records of history. Nothing is written.
         """
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
             raise InvalidValue(f"expected a number from 1 on, found {steps!r}.", where="steps")
@@ -172,8 +173,10 @@ class Undo:
     def _undoable(self, steps: int, session_id: str | None, to: Point | None) -> list[Record]:
         floor = self._past.sequence(to) if to is not None else None
         found: list[Record] = []
-        forgotten = 0
+        forgotten = later = 0
         for record in self._past.timeline().records():
+            check_follows(record.seq, later)
+            later = record.seq
             if floor is not None and record.seq <= floor:
                 break
             if record.type == SNAPSHOT:

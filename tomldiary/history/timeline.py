@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tomldiary.storage.protocol import HistorySource
 
-__all__ = ["EMPTY", "Timeline", "pruned"]
+__all__ = ["EMPTY", "Timeline", "check_follows", "pruned"]
 
 EMPTY = digest("")
 """Fingerprint of a document that does not exist; a change based on it holds the whole text."""
@@ -122,22 +122,26 @@ class Timeline:
             if is_snapshot(text):
                 raise pruned(parse_record(text))
             later.append((number, text))
-        first = _sequence(later[-1][1]) if later and not rest else 0
-        if seq is not None and first > seq + 1:
+        first = _sequence(later[-1][1]) if later else 0
+        has_gap = seq is not None and first > seq + 1
+        if has_gap and not rest:
             raise _out_of_reach(first)
         ends = dict(now or {})
-        is_near = seq is None or len(later) <= seq
+        is_near = not has_gap and (seq is None or len(later) <= seq)
         found = self._walked_back(kinds, later, ends, is_all=not rest) if is_near else {}
         missing = [kind for kind in kinds if kind not in found]
         if not missing:
             return found
         try:
-            if first > 1:
+            if first > 1 and not rest:
                 raise _out_of_reach(first)
-            return found | self._replayed(missing, chain(rest, texts), ends)
+            older = chain(rest, texts)
+            older = older if seq is None else _whole(older, seq + 1)
+            return found | self._replayed(missing, older, ends)
         except DocumentError:
-            if not is_near:
-                found = self._walked_back(missing, later, ends, is_all=not rest)
+            if is_near or has_gap:
+                raise
+            found = self._walked_back(missing, later, ends, is_all=not rest)
             if found.keys() < set(missing):
                 raise
             return found
@@ -163,7 +167,7 @@ class Timeline:
                 text = _undone(kind, steps, ends.get(kind, ""))
                 if text is not None:
                     found[kind] = text
-            elif is_all:
+            elif is_all or kind in ends:
                 found[kind] = ends.get(kind, "")
         return found
 
@@ -194,12 +198,16 @@ class Timeline:
 
         Raises:
             HistoryPruned: History is kept, but not that far back.
+            DocumentError: The records around that moment are missing.
         """
+        later = 0
         for record in self.records():
             if datetime.fromisoformat(record.time) <= moment:
+                check_follows(record.seq, later)
                 return record.seq
             if record.type == SNAPSHOT:
                 raise pruned(record)
+            later = record.seq
         return 0
 
     def moment_of(self, seq: int) -> datetime:
@@ -213,6 +221,28 @@ class Timeline:
 def pruned(snapshot: Record) -> HistoryPruned:
     """Return the error for a point before the kept history."""
     return HistoryPruned(snapshot.seq, snapshot.time)
+
+
+def check_follows(seq: int, later: int) -> None:
+    """Check that the newest transaction before `later` is the one before it.
+
+    Raises:
+        DocumentError: Another program has removed the records between.
+    """
+    if 0 < seq < later - 1:
+        raise DocumentError(
+            f"history lacks the records of transactions {seq + 1} to {later - 1}, so this state is not known. Run"
+            ' "tomldiary doctor" for the place, and restore the file from a backup.'
+        )
+
+
+def _whole(texts: Iterable[tuple[int, str]], later: int) -> Iterator[tuple[int, str]]:
+    """Yield the records before transaction `later`; raise an error where some are missing."""
+    for number, text in texts:
+        seq = _sequence(text)
+        check_follows(seq, later)
+        yield number, text
+        later = seq or later
 
 
 def _sequence(text: str) -> int:
