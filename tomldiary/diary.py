@@ -27,6 +27,7 @@ from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.retrieval.embedders import DiaryEmbedder, local_embedder
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.runtime.views import DictView, ListView, Viewed, drawn, pretty
+from tomldiary.storage.local.backend import LocalBackend
 from tomldiary.storage.open import open_backend
 from tomldiary.storage.protocol import Backend, BackendProtocol, Durability, FixedDocuments
 from tomldiary.text.redaction import Redact, Redactor, redactor_of
@@ -213,7 +214,7 @@ class Diary(Viewed, AncestorCoroutines):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop the hooks; each write is complete when its call returns."""
+        """Close the diary; see `close`."""
         self.close()
 
     async def __aenter__(self) -> Self:
@@ -336,9 +337,14 @@ class Diary(Viewed, AncestorCoroutines):
         return self.turns.extractor
 
     def close(self) -> None:
-        """Stop the hooks; what they lack is delivered when they are added again."""
+        """Stop the hooks and close the files of a folder; each write is complete when its call returns.
+
+        The diary can be used again. What hooks lack is delivered when they are added again.
+        """
         if "hooks" in vars(self):
             self.hooks.close()
+        if isinstance(self.engine.backend, LocalBackend):
+            self.engine.backend.close()
 
     def users(self) -> Users:
         """Return the ids of all users that have a document, sorted.

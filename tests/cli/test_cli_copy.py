@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -76,3 +79,27 @@ def test_copy_shows_no_password(tmp_path):
     assert run.exit_code == 0, run.output
     assert run.stdout.startswith("copied 1 user to redis://127.0.0.1:")
     assert "secret" not in run.output
+
+
+READ_ONLY = """
+mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" || exit 77
+"$3" -m tomldiary copy "$1" "$2"
+"""
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs a mount of its own")
+@pytest.mark.parametrize("has_locks", [True, False])
+def test_a_read_only_folder_is_copied(tmp_path, has_locks):
+    """A backup, for instance, which may be without the folder of the locks."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    Diary(source, agent="rules").user("alice").upsert_preference("likes", "tea")
+    if not has_locks:
+        shutil.rmtree(source / ".tomldiary")
+    shell = ["unshare", "-rm", "sh", "-c", READ_ONLY, "sh", str(source), str(target)]
+    done = subprocess.run(
+        [*shell, sys.executable], capture_output=True, text=True, check=False, timeout=60
+    )
+    if done.returncode == 77 or done.stderr.startswith("unshare:"):
+        pytest.skip(f"no mount is allowed here: {done.stderr}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(Diary(target, agent="rules").user("alice").preferences("likes")) == 1

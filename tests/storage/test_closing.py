@@ -5,8 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from tomldiary import Diary
+from tomldiary.errors import LockTimeout
+from tomldiary.storage.locks import UserLocks
 
 FORK = """
 import os, sys, warnings
@@ -44,3 +49,27 @@ def test_an_interpreter_that_ends_leaves_nothing_open():
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stderr == ""
+
+
+def open_below(folder):
+    """The files below a folder that this process has open."""
+    found = [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return [path for path in found if path.is_relative_to(folder)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_closed_diary_holds_no_file_open_and_works_again(tmp_path):
+    with Diary(tmp_path, agent="rules") as diary:
+        diary.user("alice").upsert_preference("likes", "tea")
+        assert open_below(tmp_path)
+    assert open_below(tmp_path) == []
+    diary.user("alice").upsert_preference("likes", "coffee")
+    assert len(diary.user("alice").preferences("likes")) == 2
+
+
+def test_closing_does_not_release_a_lock_that_is_held(tmp_path):
+    locks, other = UserLocks(tmp_path), UserLocks(tmp_path)
+    with locks.hold("alice", 1):
+        locks.close()
+        with pytest.raises(LockTimeout), other.hold("alice", 0.05):
+            pass

@@ -9,6 +9,7 @@ Temporal workflow may import this package, but not filelock.
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import sys
@@ -64,6 +65,17 @@ class UserLocks:
         self.busy_until: dict[int, float] = {}
         """For stripes with a long hold: the time at which this process may lock them again."""
 
+    def close(self) -> None:
+        """Close the lock files that nobody holds; the next lock opens them again."""
+        for number in list(self._descriptors):
+            stripe = self.stripe(number)
+            if stripe.acquire(0):
+                try:
+                    if number in self._descriptors:
+                        os.close(self._descriptors.pop(number))
+                finally:
+                    stripe.release()
+
     @contextmanager
     def hold(
         self, user: str, timeout: float, then: Callable[[str], None] | None = None
@@ -90,9 +102,10 @@ class UserLocks:
                     # Other processes poll the lock. One that takes it again at once, for long each time, would
                     # make them time out.
                     time.sleep(max(0.0, self.busy_until.pop(number, 0.0) - time.monotonic()))
-                if not try_lock(descriptor, start + timeout - time.monotonic()):
-                    raise _timed_out(timeout)
-                locked, since = descriptor, time.monotonic()
+                if descriptor >= 0:
+                    if not try_lock(descriptor, start + timeout - time.monotonic()):
+                        raise _timed_out(timeout)
+                    locked, since = descriptor, time.monotonic()
             if then is not None:
                 then(user)
             yield
@@ -116,17 +129,13 @@ class UserLocks:
         return stripe
 
     def descriptor(self, number: int) -> int:
-        """Return the descriptor of the open lock file; the caller holds the lock among threads."""
-        assert self.folder is not None  # noqa: S101 - the caller has checked it
-        descriptor = self._descriptors.get(number)
-        if descriptor is None:
+        """Return the descriptor of the lock file, or -1 if there can be none; the caller holds the lock among threads."""
+        descriptor = self._descriptors.get(number, -1)
+        if descriptor < 0:
+            assert self.folder is not None  # noqa: S101 - the caller has checked it
             path = self.folder / f"{number:02x}"
             try:
-                self.files.make_folder(
-                    self.folder, sync=True
-                )  # this may also create the folder of all users
-                flags = os.O_RDWR | os.O_CREAT | PRIVATE
-                descriptor = self.files.open(path, flags, 0o600)
+                descriptor = self._opened(self.folder, path)
             except NotADirectoryError as error:
                 raise file_on_the_way(path) from error
             except OSError as error:
@@ -134,8 +143,24 @@ class UserLocks:
                     f"{path}: the lock file cannot be opened ({error.strerror}). Check the folder's"
                     " permissions."
                 ) from error
-            self._descriptors[number] = descriptor
+            if descriptor >= 0:
+                self._descriptors[number] = descriptor
         return descriptor
+
+    def _opened(self, folder: Path, path: Path) -> int:
+        """Open a lock file; return -1 if a read-only file system has none, as nothing can be written there."""
+        try:
+            self.files.make_folder(
+                folder, sync=True
+            )  # this may also create the folder of all users
+            return self.files.open(path, os.O_RDWR | os.O_CREAT | PRIVATE, 0o600)
+        except OSError as error:
+            if error.errno != errno.EROFS:
+                raise
+        try:
+            return self.files.open(path, os.O_RDONLY | PRIVATE)  # it may be writable elsewhere
+        except FileNotFoundError:
+            return -1
 
 
 def _close_all(descriptors: dict[int, int]) -> None:

@@ -114,6 +114,10 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         """The folder where a background writer stores turns until they are applied; None for memory only."""
         return self.journal_root if self.durability != "none" else None
 
+    def close(self) -> None:
+        """Close the lock files; the next write opens them again."""
+        self._locks.close()
+
     # Reading
 
     def _file(self, user: str, kind: str) -> Path:
