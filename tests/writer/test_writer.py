@@ -19,7 +19,7 @@ from pydantic import BaseModel
 
 from processes import newest_thread
 from tomldiary import Diary, MemoryWriter, PreferenceItem, shutdown_all_background_tasks
-from tomldiary.errors import ExtractionError, WriterBusy
+from tomldiary.errors import ExtractionError, InvalidValue, WriterBusy
 from tomldiary.extraction.operations import Applied
 from tomldiary.writer.writer import Receipt, Turn, background_tasks, fire_and_forget
 
@@ -275,9 +275,9 @@ def test_both_forms_of_a_turn_are_equivalent():
     assert diary.applied == [("alice", "s", "hello", "hi", None)] * 3
 
 
-@pytest.mark.parametrize("wrong", [{"workers": -1}, {"qsize": 0}])
+@pytest.mark.parametrize("wrong", [{"workers": -1}, {"qsize": 0}, {"workers": "2"}])
 def test_a_writer_without_workers_or_capacity_is_refused(wrong):
-    with pytest.raises(ValueError, match="at least 1"):
+    with pytest.raises(InvalidValue, match=f"{next(iter(wrong))}: expected a whole number"):
         MemoryWriter(Plain(), **wrong)
 
 

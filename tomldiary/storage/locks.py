@@ -66,7 +66,7 @@ class UserLocks:
         """For stripes with a long hold: the time at which this process may lock them again."""
 
     def close(self) -> None:
-        """Close the lock files that nobody holds; the next lock opens them again."""
+        """Close the lock files that no thread holds; the next lock opens them again."""
         for number in list(self._descriptors):
             stripe = self.stripe(number)
             if stripe.acquire(0):

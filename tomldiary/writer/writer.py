@@ -25,6 +25,7 @@ from tomldiary.logging import get_logger, tell
 from tomldiary.runtime.views import Viewed, drawn, pretty
 from tomldiary.storage.protocol import Backend, KeepsHidden, KeepsJournal
 from tomldiary.storage.shared.backend import SharedBackend
+from tomldiary.toml.values import checked_count
 from tomldiary.writer.dead_letters import DeadLetters
 from tomldiary.writer.jobs import CompactionJobs, ConsolidationJobs, is_overridden
 from tomldiary.writer.journal_queue import JournalQueue, close_journals
@@ -100,6 +101,9 @@ class MemoryWriter(Viewed):
         consolidate_every: Transactions of a user after which its episodes that were not read yet are consolidated.
         consolidate_after: Seconds without a transaction of a user after which they are. With one of the two, what an
             ended process left is consolidated first. Give them to one process of a diary. None is off.
+
+    Raises:
+        InvalidValue: A number is none or out of its range, or `diary` cannot do what is asked.
     """
 
     def __init__(
@@ -118,10 +122,9 @@ class MemoryWriter(Viewed):
         consolidate_every: int | None = None,
         consolidate_after: float | None = None,
     ) -> None:
-        if workers < 0 or qsize < 1 or coalesce < 1 or breaker < 1:
-            raise ValueError(
-                "qsize, coalesce and breaker must be at least 1, and workers at least 0."
-            )
+        checked_count(workers, "workers")
+        for name, number in (("qsize", qsize), ("coalesce", coalesce), ("breaker", breaker)):
+            checked_count(number, name, least=1)
         if not callable(getattr(diary, "update_memory", None)):
             raise InvalidValue(
                 f"expected a Diary, found {type(diary).__name__}. Give Diary(folder).",
@@ -134,14 +137,14 @@ class MemoryWriter(Viewed):
         self._backend: Backend | None = own.engine.backend if own is not None else None
         self._sessions = own.sessions if own is not None else None
         if workers == 0 and not isinstance(self._backend, SharedBackend):
-            raise ValueError(
+            raise InvalidValue(
                 "workers=0 needs a diary on PostgreSQL, Redis or Firestore, where other writers apply the turns."
             )
         self._consolidates = consolidate_every, consolidate_after
         if any(each is not None and not each > 0 for each in self._consolidates):
-            raise ValueError("consolidate_every and consolidate_after must be above 0.")
+            raise InvalidValue("consolidate_every and consolidate_after must be above 0.")
         if self._consolidates != (None, None) and (own is None or not workers):
-            raise ValueError("a writer that consolidates needs a Diary and workers.")
+            raise InvalidValue("a writer that consolidates needs a Diary and workers.")
         self._options = Options(workers, qsize, timeout, coalesce, retry or RetryPolicy())
         self._breaker = (breaker, breaker_pause)
         self.takeover_interval = takeover_interval
