@@ -17,7 +17,7 @@ from tomldiary.backends import LocalBackend
 from tomldiary.errors import BackendError
 from tomldiary.history.record import parse_record
 from tomldiary.storage.environment import CHECKPOINT_INTERVAL, Clock, Environment
-from tomldiary.storage.local import user_dirs as boots
+from tomldiary.storage.local import recovery as boots
 
 
 def opened(root, durability="full", window=CHECKPOINT_INTERVAL, **options):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from datetime import UTC, datetime
 
@@ -114,17 +115,27 @@ def newest_text(root):
     return next(records.read_records(FileSystem(), root / "alice/history"))
 
 
-def test_a_log_tail_is_dropped_after_an_erasure(tmp_path, alice, files):
-    """Another process has erased what the remembered record may quote."""
-    place, path = str(tmp_path / "alice/history"), segment(tmp_path)
-    known = tails.HistoryTails(files)
-    end = segments.end_behind(path, path.stat().st_size, newest_text(tmp_path))
-    known.drop_older("alice", 0)
-    known.keep("alice", place, end, "remembered")
-    known.drop_older("alice", 0)
-    assert known.of("alice", place) == "remembered"
-    known.drop_older("alice", 1)
-    assert known.of("alice", place) == newest_text(tmp_path)
+def test_a_log_tail_is_dropped_after_an_erasure(tmp_path, alice):
+    """Another process has erased what the remembered record may quote; the next read drops it."""
+
+    def remembered():
+        ends = [each for each in gc.get_objects() if isinstance(each, segments.End)]
+        return [end for end in ends if str(tmp_path) in end.segment and b"tea 2" in end.seen]
+
+    assert remembered()
+    opened(tmp_path).forget(before=datetime.now(UTC))
+    assert remembered()
+    assert texts(alice) == []
+    assert not remembered()
+
+
+def test_a_process_remembers_the_log_tails_of_some_users_only(files):
+    """The last records of very many users would fill the memory of a server."""
+    known, end = tails.HistoryTails(files), segments.End("none", 0, b"")
+    for number in range(10_000):
+        known.keep(f"user {number}", "none", end, "a record")
+    tuples = [each for each in gc.get_objects() if isinstance(each, tuple)]
+    assert 0 < sum(getattr(each, "end", None) is end for each in tuples) < 5000
 
 
 @pytest.mark.parametrize("keeps_times", [False, True])

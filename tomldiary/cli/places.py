@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import InvalidValue
-from tomldiary.storage.local.user_dirs import SYSTEM
+from tomldiary.storage.local.layout import SYSTEM
 from tomldiary.storage.open import open_backend
 from tomldiary.storage.shared.database import without_secrets
 from tomldiary.storage.shared.urls import is_shared_url

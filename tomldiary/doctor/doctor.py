@@ -21,8 +21,7 @@ from tomldiary.identifiers.namespaces import ROOT as ITEMS
 from tomldiary.identifiers.namespaces import namespace_of
 from tomldiary.runtime.capabilities import OTHER_OWNER_REMEDY, other_owner
 from tomldiary.storage.local.backend import LocalBackend
-from tomldiary.storage.local.layout import strays_in
-from tomldiary.storage.local.user_dirs import user_of
+from tomldiary.storage.local.layout import strays_in, user_of
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.toml.document import Document, digest
 from tomldiary.toml.values import render_path

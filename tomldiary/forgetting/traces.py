@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tomldiary.runtime.sources import hidden_kinds
-from tomldiary.storage.local.user_dirs import SYSTEM
+from tomldiary.storage.local.layout import SYSTEM
 from tomldiary.storage.protocol import KeepsHidden, LocalFolder
 from tomldiary.toml.values import render_text
 

@@ -21,7 +21,7 @@ from tomldiary.hooks.reader import (
     reset_of,
     touched,
 )
-from tomldiary.storage.local.user_dirs import SYSTEM
+from tomldiary.storage.local.layout import SYSTEM
 from tomldiary.storage.locks import UserLocks
 from tomldiary.storage.protocol import KeepsHidden, LocalFolder
 

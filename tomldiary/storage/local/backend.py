@@ -34,12 +34,18 @@ from tomldiary.storage.files import FileSystem, FileToken
 from tomldiary.storage.local.checkpoint import prune, settle
 from tomldiary.storage.local.forget_job import forget
 from tomldiary.storage.local.hidden import LOCK_TIMEOUT, HiddenFiles
-from tomldiary.storage.local.layout import JOB_NAME, check_parent, checked_kind, kinds_in
+from tomldiary.storage.local.layout import (
+    JOB_NAME,
+    SYSTEM,
+    check_parent,
+    checked_kind,
+    kinds_in,
+    user_of,
+)
 from tomldiary.storage.local.log import End, append_records, opens_window
 from tomldiary.storage.local.publish import Staging, is_being_saved
 from tomldiary.storage.local.recovery import repaired
-from tomldiary.storage.local.session import OpenedUsers
-from tomldiary.storage.local.user_dirs import SYSTEM, YOUNG, Synced, user_of
+from tomldiary.storage.local.session import YOUNG, OpenedUsers, Synced
 from tomldiary.storage.protocol import Commit, Durability, Rewrite, Stored
 from tomldiary.toml.parse import decode_utf8
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tomldiary.storage.environment import Environment
     from tomldiary.storage.files import FileSystem
-    from tomldiary.storage.local.user_dirs import Synced
+    from tomldiary.storage.local.session import Synced
 
 __all__ = ["drop_superseded", "prune", "settle", "window"]
 

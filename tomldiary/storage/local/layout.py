@@ -1,4 +1,4 @@
-"""The paths of documents and staged files in a user's folder.
+"""The folders of users, who owns them, and the paths of documents and staged files in them.
 
 The document `episodes/2026-11` is the file `episodes/2026-11.toml`. Documents are staged at the top of the user's
 folder, where recovery finds all staged files.
@@ -11,12 +11,16 @@ import os
 import re
 import secrets
 import stat
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import BackendError, IdentifierError
+from tomldiary.errors import BackendError, DiaryError, IdentifierError
+from tomldiary.identifiers.user_ids import decode_folder
 from tomldiary.runtime.forgettable_cache import let_go_on_forget
 from tomldiary.toml.document import fingerprint
+from tomldiary.toml.parse import decode_utf8, parse_toml
+from tomldiary.toml.values import render_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,19 +33,24 @@ __all__ = [
     "JOB_PREFIX",
     "OWNER_NAME",
     "STAGED",
+    "SYSTEM",
     "check_parent",
     "checked_kind",
     "is_as_staged",
     "kinds_in",
     "make_parent",
+    "name_owner",
     "staged_for",
     "staged_in",
     "staged_name",
     "staged_path",
     "strays_in",
     "target_of",
+    "user_of",
 ]
 
+SYSTEM = ".tomldiary"
+"""The folder beside the users' folders, for locks, journals, fencing tokens and derived data."""
 STAGED = ".staged-"
 """The prefix of the names of staged files."""
 JOB_PREFIX = ".forgetting"
@@ -230,3 +239,36 @@ def check_parent(files: FileSystem, folder: str, kind: str) -> bool:
         if stat.S_ISLNK(mode):
             raise BackendError(f"{place}: is a link. Nothing was changed. Put a folder there.")
     return True
+
+
+# Owners
+
+
+def user_of(files: FileSystem, folder: Path) -> str | None:
+    """Return the user id of a folder, or None if the folder belongs to no user.
+
+    Raises:
+        DiaryError: The file with the owner's id cannot be read.
+    """
+    decoded = decode_folder(folder.name)
+    if decoded is not None:
+        return decoded
+    path = folder / OWNER_NAME
+    owner = files.read_file(path)
+    if owner is None:
+        return None
+    encoded = parse_toml(decode_utf8(owner[0], path=str(path)), path=str(path)).get("user_id")
+    return str(encoded).encode("ascii", "replace").decode("unicode_escape") if encoded else None
+
+
+def name_owner(files: FileSystem, user: str, folder: Path, *, sync: bool) -> None:
+    """Write the owner file of a folder whose name cannot contain the user id."""
+    if not folder.name.startswith("~"):
+        return
+    with suppress(DiaryError):  # torn by a crash
+        if user_of(files, folder) == user:
+            return
+    encoded = user.encode("unicode_escape").decode("ascii")
+    text = f"# The id of this folder's owner is too long to be its name.\nuser_id = {render_value(encoded)}\n"
+    files.discard(folder / OWNER_NAME)
+    files.write_new(str(folder / OWNER_NAME), text.encode(), sync=sync)

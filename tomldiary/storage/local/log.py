@@ -44,6 +44,7 @@ _LOOK = os.O_RDONLY | PRIVATE | NO_WAITING
 DAMAGED = ".damaged-"
 """Part of the name of a file with a damaged record. It does not end in ".toml", so it is no segment."""
 _SEEN = 1024  # the bytes before the end, which identify it
+_MOST_TAILS = 4096  # users whose last record is in memory; a bound on memory, nothing depends on it
 
 
 class End(NamedTuple):
@@ -315,7 +316,6 @@ class HistoryTails:
     def __init__(self, files: FileSystem) -> None:
         self._files = files
         self._tails: dict[str, _Tail] = {}
-        self._epochs: dict[str, int] = {}
 
     def keep(self, user: str, place: str, end: End, record: str) -> None:
         """Cache the end of a history after an append; `place` is its folder."""
@@ -325,17 +325,17 @@ class HistoryTails:
         changed = (
             known.folder_time if known is not None and is_known else self._files.folder_time(place)
         )
-        self._tails[user] = _Tail(end, changed, record)
+        self._remember(user, _Tail(end, changed, record))
+
+    def _remember(self, user: str, tail: _Tail) -> _Tail:
+        if len(self._tails) >= _MOST_TAILS:
+            self._tails.clear()
+        self._tails[user] = tail
+        return tail
 
     def drop(self, user: str) -> None:
         """Drop the cached end of a user's history."""
         self._tails.pop(user, None)
-
-    def drop_older(self, user: str, epoch: int) -> None:
-        """Drop the cached end of a history if the user's fencing token has changed; needs no lock."""
-        if self._epochs.get(user) != epoch:
-            self._epochs[user] = epoch
-            self.drop(user)
 
     def end(self, user: str, place: str) -> End | None:
         """Return the end of history for an append; None if there is no history."""
@@ -370,5 +370,4 @@ class HistoryTails:
             # The only record of a new segment was torn: the last record is in the previous segment.
             self._files.unlink(newest)
             return self._found(user, place)
-        found = self._tails[user] = _Tail(end_behind(newest, at, record), changed, record)
-        return found
+        return self._remember(user, _Tail(end_behind(newest, at, record), changed, record))

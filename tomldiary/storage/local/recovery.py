@@ -39,7 +39,6 @@ from tomldiary.storage.local.layout import (
 )
 from tomldiary.storage.local.log import newest_segment, read_records
 from tomldiary.storage.local.publish import is_being_saved, put_in_place
-from tomldiary.storage.local.user_dirs import may_lack_writes
 from tomldiary.toml.document import digest
 
 if TYPE_CHECKING:
@@ -51,6 +50,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "is_left_over",
+    "may_lack_writes",
+    "repaired",
     "roll_forward",
     "staged_files",
     "window_records",
@@ -59,6 +60,20 @@ __all__ = [
 _logger = get_logger(__name__)
 _WRITTEN = re.compile(rb"[^\0]+")
 _LONG_AFTER = 60.0  # seconds; a document is written immediately after its record
+
+
+def may_lack_writes(env: Environment, folder: Path, record: Record) -> bool:
+    """Return whether documents may lack changes up to a record, because another boot wrote the record.
+
+    On a running system every process sees all data written to a file, synced or not. Data can be missing only if
+    another boot wrote it, or if the disk was moved, restored or copied.
+
+    Args:
+        env: The file system, and the clock that identifies this boot.
+        folder: The user's folder.
+        record: The last record of history.
+    """
+    return not record.boot or record.boot != env.boot_of(folder)
 
 
 def window_records(env: Environment, folder: Path) -> list[Record]:

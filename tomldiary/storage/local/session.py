@@ -1,8 +1,16 @@
-"""The folders of users, and opening users: the first access of a process recovers the user's folder."""
+"""The folders of users, and opening users: the first access of a process recovers the user's folder.
+
+A name in a folder survives a power cut once the folder was synced. Another process may have been killed between
+creating a file and syncing its name. So each process itself syncs the names that it relies on once, before it
+acknowledges a write.
+"""
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, DiaryError, LockTimeout
@@ -13,36 +21,31 @@ from tomldiary.storage.local.checkpoint import drop_superseded
 from tomldiary.storage.local.displaced_edit import merge_displaced_edits
 from tomldiary.storage.local.fencing import Epochs
 from tomldiary.storage.local.forget_job import finish
-from tomldiary.storage.local.layout import JOB_PREFIX, STAGED
+from tomldiary.storage.local.layout import JOB_PREFIX, STAGED, SYSTEM, name_owner, user_of
 from tomldiary.storage.local.log import HistoryTails, read_records
 from tomldiary.storage.local.recovery import (
     is_left_over,
+    may_lack_writes,
     roll_forward,
     staged_files,
     window_records,
-)
-from tomldiary.storage.local.user_dirs import (
-    MOST_USERS,
-    SYSTEM,
-    YOUNG,
-    DurableNames,
-    may_lack_writes,
-    user_of,
 )
 from tomldiary.storage.locks import UserLocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from tomldiary.storage.environment import Environment
-    from tomldiary.storage.files import FileToken
+    from tomldiary.storage.files import FileSystem, FileToken
     from tomldiary.storage.protocol import Commit, Merge
 
-__all__ = ["OpenedUsers"]
+__all__ = ["YOUNG", "DurableNames", "OpenedUsers", "Synced"]
 
 _logger = get_logger(__name__)
+_MOST_USERS = 10_000  # a bound on memory; correctness does not depend on it
+YOUNG = 10_000_000
+"""Nanoseconds; a folder changed so recently may change again with the same modification time."""
 
 
 class OpenedUsers:
@@ -65,6 +68,7 @@ class OpenedUsers:
         """Merges displaced edits; an engine sets it."""
         self._locks = UserLocks(base_path / SYSTEM / "locks", environment.files)
         self.epochs = Epochs(environment, base_path / SYSTEM)
+        self._seen_epochs: dict[str, int] = {}
         self._tails = HistoryTails(environment.files)
         self._recovered: set[str] = set()
         self._synced = DurableNames(environment, base_path, sync=sync)
@@ -80,7 +84,7 @@ class OpenedUsers:
         folder = self.base_path / name
         if self.files.token(folder) is None and name != user and self._is_plain_folder(user):
             folder = self.base_path / user  # created by TOMLDiary 0.9, which used the plain id
-        if len(self._folders) > MOST_USERS:
+        if len(self._folders) > _MOST_USERS:
             self._folders.clear()
         self._folders[user] = folder
         return folder
@@ -239,7 +243,9 @@ class OpenedUsers:
         """Return how often data of the user was forgotten."""
         self.folder(user)  # raises if the user id is invalid
         epoch = self.epochs.read(user)
-        self._tails.drop_older(user, epoch)  # another process has forgotten something since
+        if self._seen_epochs.get(user, 0) != epoch:
+            self._seen_epochs[user] = epoch
+            self._tails.drop(user)  # another process has forgotten something since
         return epoch
 
     def _stored(self, user: str, commit: Commit) -> tuple[dict[str, FileToken], list[str]]:
@@ -251,3 +257,77 @@ def _unread(error: OSError, folder: Path) -> BackendError:
     return BackendError(
         f"{error.filename or folder}: history cannot be read ({error.strerror}). Check the permissions."
     )
+
+
+# Names
+
+
+@dataclass(slots=True)
+class Synced:
+    """The names of one user that this process has synced."""
+
+    files: FileSystem
+    folder: str
+    inode: int
+    """The inode of the folder, which detects a new folder with the same name."""
+    boot: str = ""
+    """The boot fingerprint for new records."""
+    segment: str = ""
+    kinds: set[str] = field(default_factory=set[str])
+    doubtful: set[str] = field(default_factory=set[str])
+    """Documents that could not be synced."""
+
+    def sync(self, kinds: set[str]) -> None:
+        """Sync the names of documents, and the names of their parent folders."""
+        for place in {place for kind in kinds for place in _folders_of(self.folder, kind)}:
+            self.files.sync_folder(place)
+        self.kinds |= kinds
+
+
+class DurableNames:
+    """The names of all users below `root`; `sync` states whether they must survive a power cut."""
+
+    def __init__(self, env: Environment, root: Path, *, sync: bool) -> None:
+        self._env = env
+        self._root = root
+        self._sync = sync
+        self._synced: dict[str, Synced] = {}
+        self._is_root_synced = False
+
+    def of(self, user: str, folder: str) -> Synced:
+        """Create a user's folder if needed; at the first commit of this process, sync its name.
+
+        Raises:
+            OSError: The folder cannot be created or synced.
+        """
+        files = self._env.files
+        try:
+            inode = files.stat(folder).st_ino
+        except FileNotFoundError:
+            files.make_folder(folder, sync=self._sync)
+            inode = files.stat(folder).st_ino
+        known = self._synced.get(user)
+        if known is not None and known.inode == inode:
+            return known
+        name_owner(files, user, Path(folder), sync=self._sync)
+        if self._sync:
+            files.sync_folder(folder)
+            files.sync_folder(self._root)
+            if not self._is_root_synced:
+                with suppress(PermissionError):  # another owner's folder: its creator must sync it
+                    files.sync_folder(self._root.absolute().parent)
+                self._is_root_synced = True
+        if len(self._synced) > _MOST_USERS:
+            self._synced.clear()
+        known = self._synced[user] = Synced(files, folder, inode, self._env.boot_of(folder))
+        return known
+
+    def drop(self, user: str) -> None:
+        """Drop the cached state of a user."""
+        self._synced.pop(user, None)
+
+
+def _folders_of(folder: str, kind: str) -> list[str]:
+    """Return the folders on the path of a document, from the user's folder to its own."""
+    parts = kind.split("/")[:-1]
+    return ["/".join([folder, *parts[:length]]) for length in range(len(parts) + 1)]
