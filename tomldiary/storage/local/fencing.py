@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hmac
-import os
 import secrets
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -18,21 +17,18 @@ from tomldiary.errors import BackendError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tomldiary.storage.environment import Environment
+    from tomldiary.storage.files import FileSystem
 
 __all__ = ["Epochs"]
 
 _KEY_BYTES = 32
-_STAGED = ".staged-"
-_LONG = 3600.0  # seconds
 
 
 class Epochs:
     """The fencing tokens of all users; `folder` is the storage folder that belongs to no user."""
 
-    def __init__(self, env: Environment, folder: Path) -> None:
-        self._files = env.files
-        self._clock = env.clock
+    def __init__(self, files: FileSystem, folder: Path) -> None:
+        self._files = files
         self._folder = folder / "epochs"
         self._key_file = folder / "epochs.key"
 
@@ -57,12 +53,13 @@ class Epochs:
         try:
             path = self._file(self._key() or self._new_key(), user)
             self._files.make_folder(self._folder, sync=True)
-            self._sweep(self._key_file.parent)
-            self._sweep(self._folder)
-            self._files.sync_folder(
-                self._key_file.parent
-            )  # the process that created the key may have been killed before this
-            self._replace(path, f"{epoch}\n".encode())
+            # The process that created the key may have been killed before this.
+            self._files.sync_folder(self._key_file.parent)
+            temp = path.with_name(f"{path.name}.tmp")
+            self._files.discard(temp)  # left by a killed process; the user's lock excludes others
+            self._files.write_new(str(temp), f"{epoch}\n".encode(), sync=True)
+            self._files.replace(temp, path)
+            self._files.sync_folder(self._folder)
         except OSError as error:
             raise BackendError(
                 f"{self._folder}: cannot be written ({error.strerror}). Nothing was forgotten."
@@ -75,7 +72,7 @@ class Epochs:
     def _new_key(self) -> bytes:
         folder = self._key_file.parent
         self._files.make_folder(folder, sync=True)
-        temp = folder / f"{_STAGED}{os.getpid()}-{secrets.token_hex(4)}.tmp"
+        temp = folder / f"{self._key_file.name}.{secrets.token_hex(4)}.tmp"
         self._files.write_new(str(temp), secrets.token_bytes(_KEY_BYTES), sync=True)
         try:
             # Two processes with locks of different users may race: the second uses the key of the first.
@@ -92,17 +89,3 @@ class Epochs:
     def _file(self, key: bytes, user: str) -> Path:
         name = hmac.digest(key, user.encode("utf-8", "surrogatepass"), "sha256").hex()
         return self._folder / name
-
-    def _sweep(self, folder: Path) -> None:
-        """Remove staged files of killed processes: files over an hour old, as a running write takes less time."""
-        for entry in self._files.scandir(folder):
-            is_staged = entry.name.startswith(_STAGED)
-            if is_staged and self._clock.time() - entry.stat().st_mtime > _LONG:
-                self._files.unlink(entry.path)
-
-    def _replace(self, path: Path, data: bytes) -> None:
-        temp = path.with_name(f"{_STAGED}{os.getpid()}-{path.name}.tmp")
-        self._files.discard(temp)  # left by a killed process with the same id
-        self._files.write_new(str(temp), data, sync=True)
-        self._files.replace(temp, path)
-        self._files.sync_folder(path.parent)

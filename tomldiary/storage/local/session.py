@@ -67,7 +67,7 @@ class OpenedUsers:
         self.merge_displaced: Merge | None = None
         """Merges displaced edits; an engine sets it."""
         self._locks = UserLocks(base_path / SYSTEM / "locks", environment.files)
-        self.epochs = Epochs(environment, base_path / SYSTEM)
+        self.epochs = Epochs(environment.files, base_path / SYSTEM)
         self._seen_epochs: dict[str, int] = {}
         self._tails = HistoryTails(environment.files)
         self._recovered: set[str] = set()
