@@ -29,7 +29,6 @@ from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.runtime.lru import Recent
 from tomldiary.storage.protocol import (
     Backend,
-    CheapTokens,
     FixedDocuments,
     ListsFolders,
     ReadsOneState,
@@ -62,7 +61,6 @@ class DocumentCache:
     def __init__(self, backend: Backend, *, save_timeout: float = 3.0) -> None:
         self.backend = backend
         self.save_timeout = save_timeout
-        self._cheap_tokens = backend if isinstance(backend, CheapTokens) else None
         self.logged = HistoryIndex(backend, facts_in)
         self._changes_of = HistoryIndex(backend, changes_in, is_whole=False)
         """The last transaction that changed each document since a user's first look-up."""
@@ -214,6 +212,23 @@ class DocumentCache:
             is_written: Whether the caller holds the user's lock. Then the document is the one that history
                 ends at, also if its file could not be replaced.
         """
+        if is_written:
+            return self.load_all(user, [kind])[0]
+        return self._loaded(user, kind)
+
+    def load_all(self, user: str, kinds: Sequence[str]) -> list[Known | None]:
+        """Return documents that are about to be written; the caller holds the user's lock."""
+        changes = self._changes(user)
+        return [self._loaded(user, kind, changes, is_written=True) for kind in kinds]
+
+    def _loaded(
+        self,
+        user: str,
+        kind: str,
+        changes: Indexed[str, int] | None = None,
+        *,
+        is_written: bool = False,
+    ) -> Known | None:
         key = (user, kind)
         cached = self._cache.get(key)
         token = self.backend.token(user, kind)
@@ -221,7 +236,6 @@ class DocumentCache:
             if self._cache.pop(key, None) is not None:
                 self._notice_erasure(user)
             return None
-        changes = self._changes(user) if is_written else None
         if cached is not None and _is_current(cached, token, kind, changes, is_written=is_written):
             return cached
         stored = self.backend.read(user, kind)
@@ -233,24 +247,6 @@ class DocumentCache:
         fresh.seen = changes.last if changes is not None else -1
         self._remember(key, fresh)
         return fresh
-
-    def load_all(self, user: str, kinds: Sequence[str]) -> list[Known | None]:
-        """Return documents that are about to be written; the caller holds the user's lock."""
-        if self._cheap_tokens is None:
-            return [self.load(user, kind, is_written=True) for kind in kinds]
-        found: list[Known | None] = []
-        changes = self._changes(user)
-        for kind, token in zip(kinds, self._cheap_tokens.tokens(user, kinds), strict=True):
-            cached = self._cache.get((user, kind))
-            if (
-                token is None
-                if cached is None
-                else _is_current(cached, token, kind, changes, is_written=True)
-            ):
-                found.append(cached)
-            else:
-                found.append(self.load(user, kind, is_written=True))
-        return found
 
     def _changes(self, user: str) -> Indexed[str, int] | None:
         try:

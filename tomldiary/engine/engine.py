@@ -169,20 +169,17 @@ class Engine(DocumentCache):
             results.append(change(transaction))
             return transaction if before is None else None
 
-        deadline = time.monotonic() + self.lock_timeout
-        while True:
+        def attempt() -> R:
             try:
                 with self._attempt(user):
                     transaction = run()
                     if transaction is not None:
                         self._commit(transaction, source, run)
-            except RevisionConflict:
-                if time.monotonic() > deadline:
-                    raise
-            else:
-                return results[-1]
             finally:
                 self._notify(user)  # an attempt is stored at its end
+            return results[-1]
+
+        return self.repeated(attempt)
 
     def _attempt(self, user: str) -> AbstractContextManager[object]:
         """Hold the user's lock; a hook that sees transactions before they are stored sees none on assumed state."""
@@ -473,7 +470,7 @@ class Engine(DocumentCache):
             self.repeated(run)
 
     def repeated(self, work: Callable[[], R]) -> R:
-        """Run `work` until no other machine changes the user meanwhile; the caller holds the user's lock.
+        """Run `work` until no other machine changes the user meanwhile.
 
         Raises:
             RevisionConflict: The user was changed at each attempt during `lock_timeout` seconds.
