@@ -582,7 +582,7 @@ def test_a_fork_during_a_locked_section_leaves_the_child_working(tmp_path):
     held, go_on = threading.Event(), threading.Event()
 
     def hold():
-        indexes = (diary.engine.logged, diary.engine._changes_of, diary.indexes)
+        indexes = (diary.engine.logged, diary.indexes)
         guards = (diary.engine, *indexes, twins._loops)
         with contextlib.ExitStack() as stack:
             for owner in guards:

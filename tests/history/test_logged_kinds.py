@@ -52,10 +52,10 @@ def test_a_document_of_a_user_who_was_recreated_is_known(diary, tmp_path):
 
 def test_an_index_of_records_that_were_not_stored_is_built_again(diary, tmp_path):
     put(diary, "items/a")
-    index = diary.engine._changes_of.of("alice")
     put(diary, "items/b")
-    index.record, index.found["items/b"] = "[[tx]]\nseq = 2\nof a step that was refused\n", 1
-    assert "items/b" not in diary.engine._changes_of.of("alice").found
+    index = diary.engine.logged.of("alice")
+    index.record, index.documents["items/c"] = 1, 2  # of a step that was refused
+    assert "items/c" not in diary.engine.logged.of("alice").documents
 
 
 def test_new_documents_cause_no_scan_of_history(diary, files):

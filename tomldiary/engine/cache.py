@@ -21,7 +21,7 @@ from tomldiary.errors import (
 )
 from tomldiary.hand_edits.base_version import before_saves
 from tomldiary.hand_edits.detect import NOTHING, Known, look
-from tomldiary.history.index import DOCUMENT, HistoryIndex, Indexed, changes_in, facts_in
+from tomldiary.history.index import HistoryIndex, Indexed
 from tomldiary.history.timeline import Timeline
 from tomldiary.runtime.async_bridge import SCOPE
 from tomldiary.runtime.forgettable_cache import let_go
@@ -61,9 +61,7 @@ class DocumentCache:
     def __init__(self, backend: Backend, *, save_timeout: float = 3.0) -> None:
         self.backend = backend
         self.save_timeout = save_timeout
-        self.logged = HistoryIndex(backend, facts_in)
-        self._changes_of = HistoryIndex(backend, changes_in, is_whole=False)
-        """The last transaction that changed each document since a user's first look-up."""
+        self.logged = HistoryIndex(backend)
         self._one_state = backend if isinstance(backend, ReadsOneState) else None
         self.guards: dict[str, Callable[..., None]] = {}
         """By kind: undoes the hand edits that its rules forbid, in an edit of a document; see `Diary.undo_edits`."""
@@ -225,7 +223,7 @@ class DocumentCache:
         self,
         user: str,
         kind: str,
-        changes: Indexed[str, int] | None = None,
+        changes: Indexed | None = None,
         *,
         is_written: bool = False,
     ) -> Known | None:
@@ -248,16 +246,16 @@ class DocumentCache:
         self._remember(key, fresh)
         return fresh
 
-    def _changes(self, user: str) -> Indexed[str, int] | None:
+    def _changes(self, user: str) -> Indexed | None:
         try:
-            return self._changes_of.of(user)
+            return self.logged.of(user)
         except InvalidTOML:
             return None  # history is damaged; the document is read again
 
     def may_be_logged(self, user: str, kind: str) -> bool:
         """Return whether history may name a document; the caller holds the user's lock."""
         try:
-            return (DOCUMENT, kind) in self.logged.of(user).found
+            return kind in self.logged.of(user, is_whole=True).documents
         except InvalidTOML:
             return True  # damaged: reading the record raises the error
 
@@ -358,7 +356,7 @@ def _is_current(
     cached: Known,
     token: Token | None,
     kind: str,
-    changes: Indexed[str, int] | None,
+    changes: Indexed | None,
     *,
     is_written: bool,
 ) -> bool:
@@ -371,4 +369,4 @@ def _is_current(
         return False
     if cached.logged is not None or cached.problem is not None:
         return False  # the file did not hold the document at the end of history
-    return changes.found.get(kind, changes.start) <= cached.seen
+    return changes.documents.get(kind, changes.start) <= cached.seen

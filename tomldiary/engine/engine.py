@@ -26,7 +26,6 @@ from tomldiary.errors import (
     SequenceConflict,
 )
 from tomldiary.hand_edits.detect import NOTHING, Known
-from tomldiary.history.index import DOCUMENT, OPERATION
 from tomldiary.history.record import next_sequence, render_record
 from tomldiary.history.timeline import Timeline
 from tomldiary.runtime.async_bridge import OwnThread
@@ -374,11 +373,7 @@ class Engine(DocumentCache):
             self._notify(user)  # also of a refused transaction, which a strict hook may have seen
         record, made = prepared.commit.records[-1], prepared.record
         seq = made.seq
-        facts: dict[tuple[str, str], Any] = {(DOCUMENT, kind): None for kind in made.results}
-        if made.operation:
-            facts[OPERATION, made.operation] = (seq, made.content)
-        self.logged.note(user, seq, record, facts)
-        self._changes_of.note(user, seq, record, dict.fromkeys(made.results, seq))
+        self.logged.note(user, made, record)
         for kind, document in prepared.documents.items():
             base = prepared.broken.get(kind)
             if base is None and kind not in tokens:
@@ -400,13 +395,12 @@ class Engine(DocumentCache):
         """Return whether history has an idempotency key."""
         is_mine = self._readable(user) is not None
         with nullcontext() if is_mine else self.backend.lock(user, self.lock_timeout):
-            return (OPERATION, operation) in self.logged.of(user).found
+            return operation in self.logged.of(user, is_whole=True).operations
 
     def done_operations(self, user: str) -> frozenset[str]:
         """Return the idempotency keys that are in the user's history."""
         with self.backend.lock(user, self.lock_timeout):
-            found = self.logged.of(user).found
-            return frozenset(name for what, name in found if what == OPERATION)
+            return frozenset(self.logged.of(user, is_whole=True).operations)
 
     def repetition(self, user: str, source: Source) -> int | None:
         """Return the number of the transaction that did this operation before; the caller holds the lock.
@@ -416,7 +410,8 @@ class Engine(DocumentCache):
         """
         if not source.operation or source.is_new:
             return None
-        before = self.logged.of(user).found.get((OPERATION, source.operation))
+        known = self.logged.of(user, is_whole=True)
+        before = known.operations.get(source.operation)
         if before is not None and before[1] != source.fingerprint():
             raise OperationConflict.of(source.operation)
         return before[0] if before is not None else None

@@ -15,7 +15,7 @@ from tomldiary.history.timeline import Timeline
 from tomldiary.toml.document import Document
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Collection
 
     from tomldiary.engine.engine import Engine
 
@@ -102,16 +102,14 @@ class PastDocuments:
     """Reads documents as they were after a transaction.
 
     Args:
-        text_of: Returns the text of a document as it was.
+        past: The user's history.
         seq: The last transaction in it.
         kinds: The documents that existed.
         moment: The time to use as the current time.
     """
 
-    def __init__(
-        self, text_of: Callable[[str], str], seq: int, kinds: list[str], moment: datetime
-    ) -> None:
-        self._text_of = text_of
+    def __init__(self, past: PastTexts, seq: int, kinds: list[str], moment: datetime) -> None:
+        self._past = past
         self._documents: dict[str, Document] = {}
         self.kinds = kinds
         self.moment = moment
@@ -122,7 +120,7 @@ class PastDocuments:
         if kind not in self.kinds:
             return NOTHING
         if kind not in self._documents:
-            self.keep({kind: self._text_of(kind)})
+            self.read([kind])
         return self._documents[kind]
 
     def entries(self, kind: str) -> Document:
@@ -133,8 +131,9 @@ class PastDocuments:
             entry_kind(kind), [self.document(each) for each in parts_among(kind, self.kinds)]
         )
 
-    def keep(self, texts: Mapping[str, str]) -> None:
-        """Cache texts that were already read."""
+    def read(self, kinds: Collection[str]) -> None:
+        """Read documents now, not when they are asked for."""
+        texts = self._past.texts(self.seq, kinds)
         self._documents.update({kind: Document.parse(text) for kind, text in texts.items()})
 
     def refusal(self) -> DiaryError:

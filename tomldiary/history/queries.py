@@ -267,9 +267,8 @@ class HistoryQueries:
         point = point_of(at)
         moment = point if isinstance(point, datetime) else self._past.timeline().moment_of(seq)
         kinds = self._past.kinds()
-        found = PastDocuments(lambda kind: self._past.texts(seq, [kind])[kind], seq, kinds, moment)
-        # Raise here, not at the first read, if history does not reach back.
-        found.keep(self._past.texts(seq, kinds[:2]))
+        found = PastDocuments(self._past, seq, kinds, moment)
+        found.read(kinds[:2])  # raises here if history does not reach back
         return found
 
     def _document(self, kind: str) -> Document:

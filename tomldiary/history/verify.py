@@ -96,8 +96,7 @@ def walk(backend: Backend, user: str) -> Walked:
         walked.damage = Damage(
             str(aside[0]),
             None,
-            "a damaged record at the end of history was moved here; its changes may be missing from history."
-            "",
+            "a damaged record at the end of history was moved here; its changes may be missing from history.",
             is_set_aside=True,
         )
     return walked
