@@ -176,18 +176,17 @@ class Deadlines:
         if self._token is not None or self._files.exists(path):
             return
         self._files.make_folder(path.parent, sync=False)
-        known = [f"{name} {at} {until}\n" for name, (at, until) in self._known.items()]
-        head = _HEAD + self._salt.hex().encode() + b"\n"
-        self._write(path, head + "".join(known).encode())
+        self._write(path)
 
     def _compact(self, path: Path) -> None:
         now = time.time_ns() // 1000
         self._known = {name: noted for name, noted in self._known.items() if noted[1] > now}
-        known = [f"{name} {at} {until}\n" for name, (at, until) in self._known.items()]
-        self._write(path, _HEAD + self._salt.hex().encode() + b"\n" + "".join(known).encode())
+        self._write(path)
         self._token = None
 
-    def _write(self, path: Path, data: bytes) -> None:
+    def _write(self, path: Path) -> None:
+        lines = [f"{name} {at} {until}\n" for name, (at, until) in self._known.items()]
+        data = _HEAD + self._salt.hex().encode() + b"\n" + "".join(lines).encode()
         temp = f"{path}.{os.getpid()}.{threading.get_ident()}"
         self._files.write_new(temp, data, sync=False)
         self._files.replace(temp, path)

@@ -50,6 +50,7 @@ __all__ = ["Engine", "Source", "Transaction"]
 R = TypeVar("R")
 
 _ATTEMPTS = 20  # after a concurrent hand edit
+_MOST_DEADLINES = 4096  # users; a bound on memory
 
 
 class Engine(DocumentCache):
@@ -101,12 +102,12 @@ class Engine(DocumentCache):
         """Return until when a user's items live that were read since they were put."""
         found = self._deadlines.get(user)
         if found is None:
-            place = self.backend if isinstance(self.backend, LocalFolder) else None
-            made = (
-                Deadlines(place.index_folder(user), place.files)
-                if place is not None
-                else Deadlines(None)
-            )
+            if isinstance(self.backend, LocalFolder):
+                if len(self._deadlines) >= _MOST_DEADLINES:
+                    self._deadlines.clear()  # files have them
+                made = Deadlines(self.backend.index_folder(user), self.backend.files)
+            else:
+                made = Deadlines(None)
             found = self._deadlines.setdefault(user, made)
         return found
 
