@@ -278,3 +278,12 @@ def test_killed_writers_apply_each_turn_once_and_in_order(engine, opened):
 @pytest.mark.usefixtures("_asked_for")
 def test_two_hundred_users_survive_two_kills_of_each_writer(engine, opened):
     run_kills(engine, opened, users=200, turns=10, kills=2)
+
+
+def test_submits_that_wait_for_room_are_woken(opened):
+    async def submit_all():
+        async with MemoryWriter(diary_on(opened(), remember), qsize=1) as writer:
+            await asyncio.gather(*[writer.submit_turn(turn(f"turn {n}")) for n in range(12)])
+
+    asyncio.run(asyncio.wait_for(submit_all(), LONG))
+    assert texts(opened()) == [f"turn {n}" for n in range(12)]

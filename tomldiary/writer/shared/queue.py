@@ -179,11 +179,14 @@ class SharedQueue:
             except Exception as caught:  # noqa: BLE001 - each receipt gets it
                 error = caught
                 _logger.error("%d turns could not be stored: %s", len(mine), error)  # noqa: TRY400 - each receipt has the traceback
-            with self._state:
-                self._batch = [job for job in self._batch if job not in mine]
-                if error is not None:
+            if error is not None:
+                with self._state:
+                    self._leave_batch(mine)
                     self._refuse(mine, error)
             wake(mine, error)
+
+    def _leave_batch(self, jobs: list[Job]) -> None:
+        self._batch = [job for job in self._batch if job not in jobs]
 
     def _store(self, user: str, jobs: list[Job]) -> None:
         """Store turns of one user and claim the user if possible; then deliver what is claimed."""
@@ -200,6 +203,8 @@ class SharedQueue:
                     self._remote.get(user, {}).pop(job.operation, None)
             raise
         with self._state:
+            # First: a turn that the workers begin makes room in the queue for one that waits.
+            self._leave_batch(jobs)
             for job in jobs:
                 job.rendered = ""
                 job.receipt.settle_stored(True)  # noqa: FBT003 - the result itself
