@@ -312,6 +312,13 @@ class RollbackConflict(Conflict):
 class Forgotten(DiaryError):
     """Data of the user was erased since this work began; nothing was written."""
 
+    @classmethod
+    def since_run(cls) -> Forgotten:
+        """Return the error for the words of a run during which everything was erased."""
+        return cls(
+            "everything of this user was forgotten since this run began. Nothing was stored."
+        )
+
 
 class TurnTaken(DiaryError):
     """Another writer has taken a turn over; nothing was written."""

@@ -89,6 +89,8 @@ class _Run:
     messages: list[BaseMessage]
     """The thread as it was last seen."""
     memory: str = ""
+    epoch: int | None = None
+    """How often something of the user was erased before the run; None is unknown."""
     is_over: bool = False
     """Whether the turn was submitted, or is not to be."""
 
@@ -276,11 +278,12 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         return run
 
     def _read(self, run: _Run) -> _Run:
-        if not self._inject:
-            return run
         query = run.turn.question if self._query != "none" else None
         try:
             user = self.diary.user(run.user)
+            run.epoch = user.epoch
+            if not self._inject:
+                return run
             above = self._max_tokens if self._query == "cut" else None
             lines = user.memory_lines(
                 query or None, but_session=run.session, query_above=above
@@ -410,6 +413,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
                     earlier=run.turn.earlier or None,
                     steps=steps_of(new, self._tool_names),
                     episode=self._episodes,
+                    epoch=run.epoch,
                 )
             )
 
@@ -450,9 +454,10 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         owner, run, call_id = _calling.get() or (None, None, "")
         if run is None or owner is not self:  # not called by the agent
             bound = self._user_id if isinstance(self._user_id, str) else None
-            user, session = resolve_user(bound, config), resolve_session(None, config)
-            return MemoryVerbs(self.diary.user(user), session)
-        return MemoryVerbs(self.diary.user(run.user), run.session, operation_id=call_id)
+            user_id, session = resolve_user(bound, config), resolve_session(None, config)
+            return MemoryVerbs(self.diary.user(user_id), session)
+        user = self.diary.user(run.user)
+        return MemoryVerbs(user, run.session, operation_id=call_id, epoch=run.epoch)
 
 
 def _kept(state: AgentState[Any], field: str) -> dict[str, dict[str, str]]:

@@ -97,10 +97,12 @@ def recall_node(
     handed_in = of_memory(memory, HandedIn)
     warned: set[str] = set()
 
-    def prepare(state: Any, config: RunnableConfig) -> tuple[str, str | None]:
+    def prepare(state: Any, config: RunnableConfig) -> tuple[str, str | None, list[Spoken]]:
         _check_field(state_key, config, warned)
         user = resolve_user(user_id, state, config)
-        return user, None if messages_key is None else last_question(state, messages_key)
+        if messages_key is None:
+            return user, None, []
+        return user, last_question(state, messages_key), unanswered(state, messages_key)
 
     def with_owners(found: str, state: Any, config: RunnableConfig) -> str:
         channels, speaker = state_channels(config) or {}, speaker_of(config)
@@ -112,16 +114,18 @@ def recall_node(
         return Recalled(found, owners) if is_kept else found
 
     def recall(state: Any, config: RunnableConfig) -> dict[str, Any]:
-        user, query = prepare(state, config)
+        user, query, asked = prepare(state, config)
         found = ""
         with _errors(on_error, "the memory could not be read"):
+            handed_in.begin(user, asked, memory.user(user).epoch)
             found = memory.user(user).render(query, max_tokens, token_counter)
         return {state_key: with_owners(found, state, config)}
 
     async def arecall(state: Any, config: RunnableConfig) -> dict[str, Any]:
-        user, query = prepare(state, config)
+        user, query, asked = prepare(state, config)
         found = ""
         with _errors(on_error, "the memory could not be read"):
+            handed_in.begin(user, asked, await memory.turns.current_epoch(user))
             found = await memory.user(user).arender(query, max_tokens, token_counter)
         return {state_key: with_owners(found, state, config)}
 
@@ -242,6 +246,7 @@ def _said(turn: Turn) -> dict[str, Any]:
         "operation_id",
         "steps",
         "episode",
+        "epoch",
     )
     return {name: getattr(turn, name) for name in names}
 
@@ -291,6 +296,7 @@ class _Recorded:
             yield None
             return
         asked = [one for one in said.messages if one.by == "user"]
+        epoch = self._handed_in.began(user, asked)
         first = self._handed_in.first_ids(
             config.get("configurable"), user, session, said.place, asked
         )
@@ -316,6 +322,7 @@ class _Recorded:
                 earlier=said.earlier or None,
                 steps=steps_of(new),
                 episode=self._episodes,
+                epoch=epoch,
             )
         self._handed_in.answered(config.get("configurable"), "", asked)
 

@@ -175,7 +175,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
 
         The toolset inside stays the same object for every run, as durable execution needs it.
         """
-        return self._toolset if self._run is None else OwnedToolset(self._toolset, self._run.owner)
+        return self._toolset if self._run is None else OwnedToolset(self._toolset, self._run)
 
     def get_instructions(self) -> AgentInstructions[AgentDepsT] | None:
         """Return the memory, where it is asked for in the instructions; the guidance is the toolset's."""
@@ -401,6 +401,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         status: TurnStatus = "failed"
         result: AgentRunResult[Any] | None = None
         try:
+            await self._begin(ctx)
             result = await handler()
         except asyncio.CancelledError:
             status = "cancelled"
@@ -413,6 +414,19 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                 self._run.is_over = True
                 if self.writer is not None:
                     await self._hand_in(ctx, self._run, status, result)
+
+    async def _begin(self, ctx: RunContext[AgentDepsT]) -> None:
+        run = self._run
+        if run is None or self.writer is None:
+            return
+        try:
+            run.epoch = await self._epoch(ctx, run.owner.user)
+        except Exception as error:  # noqa: BLE001 - see `_news`
+            self._toolset.go_on_without(error)
+
+    @durable_operation("epoch")
+    async def _epoch(self, _ctx: RunContext[AgentDepsT], user: str) -> int:
+        return await self._toolset.diary.turns.current_epoch(user)
 
     async def _hand_in(
         self,
@@ -449,6 +463,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                     ctx.run_id or "",
                     run.earlier or None,
                     [list(each) for each in steps_in(messages, ctx.run_id, ours)],
+                    run.epoch if run.spoken_to.epoch is None else run.spoken_to.epoch,
                 )
             except Exception as error:  # noqa: BLE001 - the run has ended, and its outcome is not ours to change
                 noted["error_type"] = type(error).__name__
@@ -470,6 +485,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         run_id: str,
         earlier: list[tuple[str, str]] | None = None,
         steps: list[list[str]] | None = None,
+        epoch: int | None = None,
     ) -> None:
         writer = self.writer
         assert writer is not None  # noqa: S101 - nothing is handed in without one
@@ -484,5 +500,6 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             earlier=earlier,
             steps=[ToolStep(*step) for step in steps or ()],
             episode=self.episodes,
+            epoch=epoch,
         )
         await hand_in(writer, turn)

@@ -196,6 +196,8 @@ class RunState:
     """What the user said since the last answer; what an earlier run handed in is left out."""
     handed_in: Sequence[str] = ()
     """What the user said since the last answer, and an earlier run handed in."""
+    epoch: int | None = None
+    """How often something of the user was erased before the run; None is unknown."""
     place: str = ""
     """Stands for the exchanges before the turn."""
     earlier: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])

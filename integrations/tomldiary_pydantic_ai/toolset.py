@@ -22,7 +22,14 @@ from tomldiary.retrieval.render import render_memory
 from tomldiary.text.visible import scrub
 from tomldiary_pydantic_ai.conversation import appending, prompt_words, unanswered
 from tomldiary_pydantic_ai.diary_tools import diary_functions, telling_categories
-from tomldiary_pydantic_ai.run import RunOwner, Who, no_template, session_of, user_of
+from tomldiary_pydantic_ai.run import (
+    RunOwner,
+    RunState,
+    Who,
+    no_template,
+    session_of,
+    user_of,
+)
 
 if TYPE_CHECKING:
     import os
@@ -203,7 +210,12 @@ class DiaryToolset(FunctionToolset[AgentDepsT]):
         # The tools are made once, and `self` is the toolset they were made for, not that of the run.
         toolset = _CALLED.get() or self
         owner = toolset.owner(ctx)
-        return MemoryVerbs(self.diary.user(owner.user), owner.session, operation_id=call_id)
+        user, epoch = self.diary.user(owner.user), toolset.began()
+        return MemoryVerbs(user, owner.session, operation_id=call_id, epoch=epoch)
+
+    def began(self) -> int | None:
+        """Return how often something of the user was erased before the run; None is unknown."""
+        return None
 
     async def get_instructions(self, ctx: RunContext[AgentDepsT]) -> list[InstructionPart] | None:
         """Return the guidance, which never changes, and the memory as it is now.
@@ -306,15 +318,20 @@ class CapabilityToolset(DiaryToolset[AgentDepsT]):
 
     def owner(self, ctx: RunContext[AgentDepsT]) -> RunOwner:
         """Return the owner that `OwnedToolset` resolved; in an activity elsewhere, the one its context names."""
-        toolset, owner = _OWNED.get()
-        return owner if owner is not None and toolset is self else super().owner(ctx)
+        toolset, run = _OWNED.get()
+        return run.owner if run is not None and toolset is self else super().owner(ctx)
+
+    def began(self) -> int | None:
+        """Return what the run noted that `OwnedToolset` is of."""
+        toolset, run = _OWNED.get()
+        return run.epoch if run is not None and toolset is self else None
 
 
 @dataclass
 class OwnedToolset(WrapperToolset[AgentDepsT]):
     """A capability's toolset in one run; the run's tools work on the diary of its owner."""
 
-    run_owner: RunOwner
+    run: RunState
 
     async def call_tool(
         self,
@@ -324,7 +341,7 @@ class OwnedToolset(WrapperToolset[AgentDepsT]):
         tool: ToolsetTool[AgentDepsT],
     ) -> Any:
         """Call a tool for the owner of the run."""
-        outer = _OWNED.set((_leaf(self.wrapped), self.run_owner))
+        outer = _OWNED.set((_leaf(self.wrapped), self.run))
         try:
             return await super().call_tool(name, tool_args, ctx, tool)
         finally:
@@ -338,7 +355,7 @@ def _leaf(toolset: AbstractToolset[Any]) -> AbstractToolset[Any]:
     return toolset  # pyright: ignore[reportUnknownVariableType] - the same
 
 
-_OWNED: ContextVar[tuple[AbstractToolset[Any] | None, RunOwner | None]] = ContextVar(
+_OWNED: ContextVar[tuple[AbstractToolset[Any] | None, RunState | None]] = ContextVar(
     "tomldiary_owned_toolset", default=(None, None)
 )
 _CALLED: ContextVar[DiaryToolset[Any] | None] = ContextVar("tomldiary_toolset", default=None)

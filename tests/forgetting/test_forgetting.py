@@ -900,7 +900,7 @@ def test_the_file_of_fencing_tokens_names_no_user(tmp_path):
         diary.user("alice@example.org").forget(everything=True)
     system = tmp_path / ".tomldiary"
     (epoch,) = (system / "epochs").iterdir()
-    assert epoch.read_text() == "3\n"
+    assert epoch.read_text() == "3 3\n"
     key = system / "epochs.key"
     assert (key.stat().st_size, key.stat().st_mode & 0o777) == (32, 0o600)
     assert epoch.name not in {

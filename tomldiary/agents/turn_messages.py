@@ -201,6 +201,7 @@ class HandedIn:
         self._first_ids: Recent[str, tuple[str, ...]] = Recent(_KNOWN)
         self._owners: Recent[str, tuple[str, bool]] = Recent(_KNOWN)
         """Who said a message, and whether it was answered."""
+        self._epochs: Recent[str, int] = Recent(_KNOWN)
 
     def first_ids(
         self, settings: Any, user: str, session: str, before: Sequence[str], asked: Sequence[Spoken]
@@ -252,6 +253,19 @@ class HandedIn:
             for key in (_place(settings, where, each) for each in messages):
                 if key in self._owners:
                     self._owners.keep(key, (self._owners[key][0], True))
+
+    def begin(self, user: str, turn: Iterable[Spoken], epoch: int) -> None:
+        """Note for a turn's messages how often something of the user was erased before their run."""
+        with self._guard:
+            for one in turn:
+                if one.id and one.by == "user":
+                    self._epochs.keep(_key(user, "", one), epoch)
+
+    def began(self, user: str, turn: Iterable[Spoken]) -> int | None:
+        """Return what was noted last for a turn's messages; None if nothing was."""
+        with self._guard:
+            known = [self._epochs.get(_key(user, "", one)) for one in turn if one.id]
+        return min((epoch for epoch in known if epoch is not None), default=None)
 
     def has(self, user: str, session: str, message: Spoken) -> bool:
         """Whether a message of a user's session was handed in."""

@@ -27,6 +27,7 @@ from tomldiary.errors import (
     BackendError,
     CommittedUnpublished,
     DiaryError,
+    Forgotten,
     InvalidValue,
     UnknownEntry,
     without_paths,
@@ -37,6 +38,7 @@ from tomldiary.retrieval.render import (
     rendered,
 )
 from tomldiary.runtime.async_bridge import async_twin
+from tomldiary.storage.protocol import is_erased
 from tomldiary.text.visible import as_stored, escape_for_model, escape_lines, visible
 
 if TYPE_CHECKING:
@@ -160,6 +162,8 @@ class MemoryVerbs:
     An answer begins with ✅, or 🗑️ for what was removed, or ❌ and how to go on; what was looked up is
     framed as data, escaped, within a budget.
 
+    `epoch` is `user.epoch` when the run began: what it writes is refused if everything was erased since. None is now.
+
     Args:
         user: Whose diary.
         session_id: The session that is written beside entries.
@@ -169,19 +173,29 @@ class MemoryVerbs:
     """
 
     def __init__(
-        self, user: UserDiary, session_id: str, actor: str = "agent", operation_id: str = ""
+        self,
+        user: UserDiary,
+        session_id: str,
+        actor: str = "agent",
+        operation_id: str = "",
+        *,
+        epoch: int | None = None,
     ) -> None:
         self._user = user
         self._session = session_id
         self._actor = actor
         self._operation = operation_id
+        self._epoch = epoch
 
     @contextmanager
     def _once(self) -> Generator[None]:
-        if not self._operation:
+        if not self._operation and self._epoch is None:
             yield
             return
         with once(self._user, self._session, self._operation, self._actor):
+            backend, user = self._user.diary.engine.backend, self._user
+            if is_erased(backend, user.user_id, self._epoch, user.epoch):
+                raise Forgotten.since_run()
             yield
 
     @_answering

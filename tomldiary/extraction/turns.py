@@ -35,6 +35,7 @@ from tomldiary.extraction.operations import (
 )
 from tomldiary.extraction.tool_writes import find_tool_writes
 from tomldiary.runtime.async_bridge import in_thread
+from tomldiary.storage.protocol import is_erased
 from tomldiary.user.pending.held import QUARANTINE, Why, hold
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class Turns:
 
     # Turns
 
-    async def process(
+    async def process(  # noqa: D417 - the docstring describes `epoch` in its text
         self,
         user_id: str,
         session_id: str,
@@ -135,8 +136,11 @@ class Turns:
         operation_id: str = "",
         steps: Sequence[ToolStep] = (),
         episode: bool | None = None,
+        epoch: int | None = None,
     ) -> Applied:
         """Extract memory from one turn, commit it together with the turn's count, and return what was applied.
+
+        `epoch` is the user's fencing token when the run of the turn began; see `Turn.epoch`.
 
         Args:
             user_id: Whose memory.
@@ -167,10 +171,14 @@ class Turns:
         called = tuple(ToolStep(*diary.redacted(tuple(step))) for step in checked_steps(steps))
         operation = operation or current_operation.get()
         if operation is None:
-            epoch = await self.current_epoch(user_id)  # read before any data
+            now_epoch = await self.current_epoch(user_id)  # read before any data
+            if epoch is not None and await in_thread(
+                is_erased, diary.engine.backend, user_id, epoch, now_epoch
+            ):
+                raise Forgotten.since_run()
             began, _ = diary.sessions.take(user_id, session_id)
             content = fingerprint(session_id, user_msg, assistant_msg) if operation_id else ""
-            operation = TurnOperation(operation_id, content, epoch, began=began)
+            operation = TurnOperation(operation_id, content, now_epoch, began=began)
             done = await in_thread(self.find, user_id, operation) if operation_id else None
             if done is not None:
                 return done

@@ -48,6 +48,7 @@ class SixVerbsBackend:
         self._locks = UserLocks(None)
         self._records: dict[str, str] = {}
         self._epochs: dict[str, int] = {}
+        self._erased: dict[str, int] = {}
         self._unknown: set[str] = set()  # optional kinds that the backend has refused
 
     def __repr__(self) -> str:
@@ -158,6 +159,10 @@ class SixVerbsBackend:
         """Return how often this process forgot data of the user; the six methods cannot store it."""
         return self._epochs.get(user, 0)
 
+    def erased(self, user: str) -> int:
+        """Return the fencing token that the last erasure of everything set in this process; 0 without one."""
+        return self._erased.get(user, 0)
+
     def rewrite(self, user: str, rewrite: Rewrite) -> dict[str, str]:
         """Store a redaction, one document after the other; the caller holds the lock.
 
@@ -165,6 +170,7 @@ class SixVerbsBackend:
         """
         self._epochs[user] = rewrite.epoch
         if rewrite.removes_user:
+            self._erased[user] = rewrite.epoch
             self.erase(user)
             return {}
         read = {kind: self.read(user, kind) for kind in self.kinds(user)}

@@ -39,6 +39,7 @@ class MemoryBackend(AsyncVerbs):
         self._documents: dict[str, dict[str, Stored]] = {}
         self._records: dict[str, list[str]] = {}
         self._epochs: dict[str, int] = {}
+        self._erased: dict[str, int] = {}
         self._hidden: dict[str, dict[str, Stored]] = {}
         self._locks = UserLocks(None)
         self._tokens = itertools.count(1)
@@ -121,6 +122,10 @@ class MemoryBackend(AsyncVerbs):
         """Return how often data of the user was forgotten."""
         return self._epochs.get(user, 0)
 
+    def erased(self, user: str) -> int:
+        """Return the fencing token that the last erasure of everything set; 0 without one."""
+        return self._erased.get(user, 0)
+
     # Hidden documents
 
     def hidden(self, user: str, kind: str) -> tuple[str, int | None]:
@@ -159,6 +164,7 @@ class MemoryBackend(AsyncVerbs):
             redact = partial(_redacted, kind, user, rewrite)
             self.change_hidden(user, kind, redact, is_locked=True)
         if rewrite.removes_user:
+            self._erased[user] = rewrite.epoch
             self.erase(user)
         elif rewrite.history is not None:
             mine = dict(self._documents.get(user, {}))

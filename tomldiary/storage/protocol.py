@@ -43,8 +43,10 @@ __all__ = [
     "Rewrite",
     "RewrittenDocument",
     "Stored",
+    "TellsErasure",
     "Token",
     "WrapsBackend",
+    "is_erased",
     "validate_identifier",
 ]
 
@@ -203,6 +205,15 @@ class ListsErased(Protocol):
 
     def erased_users(self) -> list[str]:
         """Return the ids of users with a fencing token above 0 and without a document, sorted."""
+        ...
+
+
+@runtime_checkable
+class TellsErasure(Protocol):
+    """A backend that knows when a user was last erased as a whole."""
+
+    def erased(self, user: str) -> int:
+        """Return the fencing token that the last erasure of everything set; 0 without one. It outlives the user."""
         ...
 
 
@@ -462,3 +473,20 @@ class BackendProtocol(Protocol):
     async def list_users(self) -> list[str]:
         """Return the ids of all users that have documents."""
         ...
+
+
+def is_erased(backend: Backend, user_id: str, began: int | None, now: int) -> bool:
+    """Return whether everything of a user was erased since a run began.
+
+    Args:
+        backend: The storage.
+        user_id: Whose run.
+        began: The user's fencing token when the run began; None is now.
+        now: The user's fencing token now, read before this is called.
+    """
+    return (
+        began is not None
+        and began < now
+        and isinstance(backend, TellsErasure)
+        and began < backend.erased(user_id)
+    )

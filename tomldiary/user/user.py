@@ -324,9 +324,17 @@ class UserDiary(Viewed, DeprecatedNames):
     forget, aforget = delegated(UserErasure, UserErasure.forget)
     traces, atraces = delegated(UserErasure, UserErasure.traces)
 
+    @property
+    def epoch(self) -> int:
+        """How often something of the user was erased; it outlives the user.
+
+        A turn with the number of when its run began is refused if everything was erased since; see `Turn.epoch`.
+        """
+        return self._context.epoch
+
     # Turns
 
-    async def aadd_turn(
+    async def aadd_turn(  # noqa: D417 - the docstring describes `epoch` in its text
         self,
         user_msg: str,
         assistant_msg: str,
@@ -337,8 +345,11 @@ class UserDiary(Viewed, DeprecatedNames):
         operation_id: str = "",
         steps: Sequence[ToolStep] = (),
         episode: bool | None = None,
+        epoch: int | None = None,
     ) -> Applied:
         """Extract memory from one turn, and commit it together with the turn's count.
+
+        `epoch` is `alice.epoch` when the run of the turn began; None is now.
 
         Args:
             user_msg: What the user said.
@@ -352,6 +363,7 @@ class UserDiary(Viewed, DeprecatedNames):
 
         Raises:
             ExtractionError: The extractor failed. Nothing was changed.
+            Forgotten: Something was erased meanwhile, or everything since `epoch`. Nothing was changed.
         """
         if self._context.is_draft:
             raise NotSupported(_DRAFT_TURN)
@@ -359,6 +371,7 @@ class UserDiary(Viewed, DeprecatedNames):
         return await self.diary.turns.process(
             self.user_id, session_id, user_msg, assistant_msg,
             now=now, earlier=earlier, operation_id=operation_id, steps=steps, episode=episode,
+            epoch=epoch,
         )  # fmt: skip
 
     add_turn = sync_twin(aadd_turn)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tomldiary.extraction.operations import Operation
-    from tomldiary.writer.receipts import Job
+    from tomldiary.writer.receipts import Job, Turn
 
 __all__ = ["Journal"]
 
@@ -177,13 +177,19 @@ class Journal:
         """The number of its unfinished turns."""
         return sum(map(len, self._open.values()))
 
-    def append_turns(self, jobs: Sequence[Job], epoch_of: Callable[[str], int]) -> None:
-        """Append turns in this order; they are durable once `sync` returned.
+    def append_turns(
+        self,
+        jobs: Sequence[Job],
+        epoch_of: Callable[[str], int],
+        is_refused: Callable[[Turn, int], bool] = lambda _turn, _epoch: False,
+    ) -> list[Job]:
+        """Append turns in this order and return them; they are durable once `sync` returned.
 
         Args:
             jobs: Turns, rendered.
             epoch_of: Returns a user's fencing token. It is called while the file is locked. So a concurrent
                 erasure finds the turn, or the turn has the newer token.
+            is_refused: Returns whether a turn is left out, given this token.
 
         Raises:
             BackendError: Nothing was appended.
@@ -194,20 +200,29 @@ class Journal:
             try:
                 if self._file.end > self._segment_bytes:
                     self._new_segment()
-                self._append(lambda: self._render(jobs, epoch_of))
+                self._append(lambda: self._render(jobs, epoch_of, is_refused))
             except OSError as error:
                 if isinstance(error, FileNotFoundError):  # the folder was removed
                     self._refuse_appends(error)
                 raise _cannot(self._path(self._segment), error) from error
-            self._open[self._segment].update([job.number for job in jobs])
+            stored = [job for job in jobs if job.epoch is not None]
+            self._open[self._segment].update([job.number for job in stored])
+            return stored
 
-    def _render(self, jobs: Sequence[Job], epoch_of: Callable[[str], int]) -> str:
+    def _render(
+        self,
+        jobs: Sequence[Job],
+        epoch_of: Callable[[str], int],
+        is_refused: Callable[[Turn, int], bool],
+    ) -> str:
         epochs = {user: epoch_of(user) for user in {job.turn.user_id for job in jobs}}
         texts: list[str] = []
         for job in jobs:
-            job.journal, job.segment = self, self._segment
+            epoch = epochs[job.turn.user_id]
+            if is_refused(job.turn, epoch):
+                continue
+            job.journal, job.segment, job.epoch = self, self._segment, epoch
             job.number, self._next = self._next, self._next + 1
-            job.epoch = epochs[job.turn.user_id]
             texts.append(render_turn_record(job.number, job.epoch, job.rendered))
         return "".join(texts)
 

@@ -13,9 +13,10 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
+from tomldiary.errors import Forgotten
 from tomldiary.logging import get_logger
 from tomldiary.storage.files import FileSystem
-from tomldiary.storage.protocol import Backend, LocalFolder
+from tomldiary.storage.protocol import Backend, LocalFolder, is_erased
 from tomldiary.writer.journal import Journal
 
 if TYPE_CHECKING:
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from threading import Condition
 
-    from tomldiary.writer.receipts import Job
+    from tomldiary.writer.receipts import Job, Turn
 
-__all__ = ["CallThread", "JournalQueue", "close_journals", "wake"]
+__all__ = ["CallThread", "JournalQueue", "close_journals", "refuse_erased", "wake"]
 
 _logger = get_logger(__name__)
 
@@ -133,11 +134,11 @@ class JournalQueue:
             if self._journal is None:
                 self._journal = Journal.create(self.root, sync=self._sync, files=self.files)
                 self.journals.append(self._journal)
-            self._journal.append_turns(jobs, self._backend.epoch)
+            stored = self._journal.append_turns(jobs, self._backend.epoch, self._is_erased)
             try:
                 self._journal.sync()
             except BaseException:
-                self._journal.finish(jobs)
+                self._journal.finish(stored)
                 raise
         except Exception as error:  # noqa: BLE001 - each receipt gets it
             _logger.error("%d turns could not be stored: %s", len(jobs), error)  # noqa: TRY400 - each receipt has the traceback
@@ -153,12 +154,19 @@ class JournalQueue:
             return goes_on
         for job in jobs:
             job.rendered = ""
+        erased = [job for job in jobs if job.epoch is None]
         with self._state:
             self._batch = []
-            self._deliver(jobs)
+            self._deliver(stored)
+            if erased:
+                refuse_erased(erased, self._refuse)
             goes_on = self._ends_batch()
-        wake(jobs, None)  # without the lock, which the next submit of a woken caller needs
+        wake(stored, None)  # without the lock, which the next submit of a woken caller needs
+        wake(erased, Forgotten.since_run())
         return goes_on
+
+    def _is_erased(self, turn: Turn, epoch: int) -> bool:
+        return is_erased(self._backend, turn.user_id, turn.epoch, epoch)
 
     def _ends_batch(self) -> bool:
         """Return whether turns were queued meanwhile; the caller holds the lock.
@@ -302,6 +310,12 @@ def close_journals(journals: list[Journal]) -> int:
     left = sum(journal.close() for journal in journals)
     journals.clear()
     return left
+
+
+def refuse_erased(jobs: list[Job], refuse: Callable[[list[Job], BaseException], None]) -> None:
+    """Refuse turns of runs that began before an erasure; the caller holds the lock."""
+    _logger.error("%d turns were not stored: Forgotten", len(jobs))
+    refuse(jobs, Forgotten.since_run())
 
 
 def wake(jobs: list[Job], error: BaseException | None) -> None:

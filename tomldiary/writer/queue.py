@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tomldiary.entries.models import timestamp
-from tomldiary.errors import OperationConflict, WriterBusy
+from tomldiary.errors import Forgotten, OperationConflict, WriterBusy
 from tomldiary.extraction.dialogue import Sessions, checked_exchanges
+from tomldiary.storage.protocol import is_erased
 from tomldiary.writer.journal_record import render_turn
 from tomldiary.writer.receipts import Job, Receipt, Turn
 
@@ -136,13 +137,13 @@ class Admission:
         job.began, job.time = began, now or timestamp()
         if self.journal_queue is not None:
             job.rendered = render_turn(job.turn, job.operation, job.time)
-        elif self._backend is not None and self._backend.is_quick:
+        elif self._backend is not None and self._backend.is_quick and turn.epoch is None:
             job.epoch = self._backend.epoch(turn.user_id)
         elif self._backend is not None:
             # Read in another thread: the backend may use a disk, and the caller may be an event loop.
             if self._epoch_reader is None:
                 self._epoch_reader = ThreadPoolExecutor(1, "tomldiary-epoch")
-            job.asked = self._epoch_reader.submit(self._backend.epoch, turn.user_id)
+            job.asked = self._epoch_reader.submit(_fenced, self._backend, turn)
         return job
 
     def _same(self, job: Job) -> Job | None:
@@ -247,6 +248,18 @@ class Admission:
                     space.set_exception(RuntimeError(_CLOSED))
 
 
+def _fenced(backend: Backend, turn: Turn) -> int:
+    """Return the user's fencing token, for a turn without a journal.
+
+    Raises:
+        Forgotten: Everything of the user was erased since the run of the turn began.
+    """
+    epoch = backend.epoch(turn.user_id)
+    if is_erased(backend, turn.user_id, turn.epoch, epoch):
+        raise Forgotten.since_run()
+    return epoch
+
+
 class UserQueues:
     """One queue of turns for each user, served round robin. Not thread-safe: callers hold the writer's lock.
 
@@ -347,6 +360,7 @@ def _can_be_grouped(first: Job, other: Job) -> bool:
     return (
         first.turn.session_id == other.turn.session_id
         and first.epoch == other.epoch
+        and (other.asked is None or other.turn.epoch is None)  # else it may be refused
         and first.journal is other.journal  # a group's records go to one journal
         and all(
             job.is_new and job.operations is None and not job.attempts and job.turn.context_now is None

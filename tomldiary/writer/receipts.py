@@ -6,7 +6,7 @@ import asyncio
 import time
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from tomldiary.engine.transaction import fingerprint
@@ -56,6 +56,11 @@ class Turn:
     """The tools that were called, in their order; kept in the episode."""
     episode: bool | None = None
     """Whether the turn is kept word for word as an episode; None is what the diary says."""
+    epoch: int | None = field(default=None, compare=False)
+    """`alice.epoch` when the run of the turn began; None is when the turn is stored.
+
+    If everything of the user was erased since, the turn is refused with `Forgotten`. Other erasures leave it.
+    """
 
     def __post_init__(self) -> None:
         checked_turn(self.session_id, self.user_msg, self.assistant_msg)

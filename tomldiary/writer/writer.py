@@ -240,6 +240,7 @@ class MemoryWriter(Viewed):
         status: TurnStatus = "completed",
         operation_id: str = "",
         earlier: Sequence[tuple[str, str]] | None = None,
+        epoch: int | None = None,
         user_message: str | None = None,
         assistant_response: str | None = None,
     ) -> Receipt:
@@ -254,6 +255,7 @@ class MemoryWriter(Viewed):
             InvalidValue: A text cannot be stored in a file.
             Conflict: A turn with this operation id and different content was already submitted.
             BackendError: The journal could not be written. The turn was not stored.
+            Forgotten: Everything of the user was erased since `epoch`. The turn was not stored.
         """
         turn = Turn(
             user_id,
@@ -264,6 +266,7 @@ class MemoryWriter(Viewed):
             status,
             operation_id,
             earlier,
+            epoch=epoch,
         )
         return await self._admission.submit(self._redacted(turn))
 

@@ -1,6 +1,6 @@
 """Fencing tokens: how often data of each user was forgotten. They outlive the user's folder.
 
-The file name is a keyed hash of the user id (HMAC-SHA256, RFC 2104, with a random key). Without the key, the name
+A file has the token and, behind a space, the one that the last erasure of everything set. The file name is a keyed hash of the user id (HMAC-SHA256, RFC 2104, with a random key). Without the key, the name
 does not reveal the user.
 """
 
@@ -32,8 +32,8 @@ class Epochs:
         self._folder = folder / "epochs"
         self._key_file = folder / "epochs.key"
 
-    def read(self, user: str) -> int:
-        """Return a user's fencing token; 0 if nothing was ever forgotten.
+    def read(self, user: str) -> tuple[int, int]:
+        """Return a user's fencing token and that of the last erasure of everything; 0 for what never happened.
 
         Raises:
             BackendError: The token cannot be read.
@@ -41,23 +41,25 @@ class Epochs:
         key = self._key()
         found = self._files.read_file(self._file(key, user)) if key is not None else None
         if found is None:
-            return 0
+            return 0, 0
         try:
-            return int(found[0])
+            epoch, erased = map(int, (*found[0].split(), 0)[:2])
         except ValueError:
             # The content is damaged: a token that nothing has refuses all pending work.
-            return 1 << 32 | crc32(found[0])
+            epoch = erased = 1 << 32 | crc32(found[0])
+        return epoch, erased
 
-    def write(self, user: str, epoch: int) -> None:
+    def write(self, user: str, epoch: int, *, everything: bool) -> None:
         """Set a user's fencing token durably. The caller holds the user's lock."""
         try:
+            erased = epoch if everything else self.read(user)[1]
             path = self._file(self._key() or self._new_key(), user)
             self._files.make_folder(self._folder, sync=True)
             # The process that created the key may have been killed before this.
             self._files.sync_folder(self._key_file.parent)
             temp = path.with_name(f"{path.name}.tmp")
             self._files.discard(temp)  # left by a killed process; the user's lock excludes others
-            self._files.write_new(str(temp), f"{epoch}\n".encode(), sync=True)
+            self._files.write_new(str(temp), f"{epoch} {erased}\n".encode(), sync=True)
             self._files.replace(temp, path)
             self._files.sync_folder(self._folder)
         except OSError as error:

@@ -128,7 +128,7 @@ def _forget(backend: LocalBackend, user: str, folder: Path, rewrite: Rewrite) ->
             _stage(backend.environment, folder, rewrite, job)
         may_be_written = True
         _write_job(files, folder, job)
-        backend.epochs.write(user, job.epoch)
+        backend.epochs.write(user, job.epoch, everything=job.removes_user)
     except (OSError, DiaryError) as error:
         if not _take_back(files, folder):
             backend.reopen(user)  # the next open finishes the job, or removes the staged files
@@ -156,7 +156,7 @@ def finish(backend: OpenedUsers, user: str) -> None:
     if job is None:
         _take_back(files, folder)  # the process was killed before it wrote the job file
         return
-    backend.epochs.write(user, job.epoch)
+    backend.epochs.write(user, job.epoch, everything=job.removes_user)
     _run(backend, user, folder, job)
 
 
@@ -178,7 +178,7 @@ def _run(backend: OpenedUsers, user: str, folder: Path, job: _Job) -> None:
 
 def _redact_outside(backend: OpenedUsers, user: str, job: _Job) -> None:
     """Redact the texts of a user who has no folder, and so no job that another process could finish."""
-    backend.epochs.write(user, job.epoch)
+    backend.epochs.write(user, job.epoch, everything=job.removes_user)
     try:
         redact_sources(backend.base_path / SYSTEM, user, job.selection, job.epoch, backend.files)
     except OSError as error:

@@ -242,11 +242,15 @@ class OpenedUsers:
     def epoch(self, user: str) -> int:
         """Return how often data of the user was forgotten."""
         self.folder(user)  # raises if the user id is invalid
-        epoch = self.epochs.read(user)
+        epoch, _ = self.epochs.read(user)
         if self._seen_epochs.get(user, 0) != epoch:
             self._seen_epochs[user] = epoch
             self._tails.drop(user)  # another process has forgotten something since
         return epoch
+
+    def erased(self, user: str) -> int:
+        """Return the fencing token that the last erasure of everything set; 0 without one."""
+        return self.epochs.read(user)[1]
 
     def _stored(self, user: str, commit: Commit) -> tuple[dict[str, FileToken], list[str]]:
         """Store a transaction; return the tokens of its files, and the names of files with displaced edits."""

@@ -20,7 +20,7 @@ from tomldiary.runtime.lru import Recent
 from tomldiary.runtime.sources import redact_hidden
 from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.protocol import Stored
-from tomldiary.storage.shared.database import WHOLE_HISTORY, Head, Step, is_hidden
+from tomldiary.storage.shared.database import ERASED, WHOLE_HISTORY, Head, Step, is_hidden
 from tomldiary.storage.shared.transactions import Transactions, check_user
 
 if TYPE_CHECKING:
@@ -177,6 +177,10 @@ class SharedBackend(AsyncVerbs):
     def epoch(self, user: str) -> int:
         """Return the fencing token: how often data of the user was erased."""
         return self._head(user).epoch
+
+    def erased(self, user: str) -> int:
+        """Return the fencing token that the last erasure of everything set; 0 without one."""
+        return int(self.hidden(user, ERASED)[0] or 0)
 
     def place(self, user: str, kind: str) -> str:
         """Return a name for messages."""
@@ -357,8 +361,10 @@ class SharedBackend(AsyncVerbs):
 
     def _with_hidden(self, user: str, head: Head, rewrite: Rewrite, step: Step) -> Step:
         """Add the redaction of the hidden documents to a step."""
-        names = [kind for kind in head.versions if is_hidden(kind)]
+        names = [kind for kind in head.versions if is_hidden(kind) and kind != ERASED]
         contents, removed = dict(step.contents), [*step.removed]
+        if rewrite.removes_user:
+            contents[ERASED] = str(head.epoch + step.erasures)
         for kind, (text, _) in self.transactions.asked(
             lambda: self.database.read(user, names)
         ).items():

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tomldiary.storage.protocol import Durability, Token
 
 __all__ = [
+    "ERASED",
     "WHOLE_HISTORY",
     "Database",
     "DatabaseLost",
@@ -27,6 +28,8 @@ __all__ = [
 
 WHOLE_HISTORY = sys.maxsize
 """A sequence number that no transaction reaches."""
+ERASED = ".erased"
+"""The hidden document with the fencing token that the last erasure of everything set; it outlives the user's data."""
 
 
 def is_hidden(kind: str) -> bool:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from tomldiary.errors import BackendError, Conflict, Forgotten, TurnTaken
 from tomldiary.logging import get_logger
 from tomldiary.runtime.sources import QUEUE
+from tomldiary.storage.protocol import is_erased
 from tomldiary.writer.shared.turns import Turns
 
 if TYPE_CHECKING:
@@ -55,7 +56,10 @@ class Claims:
         """The owners of users whom others serve, and when each was read."""
 
     def store(self, user: str, jobs: Sequence[Job] = ()) -> Turns | None:
-        """Store turns and claim the user in one step; return None if another writer has the claim."""
+        """Store turns and claim the user in one step; return None if another writer has the claim.
+
+        A turn of a run that began before everything was erased is left out, and its `epoch` stays None.
+        """
         if self._works:
             self.heartbeats.beat()  # a claim of a writer that shows no life would be taken over
 
@@ -64,8 +68,9 @@ class Claims:
             if is_mine:
                 turns.owner = self.writer
             for job in jobs:
-                job.epoch = epoch
-            turns.add(jobs, epoch)
+                is_old = is_erased(self._backend, user, job.turn.epoch, epoch)
+                job.epoch = None if is_old else epoch
+            turns.add([job for job in jobs if job.epoch is not None], epoch)
             return is_mine
 
         claim = self._change(user, change)

@@ -11,10 +11,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 from weakref import WeakMethod
 
-from tomldiary.errors import BackendError, Conflict
+from tomldiary.errors import BackendError, Conflict, Forgotten
 from tomldiary.logging import get_logger
 from tomldiary.runtime.sources import QUEUE
-from tomldiary.writer.journal_queue import CallThread, wake
+from tomldiary.writer.journal_queue import CallThread, refuse_erased, wake
 from tomldiary.writer.shared.claims import Claims
 
 if TYPE_CHECKING:
@@ -183,7 +183,9 @@ class SharedQueue:
                 with self._state:
                     self._leave_batch(mine)
                     self._refuse(mine, error)
-            wake(mine, error)
+            erased = [job for job in mine if error is None and job.epoch is None]
+            wake(erased, Forgotten.since_run())
+            wake([job for job in mine if job not in erased], error)
 
     def _leave_batch(self, jobs: list[Job]) -> None:
         self._batch = [job for job in self._batch if job not in jobs]
@@ -202,16 +204,23 @@ class SharedQueue:
                 for job in jobs:
                     self._remote.get(user, {}).pop(job.operation, None)
             raise
+        erased = [job for job in jobs if job.epoch is None]
+        stored = [job for job in jobs if job.epoch is not None]
         with self._state:
             # First: a turn that the workers begin makes room in the queue for one that waits.
             self._leave_batch(jobs)
             for job in jobs:
                 job.rendered = ""
-                job.receipt.settle_stored(True)  # noqa: FBT003 - the result itself
-            if claim is not None:
+                if job.epoch is None:  # its run began before an erasure
+                    self._remote.get(user, {}).pop(job.operation, None)
+                else:
+                    job.receipt.settle_stored(True)  # noqa: FBT003 - the result itself
+            if erased:
+                refuse_erased(erased, self._refuse)
+            if claim is not None and stored:
                 # A turn that the workers had may have ended since the step.
                 is_held = user in self._held
-                self._take(user, claim, {job.operation for job in jobs} if is_held else None)
+                self._take(user, claim, {job.operation for job in stored} if is_held else None)
 
     def _take(self, user: str, turns: Turns, only: set[str] | None = None) -> None:
         """Deliver the turns of a claimed user that the workers do not have; the caller holds the lock.
