@@ -163,6 +163,25 @@ def test_forgetting_covers_dead_letters(tmp_path, selector, left):
     assert bool(hits(tmp_path, "secret")) == bool(left)
 
 
+@pytest.mark.parametrize("selector", [{"matching": "secret"}, {"session_id": "gone"}])
+def test_the_error_of_a_dead_letter_quotes_nothing_forgotten(tmp_path, selector):
+    def fail(message, *, deps):
+        raise ValueError(f"the memory says: {message}")
+
+    diary = Diary(tmp_path, agent=fail)
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "secret gardens", session_id="gone")
+    with MemoryWriter(diary, retry=RetryPolicy(1)) as writer:
+        for receipt in submit(writer, "tea"):
+            with pytest.raises(ExtractionError):
+                receipt.wait(LONG)
+    assert ".tomldiary/dead-letters/alice.toml" in alice.traces("secret")
+    alice.forget(**selector)
+    assert alice.traces("secret") == []
+    [letter] = DeadLetters(diary.engine.backend).list()
+    assert (letter.turn.user_msg, letter.error) == ("tea", "ExtractionError")
+
+
 def test_a_forgotten_turn_that_fails_afterwards_is_not_in_the_dead_letters(tmp_path):
     gate = Gate()
     diary = Diary(tmp_path, agent=gate)

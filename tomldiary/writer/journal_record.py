@@ -69,6 +69,7 @@ __all__ = [
 ]
 
 _EARLIER = "earlier = "
+_ERROR = "error = "
 _DAMAGED_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | PRIVATE
 
 _logger = get_logger(__name__)
@@ -154,7 +155,7 @@ def render_dead(
     # An error message may quote text that no file can store.
     storable = error.encode("utf-8", "backslashreplace").decode()
     body = (
-        f"error = {render_value(storable)}\nattempts = {attempts}\nepoch = {epoch}\n"
+        f"{_ERROR}{render_value(storable)}\nattempts = {attempts}\nepoch = {epoch}\n"
         f'parked = "{timestamp()}"\n{render_turn(turn, operation, queued)}'
     )
     return render_record("dead", body)
@@ -327,19 +328,24 @@ def kept_records(
             turn = turn_of(data)
             if turn.user_id == user and data["epoch"] < epoch:
                 if not _is_selected(turn, data, selection):
-                    kept.append(_without_earlier(record) if turn.earlier else record.text)
+                    is_quoting = turn.earlier or "error" in data
+                    kept.append(_without_quotations(record, data) if is_quoting else record.text)
             else:
                 foreign.add(data.get("number", 0))
                 kept.append(record.text)
     return kept
 
 
-def _without_earlier(record: LogRecord) -> str:
-    """Return a turn's record without the earlier exchanges: they may quote a selected turn."""
-    lines = (record.body or "").splitlines(keepends=True)
-    return render_record(
-        record.kind, "".join(each for each in lines if not each.startswith(_EARLIER))
-    )
+def _without_quotations(record: LogRecord, data: dict[str, Any]) -> str:
+    """Return a turn's record without what may quote forgotten text: the earlier exchanges, and an error but its type."""
+    kept: list[str] = []
+    for each in (record.body or "").splitlines(keepends=True):
+        if each.startswith(_ERROR):
+            kind = str(data["error"]).partition(":")[0]
+            kept.append(f"{_ERROR}{render_value(kind)}\n")
+        elif not each.startswith(_EARLIER):
+            kept.append(each)
+    return render_record(record.kind, "".join(kept))
 
 
 def _is_selected(turn: Turn, data: dict[str, Any], selection: Selection) -> bool:
