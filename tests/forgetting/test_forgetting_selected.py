@@ -51,6 +51,19 @@ def test_every_mention_of_a_text_is_erased_and_nothing_else(alice):
     assert alice.drafts() == []
 
 
+@pytest.mark.parametrize(
+    "text", ['say "hi"', "C:\\temp", "a\ttab", "two\nlines", "it's so", "café \N{BELL} 😀"]
+)
+@pytest.mark.parametrize("place", ["folder", "memory"])
+def test_traces_find_every_text_that_only_history_has(tmp_path, place, text):
+    alice = Diary(space(place, tmp_path).backend(), agent="rules").user("alice")
+    alice.upsert_preference("likes", f"so {text}!")
+    alice.remove_preference("likes", "pref001")
+    assert [each for each in alice.traces(text) if "history" in each]
+    alice.forget(matching=text)
+    assert alice.traces(text) == []
+
+
 def test_one_entry_is_erased_with_all_its_versions(alice):
     alice.upsert_preference("likes", "old secret")
     alice.upsert_preference("likes", "new canary", id="pref001")

@@ -26,12 +26,14 @@ def traces(backend: Backend, user: str, text: str) -> list[str]:
     Args:
         backend: The storage.
         user: Whose memory.
-        text: What to look for, as it was written and as TOML and JSON escape it.
+        text: What to look for, as it was written and as TOML and JSON escape it, also in a quoted document.
 
     Returns:
         Paths of files below the folder; names of documents, "history" and hidden documents in a database.
     """
-    forms = {text, render_text(text)[1:-1], json.dumps(text)[1:-1]}
+    forms = {text}
+    for _ in range(2):  # history quotes documents, whose texts are quoted already
+        forms |= {quote(each)[1:-1] for each in forms for quote in (render_text, json.dumps)}
     wanted = [form.casefold().encode("utf-8", "surrogatepass") for form in forms]
     found: set[str] = set()
     for name, content in _contents(backend, user):
