@@ -49,7 +49,7 @@ def likes(backend):
 
 def erase(backend, **selector):
     """Erase as another process would, which has a backend of its own."""
-    Diary(backend, agent="rules").user("alice").forget(**selector or {"everything": True})
+    return Diary(backend, agent="rules").user("alice").forget(**selector or {"everything": True})
 
 
 # The turn
@@ -119,7 +119,9 @@ def test_erasures_of_parts_do_not_hide_that_of_everything(engine, opened):
     began = alice.epoch
     erase(opened())
     alice.upsert_preference("likes", "tea", session_id="gone")
-    erase(opened(), session_id="gone")
+    left = erase(opened(), session_id="gone").files
+    assert left
+    assert not any(name.startswith(".") for name in left)
     with MemoryWriter(diary) as writer:
         late = writer.submit_nowait(Turn("alice", "s", WORDS, "ok", epoch=began))
         with pytest.raises(Forgotten):

@@ -354,7 +354,8 @@ class SharedBackend(AsyncVerbs):
             step = Step(contents, removed, records, WHOLE_HISTORY, 1)
         step = self._with_hidden(user, head, rewrite, step)
         self.transactions.apply(user, head, step)
-        found = self.transactions.asked(lambda: self.database.read(user, [*head.versions]))
+        shown = [kind for kind in head.versions if not is_hidden(kind)]
+        found = self.transactions.asked(lambda: self.database.read(user, shown))
         return {
             f"{kind}.toml": sha256(found[kind][0].encode()).hexdigest() for kind in sorted(found)
         }
