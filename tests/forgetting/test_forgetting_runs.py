@@ -28,7 +28,7 @@ from tomldiary.writer.dead_letters import DeadLetters
 from tomldiary_langchain import DiaryMiddleware
 from tomldiary_langgraph import Memory, extract_node, recall_node, submit_node
 from tomldiary_pydantic_ai import DiaryCapability
-from waiting import LONG
+from waiting import LONG, until
 
 WORDS = "I love canary gardens."
 
@@ -180,11 +180,13 @@ def test_six_methods_refuse_a_late_turn_too():
     with MemoryWriter(diary, coalesce=4) as writer:
         began = alice.epoch
         alice.forget(everything=True)
-        turns = [("I love jazz.", None), (WORDS, began), ("I love tea.", alice.epoch)]
-        receipts = [
-            writer.submit_nowait(Turn("alice", "s", text, "ok", epoch=epoch))
-            for text, epoch in turns
-        ]
+        turns = [("I love jazz.", None), (WORDS, began), ("I love tea.", None)]
+        with diary.engine.backend.lock("alice", LONG):  # the others wait behind the first one
+            receipts = [
+                writer.submit_nowait(Turn("alice", "s", text, "ok", epoch=epoch))
+                for text, epoch in turns
+            ]
+            until(lambda: writer.stats()["queue_size"] == 2)
         with pytest.raises(Forgotten):
             receipts[1].wait(LONG)
         receipts[0].wait(LONG)

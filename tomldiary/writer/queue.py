@@ -137,8 +137,12 @@ class Admission:
         job.began, job.time = began, now or timestamp()
         if self.journal_queue is not None:
             job.rendered = render_turn(job.turn, job.operation, job.time)
-        elif self._backend is not None and self._backend.is_quick and turn.epoch is None:
-            job.epoch = self._backend.epoch(turn.user_id)
+        elif self._backend is not None and self._backend.is_quick:
+            try:
+                job.epoch = _fenced(self._backend, turn)
+            except Forgotten as error:
+                job.asked = Future()
+                job.asked.set_exception(error)
         elif self._backend is not None:
             # Read in another thread: the backend may use a disk, and the caller may be an event loop.
             if self._epoch_reader is None:
@@ -360,10 +364,10 @@ def _can_be_grouped(first: Job, other: Job) -> bool:
     return (
         first.turn.session_id == other.turn.session_id
         and first.epoch == other.epoch
-        and (other.asked is None or other.turn.epoch is None)  # else it may be refused
         and first.journal is other.journal  # a group's records go to one journal
         and all(
             job.is_new and job.operations is None and not job.attempts and job.turn.context_now is None
+            and (job.asked is None or job.turn.epoch is None)  # else it may be refused
             for job in (first, other)
         )
     )  # fmt: skip
