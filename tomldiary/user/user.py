@@ -52,6 +52,7 @@ _FOR_PROGRAMS = {
     "document",
     "documents",
     "entry",
+    "epoch",
     "has_done",
     "import_preview",
     "is_past",

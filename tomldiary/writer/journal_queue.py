@@ -162,7 +162,8 @@ class JournalQueue:
                 refuse_erased(erased, self._refuse)
             goes_on = self._ends_batch()
         wake(stored, None)  # without the lock, which the next submit of a woken caller needs
-        wake(erased, Forgotten.since_run())
+        if erased:
+            wake(erased, Forgotten.since_run())
         return goes_on
 
     def _is_erased(self, turn: Turn, epoch: int) -> bool:

@@ -184,7 +184,8 @@ class SharedQueue:
                     self._leave_batch(mine)
                     self._refuse(mine, error)
             erased = [job for job in mine if error is None and job.epoch is None]
-            wake(erased, Forgotten.since_run())
+            if erased:
+                wake(erased, Forgotten.since_run())
             wake([job for job in mine if job not in erased], error)
 
     def _leave_batch(self, jobs: list[Job]) -> None:
