@@ -4,9 +4,9 @@
 
 The raw client does the same with the same texts in the same run: it reads a document of 8 KB, or it replaces it and
 appends a history record if its version is still the expected one. The expected version is the one after the own last
-commit, as in most writes, or one that is read first. Short rounds alternate, so that both sides meet the same load;
-each figure is the median of the calls per second. Ratios above 1: the backend is faster. Needs the extras of the
-databases, and langgraph-checkpoint-postgres for the second table.
+commit, as in most writes, or one that is read first. Short rounds alternate, so that both sides meet the same load,
+and both connect anew several times. Each figure is the median of the calls per second. Ratios above 1: the backend is
+faster. Needs the extras of the databases, and langgraph-checkpoint-postgres for the second table.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from tomldiary.storage.shared.backend import SharedBackend
 
 TEXT = '[preferences.likes.pref001]\ntext = "' + "x" * 8000 + '"\n'
+CLIENTS = 5
+"""How often both sides connect anew: which processor serves a connection decides as much as what it does."""
+Found = dict[str, tuple[list[float], list[float]]]
 Pair = tuple["Callable[[], object]", "Callable[[], object]"]
 Raw = tuple["Callable[[], int]", "Callable[[int], int]", "Callable[[], object]"]
 """Reads the version; replaces the document at a version and returns the next one; reads the document."""
@@ -169,13 +172,17 @@ def rate(work: Callable[[], object], count: int) -> float:
     return count / (time.perf_counter() - begin)
 
 
-def compare(pairs: dict[str, Pair], rounds: int, count: int) -> None:
-    """Print the median rates of both sides of each pair, measured in turns."""
-    found: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in pairs}
+def measure(found: Found, pairs: dict[str, Pair], rounds: int, count: int) -> None:
+    """Add the rates of both sides of each pair, measured in turns."""
     for each in range(rounds):
         for name, pair in pairs.items():
+            rates = found.setdefault(name, ([], []))
             for side in (0, 1) if each % 2 else (1, 0):
-                found[name][side].append(rate(pair[side], count))
+                rates[side].append(rate(pair[side], count))
+
+
+def report(found: Found) -> None:
+    """Print the median rates of both sides of each pair."""
     for name, (ours, theirs) in found.items():
         one, two = statistics.median(ours), statistics.median(theirs)
         print(f"{name:28} {one:8.0f}/s  {two:8.0f}/s  ratio {one / two:.2f}")
@@ -192,18 +199,23 @@ def databases(rounds: int, count: int) -> None:
         if not server:
             print(f"{name}: no server; run this with tests/support/servers.py")
             continue
-        space = f"b{uuid4().hex[:8]}"
-        url = f"{server}?{option}={space}" if option else f"firestore://bench/{space}/users"
-        ours: Any = Ours(open_backend(url, None))
-        theirs = Theirs(raw(server, space))
-        verbs = ("commit", "read_and_commit", "load")
-        pairs = {f"{name} {verb}": (getattr(ours, verb), getattr(theirs, verb)) for verb in verbs}
-        for _ in range(10):  # from then on the backend knows that it writes alone
-            for ours_does, theirs_does in pairs.values():
-                ours_does()
-                theirs_does()
-        compare(pairs, rounds, count)
-        ours.backend.close()
+        found: Found = {}
+        for _ in range(CLIENTS):
+            space = f"b{uuid4().hex[:8]}"
+            url = f"{server}?{option}={space}" if option else f"firestore://bench/{space}/users"
+            ours: Any = Ours(open_backend(url, None))
+            theirs = Theirs(raw(server, space))
+            verbs = ("commit", "read_and_commit", "load")
+            pairs: dict[str, Pair] = {
+                f"{name} {verb}": (getattr(ours, verb), getattr(theirs, verb)) for verb in verbs
+            }
+            for _ in range(10):  # from then on the backend knows that it writes alone
+                for ours_does, theirs_does in pairs.values():
+                    ours_does()
+                    theirs_does()
+            measure(found, pairs, -(-rounds // CLIENTS), count)
+            ours.backend.close()
+        report(found)
 
 
 def stores(rounds: int, count: int) -> None:
@@ -246,7 +258,9 @@ def stores(rounds: int, count: int) -> None:
                 lambda: theirs.search(namespace, filter={"text": "a note about tea"}, limit=10),
             ),
         }
-        compare(pairs, rounds, count)
+        found: Found = {}
+        measure(found, pairs, rounds, count)
+        report(found)
     ours.diary.engine.backend.close()
 
 
