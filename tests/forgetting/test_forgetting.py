@@ -935,6 +935,17 @@ def test_a_restored_text_of_another_session_is_current_again(tmp_path):
     assert [item.text for item in alice.preferences("likes").values()] == ["coffee"]
 
 
+def test_an_erased_entry_that_history_had_otherwise_keeps_its_id(tmp_path):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea", session_id="gone")
+    (tmp_path / "alice/preferences.toml").unlink()
+    assert alice.upsert_preference("likes", "coffee", session_id="kept")[0] == "pref001"
+    alice.rollback(2)  # tea is back under this id
+    alice.forget(session_id="gone")
+    assert alice.preferences("likes") == {}
+    assert alice.upsert_preference("likes", "cocoa")[0] == "pref002"
+
+
 # Killed, failing, and all at once
 
 

@@ -224,10 +224,13 @@ class Model:
             if entries[seq - 1] != entries[seq] and (goes[seq - 1] or goes[seq])
         }  # fmt: skip
         last = None
+        instead = {}
         for version, entry, is_gone in zip(versions, entries, goes, strict=True):
             if entry is None:
                 last = None
             elif is_gone:
+                # One that a rollback brings back is treated as before what was rolled back.
+                last = instead.setdefault(entry, last)
                 if last is None:
                     del version[key]
                 else:

@@ -346,10 +346,16 @@ def _keep_ids(erased: Erased, forget: Record) -> None:
     gone: dict[str, list[Path]] = {}
     for name, path in erased.gone:
         gone.setdefault(name, []).append(path)
+    for (
+        name,
+        paths,
+    ) in erased.changed.items():  # history may still have an entry that left its document
+        gone.setdefault(name, []).extend(paths)
     for name in gone.keys() & erased.texts.keys():
         document = Document.parse(erased.texts[name])
         edit = Edit(document)
-        entry_kind(name).keep_ids(edit, gone[name])
+        removed = [path for path in gone[name] if edit.table(path) is None]
+        entry_kind(name).keep_ids(edit, removed)
         if not edit.is_changed:
             continue
         edit.put(("_meta",), {**(edit.table(("_meta",)) or {}), "seq": forget.seq}, at_head=True)
