@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -52,7 +51,7 @@ def test_a_copy_of_a_folder_to_itself_is_refused_at_once(tmp_path):
 def test_a_copy_into_the_source_or_around_it_is_refused(tmp_path, source, target):
     Diary(tmp_path / source, agent="rules").user("alice").upsert_preference("likes", "tea")
     run = CliRunner().invoke(app, ["copy", str(tmp_path / source), str(tmp_path / target)])
-    assert re.search("one is inside the other|the folder of one user", str(run.exception))
+    assert "one is inside the other" in str(run.exception)
     assert Diary(tmp_path / source, agent="rules").users() == ["alice"]
 
 

@@ -13,13 +13,7 @@ from pydantic import BaseModel
 
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.backends import LocalBackend, MemoryBackend
-from tomldiary.errors import (
-    BackendError,
-    CommittedUnpublished,
-    InvalidTOML,
-    InvalidValue,
-    NotSupported,
-)
+from tomldiary.errors import BackendError, CommittedUnpublished, InvalidTOML, NotSupported
 from tomldiary.testing import AtomicBackendSuite, BackendSuite, SharedBackendSuite
 from tomldiary_langgraph import DiaryStore
 
@@ -355,16 +349,6 @@ def test_a_change_of_the_working_directory_moves_no_memory(tmp_path, monkeypatch
     assert Diary(tmp_path / "memories", agent="rules").user("alice").last_transaction() == 4
     assert [*Path.cwd().iterdir()] == []
     assert alice.diary.backend.place("alice", "preferences") == "memories/alice/preferences.toml"
-
-
-def test_a_memory_in_the_folder_of_a_user_is_refused(tmp_path):
-    Diary(tmp_path / "one", agent="rules").user("alice").upsert_preference("likes", "tea")
-    with pytest.raises(InvalidValue, match="alice: this is the folder of one user"):
-        Diary(tmp_path / "one" / "alice", agent="rules")
-    Diary(tmp_path / "two", agent="rules").user("bob").upsert_preference("likes", "walnuts")
-    (tmp_path / "two").rename(tmp_path / "one" / "two")
-    within = Diary(tmp_path / "one" / "two", agent="rules")  # holds a memory already
-    assert within.users() == ["bob"]
 
 
 def test_a_folder_name_with_a_colon_needs_a_dot(tmp_path, monkeypatch):

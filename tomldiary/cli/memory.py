@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import BaseModel, ConfigDict, create_model
 
 from tomldiary.cli.output import print_note
-from tomldiary.cli.places import open_storage, shown
+from tomldiary.cli.places import open_storage, shown, writable
 from tomldiary.diary import Diary
 from tomldiary.entries.kinds import KINDS, PREFERENCES
 from tomldiary.entries.models import PreferenceItem
@@ -80,7 +80,7 @@ def user_to_change(
         user = _only_user(diary, path)
         print_note(f"{one_line(user)} in {one_line(shown(path))}")
     else:
-        diary = Diary(path, agent="rules", max_prefs_per_category=limit)
+        diary = Diary(writable(path), agent="rules", max_prefs_per_category=limit)
     if table is None:
         document = diary.engine.entries(user, PREFERENCES.name)
         schema = (document.table(("_meta",)) or {}).get("schema_name", diary.schema_name)

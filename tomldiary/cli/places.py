@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import InvalidValue
+from tomldiary.storage.local.layout import SYSTEM
 from tomldiary.storage.open import open_backend
 from tomldiary.storage.shared.database import without_secrets
 from tomldiary.storage.shared.urls import is_shared_url
@@ -13,7 +14,7 @@ from tomldiary.storage.shared.urls import is_shared_url
 if TYPE_CHECKING:
     from tomldiary.storage.protocol import Backend
 
-__all__ = ["open_storage", "shown"]
+__all__ = ["open_storage", "shown", "writable"]
 
 
 def open_storage(path: str, remedy: str = "name another one with --path") -> Backend:
@@ -24,12 +25,31 @@ def open_storage(path: str, remedy: str = "name another one with --path") -> Bac
         remedy: What to do if the folder is missing.
 
     Raises:
-        InvalidValue: There is no such folder, as reading must not create one, or it is inside a memory.
+        InvalidValue: There is no such folder; reading must not create one.
     """
     is_address = "://" in path  # an unknown one is refused by name
     if not is_address and not Path(path).is_dir():
         raise InvalidValue(f"there is no such folder, {remedy}", where=path)
-    return open_backend(path, None)
+    return open_backend(writable(path), None)
+
+
+def writable(path: str) -> str:
+    """Return the path of a database, or of a folder that may be new.
+
+    Raises:
+        InvalidValue: The folder is inside a memory, where it counts as a user.
+    """
+    if "://" not in path and _is_of_one_user(Path(path)):
+        raise InvalidValue(
+            "this is the folder of one user, or would be. Name the folder around it, and the user with --user",
+            where=path,
+        )
+    return path
+
+
+def _is_of_one_user(folder: Path) -> bool:
+    """Whether a folder is inside that of a memory, and none itself."""
+    return not (folder / SYSTEM).is_dir() and (folder.resolve().parent / SYSTEM).is_dir()
 
 
 def shown(path: str) -> str:

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
 
-from tomldiary.errors import BackendError, InvalidValue
+from tomldiary.errors import BackendError
 from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.local.backend import LocalBackend
-from tomldiary.storage.local.layout import SYSTEM
 from tomldiary.storage.memory import MemoryBackend
 from tomldiary.storage.protocol import Backend, BackendProtocol, Durability
 from tomldiary.storage.shared.urls import is_shared_url, open_url
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-__all__ = ["check_no_user", "open_backend"]
+__all__ = ["open_backend"]
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:|:memory:")  # a drive has one letter
 _SIX = ("load", "save", "exists", "delete", "delete_user", "list_users")
@@ -30,7 +25,6 @@ def open_backend(
 
     Raises:
         BackendError: `backend` is none of these, or `durability` is set for a backend object.
-        InvalidValue: The folder is inside a memory, where it counts as a user.
     """
     if isinstance(backend, str | os.PathLike):
         place = os.fspath(backend)
@@ -48,9 +42,7 @@ def open_backend(
                 ' name with a colon), "memory:", a URL of PostgreSQL, Redis or Firestore, or a backend object;'
                 " docs/backends.md says how to write one."
             )
-        opened = LocalBackend(place, durability=durability or "full")
-        check_no_user(opened.base_path, place)
-        return opened
+        return LocalBackend(place, durability=durability or "full")
     if durability is not None:
         raise BackendError("durability applies to a folder; set it on the backend object.")
     # A check of the protocol would read `durability`, for which Redis is asked.
@@ -65,23 +57,6 @@ def open_backend(
         f"{type(backend).__name__} is not a backend: it needs the methods load, save, exists, delete,"
         " delete_user and list_users."
     )
-
-
-def check_no_user(folder: Path, name: str) -> None:
-    """Refuse a folder inside that of a memory, unless it holds a memory already.
-
-    Args:
-        folder: The folder.
-        name: The folder as it was given.
-
-    Raises:
-        InvalidValue: What is stored there would be stored in the documents of one user.
-    """
-    if not (folder / SYSTEM).is_dir() and (folder.resolve().parent / SYSTEM).is_dir():
-        raise InvalidValue(
-            "this is the folder of one user, or would be. Name the folder around it, and the user apart from it",
-            where=name,
-        )
 
 
 def _check_overrides(backend: object) -> None:

@@ -20,12 +20,12 @@ from tomldiary.cli.memory import known_user, open_memory, user_to_change
 from tomldiary.cli.mistakes import mistakes, readable
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, PreferenceTable, UserName
 from tomldiary.cli.output import print_error, print_json, print_text
+from tomldiary.cli.places import writable
 from tomldiary.cli.tables import load_table
 from tomldiary.entries.kinds import BLOCKS, KINDS, PREFERENCES, entry_kind
 from tomldiary.errors import Forgotten, InvalidValue
 from tomldiary.identifiers.user_ids import decode_folder, encode_folder
 from tomldiary.runtime.views import counted
-from tomldiary.storage.open import check_no_user
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.text.visible import one_line
 from tomldiary.toml.parse import decode_utf8
@@ -184,7 +184,7 @@ def pull(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
     Files of documents that exist no more are removed. A folder with edits that were not pushed is left as it is.
     """
     backend = open_memory(path).engine.backend
-    check_no_user(folder, str(folder))
+    writable(str(folder))
     pulled = _PulledFolder(folder)
     edited = pulled.edited()
     if edited:

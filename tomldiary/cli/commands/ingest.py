@@ -10,6 +10,7 @@ import typer
 from tomldiary.cli.memory import known_user
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, PreferenceTable
 from tomldiary.cli.output import print_json, print_text, progress_bar
+from tomldiary.cli.places import writable
 from tomldiary.cli.tables import load_table
 from tomldiary.compat.default_table import DefaultPrefTable
 from tomldiary.diary import Diary
@@ -39,7 +40,7 @@ def ingest(
 ) -> None:
     """Apply a chat log to a memory. Turns applied before are skipped, so it may be interrupted."""
     chosen = load_table(table) if table else DefaultPrefTable
-    diary = Diary(path, chosen, agent=agent)
+    diary = Diary(writable(path), chosen, agent=agent)
     with progress_bar("turns") as progress:
         report = run_ingest(
             diary, file, user, format=log_format, speaker=speaker, progress=progress

@@ -23,7 +23,7 @@ from tomldiary.cli.options import (
     Yes,
 )
 from tomldiary.cli.output import print_json, print_not_done, print_text, progress_bar
-from tomldiary.cli.places import open_storage, shown
+from tomldiary.cli.places import open_storage, shown, writable
 from tomldiary.cli.tables import load_table
 from tomldiary.diary import Diary
 from tomldiary.errors import EntryConflict, InvalidValue
@@ -145,7 +145,7 @@ def import_memory(
     ):
         if given:
             raise InvalidValue("goes with --from", where=name)
-    alice = Diary(path, agent="rules").user(user)
+    alice = Diary(writable(path), agent="rules").user(user)
     data = _read(file)
     try:
         if dry_run or (replace and not yes):
