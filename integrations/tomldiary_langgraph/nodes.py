@@ -104,11 +104,10 @@ def recall_node(
             return user, None, []
         return user, last_question(state, messages_key), unanswered(state, messages_key)
 
-    def with_owners(found: str, state: Any, config: RunnableConfig) -> str:
+    def with_owners(found: str, asked: list[Spoken], config: RunnableConfig) -> str:
         channels, speaker = state_channels(config) or {}, speaker_of(config)
-        if not (messages_key and speaker):
+        if not speaker:
             return found
-        asked = unanswered(state, messages_key)
         owners = {one.id: _owner(handed_in, config, one, speaker) for one in asked if one.id}
         is_kept = isinstance(channels.get(state_key), MemoryChannel)
         return Recalled(found, owners) if is_kept else found
@@ -119,7 +118,7 @@ def recall_node(
         with _errors(on_error, "the memory could not be read"):
             handed_in.begin(user, asked, memory.user(user).epoch)
             found = memory.user(user).render(query, max_tokens, token_counter)
-        return {state_key: with_owners(found, state, config)}
+        return {state_key: with_owners(found, asked, config)}
 
     async def arecall(state: Any, config: RunnableConfig) -> dict[str, Any]:
         user, query, asked = prepare(state, config)
@@ -127,7 +126,7 @@ def recall_node(
         with _errors(on_error, "the memory could not be read"):
             handed_in.begin(user, asked, await memory.turns.current_epoch(user))
             found = await memory.user(user).arender(query, max_tokens, token_counter)
-        return {state_key: with_owners(found, state, config)}
+        return {state_key: with_owners(found, asked, config)}
 
     return RunnableLambda(recall, arecall, name="recall")
 

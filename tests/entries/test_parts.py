@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 
 from capabilities import needs_fork
 from file_systems import HookedFiles, killed_before
+from six_verbs import SixVerbs
 from tomldiary import Conflict, Constraint, Diary, DiaryError
 from tomldiary.cli.app import app
 from tomldiary.doctor.doctor import check
@@ -255,28 +256,6 @@ def test_a_large_document_stays_one_and_new_entries_go_to_another(tmp_path):
 
 
 def test_a_backend_with_fixed_documents_keeps_one_document():
-    class SixVerbs:
-        def __init__(self):
-            self.texts = {}
-
-        async def load(self, user, kind):
-            return self.texts.get((user, kind))
-
-        async def save(self, user, kind, content):
-            self.texts[user, kind] = content
-
-        async def exists(self, user, kind):
-            return (user, kind) in self.texts
-
-        async def delete(self, user, kind):
-            self.texts.pop((user, kind), None)
-
-        async def delete_user(self, user):
-            self.texts.clear()
-
-        async def list_users(self):
-            return sorted({user for user, _ in self.texts})
-
     backend = SixVerbs()
     diary = Diary(backend, agent="rules", max_prefs_per_category=1000)
     diary.engine.part_size = SMALL

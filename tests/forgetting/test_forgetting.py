@@ -24,8 +24,9 @@ from types import FunctionType, ModuleType
 import pytest
 
 from file_systems import HookedFiles, killed_before
+from six_verbs import SixVerbs
 from tomldiary import Conflict, Diary, MemoryWriter
-from tomldiary.backends import LocalBackend, MemoryBackend
+from tomldiary.backends import LocalBackend
 from tomldiary.errors import (
     BackendError,
     DiaryError,
@@ -1314,29 +1315,6 @@ def test_a_folder_that_is_a_link_is_not_forgotten(tmp_path):
 
 
 # Storage of six methods
-
-
-class SixVerbs:
-    def __init__(self):
-        self.inner = MemoryBackend()
-
-    async def load(self, user_id, kind):
-        return await self.inner.load(user_id, kind)
-
-    async def save(self, user_id, kind, content):
-        await self.inner.save(user_id, kind, content)
-
-    async def exists(self, user_id, kind):
-        return await self.inner.exists(user_id, kind)
-
-    async def delete(self, user_id, kind):
-        await self.inner.delete(user_id, kind)
-
-    async def delete_user(self, user_id):
-        await self.inner.delete_user(user_id)
-
-    async def list_users(self):
-        return await self.inner.list_users()
 
 
 def test_a_backend_of_six_methods_forgets_in_its_documents():

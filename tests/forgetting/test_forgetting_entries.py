@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pydantic import BaseModel
 
+from six_verbs import SixVerbs
 from tomldiary import Constraint, Diary
 from tomldiary.errors import NotSupported, UnknownEntry
 from tomldiary.history.timeline import Timeline
@@ -295,32 +296,6 @@ def test_an_interval_without_its_successor_is_open_again(alice):
     alice.commit(Home(who="user", city="Tokyo"), session_id="s2")
     alice.forget(session_id="s2")
     assert [fact.data.city for fact in alice.query("home")] == ["Paris"]
-
-
-class SixVerbs:
-    """Storage of a third party's: six methods, none of which lists documents."""
-
-    def __init__(self):
-        self.texts = {}
-
-    async def load(self, user, kind):
-        return self.texts.get((user, kind))
-
-    async def save(self, user, kind, content):
-        self.texts[user, kind] = content
-
-    async def exists(self, user, kind):
-        return (user, kind) in self.texts
-
-    async def delete(self, user, kind):
-        self.texts.pop((user, kind), None)
-
-    async def delete_user(self, user):
-        for place in [place for place in self.texts if place[0] == user]:
-            del self.texts[place]
-
-    async def list_users(self):
-        return sorted({user for user, _ in self.texts})
 
 
 def test_six_methods_forget_facts_and_blocks():

@@ -22,6 +22,7 @@ from pydantic_ai.models.function import FunctionModel
 import engines
 from processes import STRICT
 from scripted_chat import Scripted, calling
+from six_verbs import SixVerbs
 from tomldiary import Diary, Forgotten, MemoryWriter, RetryPolicy, Turn
 from tomldiary.errors import ExtractionError
 from tomldiary.writer.dead_letters import DeadLetters
@@ -152,29 +153,7 @@ def test_a_requeued_dead_letter_is_of_no_run_any_more(opened):
 
 
 def test_six_methods_refuse_a_late_turn_too():
-    class Shelf:
-        def __init__(self):
-            self.texts = {}
-
-        async def load(self, user_id, kind):
-            return self.texts.get((user_id, kind))
-
-        async def save(self, user_id, kind, content):
-            self.texts[user_id, kind] = content
-
-        async def exists(self, user_id, kind):
-            return (user_id, kind) in self.texts
-
-        async def delete(self, user_id, kind):
-            self.texts.pop((user_id, kind), None)
-
-        async def delete_user(self, user_id):
-            self.texts = {place: text for place, text in self.texts.items() if place[0] != user_id}
-
-        async def list_users(self):
-            return sorted({user for user, _ in self.texts})
-
-    shelf = Shelf()
+    shelf = SixVerbs()
     diary = Diary(shelf, agent="rules")
     alice = diary.user("alice")
     with MemoryWriter(diary, coalesce=4) as writer:

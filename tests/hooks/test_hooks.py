@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from outside_index import ScriptedIndex
+from six_verbs import SixVerbs
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.errors import HookError, InvalidValue, NotSupported, UnknownEntry
@@ -18,31 +19,6 @@ from tomldiary.runtime.sources import HOOKS
 from waiting import until
 
 CANARY = "walnuts-canary"
-
-
-class SixVerbs:
-    """A third party's backend."""
-
-    def __init__(self):
-        self.texts = {}
-
-    async def load(self, user_id, kind):
-        return self.texts.get((user_id, kind))
-
-    async def save(self, user_id, kind, content):
-        self.texts[user_id, kind] = content
-
-    async def exists(self, user_id, kind):
-        return (user_id, kind) in self.texts
-
-    async def delete(self, user_id, kind):
-        self.texts.pop((user_id, kind), None)
-
-    async def delete_user(self, user_id):
-        self.texts = {key: text for key, text in self.texts.items() if key[0] != user_id}
-
-    async def list_users(self):
-        return sorted({user for user, _ in self.texts})
 
 
 @pytest.fixture(params=["memory:", "folder"])

@@ -350,9 +350,8 @@ def _put(
 ) -> Outcome:
     fields = dict(operation.fields)
     if by.source and str(fields.get("_source", by.source)).startswith(f"{by.session}#"):
-        fields["_source"] = (
-            by.source
-        )  # the draft may have counted fewer turns than there are by now
+        # The draft may have counted fewer turns than there are by now.
+        fields["_source"] = by.source
     return preferences.upsert(
         operation.category, key, text, operation.contexts, now=by.now, session=by.session,
         count_up=operation.count_up, fields=fields, source=by.source,

@@ -346,10 +346,8 @@ def _keep_ids(erased: Erased, forget: Record) -> None:
     gone: dict[str, list[Path]] = {}
     for name, path in erased.gone:
         gone.setdefault(name, []).append(path)
-    for (
-        name,
-        paths,
-    ) in erased.changed.items():  # history may still have an entry that left its document
+    # History may still have an entry that left its document.
+    for name, paths in erased.changed.items():
         gone.setdefault(name, []).extend(paths)
     for name in gone.keys() & erased.texts.keys():
         document = Document.parse(erased.texts[name])

@@ -1,7 +1,7 @@
 """Fencing tokens: how often data of each user was forgotten. They outlive the user's folder.
 
-A file has the token and, behind a space, the one that the last erasure of everything set. The file name is a keyed hash of the user id (HMAC-SHA256, RFC 2104, with a random key). Without the key, the name
-does not reveal the user.
+A file has the token and, behind a space, the one that the last erasure of everything set. The file name is a keyed hash
+of the user id (HMAC-SHA256, RFC 2104, with a random key). Without the key, the name does not reveal the user.
 """
 
 from __future__ import annotations
