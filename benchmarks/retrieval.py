@@ -91,7 +91,7 @@ def plain(texts: Texts, *, all_words: bool) -> Callable[[str, int], list[str]]:
 
     def search(question: str, limit: int) -> list[str]:
         asked = re.findall(r"\w+", question)
-        telling = [word.shown for word in asked_words(question) if not word.says_little]
+        telling = [word.shown for word in asked_words(question) if not word.is_common]
         words = " OR ".join(f'"{word}"' for word in (asked if all_words else telling or asked))
         sql = "SELECT id FROM t WHERE t MATCH ? ORDER BY bm25(t) LIMIT ?"
         return [row[0] for row in database.execute(sql, (words, limit))]

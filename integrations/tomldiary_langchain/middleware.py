@@ -317,7 +317,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         run = self._settled(request.state)
         if run is None:
             run = self._read(self._settle(request.state, request.runtime))
-        return self._heard(run, request, handler(self._shown(request, run)))
+        return self._with_response(run, request, handler(self._shown(request, run)))
 
     async def awrap_model_call(
         self,
@@ -328,7 +328,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         run = self._settled(request.state)
         if run is None:
             run = await in_thread(self._read, self._settle(request.state, request.runtime))
-        return self._heard(run, request, await handler(self._shown(request, run)))
+        return self._with_response(run, request, await handler(self._shown(request, run)))
 
     def _shown(self, request: ModelRequest[ContextT], run: _Run) -> ModelRequest[ContextT]:
         run.messages = list(request.state["messages"])
@@ -338,7 +338,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             return request.override(system_message=with_text(request.system_message, run.memory))
         return request.override(messages=with_memory(request.messages, run.turn, run.memory))
 
-    def _heard(
+    def _with_response(
         self, run: _Run, request: ModelRequest[ContextT], response: ModelResponse[Any]
     ) -> ModelResponse[Any]:
         run.messages = [*request.state["messages"], *response.result]

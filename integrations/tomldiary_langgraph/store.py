@@ -148,7 +148,7 @@ class DiaryStore(BaseStore):
             IdentifierError: A namespace belongs to another user than the one signed in. Nothing was read.
         """
         ops = list(ops)
-        found = self._glance(ops)
+        found = self._cached_item(ops)
         if found is not None:
             return [found]
         work = self._prepared(ops, signed_in_here())
@@ -160,7 +160,7 @@ class DiaryStore(BaseStore):
         """Run operations like `batch`, without holding the event loop."""
         ops = list(ops)
         if self.diary.engine.backend.is_quick:
-            found = self._glance(ops)
+            found = self._cached_item(ops)
             if found is not None:
                 return [found]
         session, user_here = session_here(), signed_in_here()
@@ -176,7 +176,7 @@ class DiaryStore(BaseStore):
         answers = await in_thread(self._items.finish, work, *vectors, session=session)
         return [result(each) for each in answers]
 
-    def _glance(self, ops: list[Op]) -> Item | None:
+    def _cached_item(self, ops: list[Op]) -> Item | None:
         """Return the answer to one read that needs no more than a `stat`."""
         return self._seen(ops[0]) if len(ops) == 1 and isinstance(ops[0], GetOp) else None
 
@@ -184,7 +184,7 @@ class DiaryStore(BaseStore):
         if type(op.namespace) is not tuple:
             return None
         validate_op_namespace(op)
-        found = self._items.glance(op.namespace, op.key, signed_in_here())
+        found = self._items.cached_item(op.namespace, op.key, signed_in_here())
         return None if found is None else item(found)
 
     def _prepared(self, ops: list[Op], user_here: str | None) -> Prepared:

@@ -24,7 +24,7 @@ from tomldiary.hand_edits.detect import NOTHING, Known, look
 from tomldiary.history.index import HistoryIndex, Indexed
 from tomldiary.history.timeline import Timeline
 from tomldiary.runtime.async_bridge import SCOPE
-from tomldiary.runtime.forgettable_cache import let_go
+from tomldiary.runtime.forgettable_cache import clear_caches
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.runtime.lru import Recent
 from tomldiary.storage.protocol import (
@@ -345,7 +345,7 @@ class DocumentCache:
             self._cache.keep(key, cached)
 
     def _drop(self, user: str) -> None:
-        let_go()
+        clear_caches()
         with self._guard:
             for cache in (self._cache, self._joins):
                 for key in [key for key in cache if key[0] == user]:

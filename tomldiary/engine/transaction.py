@@ -327,14 +327,14 @@ class JoinedEdit:
         name = self.holder(path)
         if name is None:
             length = len(render_block(path, data)) if self._limit is not None else 0
-            name = self._roomy(length)
+            name = self._part_with_room(length)
         self._edit(name).put(path, data, at_head=at_head)
 
     def restore(
         self, path: Path, text: str, data: Mapping[str, Any], *, after: Path | None = None
     ) -> None:
         """Write the table at `path` as another version of its document did; see `Edit.restore`."""
-        name = self.holder(path) or self._roomy(len(text))
+        name = self.holder(path) or self._part_with_room(len(text))
         self._edit(name).restore(path, text, data, after=after)
 
     def own_values(self, path: Path) -> dict[str, Any] | None:
@@ -357,7 +357,7 @@ class JoinedEdit:
                 return name
         return None
 
-    def _roomy(self, length: int) -> str:
+    def _part_with_room(self, length: int) -> str:
         """Return the part that takes a new entry: the last one, else any half empty one, else a new one."""
         limit = self._limit
         last = next(reversed(self._parts))

@@ -356,7 +356,7 @@ class FactIndex(Following):
 
     def alike(self, data: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
         """Return the entries that may have equal data, in the order of the file."""
-        places = sorted(self._alike.get(_likeness(data), ()))
+        places = sorted(self._alike.get(_equality_hash(data), ()))
         return [(self._keys[place], self._entries[place]) for place in places]
 
     def _put(self, number: int, key: str, entry: Any) -> None:
@@ -367,7 +367,7 @@ class FactIndex(Following):
         if isinstance(entry, Mapping):
             entry = cast("Mapping[str, Any]", entry)
             data = self._schema.compared(entry_data(entry))
-            mark = (_head(key), _likeness(data))
+            mark = (_head(key), _equality_hash(data))
             self._groups.setdefault(mark[0], set()).add(number)
             self._alike.setdefault(mark[1], set()).add(number)
             self._marks[number] = mark
@@ -397,7 +397,7 @@ class FactIndex(Following):
             self._strays += 1
 
 
-def _likeness(data: Mapping[str, Any]) -> int:
+def _equality_hash(data: Mapping[str, Any]) -> int:
     """Return a number that is the same for equal data: of the names and of the texts."""
     return hash(
         tuple([(key, data[key] if type(data[key]) is str else None) for key in sorted(data)])

@@ -119,7 +119,7 @@ def categories_doc(pref_table_cls: type[BaseModel]) -> str:
     for name, description in described.items():
         if name not in described_in_doc:
             lines.append(f"{name} : {description}" if description else name)
-        elif not _says(described_in_doc[name], _field_description(pref_table_cls, name)):
+        elif not _contains_words(described_in_doc[name], _field_description(pref_table_cls, name)):
             lines.append(f"{name} : {_field_description(pref_table_cls, name)}")
     return "\n\n".join(part for part in (doc, "\n".join(lines)) if part)
 
@@ -332,12 +332,12 @@ def _description(cls: type[BaseModel], name: str) -> str:
     lines = (_doc_lines(doc, cls.model_fields).get(name) for doc in _docstrings(cls))
     line = next((text for text in lines if text), "")
     field = _field_description(cls, name)
-    if _says(line, field) or _says(field, line):
+    if _contains_words(line, field) or _contains_words(field, line):
         return max(line, field, key=len)
     return f"{line}{' ' if line[-1] in '.!?;:' else '. '}{field}"
 
 
-def _says(text: str, part: str) -> bool:
+def _contains_words(text: str, part: str) -> bool:
     """Whether `text` holds `part` as whole words, in any case; nothing is always said."""
     words = part.rstrip(".").casefold()
     within = rf"(?<!\w){re.escape(words)}(?!\w)"

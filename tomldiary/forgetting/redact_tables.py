@@ -87,7 +87,7 @@ class Tables:
         chosen = self._selection.session_id or self._selection.source
         found: set[str] = set()
         for path, state in self._seen.values():
-            if self._goes(path, state):
+            if self._is_redacted(path, state):
                 found |= sessions(entry_kind(self.kind), path, state.values)
         if not chosen:
             return found
@@ -100,13 +100,15 @@ class Tables:
         old, new = self._versions.cut(before).states, self._versions.cut(after).states
         for path in self.affected:
             was, became = old.get(path), new.get(path)
-            if was is became or not (self._goes(path, was) or self._goes(path, became)):
+            if was is became or not (
+                self._is_redacted(path, was) or self._is_redacted(path, became)
+            ):
                 continue
             if was is None or became is None or not same_value(was.values, became.values):
                 return True
         return False
 
-    def _goes(self, path: Path, state: State | None) -> bool:
+    def _is_redacted(self, path: Path, state: State | None) -> bool:
         return (
             state is not None
             and path in self.affected
@@ -146,7 +148,7 @@ class Tables:
             made.append(changed)
             return
         state = version.states[path]
-        if not self._goes(path, state):
+        if not self._is_redacted(path, state):
             changed = self._without_name(block, path, state)
             if len(version.groups[path]) == 1:
                 self._same[block] = changed
@@ -170,8 +172,10 @@ class Tables:
         changed: list[Path] = []
         for path, state in old.items():
             found = new.get(path)
-            if self._goes(path, state) == (found is not None and found.content == state.content):
-                raise _unwieldy(path)
+            if self._is_redacted(path, state) == (
+                found is not None and found.content == state.content
+            ):
+                raise _cannot_redact(path)
             if found is None or not same_value(found.values, state.values):
                 changed.append(path)
         return changed
@@ -183,7 +187,7 @@ class Tables:
         """
         for path in self.affected:
             state = version.states.get(path)
-            if state is None or not self._goes(path, state):
+            if state is None or not self._is_redacted(path, state):
                 continue
             instead = self._instead.setdefault(id(state), self._last.get(path))
             if instead == self._last.get(path):
@@ -202,7 +206,7 @@ class Tables:
                 self._remembered.pop(path, None)
             elif state is self._remembered.get(path):
                 continue
-            elif path in version.groups and not self._goes(path, state):
+            elif path in version.groups and not self._is_redacted(path, state):
                 self._remembered[path] = state
                 blocks = version.groups[path]
                 whole = joined([self._without_name(block, path, state) for block in blocks])
@@ -274,7 +278,7 @@ class Tables:
         return self._versions.same(Block(changed.path, changed.text))
 
 
-def _unwieldy(path: Path) -> InvalidValue:
+def _cannot_redact(path: Path) -> InvalidValue:
     return InvalidValue(
         "this entry cannot be removed in the form it is written in. Write it as one table with a"
         " header of its own. Nothing was forgotten.",

@@ -320,7 +320,7 @@ def redo(text: str, record: Record, doc: str) -> str:
             continue
         at = change.at + shift
         if text[at : at + len(change.old)] != change.old:
-            raise _misfit(record, doc)
+            raise _fingerprint_error(record, doc)
         text = text[:at] + change.new + text[at + len(change.old) :]
         shift += len(change.new) - len(change.old)
     return text
@@ -338,12 +338,12 @@ def undo(text: str, record: Record, doc: str) -> str:
         shift -= len(change.new) - len(change.old)
         at = change.at + shift
         if text[at : at + len(change.new)] != change.new:
-            raise _misfit(record, doc)
+            raise _fingerprint_error(record, doc)
         text = text[:at] + change.old + text[at + len(change.new) :]
     return text
 
 
-def _misfit(record: Record, doc: str) -> DocumentError:
+def _fingerprint_error(record: Record, doc: str) -> DocumentError:
     return DocumentError(f"{doc}: transaction {record.seq} does not fit this text.")
 
 

@@ -18,7 +18,7 @@ from tomldiary.history.record import (
     result_kinds,
     undo,
 )
-from tomldiary.runtime.forgettable_cache import let_go_on_forget
+from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.toml.document import digest
 from tomldiary.toml.values import render_key
 
@@ -34,7 +34,7 @@ EMPTY = digest("")
 
 
 # A batch may change hundreds of documents in one record, which is then parsed for each of them.
-_parse = let_go_on_forget(lru_cache(maxsize=2)(parse_record))
+_parse = cleared_on_forget(lru_cache(maxsize=2)(parse_record))
 
 
 class Timeline:
@@ -274,7 +274,7 @@ def _redone(kind: str, steps: list[Record]) -> str:
     for record in reversed(steps):
         text = redo(text, record, kind)
     if digest(text) != steps[0].results[kind]:
-        raise _misfit(kind, steps)
+        raise _fingerprint_error(kind, steps)
     return text
 
 
@@ -284,7 +284,7 @@ def _out_of_reach(first: int) -> DocumentError:
     )
 
 
-def _misfit(kind: str, steps: list[Record]) -> DocumentError:
+def _fingerprint_error(kind: str, steps: list[Record]) -> DocumentError:
     """Return the error for the first record whose result differs from its fingerprint."""
     text = ""
     wrong = steps[0]

@@ -19,7 +19,7 @@ from urllib.parse import unquote_to_bytes
 
 from tomldiary.errors import InvalidValue
 from tomldiary.identifiers.user_ids import encode_folder
-from tomldiary.runtime.forgettable_cache import let_go_on_forget
+from tomldiary.runtime.forgettable_cache import cleared_on_forget
 
 __all__ = [
     "ROOT",
@@ -45,7 +45,7 @@ _HASH = re.compile("~h?[0-9a-f]{64}")
 _BEYOND = re.compile(r"[.@+,=]")
 
 
-@let_go_on_forget
+@cleared_on_forget
 @lru_cache(maxsize=8192)
 def kind_of(user: str, namespace: Namespace) -> str:
     """Return the name of the first document of a namespace.

@@ -181,7 +181,7 @@ def name_of(embedder: Any) -> str:
     model = next((each for each in named if isinstance(each, str) and each), None)
     kind = getattr(embedder, "__qualname__", None) or type(embedder).__qualname__
     if model is None and isinstance(embedder, FunctionType) and "<" in kind:
-        model = _told_by_code(embedder)
+        model = _code_hash(embedder)
     return str(kind) if model is None else f"{kind} {model}"
 
 
@@ -189,7 +189,7 @@ def _kind(value: Any) -> str:
     return value.__qualname__ if isinstance(value, FunctionType) else name_of(value)
 
 
-def _told_by_code(function: FunctionType) -> str:
+def _code_hash(function: FunctionType) -> str:
     """Return a hash of the code of a function and of what it closes over."""
     code, used = function.__code__, inspect.getclosurevars(function)
     known = [

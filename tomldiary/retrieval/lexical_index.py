@@ -57,9 +57,9 @@ class Question(NamedTuple):
     """Words of the average row."""
 
     @property
-    def says_little(self) -> bool:
+    def is_common(self) -> bool:
         """Whether all words say little."""
-        return all(word.says_little for word, _ in self.words)
+        return all(word.is_common for word, _ in self.words)
 
     def damping(self, length: int) -> float:
         """Return what damps the count of a word in a row of a length, as in BM25."""
@@ -147,17 +147,17 @@ class LexicalIndex(Generic[E]):
 
     def matches(self, question: Question) -> Matches[E]:
         """Return the entries that have words of a question, as they are now."""
-        shares = self._shares(question)
+        shares = self._weights(question)
         found = Matches(self._owners, self._lengths, shares, question)
         found.scored = self._scored(question, shares, found)
         return found
 
-    def _shares(self, question: Question) -> dict[int, float]:
+    def _weights(self, question: Question) -> dict[int, float]:
         """Return the weight of the words that each row has; rows with none are left out."""
         having = [
             (self._having[number], weight)
             for word, weight in question.words
-            if not word.says_little or question.says_little
+            if not word.is_common or question.is_common
             for number in self._forms(word)
         ]
         if not having:
@@ -263,18 +263,18 @@ class Matches(Generic[E]):
     ) -> None:
         self._owners = owners
         self._lengths = lengths
-        self._shares = shares
+        self._weights = shares
         self._question = question
         self.scored: dict[E, float] = {}
         """The exact scores of the entries that look best."""
 
     def __bool__(self) -> bool:
-        return bool(self._shares)
+        return bool(self._weights)
 
     @property
     def coverage(self) -> float:
         """The greatest share of the question's words that one row has, from 0 to 1."""
-        return max(self._shares.values(), default=0.0) / self._question.total
+        return max(self._weights.values(), default=0.0) / self._question.total
 
     def estimates(self, shares: Mapping[int, float]) -> dict[int, float]:
         """Return the scores of rows if each had its words once, from the weights of their words."""
@@ -292,7 +292,7 @@ class Matches(Generic[E]):
         """Return the other entries with their estimated scores."""
         owners, scored = self._owners, self.scored
         found: dict[E, float] = {}
-        for row, score in self.estimates(self._shares).items():
+        for row, score in self.estimates(self._weights).items():
             entry = owners[row]
             if entry not in scored and score > found.get(entry, 0.0):
                 found[entry] = score
@@ -327,7 +327,7 @@ def question_of(query: str, indexes: Sequence[LexicalIndex[Any]]) -> Question | 
 def _weight(word: Asked, having: int, size: int) -> float:
     """Return the weight of a word in BM25, as Lucene computes it: the fewer rows have it, the more."""
     weight = log(1 + (size - having + 0.5) / (having + 0.5))
-    return weight * _LITTLE if word.says_little else weight
+    return weight * _LITTLE if word.is_common else weight
 
 
 def _passages(text: str) -> list[str]:

@@ -216,5 +216,5 @@ def matched_words(query: str, *texts: str) -> list[str]:
     """Return the words of a query that texts have in any form, as they were asked, without function words."""
     stored = {word for text in texts for word in indexed_words(text)}
     asked = dict.fromkeys(asked_words(query))
-    telling = [word for word in asked if not word.says_little] or list(asked)
+    telling = [word for word in asked if not word.is_common] or list(asked)
     return [word.shown for word in telling if not stored.isdisjoint(word.forms)]

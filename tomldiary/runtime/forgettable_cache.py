@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["let_go", "let_go_on_forget"]
+__all__ = ["clear_caches", "cleared_on_forget"]
 
 
 class _Cached(Protocol):
@@ -19,7 +19,7 @@ C = TypeVar("C", bound=_Cached)
 _clearing: list[Callable[[], None]] = []
 
 
-def let_go_on_forget(cached: C) -> C:
+def cleared_on_forget(cached: C) -> C:
     """Clear a function's cache whenever data is forgotten; a decorator to put above `lru_cache`.
 
     Use it for caches that hold text or names from users. A cache that only holds schemas does not need it.
@@ -28,7 +28,7 @@ def let_go_on_forget(cached: C) -> C:
     return cached
 
 
-def let_go() -> None:
+def clear_caches() -> None:
     """Clear all registered caches for all users: a cached text does not name its user."""
     for clear in _clearing:
         clear()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Catalog"]
 
-_GLANCE = 0.02  # seconds for which a listing trusts that no file was edited in place
+_TRUSTED = 0.02  # seconds for which a listing trusts that no file was edited in place
 _PAGES = 256  # prefixes that are remembered; a bound on memory, nothing depends on it
 _logger = get_logger(__name__)
 
@@ -111,7 +111,7 @@ class Catalog:
         started, listing = time.monotonic(), self._listing
         joined = self._joined()
         if page is not None and page.version == self._version:
-            is_recent = names_only and started - page.looked_at < _GLANCE
+            is_recent = names_only and started - page.looked_at < _TRUSTED
             if is_recent and listing and listing == page.listing and self._replaces:
                 return page
             if joined is None and self._tokens(page.tokens) == page.tokens:
@@ -328,14 +328,14 @@ class Catalog:
     def _namespace(self, base: str, number: int) -> Namespace:
         found = namespace_of(self.user, base)
         if found is None and is_hashed(base):
-            found = self._told(base, number)
+            found = self._stored_namespace(base, number)
         if found is None:
             # A copy under a name that no document has.
             _logger.warning("%s holds items of no namespace and is ignored", base)
             return ()
         return found
 
-    def _told(self, base: str, number: int) -> Namespace | None:
+    def _stored_namespace(self, base: str, number: int) -> Namespace | None:
         """Return the namespace that a document says it holds, if it can be that one's."""
         try:
             part = self._part(part_name(base, number))

@@ -96,7 +96,7 @@ class Finder:
             if found is None:
                 return None
             several.append(found)
-        return _and_the_rest(_best_first(several), snapshots)
+        return _matches_then_others(_best_first(several), snapshots)
 
     def _by_vectors(
         self, query: str, vector: Sequence[float], snapshots: Sequence[Snapshot]
@@ -163,7 +163,7 @@ def _best_first(several: list[Iterator[Found]]) -> Iterable[Found]:
     return merge(*several, key=lambda found: -(found[0] or 0.0))
 
 
-def _and_the_rest(found: Iterable[Found], snapshots: Sequence[Snapshot]) -> Iterator[Found]:
+def _matches_then_others(found: Iterable[Found], snapshots: Sequence[Snapshot]) -> Iterator[Found]:
     """Yield matches, then the other items."""
     given: set[Entry] = set()
     for each in found:

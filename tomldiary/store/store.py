@@ -99,7 +99,9 @@ class ItemStore(ItemPuts):
             texts, queries = found[: len(work.texts)], found[len(work.texts) :]
         return self.finish(work, texts, queries, session=session)
 
-    def glance(self, namespace: Namespace, key: str, signed_in: str | None = None) -> Item | None:
+    def cached_item(
+        self, namespace: Namespace, key: str, signed_in: str | None = None
+    ) -> Item | None:
         """Return an item if one `stat` is enough; None does not mean that it is missing.
 
         Raises:
@@ -393,7 +395,7 @@ class ItemStore(ItemPuts):
 
     # Who and where
 
-    def _everybody(self) -> list[str]:
+    def _all_owners(self) -> list[str]:
         folder = self._folder
         return folder.known_users() if folder is not None else self.diary.engine.backend.users()
 
@@ -418,13 +420,13 @@ class ItemStore(ItemPuts):
         """Return whose items, and whose typed entries, may begin like this, in the order of the users."""
         if is_typed(prefix):
             return {}, dict.fromkeys(prefix[:1])
-        everybody: list[str] = []
+        known: list[str] = []
         if not prefix or self._owners.is_open(prefix):
-            everybody = self._everybody() if signed_in is None else sorted({signed_in, SHARED})
-        owners = dict.fromkeys(self._owners.below(prefix, everybody))
+            known = self._all_owners() if signed_in is None else sorted({signed_in, SHARED})
+        owners = dict.fromkeys(self._owners.below(prefix, known))
         users = [
             user
-            for user in prefix or everybody
+            for user in prefix or known
             if user != SHARED and (signed_in is None or user == signed_in)
         ]
         return owners, dict.fromkeys(users if len(prefix) <= 1 else ())

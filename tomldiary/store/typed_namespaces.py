@@ -192,7 +192,7 @@ class Owners:
         """
         found = namespace[0] if is_typed(namespace) else self._owner(namespace, key)
         if signed_in is not None and found not in (signed_in, SHARED):
-            raise _not_theirs()
+            raise _foreign_namespace()
         return found
 
     def check_prefix(self, prefix: Namespace, signed_in: str | None) -> None:
@@ -210,7 +210,7 @@ class Owners:
         else:
             return
         if found != signed_in:
-            raise _not_theirs()
+            raise _foreign_namespace()
 
     def _owner(self, namespace: Namespace, key: str) -> str:
         if isinstance(self._label, int):
@@ -253,7 +253,7 @@ class Owners:
         return everybody
 
 
-def _not_theirs() -> IdentifierError:
+def _foreign_namespace() -> IdentifierError:
     return IdentifierError(
         "the namespace belongs to another user than the one that the server signed in. Use a namespace of"
         " that user; user_label says which label is the user, and which namespaces are shared."

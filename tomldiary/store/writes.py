@@ -269,11 +269,11 @@ class _Target:
             session=session,
             times=put.times,
         )
-        kind = holders[0] if holders else self._roomy()
+        kind = holders[0] if holders else self._document_with_room()
         before = self._put(kind, key, table, is_new=not holders)
         if before and self._is_overfull(kind, before, key):
             self._tx.edit(kind).delete((_TABLE, key))
-            self._put(self._roomy(), key, table, is_new=True)
+            self._put(self._document_with_room(), key, table, is_new=True)
 
     def _put(self, kind: str, key: str, table: Mapping[str, Any], *, is_new: bool) -> int:
         """Write an item to a document and return how long it was there before."""
@@ -297,7 +297,7 @@ class _Target:
         is_full = self._sizes[kind] > 1.25 * self._largest
         return grown and is_full and len(self._stored.get(kind, ())) > 1
 
-    def _roomy(self) -> str:
+    def _document_with_room(self) -> str:
         """Return the document that takes a new item: the last one, else any half empty one, else a new one."""
         limit = self._limit
         for kind in reversed(self._sizes):

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 
-from tomldiary.runtime.forgettable_cache import let_go_on_forget
-from tomldiary.text.replaced_value import replaced_value, unshared
+from tomldiary.runtime.forgettable_cache import cleared_on_forget
+from tomldiary.text.replaced_value import have_own_words, replaced_value
 from tomldiary.text.statement_words import (
     ARTICLES,
     AVERSIONS,
@@ -121,7 +121,7 @@ class Marks:
     signs: tuple[str, ...]
 
 
-@let_go_on_forget
+@cleared_on_forget
 @lru_cache(maxsize=4096)
 def marks_of(text: str) -> Marks:
     """Return the marks of a statement."""
@@ -299,7 +299,8 @@ def _are_opposites(one: tuple[str, ...], two: tuple[str, ...]) -> bool:
     pairs = [(a, b) for a in ours for b in _opposites(a) & theirs]
     pairs += [(a, b) for b in theirs for a in _opposites(b) & ours]
     return any(
-        _NO_WORDS.isdisjoint(pair) and not all(unshared(ours, theirs, *pair)) for pair in pairs
+        _NO_WORDS.isdisjoint(pair) and not all(have_own_words(ours, theirs, *pair))
+        for pair in pairs
     )
 
 
@@ -317,8 +318,8 @@ def _opposites(word: str) -> set[str]:
 
 def _other_measure(one: Marks, two: Marks) -> str:
     """Say in which number, comparison, currency or unit of one thing two statements differ."""
-    ours, theirs = _telling(one), _telling(two)
-    says_more = unshared(ours - theirs, theirs - ours)
+    ours, theirs = _distinctive(one), _distinctive(two)
+    says_more = have_own_words(ours - theirs, theirs - ours)
     if all(says_more):
         return ""  # of two things
     if one.numbers != two.numbers:
@@ -337,7 +338,7 @@ def _other_measure(one: Marks, two: Marks) -> str:
     return "" if one.units == two.units or is_detail else "different unit"
 
 
-def _telling(marks: Marks) -> set[str]:
+def _distinctive(marks: Marks) -> set[str]:
     """Return the words of a statement that neither measure nor are very short."""
     return {
         w for w in marks.words if len(w) > _SHORT and w not in _MEASURING and not w[0].isdigit()

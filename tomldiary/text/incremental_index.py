@@ -85,7 +85,7 @@ class Following:
             self._take(self._places.get(key, len(self._keys)), key, entry)
             self._stamp = after
 
-    def pass_over(self, before: object, after: object) -> None:
+    def advance(self, before: object, after: object) -> None:
         """Update to version `after`, which differs from `before` in another category only."""
         if self._stamp == before:
             self._stamp = after
@@ -169,7 +169,7 @@ def put_noted(edit: _Edited, path: tuple[str, ...], entry: Mapping[str, Any]) ->
             if found.category == path[-2]:
                 found.note(before, after, path[-1], edit.table(path))
             else:
-                found.pass_over(before, after)
+                found.advance(before, after)
 
 
 class Catalog(Following):

@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
-from tomldiary.runtime.forgettable_cache import let_go_on_forget
+from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.text.statement_words import NUMBERS, OPPOSITES
 from tomldiary.text.value_words import (
     ATTRIBUTES,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from tomldiary.text.value_words import Value
 
-__all__ = ["are_alike", "replaced_value", "unshared"]
+__all__ = ["are_alike", "have_own_words", "replaced_value"]
 
 _ELIDED = re.compile(r"\b(?:[cdjlmnst]|qu|dell|nell|all|dall|sull|un)'(?=\w)|(?<=\w)'s\b")
 _WORD = re.compile(r"\d+(?:[.,:]\d+)*|[^\W_]+(?:[-'][^\W_]+)*")
@@ -87,7 +87,7 @@ def replaced_value(left: str, right: str) -> str:
     return "different value" if _is_single(difference, are_names=are_names) else ""
 
 
-@let_go_on_forget
+@cleared_on_forget
 @lru_cache(maxsize=4096)
 def _words(text: str) -> tuple[str, ...]:
     return tuple(_WORD.findall(_ELIDED.sub(" ", text.replace("i'm", "i am"))))
@@ -99,14 +99,14 @@ def _excluding(one: tuple[str, ...], two: tuple[str, ...]) -> str:
     kinds = {
         kind
         for mine, yours, kind in _rivals(EXCLUDING, ours, theirs)
-        if not all(unshared(ours, theirs, mine, yours))
+        if not all(have_own_words(ours, theirs, mine, yours))
     }
     kinds |= {
         kind
         for mine, yours, kind in _rivals(RELATIVES, ours, theirs)
         if _is_about(one, mine)
         and _is_about(two, yours)
-        and not any(unshared(ours, theirs, mine, yours))
+        and not any(have_own_words(ours, theirs, mine, yours))
     }
     return min(kinds, default="")
 
@@ -232,7 +232,7 @@ def are_alike(one: str, two: str) -> bool:
     return longer[:common] == shorter[:common]
 
 
-def unshared(
+def have_own_words(
     ours: Iterable[str], theirs: Iterable[str], mine: str = "", yours: str = ""
 ) -> tuple[bool, bool]:
     """Return whether each of two statements says something that the other one does not.

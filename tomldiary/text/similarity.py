@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tomldiary.logging import get_logger
-from tomldiary.runtime.forgettable_cache import let_go_on_forget
+from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.runtime.views import ListView, Viewed
 from tomldiary.text.contradiction import contradiction, plain_signs
 from tomldiary.text.statement_words import AVERSIONS, ONE_NO, PARITY_NO
@@ -61,7 +61,7 @@ NEGATIONS = PARITY_NO | ONE_NO | AVERSIONS
 """Words that turn the meaning of a statement around."""
 
 
-@let_go_on_forget
+@cleared_on_forget
 @lru_cache(maxsize=65536)
 def normalise(text: str) -> str:
     """Fold case, width, punctuation and hidden characters away; keep words, numbers, symbols and emoji."""
@@ -77,7 +77,7 @@ def normalise(text: str) -> str:
     return " ".join(folded.split()) or text.strip()
 
 
-@let_go_on_forget
+@cleared_on_forget
 @lru_cache(maxsize=65536)
 def identity(text: str) -> str:
     """Return the form in which texts are equal that may be merged silently.

@@ -11,7 +11,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tomldiary.runtime.forgettable_cache import let_go_on_forget
+from tomldiary.runtime.forgettable_cache import cleared_on_forget
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -178,7 +178,7 @@ def function_words(words: Iterable[str]) -> frozenset[str]:
     return _ENGLISH if is_english(words) else _OTHERS
 
 
-@let_go_on_forget
+@cleared_on_forget
 @lru_cache(_CACHED)
 def porter(word: str) -> str:
     """Return the stem of an English word in lower case; anything else comes back as it is."""

@@ -15,7 +15,7 @@ import unicodedata
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from tomldiary.runtime.forgettable_cache import let_go_on_forget
+from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.text.stemming import function_words, is_english, light10, porter, without_ending
 from tomldiary.text.visible import visible
 
@@ -93,7 +93,7 @@ class Asked(NamedTuple):
     """The word as a person reads it, folded."""
     forms: tuple[str, ...]
     """What it may be in the index."""
-    says_little: bool = False
+    is_common: bool = False
     """Whether it is a function word of the question's language."""
 
 
@@ -132,7 +132,7 @@ def asked_words(query: str) -> list[Asked]:
     for run in runs:
         found += _asked(run, little)
     found += [Asked(part, (porter(part), _cut(part)), part in little) for part in _parts(query)]
-    found += [Asked(each, (each,), says_little=True) for each in _EMOJI.findall(text)]
+    found += [Asked(each, (each,), is_common=True) for each in _EMOJI.findall(text)]
     found += [Asked(each, (each,)) for each in _signed(text)]
     return found
 
@@ -207,7 +207,7 @@ def _bare(word: str) -> str:
     return _UMLAUT.sub("", word).rstrip("ens")
 
 
-@let_go_on_forget
+@cleared_on_forget
 @lru_cache(4096)
 def _latin_forms(word: str) -> tuple[str, ...]:
     """Return what a Latin word may be in the index; a short one of another language in other forms too."""

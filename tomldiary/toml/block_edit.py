@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.errors import InvalidTOML, InvalidValue
-from tomldiary.runtime.forgettable_cache import let_go_on_forget
+from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.toml.lexer import Block
 from tomldiary.toml.parse import parse_toml
 from tomldiary.toml.values import render_block, render_key, render_path, render_value, same_value
@@ -97,7 +97,7 @@ def _proved(text: str, path: tuple[str, ...], want: Mapping[str, Any]) -> bool:
     return isinstance(found, dict) and same_value(found, want)
 
 
-@let_go_on_forget
+@cleared_on_forget
 @lru_cache(maxsize=256)
 def _line_of(key: str) -> re.Pattern[str]:
     forms = {re.escape(render_key(key)), re.escape(f'"{key}"'), re.escape(f"'{key}'")}

@@ -142,7 +142,7 @@ class UserPreferences:
                 return outcome.id, entry_to_item(found[1], kind)
             except ValidationError as error:
                 place = (category, outcome.id)
-                raise _misfit(error, place, "Nothing was stored.") from None
+                raise _invalid_entry(error, place, "Nothing was stored.") from None
 
         asked = (category, text, id, contexts, fields, count_up, create)
         why = Source("upsert", session_id, actor, reason, operation_id, asked=asked)
@@ -214,7 +214,7 @@ class UserPreferences:
         return Preferences(self._context.read(_KIND), self._diary.turn_rules.preferences)
 
 
-def _misfit(error: ValidationError, place: tuple[str, ...], outcome: str) -> InvalidValue:
+def _invalid_entry(error: ValidationError, place: tuple[str, ...], outcome: str) -> InvalidValue:
     """Return the error of an entry that does not fit its item type; names the first wrong field."""
     wrong = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(map(str, (*place, *wrong["loc"])))

@@ -68,7 +68,7 @@ def _shown(value: Any) -> str:
     return value if isinstance(value, str) else _toml(value)
 
 
-def _what(key: str, before: _Fields | None, after: _Fields | None) -> Cell:
+def _values_text(key: str, before: _Fields | None, after: _Fields | None) -> Cell:
     """Return what changed, old and new; of counters and times only what says something."""
     if before is None or after is None:
         old = None if before is None else text_of(key, before)
@@ -94,7 +94,7 @@ def _what(key: str, before: _Fields | None, after: _Fields | None) -> Cell:
     return cells[0] if len(cells) == 1 else Several(cells)
 
 
-def _who(entry: HistoryEntry) -> Cell:
+def _author_text(entry: HistoryEntry) -> Cell:
     """Return who made a change, in which session, and why."""
     who = entry.actor or entry.type
     session = f"session {entry.session}" if entry.session else ""
@@ -104,10 +104,10 @@ def _who(entry: HistoryEntry) -> Cell:
 
 
 def _row(entry: HistoryEntry) -> list[Cell]:
-    what = _what(entry.key, entry.before, entry.after)
+    what = _values_text(entry.key, entry.before, entry.after)
     if entry.is_conflict:
         what = Several([what, Badge("displaced by a hand edit", "warn")])
-    return [Text(entry.seq), Moment(entry.time), _who(entry), Key(entry.key), what]
+    return [Text(entry.seq), Moment(entry.time), _author_text(entry), Key(entry.key), what]
 
 
 _COLUMNS = ("#", "time (UTC)", "who", "key", "old → new")
@@ -116,7 +116,7 @@ _COLUMNS = ("#", "time (UTC)", "who", "key", "old → new")
 def change(entry: HistoryEntry) -> Sheet:
     """Return the view of one change."""
     verb = verb_of(entry.before, entry.after)
-    what = _what(entry.key, entry.before, entry.after).text
+    what = _values_text(entry.key, entry.before, entry.after).text
     who = entry.actor or entry.type
     short = f"{entry.seq}: {one_line(entry.key)} {verb} by {one_line(who)}, {cut(what, 60)}"
     return Sheet(f"Transaction {entry.seq}", [Table(_COLUMNS, [_row(entry)])], line=short)
@@ -162,7 +162,7 @@ def _difference_row(one: Difference) -> list[Cell]:
     verb = verb_of(one.before, one.after)
     lines = _lines(one.before, one.after)
     if not any(sign != " " for sign, _ in lines):
-        return [Key(one.key), Badge(verb), _what(one.key, one.before, one.after)]
+        return [Key(one.key), Badge(verb), _values_text(one.key, one.before, one.after)]
     return [Key(one.key), Badge(verb, _TONES.get(verb, "")), Code(lines)]
 
 
@@ -171,7 +171,7 @@ _DIFFERENCE_COLUMNS = ("key", "", "difference")
 
 def difference(one: Difference) -> Sheet:
     """Return the view of one entry in two states."""
-    what = _what(one.key, one.before, one.after).text
+    what = _values_text(one.key, one.before, one.after).text
     short = f"{one_line(one.key)} {verb_of(one.before, one.after)}: {cut(what, 60)}"
     return Sheet("Difference", [Table(_DIFFERENCE_COLUMNS, [_difference_row(one)])], line=short)
 
@@ -199,7 +199,7 @@ def origin(found: Origin) -> Sheet:
             [
                 Badge(verb, _TONES.get(verb, "")),
                 Text(f"transaction {entry.seq}, {minute(entry.time)}, {entry.actor or entry.type}"),
-                _what(entry.key, entry.before, entry.after),
+                _values_text(entry.key, entry.before, entry.after),
             ]
         )
     is_gone = bool(found.changes) and found.changes[-1].after is None

@@ -89,12 +89,12 @@ class DiaryMagics:
         else:
             user.add_turn(text, "", session_id=_SESSION, operation_id=operation)
         if user.last_transaction() == before:
-            self._say("This was stored before; nothing was changed.")
+            self._print("This was stored before; nothing was changed.")
             return None
         changes = user.history(since=before)
         if all(change.key == f"conversations/{_SESSION}" for change in changes):
             known = ", ".join(user.diary.allowed)
-            self._say(
+            self._print(
                 "No statement was recognised; only the turn was counted. To store a text as it is, name a category:"
                 f" %remember likes: …  ({known})"
             )
@@ -112,7 +112,7 @@ class DiaryMagics:
         return self._user
 
     @staticmethod
-    def _say(text: str) -> None:
+    def _print(text: str) -> None:
         sys.stdout.write(f"{text}\n")
 
     @staticmethod

@@ -41,7 +41,7 @@ __all__ = ["CompactionJobs", "ConsolidationJobs", "apply_turn", "is_overridden"]
 _COMPACTION_ATTEMPTS = 2
 _CONSOLIDATION_ATTEMPTS = 5  # at one episode; a call of `consolidate` tries it again
 _GRACE = 1.0  # seconds that a cancelled compaction has to end
-_LOOK = 60.0  # seconds between two looks for what is due, at the most
+_LONGEST_CHECK = 60.0  # seconds between two checks of what is due
 _LONGEST_PAUSE = 3600.0  # seconds until a failed consolidation is tried again
 _DOUBLINGS = 16
 
@@ -302,7 +302,7 @@ class ConsolidationJobs:
         if self.is_scheduled and self._loop is None:
             self._loop, engine, self._is_woken = loop, self._diary.engine, True
             engine.after_change = (*engine.after_change, self.note)
-            loop.call_soon_threadsafe(self._look_again)
+            loop.call_soon_threadsafe(self._check_due_again)
 
     def stop(self) -> None:
         """Stop watching, and cancel what is running; episodes that were not read stay due."""
@@ -338,7 +338,7 @@ class ConsolidationJobs:
                 return
             self._known[user], self._due[user], self._is_woken = seq, 0.0, True
             with suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self._look)
+                self._loop.call_soon_threadsafe(self._check_due)
 
     def start(self, user: str, loop: asyncio.AbstractEventLoop) -> Future[Consolidated]:
         """Start a consolidation of all that was not read."""
@@ -364,7 +364,7 @@ class ConsolidationJobs:
 
     # In the event loop
 
-    def _look(self) -> None:
+    def _check_due(self) -> None:
         """Read what is due."""
         with self._state:
             self._is_woken = False
@@ -374,22 +374,24 @@ class ConsolidationJobs:
             self._is_working = True
             self._started(self._read_all_due(), self._loop)
 
-    def _look_again(self) -> None:
+    def _check_due_again(self) -> None:
         if self._loop is not None:
-            self._look()
-            self._loop.call_later(min(_LOOK, (self._after or _LOOK) / 2), self._look_again)
+            self._check_due()
+            self._loop.call_later(
+                min(_LONGEST_CHECK, (self._after or _LONGEST_CHECK) / 2), self._check_due_again
+            )
 
     async def _read_all_due(self) -> Consolidated:
         try:
             if not self._has_begun:
-                await self._note_everybody()
+                await self._note_all_users()
             while (user := self._next_due()) is not None:
                 await self._read(user)
         finally:
             self._is_working = False
         return Consolidated()
 
-    async def _note_everybody(self) -> None:
+    async def _note_all_users(self) -> None:
         """Let the episodes of all users be due: a process that ended may have left some."""
         try:
             users = await in_thread(self._diary.engine.backend.users)
@@ -423,7 +425,7 @@ class ConsolidationJobs:
             _logger.debug("why a consolidation failed", exc_info=error)
         failures = self._failures.pop(user, 0) + 1
         if is_failed:
-            pause = (self._after or _LOOK) * 2.0 ** min(failures, _DOUBLINGS)
+            pause = (self._after or _LONGEST_CHECK) * 2.0 ** min(failures, _DOUBLINGS)
             with self._state:
                 self._failures[user] = failures
                 self._due[user] = time.monotonic() + min(pause, _LONGEST_PAUSE)

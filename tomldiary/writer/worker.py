@@ -76,9 +76,9 @@ class Workers:
         self.letters: DeadLetters | None = None
         self.has_dequeued = _nothing
         """Called with the lock held after a turn left the queue."""
-        self.has_applied: Callable[[Job], None] = _nothing_about
+        self.has_applied: Callable[[Job], None] = _ignore
         """Called after a turn was applied."""
-        self.has_settled: Callable[[Job], None] = _nothing_about
+        self.has_settled: Callable[[Job], None] = _ignore
         """Called with the lock held after a turn was applied, parked or abandoned."""
         self._diary = diary
         self._options = options
@@ -423,4 +423,4 @@ async def _ended(tasks: list[asyncio.Task[None]], grace: float) -> None:
 def _nothing() -> None: ...
 
 
-def _nothing_about(_job: Job) -> None: ...
+def _ignore(_job: Job) -> None: ...

@@ -28,7 +28,7 @@ def test_a_read_of_known_documents_is_one_request(counted):
         "recall": lambda: alice.recall("tea"),
         "render": alice.render,
         "search": lambda: store.run([Search(("alice",), query="tea")]),
-        "get": lambda: store.glance(("alice", "notes"), "k1"),
+        "get": lambda: store.cached_item(("alice", "notes"), "k1"),
     }
     for read in reads.values():
         read()  # reads the documents

@@ -107,7 +107,7 @@ def test_a_turn_stored_while_another_one_ends_is_delivered_once(opened, when):
 
     backend.change_hidden = overlapping
     queue._store("alice", jobs[1:])
-    queue._look()
+    queue._claim_users()
     assert delivered == jobs
     assert len(queue) == 0
     queue.finish(jobs[1:])
@@ -151,13 +151,13 @@ def test_the_last_owner_of_a_user_finds_a_turn_without_owner_at_once(opened):
 
     assert one.store("alice", [turn(1)]) is not None
     assert two.read("alice")[1] is False
-    assert two.unserved(["alice"]) == []
+    assert two.without_owner(["alice"]) == []
     one.remove("alice", ["op-1"])
     assert two.store("alice", [turn(2)]) is not None
     assert one.read("alice")[1] is False
     two.remove("alice", ["op-2"])
     assert web.store("alice", [turn(3)]) is None
-    assert (one.unserved(["alice"]), two.unserved(["alice"])) == ([], ["alice"])
+    assert (one.without_owner(["alice"]), two.without_owner(["alice"])) == ([], ["alice"])
     assert two.read("alice")[1] is True
 
 

@@ -50,7 +50,7 @@ def demo(
     """Show a chat, its file, and the frameworks that read it."""
     with _folder(path) as folder:
         diary = Diary(folder, agent="rules")
-        readings = _as_json(diary) if as_json else _for_people(diary, path)
+        readings = _as_json(diary) if as_json else _as_text(diary, path)
     if any(reading.state == "failed" for reading in readings):
         raise typer.Exit(1)
 
@@ -70,7 +70,7 @@ def _as_json(diary: Diary) -> list[Reading]:
     return readings
 
 
-def _for_people(diary: Diary, path: str | None) -> list[Reading]:
+def _as_text(diary: Diary, path: str | None) -> list[Reading]:
     heading("1. Two people chat; a background writer applies every turn.")
     for user, said in _chat(diary):
         print_text(f"   {user:>5}: {said}")

@@ -244,7 +244,7 @@ def _print_changes(changes: Iterable[HistoryEntry]) -> None:
     for change in changes:
         moment = change.time[:19].replace("T", " ")
         mark = "  (displaced by hand)" if change.is_conflict else ""
-        told = f"{_told(change.key, change.before, change.after)}{mark}"
+        told = f"{_change_text(change.key, change.before, change.after)}{mark}"
         who = [
             f"{word} {one_line(value)}"
             for word, value in (("session", change.session), ("by", change.actor))
@@ -258,7 +258,9 @@ def _print_changes(changes: Iterable[HistoryEntry]) -> None:
     print_rows(_COLUMNS, rows)
 
 
-def _told(key: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> str:
+def _change_text(
+    key: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
+) -> str:
     if before is None or after is None:
         sign, entry = ("-", before) if after is None else ("+", after)
         return f"{sign} {_text(key, entry or {}) or '(no text yet)'}"

@@ -65,7 +65,7 @@ def retry(
     """Requeue turns. A running writer applies them within ten seconds, otherwise the next one."""
     letters = _letters(path)
     again = letters.requeue(letters.chosen(_ids(ids, every=every), user))
-    _tell("requeued", again, as_json=as_json)
+    _print_letters("requeued", again, as_json=as_json)
 
 
 @writer_commands.command()
@@ -85,7 +85,9 @@ def drop(
     is_done = yes and not dry_run
     if is_done:
         letters.drop(found)
-    _tell("dropped" if is_done or not found else "not dropped; add --yes", found, as_json=as_json)
+    _print_letters(
+        "dropped" if is_done or not found else "not dropped; add --yes", found, as_json=as_json
+    )
 
 
 def _row(letter: DeadLetter) -> Row:
@@ -108,7 +110,7 @@ def _ids(ids: list[str] | None, *, every: bool) -> list[str] | None:
     return None if every else ids
 
 
-def _tell(what: str, letters: list[DeadLetter], *, as_json: bool) -> None:
+def _print_letters(what: str, letters: list[DeadLetter], *, as_json: bool) -> None:
     if as_json:
         print_json([asdict(letter) for letter in letters])
     else:

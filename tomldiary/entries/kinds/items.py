@@ -52,7 +52,7 @@ class ItemKind(EntryKind):
         bound.until = until
         return bound
 
-    def lives(self, name: str, entry: Mapping[str, Any], at: datetime) -> bool:
+    def is_unexpired(self, name: str, entry: Mapping[str, Any], at: datetime) -> bool:
         """Return whether an item has not expired: neither as its file says, nor as reads since moved that."""
         expires = moment(entry["_expires"]) if "_expires" in entry else None
         if expires is None or at < expires:
@@ -94,7 +94,7 @@ class ItemKind(EntryKind):
     def current(
         self, document: Document, rules: Rules, at: datetime
     ) -> Callable[[str, Mapping[str, Any]], bool] | None:
-        return lambda name, entry: self.lives(name, entry, at)
+        return lambda name, entry: self.is_unexpired(name, entry, at)
 
     def text(self, entry: Mapping[str, Any]) -> str:
         value = item_value(entry)
@@ -129,7 +129,7 @@ class ItemKind(EntryKind):
         known = {name: entry for name, entry in entries if "_expires" in entry}
         if not known:
             return None
-        return lambda name, at: name not in known or self.lives(name, known[name], at)
+        return lambda name, at: name not in known or self.is_unexpired(name, known[name], at)
 
     def profile(self, documents: Mapping[str, Document], rules: Rules, at: datetime) -> Any:
         counts: dict[str, int] = {}

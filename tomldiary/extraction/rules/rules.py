@@ -150,7 +150,7 @@ def _statements_in(
     sentences = (
         chain(_answers(user_msg, question), _lasting_sentences(user_msg))
         if code == ENGLISH
-        else _told_in(LANGUAGES[code], user_msg)
+        else _sentences_in(LANGUAGES[code], user_msg)
     )
     for sentence, kind in sentences:
         if len(found) == MAX_STATEMENTS:
@@ -193,19 +193,19 @@ def _lasting_sentences(message: str) -> Iterator[tuple[str, str]]:
         if match is None and alone and not _AT_HAND.search(plain):
             if not asked or (is_told and is_personal):
                 match = PASSING.search(plain)
-            if match is None and not asked and _is_told(plain):
+            if match is None and not asked and _is_statement(plain):
                 yield text, "biography"
                 continue
         if match is not None and match.lastgroup is not None:
             yield text, match.lastgroup
 
 
-def _is_told(plain: str) -> bool:
+def _is_statement(plain: str) -> bool:
     """Return whether a first-person sentence is long enough to tell something, and is not about the other side."""
     return plain.count(" ") > _TELLING and not _YOU.search(plain)
 
 
-def _told_in(language: Language, message: str) -> Iterator[tuple[str, str]]:
+def _sentences_in(language: Language, message: str) -> Iterator[tuple[str, str]]:
     """Yield each sentence worth keeping of a message in another language, with the name of its kind."""
     said = language.patterns
     kept: list[tuple[str, str, bool]] = []

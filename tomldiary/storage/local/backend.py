@@ -231,7 +231,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         except BaseException as error:
             staging.drop()
             if isinstance(error, OSError):
-                raise _unwritten(error, folder) from error
+                raise _write_error(error, folder) from error
             raise
         if records:
             records = [stamped(text, synced.boot) for text in records]
@@ -274,7 +274,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             raise HandEditConflict.changed(str(error.filename or folder)) from error
         except OSError as error:
             staging.drop()
-            raise _unwritten(error, folder) from error
+            raise _write_error(error, folder) from error
         except BackendError:
             # The next open determines whether history has the records, and needs the staged files.
             self.reopen(user)
@@ -396,7 +396,7 @@ def _show_new_version(files: FileSystem, path: str) -> None:
             files.close(descriptor)
 
 
-def _unwritten(error: OSError, folder: str) -> BackendError:
+def _write_error(error: OSError, folder: str) -> BackendError:
     return BackendError(
         f"{error.filename or folder}: cannot be written ({error.strerror}). Nothing was changed. Check"
         " free space and permissions."

@@ -75,7 +75,7 @@ def put_in_place(
         return _exchanged(files, temp, target, ours, held)
     finally:
         if held is not None:
-            held.let_go()
+            held.release()
 
 
 def _exchanged(
@@ -126,7 +126,7 @@ def take_back(files: FileSystem, temp: str, target: str, ours: FileToken | None)
         if is_same(held.token, ours) and not held.has_writer and not held.is_wanted():
             files.unlink(temp)
     finally:
-        held.let_go()
+        held.release()
 
 
 def _token_of(files: FileSystem, target: str, ours: FileToken | None) -> FileToken | None:
@@ -216,12 +216,12 @@ def is_being_saved(env: Environment, path: str) -> bool:
         return 0 <= env.clock.time() - env.files.folder_time(folder) / 1e9 < _AWAY
     except OSError:
         return False
-    held.let_go()
+    held.release()
     return held.has_writer and 0 <= env.clock.time() - held.token[0] / 1e9 < _LONGEST
 
 
 class Held:
-    """A file under a read lease: programs that open it for writing wait until `let_go`.
+    """A file under a read lease: programs that open it for writing wait until `release`.
 
     Raises:
         OSError: The file cannot be opened.
@@ -248,7 +248,7 @@ class Held:
             # After the lease: an earlier writer has changed the time, or the lease was refused.
             self.status = files.fstat(self._descriptor)
             self.token = token_of(self.status)
-            self.has_writer = refusal == errno.EAGAIN and _means_something(files, path)
+            self.has_writer = refusal == errno.EAGAIN and _grants_leases(files, path)
         except BaseException:
             close_hidden(self._descriptor, files.close)
             raise
@@ -257,14 +257,14 @@ class Held:
         """Return whether another process is breaking our lease."""
         return self.is_leased and not self._files.keeps_lease(self._descriptor)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Release the lease and close the file."""
         if self.is_leased:
             self._files.drop_lease(self._descriptor)
         close_hidden(self._descriptor, self._files.close)
 
 
-def _means_something(files: FileSystem, path: str) -> bool:
+def _grants_leases(files: FileSystem, path: str) -> bool:
     """Return whether the file system grants leases at all: network file systems may refuse each one."""
     import tempfile  # noqa: PLC0415 - slow to import, and hardly ever needed
 

@@ -62,7 +62,7 @@ class OpenedUsers:
         self.files = environment.files
         self.base_path = base_path
         self._folders: dict[str, Path] = {}
-        self._everybody: tuple[int, list[str]] | None = None
+        self._known_users: tuple[int, list[str]] | None = None
         self._sync = sync
         self.merge_displaced: Merge | None = None
         """Merges displaced edits; an engine sets it."""
@@ -104,7 +104,7 @@ class OpenedUsers:
 
     def known_users(self) -> list[str]:
         """Return the ids of all users with a folder, sorted; one `stat` if no folder was added or removed."""
-        before = self._everybody
+        before = self._known_users
         when = self.files.folder_time(str(self.base_path))
         if before is not None and before[0] == when:
             return before[1]
@@ -119,7 +119,7 @@ class OpenedUsers:
             is_whole = is_whole and user is not None
             found += [user] if user is not None else []
         if is_whole:
-            self._everybody = (when, sorted(found))
+            self._known_users = (when, sorted(found))
         return sorted(found)
 
     def _folder_names(self) -> list[str]:
@@ -142,7 +142,7 @@ class OpenedUsers:
         try:
             return self._tail(user)
         except OSError as error:
-            raise _unread(error, self.folder(user)) from error
+            raise _read_error(error, self.folder(user)) from error
 
     def records(self, user: str) -> Iterator[str]:
         """Yield the texts of all history records, newest first."""
@@ -151,7 +151,7 @@ class OpenedUsers:
         try:
             yield from read_records(self.files, folder / "history")
         except OSError as error:
-            raise _unread(error, folder) from error
+            raise _read_error(error, folder) from error
 
     def _tail(self, user: str) -> str | None:
         return self._tails.of(user, f"{self.folder(user)}/history")
@@ -257,7 +257,7 @@ class OpenedUsers:
         raise NotImplementedError
 
 
-def _unread(error: OSError, folder: Path) -> BackendError:
+def _read_error(error: OSError, folder: Path) -> BackendError:
     return BackendError(
         f"{error.filename or folder}: history cannot be read ({error.strerror}). Check the permissions."
     )

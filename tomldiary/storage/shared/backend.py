@@ -115,7 +115,7 @@ class SharedBackend(AsyncVerbs):
     def read(self, user: str, kind: str) -> Stored | None:
         """Return a document, or None."""
         check_user(user)
-        hold = self.transactions.mine(user)
+        hold = self.transactions.hold_of_caller(user)
         head = hold.head if hold is not None else None
         if head is not None and kind in head.texts:
             return Stored(head.texts[kind], head.versions[kind])
@@ -150,7 +150,7 @@ class SharedBackend(AsyncVerbs):
     def records(self, user: str) -> Iterator[str]:
         """Yield all records, newest first, read in pages; in an attempt with those of its group."""
         check_user(user)
-        hold = self.transactions.mine(user)
+        hold = self.transactions.hold_of_caller(user)
         head = hold.head if hold is not None else None
         if hold is not None and hold.group is not None:
             yield from [text for _, text in reversed(hold.group.records)]
@@ -278,7 +278,7 @@ class SharedBackend(AsyncVerbs):
             RevisionConflict: Another process was faster at each attempt during the timeout.
         """
         with self._joined(user) as is_first:
-            hold = self.transactions.mine(user)
+            hold = self.transactions.hold_of_caller(user)
             assert hold is not None  # noqa: S101 - for the type checker
             hold.may_assume = is_first  # a caller that holds the lock has seen more of the state
             deadline = time.monotonic() + self.transactions.timeout
@@ -323,7 +323,7 @@ class SharedBackend(AsyncVerbs):
     @contextmanager
     def _joined(self, user: str) -> Generator[bool]:
         """Hold the user's lock, unless this thread holds it; yield whether this begins a transaction."""
-        hold = self.transactions.mine(user)
+        hold = self.transactions.hold_of_caller(user)
         if hold is not None:
             assert not hold.is_attempt  # noqa: S101 - its step would be applied before those of its group
             yield False

@@ -167,7 +167,7 @@ class Transactions:
                 if not self._waiting[user]:
                     del self._waiting[user]
 
-    def mine(self, user: str) -> Hold | None:
+    def hold_of_caller(self, user: str) -> Hold | None:
         """Return the caller's hold of the user's lock."""
         hold = self._holds.get(user)
         return hold if hold is not None and hold.thread == threading.get_ident() else None
@@ -177,7 +177,7 @@ class Transactions:
     def head(self, user: str) -> Head:
         """Return the state that the caller's transaction began with, or the present one without a transaction."""
         check_user(user)
-        hold, known = self.mine(user), self.heads.of(user)
+        hold, known = self.hold_of_caller(user), self.heads.of(user)
         if hold is None:
             seen = self._reading.heads
             head = None if seen is None else seen.get(user)
@@ -239,7 +239,7 @@ class Transactions:
         Raises:
             RevisionConflict: The state is not `head` any more.
         """
-        hold = self.mine(user)
+        hold = self.hold_of_caller(user)
         if hold is None or not hold.is_attempt:
             return self.apply(user, head, step)
         group = hold.group
@@ -255,7 +255,7 @@ class Transactions:
         Raises:
             RevisionConflict: The state is not `head` any more.
         """
-        hold, known = self.mine(user), self.heads.of(user)
+        hold, known = self.hold_of_caller(user), self.heads.of(user)
         if self._reading.heads is not None:
             self._reading.heads.pop(user, None)
         stamp, after = self.heads.stamp(known), copy(head)
@@ -291,7 +291,7 @@ class Transactions:
 
         `kinds` are the documents that are read together with the state next.
         """
-        known, hold = self.heads.of(user), self.mine(user)
+        known, hold = self.heads.of(user), self.hold_of_caller(user)
         known.calm, known.confirmed = 0, None
         known.conflicts += 1
         known.wanted = tuple(kinds)

@@ -86,7 +86,7 @@ class Claims:
             self._owners[user] = turns.owner, time.monotonic()
         return turns, self._may_claim(turns.owner)
 
-    def unserved(self, users: Iterable[str]) -> list[str]:
+    def without_owner(self, users: Iterable[str]) -> list[str]:
         """Return those of some users with turns who may have no living owner.
 
         The owner of a user is read once during a lease, and how the owners are several times.
@@ -139,7 +139,7 @@ class Claims:
 
     def remove(self, user: str, ids: Sequence[str]) -> Turns | None:
         """Remove turns; return what is left, or None if another writer has taken the user over."""
-        return self._mine(user, lambda turns: turns.remove(ids))
+        return self._change_claimed(user, lambda turns: turns.remove(ids))
 
     def release(self, user: str) -> int:
         """Give a claim up; return how many turns are left to others."""
@@ -147,10 +147,10 @@ class Claims:
         def change(turns: Turns) -> None:
             turns.owner = ""
 
-        turns = self._mine(user, change)
+        turns = self._change_claimed(user, change)
         return len(turns.numbers()) if turns is not None else 0
 
-    def _mine(self, user: str, change: Callable[[Turns], None]) -> Turns | None:
+    def _change_claimed(self, user: str, change: Callable[[Turns], None]) -> Turns | None:
         """Change the turns of a user whom this writer has claimed; return None if it has not."""
 
         def change_mine(turns: Turns, _epoch: int) -> bool | None:
@@ -223,15 +223,15 @@ class Heartbeats:
             return
         self._observed = now
         for each in {writer[:1]: writer for writer in writers if writer}.values():
-            self._look(each)
+            self._read_signs(each)
 
     def is_dead(self, writer: str) -> bool:
         """Return whether a writer has shown no life for the time of the lease, as the database says now."""
         if self._seems_dead(writer):
-            self._look(writer)
+            self._read_signs(writer)
         return self._seems_dead(writer)
 
-    def sign_off(self) -> None:
+    def unregister(self) -> None:
         """Remove the document of this writer, which has no claims any more."""
         if self._beats:
             try:
@@ -243,7 +243,7 @@ class Heartbeats:
         seen = self._seen.get(writer)
         return seen is None or time.monotonic() - seen[1] > self.lease
 
-    def _look(self, writer: str) -> None:
+    def _read_signs(self, writer: str) -> None:
         """Read the signs of a writer, and of those with documents beside it; remove those that ended long ago."""
         now = time.monotonic()
         known = {name: sign for name, sign in self._seen.items() if name[:1] == writer[:1]}

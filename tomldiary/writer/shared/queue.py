@@ -166,7 +166,7 @@ class SharedQueue:
             self.claims.heartbeats.beat()
         if now - self._looked >= _POLL and not self._is_stopping:
             self._looked = now
-            self._look()
+            self._claim_users()
 
     def _store_all(self, jobs: list[Job]) -> None:
         by_user: dict[str, list[Job]] = {}
@@ -250,7 +250,7 @@ class SharedQueue:
             self._remote.pop(user, None)
         self._deliver(jobs)
 
-    def _look(self) -> None:
+    def _claim_users(self) -> None:
         """Claim users without a living owner, and resolve the receipts of turns that other writers finished."""
         if not self._works and not self._remote:
             return
@@ -258,7 +258,7 @@ class SharedQueue:
         waiting = {user for user in queued if not self._held.get(user)}
         with self._state:
             mine = [*self._remote]
-        for user in {*self.claims.unserved(waiting), *waiting.intersection(mine)}:
+        for user in {*self.claims.without_owner(waiting), *waiting.intersection(mine)}:
             turns, may_claim = self.claims.read(user)
             claim = self.claims.store(user) if may_claim else None
             if claim is not None and claim.numbers():
@@ -313,7 +313,7 @@ class SharedQueue:
             except (BackendError, Conflict):
                 continue  # the lease ends
         self._held.clear()
-        self.claims.heartbeats.sign_off()
+        self.claims.heartbeats.unregister()
         return left
 
     def drop(self) -> None:
