@@ -116,7 +116,7 @@ class Reading:
     """The result of one adapter: `told` is the sentence to print."""
 
     framework: str
-    state: Literal["worked", "not installed", "not available", "failed"]
+    state: Literal["worked", "not installed", "failed"]
     told: str
 
 
@@ -145,10 +145,7 @@ def _read_with(adapter: _Adapter, diary: Diary, user: str, question: str, answer
         if not _is_installed(adapter.module):
             command = f'python -m pip install "tomldiary-kit[{adapter.extra}]"'
             return Reading(name, "not installed", f"is not installed. Run: {command}")
-        entrance: Any = getattr(_import_adapter(adapter.package), adapter.entrance, None)
-        if entrance is None:
-            told = f"{adapter.package}.{adapter.entrance} is not available in this version."
-            return Reading(name, "not available", told)
+        entrance = getattr(import_module(adapter.package), adapter.entrance)
         text = adapter.read(entrance, diary, user, question)
     except Exception as error:  # noqa: BLE001 - the other adapters are still tried
         return Reading(name, "failed", f"failed ({type(error).__name__}: {error}).")
@@ -165,16 +162,6 @@ def _is_installed(module: str) -> bool:
             return False
         raise
     return True
-
-
-def _import_adapter(name: str) -> Any:
-    """Import an adapter; None if this version does not have it."""
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name == name:
-            return None
-        raise
 
 
 def _through_langgraph(store_class: Any, diary: Diary, user: str, question: str) -> str:
