@@ -256,6 +256,21 @@ class FileSystem:
         self.close(descriptor)
         return token_of(found)
 
+    def write_over(self, path: Path, data: bytes | None, *, sync: bool) -> None:
+        """Create or replace a file atomically; None removes it. A lock of the caller excludes others.
+
+        With `sync`, the change is on disk when this returns, and a power cut brings no older content back.
+        """
+        temp = path.with_name(f".{path.name}.tmp")
+        self.discard(temp)  # left by a killed process
+        if data is None:
+            self.discard(path)
+        else:
+            self.write_new(str(temp), data, sync=sync)
+            self.replace(temp, path)
+        if sync:
+            self.sync_folder(path.parent)
+
     def make_private(self, descriptor: int) -> None:
         """Restrict an open file to its owner, on systems with file modes."""
         self.set_mode(descriptor, _PRIVATE)

@@ -135,13 +135,9 @@ def rewrite_log(
     """
     with lock_file(files, path) as descriptor:
         data = files.read_all(descriptor)
-        temp = path.with_name(f".{path.name}.tmp")
-        files.discard(temp)  # left by a killed process; the lock excludes others
         fresh = "".join(keep(scan_log(data))).encode()
         if fresh != data:
-            files.write_new(str(temp), fresh, sync=True)
-            files.replace(temp, path)
-            files.sync_folder(path.parent)
+            files.write_over(path, fresh, sync=True)
 
 
 # Appending

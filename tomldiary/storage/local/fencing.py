@@ -57,11 +57,7 @@ class Epochs:
             self._files.make_folder(self._folder, sync=True)
             # The process that created the key may have been killed before this.
             self._files.sync_folder(self._key_file.parent)
-            temp = path.with_name(f"{path.name}.tmp")
-            self._files.discard(temp)  # left by a killed process; the user's lock excludes others
-            self._files.write_new(str(temp), f"{epoch} {erased}\n".encode(), sync=True)
-            self._files.replace(temp, path)
-            self._files.sync_folder(self._folder)
+            self._files.write_over(path, f"{epoch} {erased}\n".encode(), sync=True)
         except OSError as error:
             raise BackendError(
                 f"{self._folder}: cannot be written ({error.strerror}). Nothing was forgotten."

@@ -58,16 +58,8 @@ class HiddenFiles:
         path = self._path(user, kind)
         try:
             self._files.make_folder(path.parent, sync=sync)
-            temp = path.with_name(f".{path.name}.tmp")
-            self._files.discard(temp)  # left by a killed process; the user's lock excludes others
-            if text:
-                data = f"{_OWNER}{json.dumps(user)}\n{text}".encode()
-                self._files.write_new(str(temp), data, sync=sync)
-                self._files.replace(temp, path)
-            else:
-                self._files.discard(path)
-            if sync:
-                self._files.sync_folder(path.parent)
+            data = f"{_OWNER}{json.dumps(user)}\n{text}".encode() if text else None
+            self._files.write_over(path, data, sync=sync)
         except OSError as error:
             raise BackendError(
                 f"{path}: cannot be written ({error.strerror}). Check free space and permissions."
