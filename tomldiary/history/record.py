@@ -88,11 +88,11 @@ class Source:
     is_new: bool = False
     """Whether `operation` was just generated, so that history need not be searched for it."""
     asked: tuple[Any, ...] = ()
-    """The request, used instead of `content`; its fingerprint is computed only if needed."""
+    """The request, without its type, used instead of `content`; its fingerprint is computed only if needed."""
 
     def fingerprint(self) -> str:
         """Return the fingerprint of the request; "" if there is none."""
-        return self.content or (fingerprint(*self.asked) if self.asked else "")
+        return self.content or (fingerprint(self.type, *self.asked) if self.asked else "")
 
 
 def fingerprint(*asked: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tomldiary.engine.transaction import Source, fingerprint
+from tomldiary.engine.transaction import Source
 from tomldiary.entries.blocks import Blocks, TextBlock, TextBlocks, to_block
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import UnknownEntry
@@ -111,13 +111,8 @@ class UserBlocks:
         def change(book: Blocks) -> None:
             book.put(name, text, now=moment, session=session_id, pinned=pinned)
 
-        asked = fingerprint("set_block", name, text, pinned)
-        return self._write(
-            name,
-            change,
-            Source("set_block", session_id, actor, reason, content=asked),
-            ephemeral=ephemeral,
-        )
+        why = Source("set_block", session_id, actor, reason, asked=(name, text, pinned))
+        return self._write(name, change, why, ephemeral=ephemeral)
 
     aset = async_twin(set)  # noqa: A003 - the method above
 
@@ -158,8 +153,7 @@ class UserBlocks:
         def change(book: Blocks) -> None:
             book.append(name, text, now=moment, session=session_id)
 
-        asked = fingerprint("append_block", name, text)
-        why = Source("append_block", session_id, actor, reason, operation_id, asked)
+        why = Source("append_block", session_id, actor, reason, operation_id, asked=(name, text))
         return self._write(name, change, why, ephemeral=ephemeral)
 
     aappend = async_twin(append)
@@ -198,8 +192,7 @@ class UserBlocks:
         def change(book: Blocks) -> None:
             book.replace(name, old, new, now=moment, session=session_id)
 
-        asked = fingerprint("replace_in_block", name, old, new)
-        why = Source("replace_in_block", session_id, actor, reason, content=asked)
+        why = Source("replace_in_block", session_id, actor, reason, asked=(name, old, new))
         return self._write(name, change, why, ephemeral=ephemeral)
 
     areplace = async_twin(replace)
@@ -220,8 +213,7 @@ class UserBlocks:
         Raises:
             UnknownEntry: There is no such block.
         """
-        asked = fingerprint("delete_block", name)
-        why = Source("delete_block", session_id, actor, reason, content=asked)
+        why = Source("delete_block", session_id, actor, reason, asked=(name,))
         return self._context.to(session_id, ephemeral=ephemeral).write(
             lambda tx: to_block(Blocks(tx.edit(_KIND)).delete(name)), why
         )

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.engine.transaction import Source, fingerprint
+from tomldiary.engine.transaction import Source
 from tomldiary.entries.episodes import (
     Episode,
     Episodes,
@@ -97,8 +97,8 @@ class UserEpisodes:
                     return id or ""
             return new_episode(tx.writing(self._context.diary, "", session_id), value, when, id)
 
-        asked = fingerprint("add_episode", input, output, *([id] if id else []))
-        why = Source("add_episode", session_id, actor, reason, operation_id, asked)
+        asked = (input, output, *([id] if id else []))
+        why = Source("add_episode", session_id, actor, reason, operation_id, asked=asked)
         return self._context.to(session_id, ephemeral=ephemeral).write(
             change, why, on_repeat=self._added
         )
@@ -174,8 +174,7 @@ class UserEpisodes:
                     return to_episode(id, entry)
             raise UnknownEntry(f"episodes/{id}")
 
-        asked = fingerprint("delete_episode", id)
-        why = Source("delete_episode", session_id, actor, reason, content=asked)
+        why = Source("delete_episode", session_id, actor, reason, asked=(id,))
         return self._context.write(change, why)
 
     adelete = async_twin(delete)

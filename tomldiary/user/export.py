@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.engine.transaction import Source, fingerprint
+from tomldiary.engine.transaction import Source
 from tomldiary.entries.fields import sessions
 from tomldiary.entries.kinds import KINDS, entries_in, entry_kind
 from tomldiary.entries.kinds.parts import part_name, part_of
@@ -200,10 +200,8 @@ class UserExport:
                 )
             return sorted(tx.changed()), []
 
-        asked = fingerprint(
-            "import", {kind: each.text for kind, each in documents.items()}, replace
-        )
-        source = Source("import") if why is None else dataclasses.replace(why, content=asked)
+        asked = ({kind: each.text for kind, each in documents.items()}, replace)
+        source = dataclasses.replace(why or Source("import"), asked=asked)
         try:
             return self._context.write(change, source)
         except _Preview as looked:

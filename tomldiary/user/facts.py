@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.engine.transaction import Source, fingerprint
+from tomldiary.engine.transaction import Source
 from tomldiary.entries.fact_rules import FactRules, Provenance
 from tomldiary.entries.facts import Fact, FactList, Facts, Held, schema_named
 from tomldiary.entries.models import timestamp
@@ -94,10 +94,8 @@ class UserFacts:
             return book.commit(schema, stored, by, start=valid_from, end=valid_to)
 
         claim = [] if confidence == 1 and not force else [confidence, force]
-        asked = fingerprint(
-            "commit", schema.name, stored, str(valid_from), str(valid_to), source, *claim
-        )
-        why = Source("commit", session_id, actor, reason, operation_id, asked)
+        asked = (schema.name, stored, str(valid_from), str(valid_to), source, *claim)
+        why = Source("commit", session_id, actor, reason, operation_id, asked=asked)
         key = self._context.to(session_id, ephemeral=ephemeral).write(
             change, why, on_repeat=lambda seq: self._context.change_made(seq).key.split("/", 2)[2]
         )
@@ -144,8 +142,8 @@ class UserFacts:
                 fact_id, fields, by, end=valid_to
             )
 
-        asked = fingerprint("update", fact_id, fields, str(valid_to))
-        why = Source("update", session_id, actor, reason, content=asked)
+        asked = (fact_id, fields, str(valid_to))
+        why = Source("update", session_id, actor, reason, asked=asked)
         return f"{name}/{self._context.to(session_id, ephemeral=ephemeral).write(change, why)}"
 
     aupdate = async_twin(update)
@@ -172,7 +170,7 @@ class UserFacts:
         def change(tx: Transaction) -> Mapping[str, Any]:
             return FactRules(tx.entries(_KIND), self._diary.fact_schemas).delete(fact_id)
 
-        why = Source("delete", session_id, actor, reason, content=fingerprint("delete", fact_id))
+        why = Source("delete", session_id, actor, reason, asked=(fact_id,))
         return shown(self._context.to(session_id, ephemeral=ephemeral).write(change, why))
 
     adelete = async_twin(delete)

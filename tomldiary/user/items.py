@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.engine.transaction import Source, fingerprint
+from tomldiary.engine.transaction import Source
 from tomldiary.entries.kinds import ITEMS
 from tomldiary.entries.kinds.items import item_value
 from tomldiary.entries.models import timestamp
@@ -81,10 +81,8 @@ class UserItems:
             ITEMS.put(writing, (ITEMS.name, path[0]), path[1], value)
             return value
 
-        asked = fingerprint("update_item", key, fields)
-        return self._context.write(
-            change, Source("update_item", session_id, actor, reason, content=asked)
-        )
+        why = Source("update_item", session_id, actor, reason, asked=(key, fields))
+        return self._context.write(change, why)
 
     aupdate = async_twin(update)
 
@@ -104,10 +102,8 @@ class UserItems:
             ITEMS.delete(writing, (ITEMS.name, path[0]), path[1])
             return value
 
-        asked = fingerprint("delete_item", key)
-        return self._context.write(
-            change, Source("delete_item", session_id, actor, reason, content=asked)
-        )
+        why = Source("delete_item", session_id, actor, reason, asked=(key,))
+        return self._context.write(change, why)
 
     adelete = async_twin(delete)
 

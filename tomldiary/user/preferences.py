@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from pydantic import ValidationError
 
-from tomldiary.engine.transaction import Source, fingerprint
+from tomldiary.engine.transaction import Source
 from tomldiary.entries.conversations import Conversations, entry_to_conversation
 from tomldiary.entries.models import (
     ConversationItems,
@@ -244,7 +244,5 @@ class UserConversations:
         def change(tx: Transaction) -> None:
             Conversations(tx.edit("conversations")).delete(session_id)
 
-        why = Source(
-            "remove_conversation", session_id, reason=reason, content=fingerprint(session_id)
-        )
+        why = Source("remove_conversation", session_id, reason=reason, asked=(session_id,))
         self._context.write(change, why)
