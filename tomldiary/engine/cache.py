@@ -1,10 +1,14 @@
-"""Documents parsed once; a version token tells whether a cached one is still current."""
+"""Documents parsed once, and history records read once.
+
+A version token tells whether a cached document is still current.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -21,7 +25,13 @@ from tomldiary.errors import (
 )
 from tomldiary.hand_edits.base_version import before_saves
 from tomldiary.hand_edits.detect import NOTHING, Known, look
-from tomldiary.history.index import HistoryIndex, Indexed
+from tomldiary.history.record import (
+    OWN_LINES,
+    is_snapshot,
+    next_sequence,
+    operation_of,
+    result_kinds,
+)
 from tomldiary.history.timeline import Timeline
 from tomldiary.runtime.async_bridge import SCOPE
 from tomldiary.runtime.forgettable_cache import clear_caches
@@ -41,12 +51,14 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from tomldiary.engine.transaction import Transaction
+    from tomldiary.history.record import Record
     from tomldiary.toml.document import Document
 
 __all__ = ["DocumentCache"]
 
 _CACHED_DOCUMENTS = 4096
 _CACHED_JOINS = 256
+_CACHED_USERS = 256
 _PAUSE = 0.05  # seconds between two reads of a file that is being saved
 
 
@@ -370,3 +382,104 @@ def _is_current(
     if cached.logged is not None or cached.problem is not None:
         return False  # the file did not hold the document at the end of history
     return changes.documents.get(kind, changes.start) <= cached.seen
+
+
+# The index of history
+
+
+@dataclass(slots=True)
+class Indexed:
+    """The index of one user; it may hold keys of records dropped since."""
+
+    start: int = 0
+    """The transaction after which it is complete."""
+    last: int = 0
+    """The newest transaction."""
+    record: int = 0
+    """The `_identity` of its record; another one shows that the indexed history was not stored, or was replaced."""
+    epoch: int | None = None
+    """The user's fencing token if the index covers the whole history."""
+    documents: dict[str, int] = field(default_factory=dict[str, int])
+    """The last transaction that changed each document."""
+    operations: dict[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
+    """The transaction and the content of each idempotency key."""
+
+
+class HistoryIndex:
+    """Indexes the records after a user's first look-up, or the whole history once that is asked for. Thread-safe.
+
+    Args:
+        backend: Provides the histories.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._users: Recent[str, Indexed] = Recent(_CACHED_USERS)
+        self._guard = fork_safe(threading.Lock())
+
+    def drop(self, user: str) -> None:
+        """Drop a user's index; the next look-up reads the history again."""
+        with self._guard:
+            self._users.pop(user, None)
+
+    def note(self, user: str, made: Record, text: str) -> None:
+        """Add the latest transaction, whose record was stored as `text`; the caller holds the user's lock."""
+        with self._guard:
+            known = self._users.get(user)
+        if known is not None and known.last == made.seq - 1:
+            known.documents.update(dict.fromkeys(made.results, made.seq))
+            if made.operation:
+                known.operations[made.operation] = (made.seq, made.content)
+            known.last, known.record = made.seq, _identity(text)
+
+    def of(self, user: str, *, is_whole: bool = False) -> Indexed:
+        """Return a user's index, of the whole history if `is_whole`; the caller holds the user's lock.
+
+        Raises:
+            InvalidTOML: A record is damaged.
+        """
+        epoch = self._backend.epoch(user) if is_whole else None
+        record = self._backend.last_record(user)  # repairs a torn log tail
+        last = next_sequence(record) - 1
+        with self._guard:
+            known = self._users.get(user)
+        if known is not None and is_whole and known.epoch != epoch:
+            known = None
+        if known is None or not self._extend(user, known, last, record):
+            known = Indexed(epoch=epoch) if is_whole else Indexed(last, last)
+            self._extend(user, known, last, record)
+        with self._guard:
+            self._users.keep(user, known)
+        return known
+
+    def _extend(self, user: str, known: Indexed, last: int, record: str | None) -> bool:
+        """Add the records up to the newest one; return False if history does not continue what is indexed.
+
+        That is so if the user was removed, if history was rewritten, or if a transaction was not stored after all.
+        """
+        continues = not known.record or (last == known.last and _identity(record) == known.record)
+        documents: dict[str, int] = {}
+        operations: dict[str, tuple[int, str]] = {}
+        for text in self._backend.records(user) if last > known.last else ():
+            seq = next_sequence(text) - 1
+            if seq <= known.last:
+                continues = continues or _identity(text) == known.record
+                break
+            for kind in result_kinds(text):
+                documents.setdefault(kind, seq)
+            operation, content = operation_of(text)
+            if operation:
+                operations.setdefault(operation, (seq, content))
+            if is_snapshot(text):
+                break
+        if continues:
+            known.documents.update(documents)  # safe: the user's lock is held
+            known.operations.update(operations)
+            known.last, known.record = last, _identity(record)
+        return continues
+
+
+def _identity(record: str | None) -> int:
+    """Return the hash of a record without the lines that a storage adds to it."""
+    head, _, rest = (record or "").partition("\nbase = ")
+    return hash((OWN_LINES.sub("", head).rstrip("\n"), rest))
