@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
-from tomldiary.compaction.meaning import contradicting, reworded
 from tomldiary.entries.conversations import MAX_SUMMARY, checked_summary
 from tomldiary.entries.models import in_utc, timestamp
 from tomldiary.entries.preferences import MAX_TEXT, entry_text
@@ -24,16 +23,25 @@ from tomldiary.extraction.operations import (
     SetSummary,
     UpsertPreference,
 )
+from tomldiary.text.contradiction import covers
+from tomldiary.text.similarity import Similarity, conflict, normalise
 from tomldiary.toml.values import render_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from tomldiary.text.similarity import Match
 
 __all__ = ["CompactionConfig", "CompactionDeps", "CompactionStats", "load_compactor"]
 
 Store = dict[str, Any]
 _FEWEST_DELETED = 10  # blocks that any clean-up may delete
+_SIMILAR = Similarity()
+_MOST_COMPARED = 20
+_DETAILS = frozenset({"different number", "different comparison", "different unit"}) | {
+    "different currency",
+    "different sign",
+}
 
 
 @dataclass(slots=True)
@@ -172,14 +180,14 @@ class CompactionDeps:
         """Return how a new text contradicts the one of before the clean-up, or ""."""
         before = self._before.get(path)
         known = [entry_text(entry) for key, entry in self._before.items() if key[:2] == path[:2]]
-        return reworded(entry_text(before), text, known) if before is not None else ""
+        return _reworded(entry_text(before), text, known) if before is not None else ""
 
     def _contradicting(self, path: tuple[str, ...]) -> tuple[str, str] | None:
         """Return the entry that stays in place of a deleted one and says something else, and how."""
         before = self._before.get(path)
         entries: Mapping[str, Store] = self.prefs.get("preferences", {}).get(path[1], {})
         others = {key: entry_text(entry) for key, entry in entries.items() if key != path[2]}
-        return contradicting(entry_text(before), others) if before is not None else None
+        return _contradicting(entry_text(before), others) if before is not None else None
 
     def preference_blocks(self) -> list[tuple[str, Store]]:
         """Return `("category/id", fields)` of each preference."""
@@ -356,3 +364,45 @@ def load_compactor() -> Any:
         MissingExtra: The adapter's framework is not installed.
     """
     return load_factory("compactor_agent")()
+
+
+# What a clean-up may not change: numbers, signs and polarity, and which of two contradictory entries holds.
+# A compactor joins and shortens texts. What it may not do is decide: a rewritten text says nothing that no text
+# said before, and an entry is not deleted because another one says the opposite.
+
+
+def _reworded(old: str, new: str, known: Iterable[str]) -> str:
+    """Return how a rewritten text contradicts the one before, or "".
+
+    Args:
+        old: The text before.
+        new: The text now.
+        known: The texts of the category before the clean-up; their numbers and signs may be joined.
+    """
+    why = conflict(old, new)
+    if not why or not _similar({"": old}, new):
+        return ""  # another subject altogether
+    if why in _DETAILS:
+        is_joined = covers(new, old) and covers(" ".join(known), new)
+        if is_joined or (why == "different number" and covers(old, new)):
+            return ""
+    return why
+
+
+def _contradicting(text: str, others: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return the id of an entry that contradicts a deleted text, and how; None if one has it too.
+
+    Args:
+        text: The deleted text.
+        others: The texts that stay, by id.
+    """
+    found = _similar(others, text)
+    if any(not match.conflict or covers(match.text, text) for match in found):
+        return None
+    return (found[0].id, found[0].conflict) if found else None
+
+
+def _similar(texts: Mapping[str, str], text: str) -> list[Match]:
+    keys = list(texts)
+    folded = [normalise(texts[key]) for key in keys]
+    return _SIMILAR.find("", text, keys, folded, texts.__getitem__, limit=_MOST_COMPARED)
