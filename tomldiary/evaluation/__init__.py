@@ -4,10 +4,9 @@
 `compare` says whether two differ by more than chance.
 """
 
-from tomldiary.evaluation.intervals import Difference, compare
 from tomldiary.evaluation.measure import Answer, Run, evaluate, evaluate_stored
 from tomldiary.evaluation.questions import Collection, Entry, Question, load_questions
-from tomldiary.evaluation.report import Report
+from tomldiary.evaluation.report import Difference, Report, compare
 
 __all__ = [
     "Answer",
