@@ -176,8 +176,6 @@ class CompactionJobs:
 
     def __init__(self, diary: Any, options: Options, state: Condition, metrics: Metrics) -> None:
         self.running: dict[str, asyncio.Task[None]] = {}
-        self.parked: dict[tuple[str, str, str], str] = {}
-        """Parts that failed twice, by user, document and category, with the error's type."""
         self._diary = diary
         self._options = options
         self._state = state
@@ -245,11 +243,9 @@ class CompactionJobs:
                 )  # fmt: skip
                 with self._state:
                     self._metrics.compactions_failed += 1
-                    self.parked[user, *part] = type(error).__name__
                 return
             with self._state:
                 self._metrics.compactions += 1
-                self.parked.pop((user, *part), None)
             return
 
 
