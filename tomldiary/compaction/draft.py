@@ -187,7 +187,7 @@ class CompactionDeps:
         before = self._before.get(path)
         entries: Mapping[str, Store] = self.prefs.get("preferences", {}).get(path[1], {})
         others = {key: entry_text(entry) for key, entry in entries.items() if key != path[2]}
-        return _contradicting(entry_text(before), others) if before is not None else None
+        return _contradicted_by(entry_text(before), others) if before is not None else None
 
     def preference_blocks(self) -> list[tuple[str, Store]]:
         """Return `("category/id", fields)` of each preference."""
@@ -389,7 +389,7 @@ def _reworded(old: str, new: str, known: Iterable[str]) -> str:
     return why
 
 
-def _contradicting(text: str, others: Mapping[str, str]) -> tuple[str, str] | None:
+def _contradicted_by(text: str, others: Mapping[str, str]) -> tuple[str, str] | None:
     """Return the id of an entry that contradicts a deleted text, and how; None if one has it too.
 
     Args:
