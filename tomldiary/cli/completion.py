@@ -82,7 +82,7 @@ def _user(ctx: Any) -> UserDiary:
 
 
 def _keys(alice: UserDiary) -> Iterator[str]:
-    from tomldiary.cli.entries import stored_entries  # noqa: PLC0415 - only completion needs it here
+    from tomldiary.views.memory import stored_entries  # noqa: PLC0415 - only completion needs it here
 
     return (entry.key for entry in stored_entries(alice))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,20 +11,22 @@ from tomldiary.cli.rows import Column, print_rows
 from tomldiary.compat.default_table import DefaultPrefTable
 from tomldiary.compat.pretty_print import pretty_print_conversations, pretty_print_preferences
 from tomldiary.entries.conversations import Conversations
-from tomldiary.entries.kinds import PREFERENCES, entries_in, entry_kind
+from tomldiary.entries.kinds import PREFERENCES, entry_kind
 from tomldiary.entries.kinds.parts import join, parts_among
 from tomldiary.entries.schema import categories
 from tomldiary.errors import UnknownCategory
 from tomldiary.text.visible import one_line
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
+from tomldiary.views.memory import stored_entries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
+    from tomldiary.entries.kinds import Stored
     from tomldiary.user.user import UserDiary
 
-__all__ = ["Entry", "print_entries", "show_memory", "stored_entries"]
+__all__ = ["show_memory"]
 
 _DAY = 10
 _COLUMNS = (
@@ -36,35 +37,19 @@ _COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One stored entry: its kind, its key as `history` shows it, and its fields."""
-
-    kind: str
-    key: str
-    fields: Mapping[str, Any]
-
-    @property
-    def text(self) -> str:
-        """What it says, with its labels below."""
-        kind = entry_kind(self.kind)
-        labels: Any = self.fields.get(kind.labels) if kind.labels else None
-        if not isinstance(labels, list) or not labels:
-            return kind.text(self.fields)
-        named = ", ".join(map(str, cast("list[Any]", labels)))
-        return f"{kind.text(self.fields)}\n{kind.labels}: {named}"
-
-
-def stored_entries(alice: UserDiary) -> Iterator[Entry]:
-    """Yield the entries of all documents, valid or not, kind by kind in the order of the files."""
-    documents = {name: Document.parse(alice.document(name)) for name in alice.documents()}
-    return (Entry(each.kind, each.key, each.fields) for each in entries_in(documents))
-
-
-def print_entries(entries: Iterable[Entry]) -> None:
+def _print_entries(entries: Iterable[Stored]) -> None:
     """Print entries as a table: how often each was said, when it was updated, and its text."""
-    rows = [(each.key, _times(each.fields), _day(each.fields), each.text) for each in entries]
+    rows = [(each.key, _times(each.fields), _day(each.fields), _text(each)) for each in entries]
     print_rows(_COLUMNS, rows)
+
+
+def _text(entry: Stored) -> str:
+    """Return what an entry says, with its labels below."""
+    kind, fields = entry_kind(entry.kind), entry.fields
+    labels: Any = fields.get(kind.labels) if kind.labels else None
+    if not isinstance(labels, list) or not labels:
+        return kind.text(fields)
+    return f"{kind.text(fields)}\n{kind.labels}: {', '.join(map(str, cast('list[Any]', labels)))}"
 
 
 def _times(fields: Mapping[str, Any]) -> str:
@@ -129,9 +114,9 @@ def _show_entries(alice: UserDiary, category: str | None) -> None:
     ):
         if category is None:
             heading(f"{chr(10) if number else ''}{kind}")
-            print_entries(entries)
+            _print_entries(entries)
         elif kind == PREFERENCES.name:
-            print_entries(each for each in entries if each.key.startswith(f"{category}/"))
+            _print_entries(each for each in entries if each.key.startswith(f"{category}/"))
 
 
 def _show_documents(shown: Mapping[str, Document]) -> None:

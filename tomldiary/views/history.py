@@ -26,7 +26,7 @@ from tomldiary.views.sheet import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from tomldiary.history.queries import Difference, HistoryEntry, Origin
 
@@ -57,7 +57,7 @@ def _changed(before: _Fields, after: _Fields) -> list[str]:
     ]
 
 
-def text_of(key: str, entry: _Fields | None) -> str:
+def text_of(key: str, entry: Mapping[str, Any] | None) -> str:
     """Return what an entry said; "" if there was none."""
     first = key.partition("/")[0]
     kind = entry_kind(first if first in KINDS else "preferences")

@@ -13,9 +13,9 @@ from tomldiary.cli.memory import full_key, known_user, point
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, DryRun, MemoryPath, UserName, Yes
 from tomldiary.cli.output import print_diff, print_json, print_not_done, print_text, ranges
 from tomldiary.cli.rows import Column, Row, print_rows
-from tomldiary.entries.kinds import KINDS, PREFERENCES
 from tomldiary.errors import EntryConflict, InvalidValue
 from tomldiary.text.visible import one_line
+from tomldiary.views.history import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -278,8 +278,7 @@ def _shown(entry: Mapping[str, Any], key: str) -> str:
 
 
 def _text(key: str, entry: Mapping[str, Any]) -> str:
-    """Return what the entry with a key says; the key of a preference goes without its kind."""
-    return one_line(KINDS.get(key.partition("/")[0], PREFERENCES).text(entry)).strip()
+    return one_line(text_of(key, entry))
 
 
 def rollback(
