@@ -67,12 +67,12 @@ class DocumentCache:
 
     Args:
         backend: Where the documents are.
-        save_timeout: Seconds that a write waits for another program to finish saving.
     """
 
-    def __init__(self, backend: Backend, *, save_timeout: float = 3.0) -> None:
+    def __init__(self, backend: Backend) -> None:
         self.backend = backend
-        self.save_timeout = save_timeout
+        self.save_timeout = 3.0
+        """Seconds that a write waits for another program to finish saving a document."""
         self.logged = HistoryIndex(backend)
         self._one_state = backend if isinstance(backend, ReadsOneState) else None
         self.guards: dict[str, Callable[..., None]] = {}

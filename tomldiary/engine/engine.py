@@ -60,29 +60,17 @@ class Engine(DocumentCache):
         backend: Where the documents are.
         schema_name: Written to `_meta.schema_name` of new documents.
         lock_timeout: Seconds a writer waits for another one.
-        save_timeout: Seconds a writer waits for another program to finish saving a document.
-        part_size: Characters of a document before new preferences, facts and items go to another one; None is
-            what the backend prefers.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        schema_name: str,
-        *,
-        lock_timeout: float = 30.0,
-        save_timeout: float = 3.0,
-        part_size: int | None = None,
-    ) -> None:
-        super().__init__(backend, save_timeout=save_timeout)
+    def __init__(self, backend: Backend, schema_name: str, *, lock_timeout: float = 30.0) -> None:
+        super().__init__(backend)
         if isinstance(backend, KeepsDisplacedEdits):
             backend.merge_displaced = merge_displaced
         self._optimistic = backend if isinstance(backend, OptimisticWrites) else None
         self.schema_name = schema_name
         self.lock_timeout = lock_timeout
-        if part_size is None:
-            part_size = backend.part_size if isinstance(backend, PrefersPartSize) else LARGEST
-        self.part_size = part_size
+        self.part_size = backend.part_size if isinstance(backend, PrefersPartSize) else LARGEST
+        """Characters of a document before new preferences, facts and items go to another one."""
         meta = {"version": FORMAT_VERSION, "schema_name": schema_name}
         edit = Edit(NOTHING)
         # Not parsed: an edit knows the tables that it wrote, so changing them is faster.
