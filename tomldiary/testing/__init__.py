@@ -13,15 +13,13 @@ from __future__ import annotations
 
 import pytest
 
-pytest.register_assert_rewrite(
-    "tomldiary.testing.backend", "tomldiary.testing.backend_suite", "tomldiary.testing.store"
-)
+pytest.register_assert_rewrite("tomldiary.testing.backend", "tomldiary.testing.store")
 
-from tomldiary.testing.backend_suite import (  # noqa: E402 - rewriting has to come first
+from tomldiary.testing.backend import (  # noqa: E402 - rewriting has to come first
     AtomicBackendSuite,
     BackendSuite,
     SharedBackendSuite,
 )
-from tomldiary.testing.store_suite import StoreSuite  # noqa: E402 - see above
+from tomldiary.testing.store import StoreSuite  # noqa: E402 - see above
 
 __all__ = ["AtomicBackendSuite", "BackendSuite", "SharedBackendSuite", "StoreSuite"]
