@@ -330,3 +330,48 @@ def test_an_integer_too_long_to_write_is_refused_with_its_place(literal):
 def test_text_that_looks_like_a_long_integer_is_text():
     text = f"0x{'f' * 4000}"
     assert parse_toml(f'a = "{text}"\nb = 0x{"f" * 3000}\n')["a"] == text
+
+
+LISTED = """\
+[team]
+id = "x"
+
+[[team.members]]
+name = "bob"
+
+[[team.members]]
+name = "eve"
+
+[other]
+n = 1
+"""
+
+
+@pytest.mark.parametrize("members", [[{"name": "zoe"}], "none", {"name": "zoe"}, None])
+def test_a_list_of_tables_is_replaced_with_all_its_headers(members):
+    edit = Edit(Document.parse(LISTED))
+    wanted = {"id": "x", "members": members}
+    edit.put(("team",), {key: value for key, value in wanted.items() if value is not None})
+    done = edit.done()
+    assert done.text.count("[[") == 0
+    assert tomllib.loads(done.text) == done.data
+
+
+def test_a_list_of_tables_stays_as_written_beside_another_change():
+    edit = Edit(Document.parse(LISTED))
+    edit.put(("team",), {"id": "y", "members": [{"name": "bob"}, {"name": "eve"}]})
+    assert edit.done().text == LISTED.replace('"x"', '"y"')
+
+
+def test_an_inline_table_takes_changes_and_loses_entries():
+    edit = Edit(Document.parse("[a]\nlikes = { one = { n = 1 }, two = { n = 2 } }\n"))
+    edit.put(("a", "likes", "three"), {"n": 3})
+    edit.put(("a", "likes", "two"), {"n": 4})
+    edit.delete(("a", "likes", "one"))
+    done = edit.done()
+    assert done.text.count("\n") == 2
+    assert (
+        tomllib.loads(done.text)
+        == done.data
+        == {"a": {"likes": {"two": {"n": 4}, "three": {"n": 3}}}}
+    )

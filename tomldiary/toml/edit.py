@@ -280,21 +280,26 @@ class Edit(Overlay):
         want: Table = {}
         for key, value in new.items():
             if key in old and key not in inner:  # has a header of its own
-                if value is old[key]:
+                if same_value(value, old[key]):
                     continue
-                if isinstance(value, dict):
+                if isinstance(value, dict) and isinstance(old[key], dict):
                     self.put((*block.path, key), cast("Table", value))
                     continue
-                self.delete((*block.path, key))
+                self._drop((*block.path, key))
             want[key] = value
         for key in old:
             if key not in new and key not in inner:
-                self.delete((*block.path, key))
+                self._drop((*block.path, key))
         self._rewrite(self._index[block.path], inner, want)
 
     def _rewrite(self, block: Block, inner: Table, want: Table) -> None:
         if not same_value(inner, want):
             self._swap(block, edit_block(block, inner, want, newline=self.newline))
+
+    def _drop(self, path: Path) -> None:
+        """Remove the table at `path`, or the list of tables, with all that is below."""
+        for block in [each for each in self._blocks if each.path[: len(path)] == path]:
+            self._remove(block)
 
     def _remove(self, block: Block) -> None:
         body, tail = split_tail(block.text)
