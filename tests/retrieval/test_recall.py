@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import threading
+from typing import NamedTuple
 
 import pytest
 from typer.testing import CliRunner
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 from tomldiary import Diary
 from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.cli.app import app
-from tomldiary.retrieval.lexical_index import LexicalIndex
+from tomldiary.retrieval.lexical_index import LexicalIndex, question_of
 from tomldiary.store.operations import Put, Search
 from tomldiary.store.store import ItemStore
 from tomldiary_langchain import DiaryRetriever, diary_tools
@@ -177,3 +178,31 @@ def test_a_search_beside_puts_repeats_nothing_and_misses_no_acknowledged_item():
         searches += 1
     writer.join()
     assert len(store.run([Search(namespace, query="tea", limit=2000)])[0]) == 1000
+
+
+class Searched(NamedTuple):
+    """A text as an index sees it."""
+
+    searched_text: str
+    searched_names: str = ""
+    turn: tuple[str, str] | None = None
+
+
+def test_an_index_that_lost_most_of_its_entries_drops_their_rows():
+    index, texts = LexicalIndex(), [Searched(f"walnut number{n}") for n in range(700)]
+    for text in texts:
+        index.add(text)
+    for text in texts[:-1]:
+        index.remove(text)
+    assert index.matches(question_of("walnut", [index])).scored.keys() == {texts[-1]}
+    assert len(index._rows) < 300
+
+
+def test_a_question_of_very_many_words_is_searched_by_the_rarest():
+    index = LexicalIndex()
+    texts = [Searched(f"walnut word{n}") for n in range(100)]
+    for text in texts:
+        index.add(text)
+    asked = question_of(" ".join(["walnut", *(f"word{n}" for n in range(100))]), [index])
+    assert len(asked.words) < 100
+    assert "walnut" not in [word.shown for word, _ in asked.words]
