@@ -74,8 +74,6 @@ class ItemKind(EntryKind):
         return documents, (self.name, *path[1:])
 
     def key(self, path: Path, document: str = "") -> str:
-        if not document and "/" not in path[0]:
-            return "/".join(path)
         base = part_of(document)[0] if document else path[0]
         return "/".join([base, *map(_quoted, path[1:])])
 

@@ -27,7 +27,7 @@ from tomldiary.text.json_paths import texts_in
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tomldiary.entries.kind import Collected, Rules, Tables
+    from tomldiary.entries.kind import Tables
     from tomldiary.toml.document import Path
 
 __all__ = [
@@ -56,9 +56,6 @@ class PendingKind(EntryKind):
 
     def text(self, entry: Mapping[str, Any]) -> str:
         return str((held_entry(entry) or {}).get("text", ""))
-
-    def collections(self, rules: Rules) -> list[Collected]:
-        return []  # no store and no tool reads or writes them
 
 
 @dataclass(frozen=True, slots=True)
