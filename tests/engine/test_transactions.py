@@ -134,6 +134,18 @@ def test_two_tasks_of_one_loop_exclude_each_other(diary):
     ]  # nothing interleaved
 
 
+def test_a_transaction_of_a_task_joins_the_one_around_it(diary):
+    alice = diary.user("alice")
+
+    async def nested():
+        async with alice.atransaction(), alice.atransaction():
+            await alice.aupsert_preference("likes", "inside")
+            assert alice.last_transaction() == 0
+
+    asyncio.run(nested())
+    assert alice.last_transaction() == 1
+
+
 def test_a_task_started_in_a_transaction_is_not_part_of_it(diary):
     diary.engine.lock_timeout = 0.05
 
