@@ -21,7 +21,7 @@ from tomldiary.errors import InvalidValue, MissingExtra
 from tomldiary.logging import get_logger
 from tomldiary.retrieval.collections import changes
 from tomldiary.runtime.capabilities import PRIVATE
-from tomldiary.runtime.fork_safety import renew_after_fork
+from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.storage.files import FileSystem
 from tomldiary.text.json_paths import texts_at
 
@@ -175,13 +175,8 @@ class VectorIndex:
         self._record = self._np.dtype([("check", "<u4"), ("name", f"V{_NAME}"), vector])
         label = blake2b(embedding.name.encode(), digest_size=6).hexdigest()
         self._path = folder / f"vectors-{embedding.dims}-{label}" if folder is not None else None
-        self.renew()
+        self._guard = fork_safe(threading.RLock())
         self._clear()
-        renew_after_fork(self)
-
-    def renew(self) -> None:
-        """Make a new lock."""
-        self._guard = threading.RLock()
 
     def _clear(self) -> None:
         self._salt = secrets.token_bytes(_SALT)

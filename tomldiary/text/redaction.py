@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 from tomldiary.errors import InvalidValue
-from tomldiary.runtime.fork_safety import renew_after_fork
+from tomldiary.runtime.fork_safety import fork_safe
 
 __all__ = ["KINDS", "Redact", "Redactor", "redactor_of"]
 
@@ -124,15 +124,10 @@ class Redactor:
         self._also = also
         self._detectors = [each for each in _DETECTORS if each[0] in wanted]
         self._counts: Counter[str] = Counter()
-        self._lock = threading.Lock()
-        renew_after_fork(self)
+        self._lock = fork_safe(threading.Lock())
 
     def __repr__(self) -> str:
         return f"Redactor({list(self.kinds)!r})"
-
-    def renew(self) -> None:
-        """Take a new lock in a forked child."""
-        self._lock = threading.Lock()
 
     def stats(self) -> dict[str, int]:
         """Return how often each kind was taken out."""
