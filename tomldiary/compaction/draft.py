@@ -15,14 +15,7 @@ from tomldiary.entries.models import in_utc, timestamp
 from tomldiary.entries.preferences import MAX_TEXT, entry_text
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.extraction.extractor import load_factory
-from tomldiary.extraction.operations import (
-    CommitFact,
-    ForgetPreference,
-    Operation,
-    SetFields,
-    SetSummary,
-    UpsertPreference,
-)
+from tomldiary.extraction.operations import ForgetPreference, Operation, SetFields
 from tomldiary.text.contradiction import covers
 from tomldiary.text.similarity import Similarity, conflict, normalise
 from tomldiary.toml.values import render_value
@@ -326,14 +319,11 @@ class CompactionDeps:
 
 
 def operation_path(operation: Operation) -> tuple[str, ...]:
-    """Return the path of the entry that an operation is about."""
+    """Return the path of the entry that an operation of a compactor is about."""
     if isinstance(operation, SetFields):
         return operation.path
-    if isinstance(operation, SetSummary):
-        return ("conversations", operation.session_id)
-    if isinstance(operation, UpsertPreference | ForgetPreference):
-        return ("preferences", operation.category, operation.id or "")
-    return ("facts", operation.type if isinstance(operation, CommitFact) else operation.id)
+    assert isinstance(operation, ForgetPreference)  # noqa: S101 - it changes the dictionaries only
+    return ("preferences", operation.category, operation.id)
 
 
 def _preference_path(block_id: str) -> tuple[str, ...]:
