@@ -28,5 +28,8 @@ __all__ = [
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {**dict.fromkeys(__all__, "compaction.draft"), "compactor_agent": "extraction.extractor"},
+    {
+        "compaction.draft": "CompactionConfig CompactionDeps CompactionStats load_compactor",
+        "extraction.extractor": "compactor_agent",
+    },
 )

@@ -13,14 +13,15 @@ __all__ = ["lazy_names"]
 
 
 def lazy_names(
-    package: str, homes: Mapping[str, str]
+    package: str, modules: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` for a package.
 
     Args:
         package: The package's `__name__`.
-        homes: Names, and the module below `tomldiary` that defines each.
+        modules: Modules below `tomldiary`, and the names that each defines, separated by spaces.
     """
+    homes = {name: module for module, names in modules.items() for name in names.split()}
     loaded = sys.modules[package].__dict__
 
     def load(name: str) -> Any:

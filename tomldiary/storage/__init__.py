@@ -30,12 +30,11 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "Backend": "storage.protocol",
-        "BackendProtocol": "storage.protocol",
-        "FirestoreBackend": "storage.shared.firestore",
-        "LocalBackend": "storage.local.backend",
-        "MemoryBackend": "storage.memory",
-        "PostgresBackend": "storage.shared.postgres",
-        "RedisBackend": "storage.shared.redis",
+        "storage.local.backend": "LocalBackend",
+        "storage.memory": "MemoryBackend",
+        "storage.protocol": "Backend BackendProtocol",
+        "storage.shared.firestore": "FirestoreBackend",
+        "storage.shared.postgres": "PostgresBackend",
+        "storage.shared.redis": "RedisBackend",
     },
 )

@@ -36,4 +36,4 @@ __all__ = [
     "shutdown_all_background_tasks",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, dict.fromkeys(__all__, "writer.writer"))
+__getattr__, __dir__ = lazy_names(__name__, {"writer.writer": " ".join(__all__)})
