@@ -345,9 +345,8 @@ class MemoryDeps:
         """
         where = f"conversations/{self.session_id}"
         summary, words = checked_summary(summary, keywords, self.max_summary, where)
-        keywords = words
-        self.conversations.set_summary(self.session_id, summary, keywords, now=self.now)
-        words = tuple(keywords) if keywords is not None else None
+        self.conversations.set_summary(self.session_id, summary, words, now=self.now)
+        words = None if words is None else tuple(words)
         self._operations.append(SetSummary(self.session_id, summary, words))
         self._mirror("conversations", ("conversations", self.session_id))
 
