@@ -554,7 +554,7 @@ def test_the_default_compactor_is_loaded_only_when_it_is_due(tmp_path):
 @pytest.fixture
 def by_default(monkeypatch):
     """Replace the function that loads the default compactor."""
-    return functools.partial(monkeypatch.setattr, "tomldiary.compaction.runner.load_compactor")
+    return functools.partial(monkeypatch.setattr, "tomldiary.compaction.runner.compactor_agent")
 
 
 def test_the_default_compactor_is_loaded_once(tmp_path, by_default):

@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING
 from tomldiary.runtime.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from tomldiary.compaction.draft import (
-        CompactionConfig,
-        CompactionDeps,
-        CompactionStats,
-        load_compactor,
-    )
+    from tomldiary.compaction.draft import CompactionConfig, CompactionDeps, CompactionStats
     from tomldiary.extraction.extractor import compactor_agent
 
 __all__ = [
@@ -23,13 +18,12 @@ __all__ = [
     "CompactionDeps",
     "CompactionStats",
     "compactor_agent",
-    "load_compactor",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "compaction.draft": "CompactionConfig CompactionDeps CompactionStats load_compactor",
+        "compaction.draft": "CompactionConfig CompactionDeps CompactionStats",
         "extraction.extractor": "compactor_agent",
     },
 )

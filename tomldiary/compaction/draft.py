@@ -14,7 +14,6 @@ from tomldiary.entries.conversations import MAX_SUMMARY, checked_summary
 from tomldiary.entries.models import in_utc, timestamp
 from tomldiary.entries.preferences import MAX_TEXT, entry_text
 from tomldiary.errors import InvalidValue, UnknownEntry
-from tomldiary.extraction.extractor import load_factory
 from tomldiary.extraction.operations import ForgetPreference, Operation, SetFields
 from tomldiary.text.contradiction import covers
 from tomldiary.text.similarity import Similarity, conflict, normalise
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     from tomldiary.text.similarity import Match
 
-__all__ = ["CompactionConfig", "CompactionDeps", "CompactionStats", "load_compactor"]
+__all__ = ["CompactionConfig", "CompactionDeps", "CompactionStats"]
 
 Store = dict[str, Any]
 _FEWEST_DELETED = 10  # blocks that any clean-up may delete
@@ -345,15 +344,6 @@ def _check_storable(texts: list[str], where: str) -> None:
     # Now, while the model can still correct it: refused at the commit, it would cost the whole run.
     for text in texts:
         render_value(text, where=where)
-
-
-def load_compactor() -> Any:
-    """Return the compaction agent of the pydantic-ai adapter.
-
-    Raises:
-        MissingExtra: The adapter's framework is not installed.
-    """
-    return load_factory("compactor_agent")()
 
 
 # What a clean-up may not change: numbers, signs and polarity, and which of two contradictory entries holds.

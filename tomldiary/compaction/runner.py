@@ -9,7 +9,6 @@ from tomldiary.compaction.draft import (
     CompactionConfig,
     CompactionDeps,
     CompactionStats,
-    load_compactor,
     operation_path,
 )
 from tomldiary.engine.engine import Source, Transaction
@@ -17,7 +16,7 @@ from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.models import moment, timestamp
 from tomldiary.entries.preferences import Preferences
 from tomldiary.errors import cause_of
-from tomldiary.extraction.extractor import as_extractor, run_extractor
+from tomldiary.extraction.extractor import as_extractor, compactor_agent, run_extractor
 from tomldiary.extraction.operations import Operation, apply_turn
 from tomldiary.logging import get_logger
 from tomldiary.runtime.async_bridge import in_thread
@@ -135,7 +134,7 @@ class CompactionRunner:
         for kind in due:
             self._last_run[user_id, kind] = now
         if self._diary.compactor is None:
-            self._diary.compactor = await in_thread(load_compactor)  # may load a framework
+            self._diary.compactor = await in_thread(compactor_agent)  # may load a framework
         epoch = await in_thread(self._diary.engine.backend.epoch, user_id)
         draft = await self._diary.turns.build_deps(user_id, session_id, context_now=now)
 
