@@ -24,6 +24,7 @@ __all__ = [
     "UNITS",
     "UNSPACED_NO",
     "Language",
+    "fold",
 ]
 
 
@@ -289,12 +290,13 @@ def _rows(table: str) -> dict[str, str]:
     return {unicodedata.normalize("NFKC", word).lower(): row[0] for row in rows for word in row}
 
 
-def _fold(words: str) -> list[str]:
+def fold(words: str) -> list[str]:
+    """Return the words of a table, in one form of Unicode."""
     return unicodedata.normalize("NFKC", words).split()
 
 
 def _union(*fields: str) -> frozenset[str]:
-    return frozenset(word for field in fields for word in _fold(field))
+    return frozenset(word for field in fields for word in fold(field))
 
 
 _AMBIGUOUS_NUMBERS = frozenset(["on", "ni", "sex", "to", "ti", "dos", "sei", "na", "elf"])
@@ -315,10 +317,10 @@ _TENS = (
 def _numbers() -> dict[str, str]:
     found = {"hundred": "100", "thousand": "1000", "hundert": "100", "tausend": "1000"}
     for tens in _TENS:
-        for number, words in enumerate(_fold(tens), 2):
+        for number, words in enumerate(fold(tens), 2):
             found |= dict.fromkeys(words.split("/"), f"{number}0")
     for language in LANGUAGES.values():
-        for number, words in enumerate(_fold(language.numbers)):
+        for number, words in enumerate(fold(language.numbers)):
             found |= dict.fromkeys(words.split("/"), str(number))
     found.pop("-", None)
     found["once"] = "1"  # Spanish "11" is rarer
@@ -329,7 +331,7 @@ def _numbers() -> dict[str, str]:
 def _opposites() -> dict[str, frozenset[str]]:
     found: dict[str, frozenset[str]] = {}
     for row in _OPPOSITES.strip().splitlines():
-        sides = [frozenset(side.split("/")) for side in _fold(row)]
+        sides = [frozenset(side.split("/")) for side in fold(row)]
         for side in sides:
             for word in side:
                 others = frozenset[str]().union(*(each for each in sides if each is not side))

@@ -5,8 +5,9 @@ A row of values has words of one kind; those joined by "/" mean the same.
 
 from __future__ import annotations
 
-import unicodedata
 from typing import NamedTuple
+
+from tomldiary.text.statement_words import fold
 
 __all__ = [
     "ATTRIBUTES",
@@ -113,14 +114,10 @@ madre/mamma padre/papà fratello/fratelli sorella/sorelle figlio figlia moglie m
 """
 
 
-def _fold(words: str) -> list[str]:
-    return unicodedata.normalize("NFKC", words).split()
-
-
 def _values(table: str, kind: str, first: int) -> dict[str, list[Value]]:
     found: dict[str, list[Value]] = {}
     for row, line in enumerate(table.strip().splitlines(), first):
-        for place, words in enumerate(_fold(line)):
+        for place, words in enumerate(fold(line)):
             for word in words.split("/"):
                 found.setdefault(word, []).append(Value(row, place, kind))
     return found
@@ -141,7 +138,7 @@ RELATIVES = _values(_RELATIVES, "different subject", 9000)
 FAVOURITES = ("favorit", "favourit", "lieblings", "preferid", "préféré", "preferit", "любим")
 """How words begin that say what a person likes best."""
 SINGLE = frozenset(
-    _fold("""
+    fold("""
     live lives living lived reside resides born raised grew work works working worked employed drive drives
     called named moved relocated majoring majored prefer prefers come comes degree graduated meet meets studying studies study major engaged belongs
     studiere studiert estudio estudia étudie estudo estuda studio studia
@@ -156,7 +153,7 @@ SINGLE = frozenset(
 )
 """Words for what a person does or is in one way at a time: "lives in", "works as", "is called"."""
 ATTRIBUTES = frozenset(
-    _fold("""
+    fold("""
     name nickname job profession occupation hometown address birthday birthplace employer major age height
     weight nationality religion salary income budget hair eyes password username email phone deadline
     title position role language
@@ -170,7 +167,7 @@ ATTRIBUTES = frozenset(
 )
 """What a person has one of at a time: "my name is"."""
 TRADES = frozenset(
-    _fold("""
+    fold("""
     accountant actor actress architect artist baker banker barber bartender biologist builder carpenter cashier
     chef chemist cook dancer dentist designer developer doctor driver economist editor electrician engineer
     farmer firefighter fisherman gardener hairdresser janitor journalist judge lawyer librarian lifeguard
@@ -192,24 +189,24 @@ TRADES = frozenset(
 )
 """What a person is by trade."""
 COPULAS = frozenset(
-    _fold("""am is are was were im hes shes its bin ist sind war waren soy es son era
+    fold("""am is are was were im hes shes its bin ist sind war waren soy es son era
     está están estoy suis est sont était étaient sou é são está sono è""")
 )
 DEFINITE = frozenset(
-    _fold("the der die das dem den el la le il lo o os as the im am al au aux no na nel nella")
+    fold("the der die das dem den el la le il lo o os as the im am al au aux no na nel nella")
 )
-ORIGINS = frozenset(_fold("from aus de del du di do da из"))
+ORIGINS = frozenset(fold("from aus de del du di do da из"))
 """Words in front of where a person is from."""
 PLACES = frozenset(
-    _fold("""in at on to under behind beside above near inside outside im am auf unter hinter neben en sobre dans sur
+    fold("""in at on to under behind beside above near inside outside im am auf unter hinter neben en sobre dans sur
     sous em no na sob sotto su nel nella a à au в на под""")
 )
 """Words in front of where something is."""
 INDEFINITE = frozenset(
-    _fold("a an ein eine einen einem einer un una uno une um uma some any another")
+    fold("a an ein eine einen einem einer un una uno une um uma some any another")
 )
 PLACES_IN = frozenset(
-    _fold(
+    fold(
         "in at on by near im em no na nos nas en a à au aux ad в во на near nach to from aus de von da do of"
     )
 )
@@ -219,7 +216,7 @@ LINKING = (
     | INDEFINITE
     | PLACES_IN
     | frozenset(
-        _fold("""the my your our their his her its user users as for by on under behind beside above near inside outside with up also just currently now still every each
+        fold("""the my your our their his her its user users as for by on under behind beside above near inside outside with up also just currently now still every each
         der die das den dem des mein meine meinen meinem meiner als bei für am mit zur zum ich er sie wir
         el la los las mi mis su sus como para con por del al yo me se él ella
         le les l mon ma mes son sa ses comme pour avec chez dans du je j m s il elle
