@@ -59,7 +59,6 @@ def known_user(path: str, user: str | None, categories: Iterable[str] = ()) -> U
     diary = open_memory(path)
     if user is None:
         user = _only_user(diary, path)
-        print_note(f"{one_line(user)} in {one_line(shown(path))}")
     if not diary.engine.backend.kinds(user):
         raise IdentifierError(f"nothing is known about {user!r} in {shown(path)}")
     document = diary.engine.entries(user, PREFERENCES.name)
@@ -78,7 +77,6 @@ def user_to_change(
     if user is None:
         diary = open_memory(path)
         user = _only_user(diary, path)
-        print_note(f"{one_line(user)} in {one_line(shown(path))}")
     else:
         diary = Diary(writable(path), agent="rules", max_prefs_per_category=limit)
     if table is None:
@@ -95,6 +93,7 @@ def user_to_change(
 def _only_user(diary: Diary, path: str) -> str:
     users = diary.users()
     if len(users) == 1:
+        print_note(f"{one_line(users[0])} in {one_line(shown(path))}")
         return users[0]
     if not users:
         raise InvalidValue("there are no users in it yet", where=shown(path))
