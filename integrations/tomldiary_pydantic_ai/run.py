@@ -224,10 +224,11 @@ class RunState:
         """Note what the user said before the first request: in the history and in the prompt."""
         if self.around:  # its prompt is the words of the agent that started it
             return
-        before, words = unanswered(ctx.messages), prompt_words(ctx.prompt)
+        words = prompt_words(ctx.prompt)
         prompt = [words] if words else []
         earlier = exchanges(ctx.messages)
         self.place = digest(*(text for pair in earlier for text in pair))
+        before = last.without_others(self.owner, unanswered(ctx.messages), self.place)
         self.handed_in = last.repeated(self.owner, before, prompt, self.place)
         self.heard = [*before, *prompt][len(self.handed_in) :]
         self.earlier = earlier[-self.diary.context_turns or len(earlier) :]
@@ -329,6 +330,18 @@ class LastTurns:
             left.remove(text)
             repeated.append(text)
         return tuple(repeated)
+
+    def without_others(self, owner: RunOwner, before: Sequence[str], place: str) -> list[str]:
+        """Return the unanswered words of a history without those that other users said at this place of the session."""
+        with self._lock:
+            others = [
+                text
+                for who, turn in self._turns.items()
+                if before and who.session == owner.session and who.user != owner.user
+                if turn.place == place and not turn.is_answered
+                for text in turn.said
+            ]
+        return [text for text in before if text not in others or others.remove(text)]
 
     def note(self, run: RunState, *, is_answered: bool, is_paused: bool) -> None:
         """Note that the turn of a run was handed in; one that is paused waits for results of tools."""

@@ -551,6 +551,19 @@ def test_messages_left_unanswered_elsewhere_are_submitted(tmp_path: Path):
     setting.writer.close_sync()
 
 
+def test_what_another_user_said_in_a_failed_run_is_no_part_of_the_turn(tmp_path: Path):
+    diary = Diary(tmp_path, agent="rules")
+    writer = Kept(diary)
+    room = DiaryCapability(diary, lambda ctx: ctx.deps.user_id, "room", writer=writer)
+    agent = Agent(FunctionModel(answer), deps_type=Deps, capabilities=[room])
+    with pytest.raises(ModelHTTPError):
+        asyncio.run(agent.run(SAID, deps=Deps("ann"), model=FunctionModel(fail)))
+    asyncio.run(agent.run("I like milk.", deps=Deps("bob"), message_history=user_says(SAID)))
+    said = [(turn.user_id, turn.user_msg) for turn in writer.turns]
+    assert said == [("ann", SAID), ("bob", "I like milk.")]
+    writer.close_sync()
+
+
 def test_a_message_with_an_approval_is_submitted(tmp_path: Path):
     setting = Setting(tmp_path, call_once("look"), output_type=[str, DeferredToolRequests])
 
