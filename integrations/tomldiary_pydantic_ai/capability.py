@@ -175,7 +175,8 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
 
         The toolset inside stays the same object for every run, as durable execution needs it.
         """
-        return self._toolset if self._run is None else OwnedToolset(self._toolset, self._run)
+        toolset = self._toolset
+        return toolset if self._run is None else OwnedToolset(toolset, toolset, self._run)
 
     def get_instructions(self) -> AgentInstructions[AgentDepsT] | None:
         """Return the memory, where it is asked for in the instructions; the guidance is the toolset's."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
@@ -33,7 +34,7 @@ from tomldiary_pydantic_ai.run import (
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Generator, Mapping
 
     from pydantic_ai.toolsets import ToolsetTool
 
@@ -127,6 +128,7 @@ class DiaryToolset(FunctionToolset[AgentDepsT]):
         self._user_id = no_template("user_id", user_id)
         self._session_id = no_template("session_id", session_id)
         self._run: RunOwner | None = None
+        self.epoch: int | None = None
         self.name = "" if id == DEFAULT_ID else id
         self.records = False
         names = chosen_tools(tools, VERBS, ("recall",))
@@ -178,10 +180,15 @@ class DiaryToolset(FunctionToolset[AgentDepsT]):
         """
         return self.diary.user(self.owner(ctx).user)
 
-    def for_owner(self, owner: RunOwner) -> Self:
-        """Return this toolset for one run, whose owner stays the same whatever its deps become."""
+    def for_owner(self, owner: RunOwner, epoch: int | None = None) -> Self:
+        """Return this toolset for one run, whose owner stays the same whatever its deps become.
+
+        Args:
+            owner: Whose run it is.
+            epoch: How often something of the user was erased before the run; None is unknown.
+        """
         bound = copy.copy(self)
-        bound._run = owner  # noqa: SLF001 - our own copy  # pyright: ignore[reportPrivateUsage]
+        bound._run, bound.epoch = owner, epoch  # noqa: SLF001 - our own copy  # pyright: ignore[reportPrivateUsage]
         return bound
 
     async def for_run(self, ctx: RunContext[AgentDepsT]) -> AbstractToolset[AgentDepsT]:
@@ -200,22 +207,17 @@ class DiaryToolset(FunctionToolset[AgentDepsT]):
         tool: ToolsetTool[AgentDepsT],
     ) -> Any:
         """Call a tool for the run that this toolset was made for."""
-        outer = _CALLED.set(self)
-        try:
+        if self._run is None:
             return await super().call_tool(name, tool_args, ctx, tool)
-        finally:
-            _CALLED.reset(outer)
+        with _called(self):
+            return await super().call_tool(name, tool_args, ctx, tool)
 
     def _verbs(self, ctx: RunContext[Any], call_id: str) -> MemoryVerbs:
         # The tools are made once, and `self` is the toolset they were made for, not that of the run.
         toolset = _CALLED.get() or self
         owner = toolset.owner(ctx)
-        user, epoch = self.diary.user(owner.user), toolset.began()
-        return MemoryVerbs(user, owner.session, operation_id=call_id, epoch=epoch)
-
-    def began(self) -> int | None:
-        """Return how often something of the user was erased before the run; None is unknown."""
-        return None
+        user = self.diary.user(owner.user)
+        return MemoryVerbs(user, owner.session, operation_id=call_id, epoch=toolset.epoch)
 
     async def get_instructions(self, ctx: RunContext[AgentDepsT]) -> list[InstructionPart] | None:
         """Return the guidance, which never changes, and the memory as it is now.
@@ -316,21 +318,15 @@ class CapabilityToolset(DiaryToolset[AgentDepsT]):
             guidance += f" {how_to_read(self.name)}"
         return [InstructionPart(guidance)] if guidance else None
 
-    def owner(self, ctx: RunContext[AgentDepsT]) -> RunOwner:
-        """Return the owner that `OwnedToolset` resolved; in an activity elsewhere, the one its context names."""
-        toolset, run = _OWNED.get()
-        return run.owner if run is not None and toolset is self else super().owner(ctx)
-
-    def began(self) -> int | None:
-        """Return what the run noted that `OwnedToolset` is of."""
-        toolset, run = _OWNED.get()
-        return run.epoch if run is not None and toolset is self else None
-
 
 @dataclass
 class OwnedToolset(WrapperToolset[AgentDepsT]):
-    """A capability's toolset in one run; the run's tools work on the diary of its owner."""
+    """A capability's toolset in one run; the run's tools work on the diary of its owner.
 
+    What it wraps may be a wrapper of durable execution around `toolset`.
+    """
+
+    toolset: CapabilityToolset[AgentDepsT]
     run: RunState
 
     async def call_tool(
@@ -341,24 +337,23 @@ class OwnedToolset(WrapperToolset[AgentDepsT]):
         tool: ToolsetTool[AgentDepsT],
     ) -> Any:
         """Call a tool for the owner of the run."""
-        outer = _OWNED.set((_leaf(self.wrapped), self.run))
-        try:
+        with _called(self.toolset.for_owner(self.run.owner, self.run.epoch)):
             return await super().call_tool(name, tool_args, ctx, tool)
-        finally:
-            _OWNED.reset(outer)
 
 
-def _leaf(toolset: AbstractToolset[Any]) -> AbstractToolset[Any]:
-    """Return the toolset within wrappers, such as those of durable execution."""
-    while isinstance(toolset, WrapperToolset):
-        toolset = toolset.wrapped  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - of any deps
-    return toolset  # pyright: ignore[reportUnknownVariableType] - the same
-
-
-_OWNED: ContextVar[tuple[AbstractToolset[Any] | None, RunState | None]] = ContextVar(
-    "tomldiary_owned_toolset", default=(None, None)
-)
 _CALLED: ContextVar[DiaryToolset[Any] | None] = ContextVar("tomldiary_toolset", default=None)
+
+
+@contextmanager
+def _called(toolset: DiaryToolset[Any]) -> Generator[None]:
+    """Let tools that are called in here work for the run of a toolset."""
+    outer = _CALLED.set(toolset)
+    try:
+        yield
+    finally:
+        _CALLED.reset(outer)
+
+
 # Arguments that do not fit are answered with what is wrong; only a model that never learns ends its run.
 _RETRIES = 10
 
