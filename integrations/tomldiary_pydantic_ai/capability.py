@@ -365,7 +365,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     ) -> str | None:
         toolset = self._toolset
         owner = run.owner
-        words = "\n".join(run.spoken_to.heard) if self.query != "none" else None
+        words = "\n".join(run.spoken_to.said) if self.query != "none" else None
         with span(ctx, "inject") as noted:
             try:
                 shown, also_true = await self._load(ctx, owner.user, owner.session, words)

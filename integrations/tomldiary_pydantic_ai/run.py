@@ -193,9 +193,9 @@ class RunState:
     around: Sequence[RunState] = ()
     """The runs in whose tools this one was started for the same user, outermost first."""
     heard: list[str] = field(default_factory=list[str])
-    """What the user said since the last answer; what an earlier run handed in is left out."""
+    """What the user said since the last answer, and was not handed in."""
     handed_in: Sequence[str] = ()
-    """What the user said since the last answer, and an earlier run handed in."""
+    """What the user said since the last answer, and was handed in: by an earlier run, or by agents in its tools."""
     epoch: int | None = None
     """How often something of the user was erased before the run; None is unknown."""
     place: str = ""
@@ -213,7 +213,6 @@ class RunState:
     )
     """Parts whose words are heard already, each with its message, by the part's identity."""
     _prompt: str | None = None
-    _taken: int = 0
 
     @property
     def spoken_to(self) -> RunState:
@@ -256,10 +255,14 @@ class RunState:
             for message in messages:
                 self.heard += said(self._unknown(message))
 
+    @property
+    def said(self) -> tuple[str, ...]:
+        """What the user said since the last answer."""
+        return (*self.handed_in, *self.heard)
+
     def take_words(self) -> list[str]:
-        """Return what the user said to the run, once: agents in its tools may hand it in."""
-        words = self.heard[self._taken :]
-        self._taken = len(self.heard)
+        """Return what is to be handed in, once: agents in its tools may hand it in."""
+        words, self.handed_in, self.heard = self.heard, self.said, []
         return words
 
     def _new_prompts(
@@ -346,9 +349,8 @@ class LastTurns:
     def note(self, run: RunState, *, is_answered: bool, is_paused: bool) -> None:
         """Note that the turn of a run was handed in; one that is paused waits for results of tools."""
         with self._lock:
-            said = (*run.handed_in, *run.heard)
             ended = is_answered and not is_paused
-            self._turns.keep(run.owner, _LastTurn(said, run.place, ended, not is_answered))
+            self._turns.keep(run.owner, _LastTurn(run.said, run.place, ended, not is_answered))
 
 
 _AROUND: ContextVar[tuple[RunState, ...]] = ContextVar("tomldiary_runs_around", default=())

@@ -183,9 +183,7 @@ class DiaryToolset(FunctionToolset[AgentDepsT]):
     def for_owner(self, owner: RunOwner, epoch: int | None = None) -> Self:
         """Return this toolset for one run, whose owner stays the same whatever its deps become.
 
-        Args:
-            owner: Whose run it is.
-            epoch: How often something of the user was erased before the run; None is unknown.
+        The number says how often something of the user was erased before the run; None is unknown.
         """
         bound = copy.copy(self)
         bound._run, bound.epoch = owner, epoch  # noqa: SLF001 - our own copy  # pyright: ignore[reportPrivateUsage]

@@ -19,6 +19,7 @@ pytest.importorskip("pydantic_ai")
 
 from pydantic_ai import Agent, models
 from pydantic_ai.capabilities import ProcessHistory
+from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import (
     CompactionPart,
     ModelMessage,
@@ -392,6 +393,18 @@ def test_matches_of_the_prompt_are_injected_first_where_the_budget_cuts():
     assert "+ likes: sails at weekends" in talk.say("Where could I go sailing?") or "sails" in str(
         told(talk.messages[-2])
     )
+
+
+def test_a_repeated_run_is_told_what_matches_its_words():
+    diary = diary_with("sails at weekends", *MANY, *MANY)
+    talk = Talk(DiaryCapability(diary, "alice", "s1", max_tokens=60))
+
+    def fail(_messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
+        raise ModelHTTPError(500, "scripted")
+
+    with pytest.raises(ModelHTTPError):
+        talk.say("Where could I go sailing?", model=FunctionModel(fail))
+    assert "sails at weekends" in talk.say("Where could I go sailing?")
 
 
 def test_memory_is_in_the_instructions_only_on_request():

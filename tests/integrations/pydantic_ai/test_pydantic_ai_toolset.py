@@ -241,22 +241,6 @@ def test_an_unexpected_failure_is_answered_in_a_sentence(
         assert "secret" not in said
 
 
-def test_concurrent_runs_of_one_user_keep_all_writes(tmp_path: Path):
-    diary = Diary(tmp_path)
-    toolset = DiaryToolset(diary)
-
-    async def one(number: int) -> None:
-        text = {"text": f"fact {number}", "category": "likes"}
-        agent = Agent(Caller(("remember", text)).model, toolsets=[toolset], deps_type=Deps)
-        await agent.run("hello", deps=Deps("alice"))
-
-    async def together() -> None:
-        await asyncio.gather(*map(one, range(20)))
-
-    asyncio.run(together())
-    assert sorted(likes(diary).values()) == sorted(f"fact {number}" for number in range(20))
-
-
 def test_parallel_calls_of_one_response_keep_all_entries(tmp_path: Path):
     diary = Diary(tmp_path)
     calls = [("remember", {"text": f"fact {n}", "category": "likes"}) for n in range(20)]

@@ -1130,7 +1130,7 @@ def write_together(path: Path, door: str, facts: list[str]) -> str:
 
     options: dict[str, Any] = {
         "toolset": {"toolsets": [DiaryToolset(path, "alice")]},
-        "capability": {"capabilities": [DiaryCapability(path, "alice")]},
+        "capability": {"capabilities": [DiaryCapability(path, "alice", record=False)]},
         "notes": {"toolsets": [AgentMemoryToolset(memory_dir=path, user_id="alice")]},
     }
     agent = Agent(FunctionModel(respond), **options[door])
