@@ -413,8 +413,11 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         finally:
             if self._run is not None:
                 self._run.is_over = True
-                if self.writer is not None:
-                    await self._hand_in(ctx, self._run, status, result)
+                try:
+                    if self.writer is not None:
+                        await self._hand_in(ctx, self._run, status, result)
+                finally:
+                    self._last.end(self._run)
 
     async def _begin(self, ctx: RunContext[AgentDepsT]) -> None:
         run = self._run

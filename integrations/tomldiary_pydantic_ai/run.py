@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from weakref import WeakSet
 
 from pydantic_ai import RunContext, TemplateStr, capabilities
 from pydantic_ai.tools import AgentDepsT
@@ -182,7 +183,7 @@ def _insist(writer: MemoryWriter, turn: Turn) -> None:
 _SESSIONS_KEPT = 4096
 
 
-@dataclass
+@dataclass(eq=False)
 class RunState:
     """One run of one capability."""
 
@@ -200,6 +201,8 @@ class RunState:
     """How often something of the user was erased before the run; None is unknown."""
     place: str = ""
     """Stands for the exchanges before the turn."""
+    conversation: str = ""
+    """The framework's id of the conversation, which several users may share."""
     earlier: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     messages: list[ModelMessage] | None = None
     """The run's own list, which is not to be had any more when the run has been cut off."""
@@ -227,12 +230,15 @@ class RunState:
         prompt = [words] if words else []
         earlier = exchanges(ctx.messages)
         self.place = digest(*(text for pair in earlier for text in pair))
-        before = last.without_others(self.owner, unanswered(ctx.messages), self.place)
-        self.handed_in = last.repeated(self.owner, before, prompt, self.place)
+        self.conversation = ctx.conversation_id or ctx.run_id or ""
+        before = last.without_others(self, unanswered(ctx.messages))
+        self.handed_in = last.repeated(self, before, prompt)
         self.heard = [*before, *prompt][len(self.handed_in) :]
         self.earlier = earlier[-self.diary.context_turns or len(earlier) :]
         self._new_prompts(ctx.messages)
         self._prompt = words
+        if self.records:
+            last.begin(self)
 
     def hear(self, messages: Sequence[ModelMessage], run_id: str | None) -> None:
         """Add what the user said while the run went on: messages of the run that were enqueued."""
@@ -298,59 +304,82 @@ def _time_of(part: ModelRequestPart) -> datetime | None:
 class _LastTurn(NamedTuple):
     """What the user said in the last turn of a session, where that stood, and how its run ended."""
 
+    owner: RunOwner
     said: tuple[str, ...]
     place: str
+    conversation: str
     is_answered: bool
     is_failed: bool
 
 
 class LastTurns:
-    """The last turn of each session that was handed in, so that the next run does not repeat its words."""
+    """What runs of each session handed in last, or will when they end, so that another run does not repeat it."""
 
     def __init__(self) -> None:
         self._turns: Recent[RunOwner, _LastTurn] = Recent(_SESSIONS_KEPT)
+        self._open: WeakSet[RunState] = WeakSet()
         self._lock = threading.Lock()
 
     def repeated(
-        self, owner: RunOwner, before: Sequence[str], prompt: Sequence[str], place: str
+        self, run: RunState, before: Sequence[str], prompt: Sequence[str]
     ) -> tuple[str, ...]:
-        """Return what was handed in already of the words that a run begins with.
+        """Return what other runs hand in of the words that a run begins with.
 
         Args:
-            owner: Whose run it is.
+            run: The run.
             before: What the user said at the end of the message history.
             prompt: The prompt. With the words of a run that failed it is the same run again; with those of an
                 answered one the user says them again.
-            place: Stands for the exchanges before these words.
         """
-        last = self._turns.get(owner)
-        if last is None or (last.is_answered and last.place != place):
-            return ()
-        now = [*before, *prompt] if last.is_failed else before
+        last = self._turns.get(run.owner)
+        with self._lock:
+            left = [
+                text
+                for one in self._open
+                if (one.owner, one.place) == (run.owner, run.place)
+                for text in one.said
+            ]
+        if last is not None and not (last.is_answered and last.place != run.place):
+            left += last.said
+        now = [*before, *prompt] if last is not None and last.is_failed else before
         # In any order: a run begins with only some of the words if others were said while it went on.
-        left, repeated = [*last.said], list[str]()
+        repeated = list[str]()
         for text in takewhile(lambda each: each in left, now):
             left.remove(text)
             repeated.append(text)
         return tuple(repeated)
 
-    def without_others(self, owner: RunOwner, before: Sequence[str], place: str) -> list[str]:
-        """Return the unanswered words of a history without those that other users said at this place of the session."""
+    def without_others(self, run: RunState, before: Sequence[str]) -> list[str]:
+        """Return the unanswered words of a history without those that other users of the conversation said."""
         with self._lock:
-            others = [
-                text
-                for who, turn in self._turns.items()
-                if before and who.session == owner.session and who.user != owner.user
-                if turn.place == place and not turn.is_answered
-                for text in turn.said
-            ]
+            turns = [*self._open, *(one for one in self._turns.values() if not one.is_answered)]
+        others = [
+            text
+            for one in turns
+            if one.owner.user != run.owner.user
+            if (one.conversation, one.place) == (run.conversation, run.place)
+            for text in one.said
+        ]
         return [text for text in before if text not in others or others.remove(text)]
+
+    def begin(self, run: RunState) -> None:
+        """Note that a run hears its words, and hands them in when it ends."""
+        with self._lock:
+            self._open.add(run)
+
+    def end(self, run: RunState) -> None:
+        """Note that a run hands in nothing any more."""
+        with self._lock:
+            self._open.discard(run)
 
     def note(self, run: RunState, *, is_answered: bool, is_paused: bool) -> None:
         """Note that the turn of a run was handed in; one that is paused waits for results of tools."""
         with self._lock:
             ended = is_answered and not is_paused
-            self._turns.keep(run.owner, _LastTurn(run.said, run.place, ended, not is_answered))
+            self._turns.keep(
+                run.owner,
+                _LastTurn(run.owner, run.said, run.place, run.conversation, ended, not is_answered),
+            )
 
 
 _AROUND: ContextVar[tuple[RunState, ...]] = ContextVar("tomldiary_runs_around", default=())

@@ -551,17 +551,44 @@ def test_messages_left_unanswered_elsewhere_are_submitted(tmp_path: Path):
     setting.writer.close_sync()
 
 
-def test_what_another_user_said_in_a_failed_run_is_no_part_of_the_turn(tmp_path: Path):
+@pytest.mark.parametrize("end", ["failed", "open"])
+def test_words_of_another_user_of_a_conversation_are_no_part_of_the_turn(tmp_path: Path, end: str):
     diary = Diary(tmp_path, agent="rules")
     writer = Kept(diary)
-    room = DiaryCapability(diary, lambda ctx: ctx.deps.user_id, "room", writer=writer)
-    agent = Agent(FunctionModel(answer), deps_type=Deps, capabilities=[room])
+    capability = DiaryCapability(diary, lambda ctx: ctx.deps.user_id, writer=writer)
+    agent = Agent(FunctionModel(answer), deps_type=Deps, capabilities=[capability])
+    history = user_says(SAID)
+
+    async def respond(_messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
+        if end == "open":
+            await say("bob", [*history, *user_says("I like milk.")])
+        raise ModelHTTPError(500, "scripted")
+
+    async def say(user: str, messages: list[ModelMessage], **options: Any) -> None:
+        await agent.run(
+            message_history=messages, deps=Deps(user), conversation_id="room", **options
+        )
+
     with pytest.raises(ModelHTTPError):
-        asyncio.run(agent.run(SAID, deps=Deps("ann"), model=FunctionModel(fail)))
-    asyncio.run(agent.run("I like milk.", deps=Deps("bob"), message_history=user_says(SAID)))
-    said = [(turn.user_id, turn.user_msg) for turn in writer.turns]
-    assert said == [("ann", SAID), ("bob", "I like milk.")]
+        asyncio.run(say("ann", history, model=FunctionModel(respond)))
+    if end == "failed":
+        asyncio.run(say("bob", [*history, *user_says("I like milk.")]))
+    said = {(turn.user_id, turn.user_msg) for turn in writer.turns}
+    assert said == {("ann", SAID), ("bob", "I like milk.")}
     writer.close_sync()
+
+
+def test_words_of_a_run_that_goes_on_are_submitted_once(tmp_path: Path):
+    setting = Setting(tmp_path)
+    history = user_says(SAID)
+
+    async def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        await setting.agent.run(message_history=[*history, *user_says("I like milk.")])
+        return answer(messages, info)
+
+    asyncio.run(setting.agent.run(message_history=history, model=FunctionModel(respond)))
+    assert [turn.user_msg for turn in setting.writer.turns] == ["I like milk.", SAID]
+    setting.writer.close_sync()
 
 
 def test_a_message_with_an_approval_is_submitted(tmp_path: Path):
