@@ -392,7 +392,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     async def _load(
         self, _ctx: RunContext[AgentDepsT], user: str, session: str, words: str | None
     ) -> tuple[list[str], list[str]]:
-        memory = await self._toolset.lines_of(user, session, words)
+        memory = await self._toolset.lines(user, session, words)
         return list(memory.shown), list(memory.also_true)
 
     async def wrap_run(

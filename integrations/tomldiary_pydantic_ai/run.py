@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import re
 import threading
-import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -139,8 +138,6 @@ def filled(given: str | TemplateStr[Any] | None) -> Who[Any]:
 
 _PLACEHOLDER = re.compile(r"\{\{\{?\s*[\w.]+\s*\}?\}\}")
 
-_PATIENCE = 0.02  # seconds between two tries while the writer's queue is full
-
 
 async def hand_in(writer: MemoryWriter, turn: Turn) -> None:
     """Hand a turn in; unless its run was cancelled, it is in the writer's journal on return.
@@ -167,17 +164,8 @@ def _hand_in_at_once(writer: MemoryWriter, turn: Turn) -> None:
         writer.submit_nowait(turn)
     except WriterBusy:
         # The loop's own threads: it waits for them when it is closed.
-        asyncio.get_running_loop().run_in_executor(None, _insist, writer, turn)
-
-
-def _insist(writer: MemoryWriter, turn: Turn) -> None:
-    while True:
-        try:
-            writer.submit_nowait(turn)
-        except WriterBusy:
-            time.sleep(_PATIENCE)
-        else:
-            return
+        loop = asyncio.get_running_loop()
+        loop.run_in_executor(None, lambda: asyncio.run(writer.submit_turn(turn)))
 
 
 _SESSIONS_KEPT = 4096

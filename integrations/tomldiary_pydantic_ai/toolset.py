@@ -261,7 +261,10 @@ class DiaryToolset(FunctionToolset[AgentDepsT]):
             Exception: The memory cannot be read, and `on_error` is "raise".
         """
         try:
-            memory = await self.lines(ctx)
+            words = None
+            if self.query != "none":
+                words = prompt_words(ctx.prompt) or "\n".join(unanswered(ctx.messages))
+            memory = await self.lines(*self.owner(ctx), words)
             return render_memory(
                 memory.shown,
                 max_tokens=self.max_tokens,
@@ -274,19 +277,7 @@ class DiaryToolset(FunctionToolset[AgentDepsT]):
             self.go_on_without(error)
             return ""
 
-    async def lines(self, ctx: RunContext[AgentDepsT]) -> MemoryLines:
-        """Return what is remembered of the run's user.
-
-        Raises:
-            Exception: The memory cannot be read.
-        """
-        words = None
-        if self.query != "none":
-            words = prompt_words(ctx.prompt) or "\n".join(unanswered(ctx.messages))
-        owner = self.owner(ctx)
-        return await self.lines_of(owner.user, owner.session, words)
-
-    async def lines_of(self, user: str, session: str, words: str | None) -> MemoryLines:
+    async def lines(self, user: str, session: str, words: str | None) -> MemoryLines:
         """Return what is remembered of a user, with what matches words as `query` says."""
         return await self.diary.user(user).amemory_lines(
             words or None,
