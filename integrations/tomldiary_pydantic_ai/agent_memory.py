@@ -7,7 +7,6 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from pydantic_ai import RunContext  # noqa: TC002 - the tools' schemas are made from annotations
-from pydantic_ai.toolsets import FunctionToolset
 
 from tomldiary.agents.options import checked_count, known_tools
 from tomldiary.diary import Diary, diary_of
@@ -28,7 +27,8 @@ from tomldiary_pydantic_ai.memory_document import (
     format_memory_prompt,
     get_memory_path,
 )
-from tomldiary_pydantic_ai.run import Who, no_template, session_of, user_of
+from tomldiary_pydantic_ai.run import RunOwner, Who, no_template, session_of, user_of
+from tomldiary_pydantic_ai.toolset import RETRIES, RunToolset
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,7 +48,7 @@ _DESCRIPTIONS = {
 _ID = "deep-memory"
 
 
-class AgentMemoryToolset(FunctionToolset[Any]):
+class AgentMemoryToolset(RunToolset[Any]):
     """An agent's own notes: shown to it on every request, with tools to read, add and correct.
 
     A drop-in for pydantic-deep's toolset of this name. The notes are a text block of a diary: what
@@ -87,7 +87,7 @@ class AgentMemoryToolset(FunctionToolset[Any]):
     ) -> None:
         # The framework takes no colon in an id.
         name = _ID if agent_name == "main" else f"{_ID}-{agent_name.replace(':', '-')}"
-        super().__init__(id=id or name, max_retries=_RETRIES)
+        super().__init__(id=id or name, max_retries=RETRIES)
         is_place = isinstance(memory_dir, str | os.PathLike)
         self.path = get_memory_path(os.fspath(memory_dir) if is_place else "memory", agent_name)
         self.diary = diary_of(memory_dir)
@@ -161,31 +161,28 @@ class AgentMemoryToolset(FunctionToolset[Any]):
         """
         return self._notes(ctx).load()
 
-    async def for_run(self, ctx: RunContext[Any]) -> Any:
-        """Make sure that the run has a user where notes are kept by user, before its model is called.
+    def found_owner(self, ctx: RunContext[Any]) -> RunOwner:
+        """Return whose notes a run's own context names, and its session.
 
         Raises:
             IdentifierError: `user_id` is a function and returns no user.
         """
-        self._notes(ctx)
-        return await super().for_run(ctx)
-
-    def _notes(self, ctx: RunContext[Any], operation_id: str = "") -> AgentMemory:
-        if self._user_id is None:
-            owner = SHARED_OWNER
-        else:
-            owner = user_of(ctx, self._user_id)
-            if owner == SHARED_OWNER:
+        user = SHARED_OWNER
+        if self._user_id is not None:
+            user = user_of(ctx, self._user_id)
+            if user == SHARED_OWNER:
                 raise IdentifierError(
                     "this user id stands for what belongs to no user. Give another."
                 )
+        self.diary.user(user)  # refuses an id that cannot be used
+        return RunOwner(user, session_of(ctx, None))
+
+    def _notes(self, ctx: RunContext[Any], operation_id: str = "") -> AgentMemory:
+        user, session = self.called().owner(ctx)
         return AgentMemory(
-            self.diary.user(owner),
+            self.diary.user(user),
             self._agent_name,
             self.path,
-            session_id=session_of(ctx, None),
+            session_id=session,
             operation_id=operation_id,
         )
-
-
-_RETRIES = 10  # as for DiaryToolset

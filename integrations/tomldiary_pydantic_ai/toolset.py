@@ -6,7 +6,7 @@ import copy
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, cast
 
 from pydantic_ai import RunContext, Tool
 from pydantic_ai.messages import InstructionPart
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from tomldiary.retrieval.ranking import MemoryLines
     from tomldiary.user.user import UserDiary
 
-__all__ = ["CapabilityToolset", "DiaryToolset", "OwnedToolset", "ToolName"]
+__all__ = ["RETRIES", "CapabilityToolset", "DiaryToolset", "OwnedToolset", "RunToolset", "ToolName"]
 
 _logger = get_logger(__name__)
 
@@ -65,7 +65,75 @@ _LOOK_UP_NAMED = (
 )
 
 
-class DiaryToolset(FunctionToolset[AgentDepsT]):
+class RunToolset(FunctionToolset[AgentDepsT]):
+    """A toolset of which each run has a copy, bound to the owner that was found when the run began."""
+
+    _run: RunOwner | None = None
+    epoch: int | None = None
+    """How often something of the user was erased before the run; None is unknown."""
+
+    def found_owner(self, ctx: RunContext[AgentDepsT]) -> RunOwner:
+        """Return the user and session that a run's own context names.
+
+        Raises:
+            IdentifierError: No place names the user, or a name cannot be used.
+        """
+        raise NotImplementedError
+
+    def owner(self, ctx: RunContext[AgentDepsT]) -> RunOwner:
+        """Return whose run this is and which session it belongs to, as it was found when the run began.
+
+        Raises:
+            IdentifierError: No place names the user, or a name cannot be used.
+        """
+        return self._run if self._run is not None else self.found_owner(ctx)
+
+    def for_owner(self, owner: RunOwner, epoch: int | None = None) -> Self:
+        """Return this toolset for one run, whose owner stays the same whatever its deps become."""
+        bound = copy.copy(self)
+        bound._run, bound.epoch = owner, epoch  # noqa: SLF001 - our own copy  # pyright: ignore[reportPrivateUsage]
+        return bound
+
+    async def for_run(self, ctx: RunContext[AgentDepsT]) -> AbstractToolset[AgentDepsT]:
+        """Resolve the owner of the run before its model is called; reads nothing.
+
+        Raises:
+            IdentifierError: No place names the user, or a name cannot be used.
+        """
+        return self.for_owner(self.owner(ctx))
+
+    async def call_tool(
+        self,
+        name: str,
+        tool_args: dict[str, Any],
+        ctx: RunContext[AgentDepsT],
+        tool: ToolsetTool[AgentDepsT],
+    ) -> Any:
+        """Call a tool for the run that this toolset was made for."""
+        if self._run is None:
+            return await super().call_tool(name, tool_args, ctx, tool)
+        with _called(self):
+            return await super().call_tool(name, tool_args, ctx, tool)
+
+    def called(self) -> Self:
+        """Return the copy of which a tool is called: tools are made once, for the toolset and not for the run."""
+        return cast("Self", _CALLED.get() or self)
+
+
+_CALLED: ContextVar[RunToolset[Any] | None] = ContextVar("tomldiary_toolset", default=None)
+
+
+@contextmanager
+def _called(toolset: RunToolset[Any]) -> Generator[None]:
+    """Let tools that are called in here work for the run of a toolset."""
+    outer = _CALLED.set(toolset)
+    try:
+        yield
+    finally:
+        _CALLED.reset(outer)
+
+
+class DiaryToolset(RunToolset[AgentDepsT]):
     """The diary of the user an agent talks to, for `Agent(toolsets=[DiaryToolset(...)])`.
 
     Who the user is comes from `user_id`, or from the run's deps or metadata, and is never an
@@ -117,7 +185,7 @@ class DiaryToolset(FunctionToolset[AgentDepsT]):
         on_error: Literal["ignore", "raise"] = "ignore",
         approve: Collection[ToolName] = (),
     ) -> None:
-        super().__init__(id=id, max_retries=_RETRIES)
+        super().__init__(id=id, max_retries=RETRIES)
         self.diary = diary_of(diary)
         self.heading = scrub(heading)
         self.inject = one_of("inject", inject, ("user", "instructions", False))
@@ -127,8 +195,6 @@ class DiaryToolset(FunctionToolset[AgentDepsT]):
         self.on_error = one_of("on_error", on_error, ("ignore", "raise"))
         self._user_id = no_template("user_id", user_id)
         self._session_id = no_template("session_id", session_id)
-        self._run: RunOwner | None = None
-        self.epoch: int | None = None
         self.name = "" if id == DEFAULT_ID else id
         self.records = False
         names = chosen_tools(tools, VERBS, ("recall",))
@@ -154,14 +220,6 @@ class DiaryToolset(FunctionToolset[AgentDepsT]):
                 )
             )
 
-    def owner(self, ctx: RunContext[AgentDepsT]) -> RunOwner:
-        """Return whose run this is and which session it belongs to, as it was found when the run began.
-
-        Raises:
-            IdentifierError: No place names the user, or a name cannot be used.
-        """
-        return self._run if self._run is not None else self.found_owner(ctx)
-
     def found_owner(self, ctx: RunContext[AgentDepsT]) -> RunOwner:
         """Return the user and session that a run's own context names.
 
@@ -180,39 +238,8 @@ class DiaryToolset(FunctionToolset[AgentDepsT]):
         """
         return self.diary.user(self.owner(ctx).user)
 
-    def for_owner(self, owner: RunOwner, epoch: int | None = None) -> Self:
-        """Return this toolset for one run, whose owner stays the same whatever its deps become.
-
-        The number says how often something of the user was erased before the run; None is unknown.
-        """
-        bound = copy.copy(self)
-        bound._run, bound.epoch = owner, epoch  # noqa: SLF001 - our own copy  # pyright: ignore[reportPrivateUsage]
-        return bound
-
-    async def for_run(self, ctx: RunContext[AgentDepsT]) -> AbstractToolset[AgentDepsT]:
-        """Resolve the owner of the run before its model is called; reads nothing.
-
-        Raises:
-            IdentifierError: No place names the user, or a name cannot be used.
-        """
-        return self.for_owner(self.owner(ctx))
-
-    async def call_tool(
-        self,
-        name: str,
-        tool_args: dict[str, Any],
-        ctx: RunContext[AgentDepsT],
-        tool: ToolsetTool[AgentDepsT],
-    ) -> Any:
-        """Call a tool for the run that this toolset was made for."""
-        if self._run is None:
-            return await super().call_tool(name, tool_args, ctx, tool)
-        with _called(self):
-            return await super().call_tool(name, tool_args, ctx, tool)
-
     def _verbs(self, ctx: RunContext[Any], call_id: str) -> MemoryVerbs:
-        # The tools are made once, and `self` is the toolset they were made for, not that of the run.
-        toolset = _CALLED.get() or self
+        toolset = self.called()
         owner = toolset.owner(ctx)
         user = self.diary.user(owner.user)
         return MemoryVerbs(user, owner.session, operation_id=call_id, epoch=toolset.epoch)
@@ -330,21 +357,8 @@ class OwnedToolset(WrapperToolset[AgentDepsT]):
             return await super().call_tool(name, tool_args, ctx, tool)
 
 
-_CALLED: ContextVar[DiaryToolset[Any] | None] = ContextVar("tomldiary_toolset", default=None)
-
-
-@contextmanager
-def _called(toolset: DiaryToolset[Any]) -> Generator[None]:
-    """Let tools that are called in here work for the run of a toolset."""
-    outer = _CALLED.set(toolset)
-    try:
-        yield
-    finally:
-        _CALLED.reset(outer)
-
-
 # Arguments that do not fit are answered with what is wrong; only a model that never learns ends its run.
-_RETRIES = 10
+RETRIES = 10
 
 
 def _default_guidance(name: str, tools: Mapping[str, str], *, records: bool) -> str:
