@@ -421,10 +421,11 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
 
     async def _begin(self, ctx: RunContext[AgentDepsT]) -> None:
         run = self._run
-        if run is None or self.writer is None:
+        if run is None:
             return
         try:
-            run.epoch = await self._epoch(ctx, run.owner.user)
+            began = run.spoken_to.epoch
+            run.epoch = await self._epoch(ctx, run.owner.user) if began is None else began
         except Exception as error:  # noqa: BLE001 - see `_news`
             self._toolset.go_on_without(error)
 
@@ -467,7 +468,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                     ctx.run_id or "",
                     run.earlier or None,
                     [list(each) for each in steps_in(messages, ctx.run_id, ours)],
-                    run.epoch if run.spoken_to.epoch is None else run.spoken_to.epoch,
+                    run.epoch,
                 )
             except Exception as error:  # noqa: BLE001 - the run has ended, and its outcome is not ours to change
                 noted["error_type"] = type(error).__name__

@@ -315,22 +315,53 @@ def remembering_langchain(diary, meanwhile):
     return str(said[-2].content)
 
 
-def remembering_pydantic_ai(diary, meanwhile):
+def calling_once(tool, meanwhile=lambda: None, **arguments):
     def respond(messages, _info):
         if any(isinstance(part, ToolReturnPart) for part in messages[-1].parts):
             return ModelResponse(parts=[TextPart("ok")])
         meanwhile()
-        return ModelResponse(parts=[ToolCallPart("remember", {"text": WORDS, "category": "likes"})])
+        return ModelResponse(parts=[ToolCallPart(tool, arguments)])
 
-    memory = DiaryCapability(diary, "alice", "s")
+    return respond
+
+
+def remembering_pydantic_ai(diary, meanwhile, *, record=True):
+    respond = calling_once("remember", meanwhile, text=WORDS, category="likes")
+    memory = DiaryCapability(diary, "alice", "s", record=record)
     agent = Agent(FunctionModel(respond), capabilities=[memory])
     said = asyncio.run(agent.run("Note it.")).all_messages()
-    memory.writer.close_sync()
+    if record:
+        memory.writer.close_sync()
     return str(said[-2].parts[0].content)
 
 
+def remembering_pydantic_ai_unrecorded(diary, meanwhile):
+    return remembering_pydantic_ai(diary, meanwhile, record=False)
+
+
+def remembering_pydantic_ai_delegate(diary, meanwhile):
+    memory = DiaryCapability(diary, "alice", "s", record=False)
+    said = []
+
+    def delegate() -> str:
+        meanwhile()
+        said.append(remembering_pydantic_ai(diary, lambda: None, record=False))
+        return said[0]
+
+    agent = Agent(FunctionModel(calling_once("delegate")), capabilities=[memory], tools=[delegate])
+    asyncio.run(agent.run("Note it."))
+    return said[0]
+
+
 @pytest.mark.parametrize(
-    "run", [remembering_langchain, remembering_pydantic_ai], ids=lambda each: each.__name__
+    "run",
+    [
+        remembering_langchain,
+        remembering_pydantic_ai,
+        remembering_pydantic_ai_unrecorded,
+        remembering_pydantic_ai_delegate,
+    ],
+    ids=lambda each: each.__name__,
 )
 def test_tools_of_a_run_during_an_erasure_write_nothing(engine, opened, run):
     diary = Diary(opened(), agent="rules")
