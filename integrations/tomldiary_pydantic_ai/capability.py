@@ -451,7 +451,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         is_paused = isinstance(output, DeferredToolRequests)
         if is_paused:
             output = None
-        user_msg = "\n\n".join(run.spoken_to.take_words())
+        user_msg = "\n\n".join(self._last.take_words(run.spoken_to))
         ours = self._toolset.tool_names(ctx).values()
         assistant_msg = answered(messages, ctx.run_id, output, is_parsed=run.is_parsed)
         if not user_msg and not assistant_msg:

@@ -185,6 +185,8 @@ class RunState:
     """What the user said since the last answer, and was not handed in."""
     handed_in: Sequence[str] = ()
     """What the user said since the last answer, and was handed in: by an earlier run, or by agents in its tools."""
+    before: Sequence[str] = ()
+    """What the user said at the end of the message history."""
     epoch: int | None = None
     """How often something of the user was erased before the run; None is unknown."""
     place: str = ""
@@ -219,9 +221,9 @@ class RunState:
         earlier = exchanges(ctx.messages)
         self.place = digest(*(text for pair in earlier for text in pair))
         self.conversation = ctx.conversation_id or ctx.run_id or ""
-        before = last.without_others(self, unanswered(ctx.messages))
-        self.handed_in = last.repeated(self, before, prompt)
-        self.heard = [*before, *prompt][len(self.handed_in) :]
+        self.before = last.without_others(self, unanswered(ctx.messages))
+        self.handed_in = last.repeated(self, prompt)
+        self.heard = [*self.before, *prompt][len(self.handed_in) :]
         self.earlier = earlier[-self.diary.context_turns or len(earlier) :]
         self._new_prompts(ctx.messages)
         self._prompt = words
@@ -253,11 +255,6 @@ class RunState:
     def said(self) -> tuple[str, ...]:
         """What the user said since the last answer."""
         return (*self.handed_in, *self.heard)
-
-    def take_words(self) -> list[str]:
-        """Return what is to be handed in, once: agents in its tools may hand it in."""
-        words, self.handed_in, self.heard = self.heard, self.said, []
-        return words
 
     def _new_prompts(
         self, messages: Sequence[ModelMessage]
@@ -301,37 +298,27 @@ class _LastTurn(NamedTuple):
 
 
 class LastTurns:
-    """What runs of each session handed in last, or will when they end, so that another run does not repeat it."""
+    """What was handed in last of each session, and the runs that go on, so that no run repeats another's words."""
 
     def __init__(self) -> None:
         self._turns: Recent[RunOwner, _LastTurn] = Recent(_SESSIONS_KEPT)
         self._open: WeakSet[RunState] = WeakSet()
         self._lock = threading.Lock()
 
-    def repeated(
-        self, run: RunState, before: Sequence[str], prompt: Sequence[str]
-    ) -> tuple[str, ...]:
-        """Return what other runs hand in of the words that a run begins with.
+    def repeated(self, run: RunState, prompt: Sequence[str]) -> tuple[str, ...]:
+        """Return what was handed in already of the words that a run begins with.
 
         Args:
             run: The run.
-            before: What the user said at the end of the message history.
             prompt: The prompt. With the words of a run that failed it is the same run again; with those of an
                 answered one the user says them again.
         """
         last = self._turns.get(run.owner)
-        with self._lock:
-            left = [
-                text
-                for one in self._open
-                if (one.owner, one.place) == (run.owner, run.place)
-                for text in one.said
-            ]
-        if last is not None and not (last.is_answered and last.place != run.place):
-            left += last.said
-        now = [*before, *prompt] if last is not None and last.is_failed else before
+        if last is None or (last.is_answered and last.place != run.place):
+            return ()
+        now = [*run.before, *prompt] if last.is_failed else run.before
         # In any order: a run begins with only some of the words if others were said while it went on.
-        repeated = list[str]()
+        left, repeated = [*last.said], list[str]()
         for text in takewhile(lambda each: each in left, now):
             left.remove(text)
             repeated.append(text)
@@ -351,9 +338,25 @@ class LastTurns:
         return [text for text in before if text not in others or others.remove(text)]
 
     def begin(self, run: RunState) -> None:
-        """Note that a run hears its words, and hands them in when it ends."""
+        """Note that a run goes on."""
         with self._lock:
             self._open.add(run)
+
+    def take_words(self, run: RunState) -> list[str]:
+        """Return what a run hands in of its user's words, and keep others from handing in the same again.
+
+        These are agents in its tools, and runs that overlap and have these words in their history.
+        """
+        with self._lock:
+            words, run.handed_in, run.heard = run.heard, run.said, []
+            for one in self._open:
+                if (one.owner, one.place) != (run.owner, run.place):
+                    continue
+                for text in words:
+                    if text in one.heard and text in (*one.before, *run.before):
+                        one.heard.remove(text)
+                        one.handed_in = (*one.handed_in, text)
+        return words
 
     def end(self, run: RunState) -> None:
         """Note that a run hands in nothing any more."""

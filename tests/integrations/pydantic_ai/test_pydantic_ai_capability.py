@@ -390,9 +390,7 @@ def test_matches_of_the_prompt_are_injected_first_where_the_budget_cuts():
     diary = diary_with("sails at weekends", *MANY, *MANY)
     talk = Talk(DiaryCapability(diary, "alice", max_tokens=60))
     assert "sails" not in talk.say("hello")
-    assert "+ likes: sails at weekends" in talk.say("Where could I go sailing?") or "sails" in str(
-        told(talk.messages[-2])
-    )
+    assert "likes: sails at weekends" in talk.say("Where could I go sailing?")
 
 
 def test_a_repeated_run_is_told_what_matches_its_words():

@@ -578,16 +578,35 @@ def test_words_of_another_user_of_a_conversation_are_no_part_of_the_turn(tmp_pat
     writer.close_sync()
 
 
-def test_words_of_a_run_that_goes_on_are_submitted_once(tmp_path: Path):
+@pytest.mark.parametrize("is_prompt", [True, False])
+def test_words_of_runs_that_overlap_are_submitted_once(tmp_path: Path, is_prompt: bool):
     setting = Setting(tmp_path)
     history = user_says(SAID)
 
     async def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        await setting.agent.run(message_history=[*history, *user_says("I like milk.")])
+        await setting.agent.run("I like milk.", message_history=history)
         return answer(messages, info)
 
-    asyncio.run(setting.agent.run(message_history=history, model=FunctionModel(respond)))
-    assert [turn.user_msg for turn in setting.writer.turns] == ["I like milk.", SAID]
+    model = FunctionModel(respond)
+    if is_prompt:
+        asyncio.run(setting.agent.run(SAID, model=model))
+    else:
+        asyncio.run(setting.agent.run(message_history=history, model=model))
+    said = [turn.user_msg for turn in setting.writer.turns]
+    assert said == [f"{SAID}\n\nI like milk.", ""]  # the first one that ends has all
+    setting.writer.close_sync()
+
+
+def test_runs_at_once_submit_the_words_of_their_history_once(tmp_path: Path):
+    setting = Setting(tmp_path)
+
+    async def run(**options: Any) -> None:
+        await asyncio.gather(*(setting.agent.run(**options) for _ in range(3)))
+
+    asyncio.run(run(message_history=user_says(SAID)))
+    asyncio.run(run(user_prompt="I like milk."))  # a prompt is said each time
+    said = sorted(turn.user_msg for turn in setting.writer.turns)
+    assert said == ["", "", *["I like milk."] * 3, SAID]
     setting.writer.close_sync()
 
 
