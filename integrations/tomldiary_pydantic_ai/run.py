@@ -335,7 +335,13 @@ class LastTurns:
             if (one.conversation, one.place) == (run.conversation, run.place)
             for text in one.said
         ]
-        return [text for text in before if text not in others or others.remove(text)]
+        own = list[str]()
+        for text in before:
+            if text in others:
+                others.remove(text)
+            else:
+                own.append(text)
+        return own
 
     def begin(self, run: RunState) -> None:
         """Note that a run goes on."""

@@ -117,7 +117,9 @@ class RunToolset(FunctionToolset[AgentDepsT]):
 
     def called(self) -> Self:
         """Return the copy of which a tool is called: tools are made once, for the toolset and not for the run."""
-        return cast("Self", _CALLED.get() or self)
+        called = _CALLED.get()
+        is_copy = called is not None and called.tools is self.tools
+        return cast("Self", called) if is_copy else self
 
 
 _CALLED: ContextVar[RunToolset[Any] | None] = ContextVar("tomldiary_toolset", default=None)

@@ -599,3 +599,17 @@ except MissingExtra as error:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert "tomldiary-kit[pydantic-ai]" in done.stdout
+
+
+def test_a_toolset_that_a_tool_of_another_one_calls_keeps_its_own_user(tmp_path: Path):
+    diary = diary_at(tmp_path, "tea")
+    alices, bobs = DiaryToolset(diary, "alice"), DiaryToolset(diary, "bob")
+
+    async def note_for_bob(ctx: RunContext[Any]) -> str:
+        tool = (await bobs.get_tools(ctx))["remember"]
+        return await bobs.call_tool("remember", {"category": "likes", "text": "rum"}, ctx, tool)
+
+    alices.add_function(note_for_bob, takes_ctx=True)
+    run(Caller(("note_for_bob", {})), alices)
+    assert [each.text for each in diary.user("bob").preferences("likes").values()] == ["rum"]
+    assert "rum" not in diary.user("alice").document("preferences")
