@@ -24,7 +24,7 @@ from tomldiary.agents.turn_messages import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Turn", "first_exchange", "said_in", "turn_of", "with_memory", "with_text"]
+__all__ = ["Turn", "as_in", "first_exchange", "said_in", "turn_of", "with_memory", "with_text"]
 
 _OURS = "tomldiary"
 
@@ -95,6 +95,15 @@ def _with_begun(thread: list[Spoken], begun_with: Mapping[str, str]) -> list[Spo
     gone = [Spoken("user", text, id=id_) for id_, text in begun_with.items() if id_ not in present]
     behind = max((number + 1 for number, one in enumerate(thread) if one.is_answer), default=0)
     return [*thread[:behind], *gone, *thread[behind:]]
+
+
+def as_in(messages: Sequence[BaseMessage], turn: Turn) -> Turn:
+    """Return a turn with its words as a thread has them now: a middleware may have redacted them."""
+    now = {one.id: one for one in _spoken(messages) if one.id}
+    asked, unanswered = (
+        tuple(now.get(one.id, one) for one in each) for each in (turn.asked, turn.unanswered)
+    )
+    return turn._replace(asked=asked, unanswered=unanswered)
 
 
 def said_in(turn: Turn, messages: Sequence[BaseMessage], structured: object = None) -> list[Spoken]:

@@ -12,6 +12,8 @@ from langchain.agents.middleware import (
     HumanInTheLoopMiddleware,
     ModelFallbackMiddleware,
     ModelRetryMiddleware,
+    PIIDetectionError,
+    PIIMiddleware,
     SummarizationMiddleware,
     after_model,
     before_agent,
@@ -348,6 +350,57 @@ def test_a_fallback_in_front_gives_one_turn(writer, mode):
     fallback = ModelFallbackMiddleware(Scripted(answers=[OK]))
     talk(agent_of(writer, Down(), before=[fallback]), "Hello", mode=mode)
     assert ended(writer) == [("completed", "Hello", "ok")]
+
+
+# Words that another middleware redacts
+
+
+@both
+@pytest.mark.parametrize("is_resumed", [True, False])
+def test_words_that_were_redacted_and_then_summarised_stay_redacted(writer, is_resumed, mode):
+    summary = Scripted(answers=[AIMessage("They talked.")])
+    saver, answers = InMemorySaver(), [NOOP, NOOP, OK]
+    team = Recording(Diary("memory:", agent="rules"))
+
+    def agent():  # another process has another middleware
+        behind = [
+            DiaryMiddleware(team.diary, user_id="blue", writer=team, name="team"),
+            PIIMiddleware("email"),
+            SummarizationMiddleware(summary, trigger=("messages", 3), keep=("messages", 1)),
+            *([HumanInTheLoopMiddleware(interrupt_on={"noop": True})] if is_resumed else ()),
+        ]
+        return agent_of(writer, *answers, behind=behind, checkpointer=saver)
+
+    talk(agent(), "I am ann@example.com.", THREAD, mode)
+    for _ in range(2 * is_resumed):
+        answers.pop(0)
+        talk(agent(), Command(resume={"decisions": [{"type": "approve"}]}), THREAD, mode)
+    assert writer.said == team.said == [("I am [REDACTED_EMAIL].", "ok")]
+    assert "ann@" not in str(agent().get_state(THREAD).values)
+    team.close_sync()
+
+
+def test_an_answer_that_was_redacted_before_its_tool_failed_stays_redacted(writer):
+    answer = AIMessage(
+        "To ann@example.com.", tool_calls=[{"name": "broken", "args": {}, "id": "1"}]
+    )
+    behind = [PIIMiddleware("email", apply_to_output=True)]
+    with pytest.raises(Down):
+        talk(agent_of(writer, answer, tools=[broken], behind=behind), "Write.")
+    assert ended(writer) == [("failed", "Write.", "To [REDACTED_EMAIL].")]
+
+
+@both
+def test_words_that_are_blocked_are_not_submitted(writer, mode):
+    agent = agent_of(
+        writer, OK, behind=[PIIMiddleware("email", strategy="block")], checkpointer=InMemorySaver()
+    )
+    with pytest.raises(PIIDetectionError):
+        talk(agent, [HumanMessage("I am ann@example.com.", id="1")], THREAD, mode)
+    agent.update_state(THREAD, {"messages": [RemoveMessage("1")]})
+    talk(agent, "Hello.", THREAD, mode)
+    assert ended(writer) == [("completed", "Hello.", "ok")]
+    assert writer.turns[0].earlier is None
 
 
 # What the assistant's side is, and whose words are the user's
