@@ -17,6 +17,7 @@ from tomldiary.agents.turn_messages import (
     earlier_exchanges,
     exchange_of,
     is_question,
+    own_words,
     spoken,
     turn_start,
 )
@@ -69,6 +70,9 @@ def turn_of(
         begun_with: By id, the texts of the messages that the last run began with, if it did not end well. What
             follows them is of the turn, also the result of a tool or an answer before a further message.
         goes_on: Whether that run goes on. What a summary replaced is of the turn anyway.
+
+    Raises:
+        IdentifierError: Another user said all that is unanswered.
     """
     thread = _spoken(messages)
     if goes_on or any(one.additional_kwargs.get(SOURCE) for one in messages):
@@ -79,8 +83,8 @@ def turn_of(
     begun = [number for number, one in enumerate(thread) if one.id in begun_with]
     start = min([start, *begun])
     unanswered = [n for n in range(start, len(thread)) if thread[n].by == "user"]
-    numbers = [n for n in unanswered if not is_others(thread[n])]
-    start = next((n for n in numbers if not is_handed_in(thread[n])), [*unanswered, *numbers][-1])
+    numbers = own_words(thread, unanswered, is_others)
+    start = next((n for n in numbers if not is_handed_in(thread[n])), numbers[-1])
     return Turn(
         tuple(thread[n] for n in numbers if n >= start),
         tuple(one.text for one in thread[:start]),

@@ -36,7 +36,6 @@ from tomldiary.agents.turn_messages import (
 )
 from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.diary import Diary, diary_of
-from tomldiary.errors import IdentifierError
 from tomldiary.logging import get_logger
 from tomldiary.retrieval.render import render_memory
 from tomldiary.runtime.async_bridge import in_thread
@@ -270,13 +269,6 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             _kept(state, "diary_asked").get(self.name, {}),
             goes_on=not begins,
         )
-        if turn.unanswered and not turn.asked:
-            raise IdentifierError(
-                "another user began this turn. Continue it as that user: name the user in the run, or in the"
-                " middleware's user_id."
-            )
-        if any(self._owner(state, user, one) != own for one in turn.unanswered):
-            _logger.warning("another user's messages without an answer are no part of this turn")
         settings = agent_config().get("configurable")
         ids = self._handed_in.first_ids(settings, user, session, turn.before, turn.asked)
         run = _Run(user, session, turn, ids, list(messages), is_over=is_delegated(settings))
@@ -385,7 +377,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         if isinstance(error, ParentCommand):  # a handoff: another agent has answered
             status = "completed"
         elif isinstance(error, GraphBubbleUp | PIIDetectionError):
-            return  # an interrupt: the run goes on later; or words that nobody is to keep
+            return  # an interrupt: the run goes on later; blocked words are not to be kept
         elif isinstance(error, GeneratorExit):
             status = "aborted"
         elif isinstance(error, asyncio.CancelledError | KeyboardInterrupt):

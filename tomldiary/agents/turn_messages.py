@@ -18,6 +18,8 @@ from tomldiary.agents.identity import is_replay, kept_thread
 from tomldiary.agents.options import place_of
 from tomldiary.agents.verbs import BLOCK_VERBS, VERBS
 from tomldiary.entries.episodes import ToolStep
+from tomldiary.errors import IdentifierError
+from tomldiary.logging import get_logger
 from tomldiary.runtime.lru import Recent
 from tomldiary.storage.protocol import LocalFolder
 
@@ -36,6 +38,7 @@ __all__ = [
     "is_question",
     "memory_place",
     "of_memory",
+    "own_words",
     "spoken",
     "steps_of",
     "tool_steps",
@@ -44,6 +47,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+_logger = get_logger(__name__)
 
 SOURCE = "lc_source"
 """By this key LangChain marks what stands in for people: summaries, memory, prompts of other models."""
@@ -134,6 +138,24 @@ def turn_start(thread: Sequence[Spoken]) -> int | None:
     answers = [number for number in range(asked[-1]) if thread[number].is_answer]
     behind = answers[-1] if answers else -1
     return next(number for number in asked if number > behind)
+
+
+def own_words(
+    thread: Sequence[Spoken], unanswered: Sequence[int], is_others: Callable[[Spoken], bool]
+) -> list[int]:
+    """Return which unanswered messages, by their numbers, the user of a run said, in a thread that users may share.
+
+    Raises:
+        IdentifierError: Another user said all of them.
+    """
+    own = [number for number in unanswered if not is_others(thread[number])]
+    if unanswered and not own:
+        raise IdentifierError(
+            "another user began this turn. Continue it as that user: name the user in the run."
+        )
+    if len(own) < len(unanswered):
+        _logger.warning("another user's messages without an answer are no part of this turn")
+    return own
 
 
 def exchange_of(turn: Sequence[Spoken], *, is_over: bool = True) -> tuple[str, str]:
