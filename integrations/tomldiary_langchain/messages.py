@@ -72,7 +72,7 @@ def turn_of(
         goes_on: Whether that run goes on. What a summary replaced is of the turn anyway.
 
     Raises:
-        IdentifierError: Another user said all that is unanswered.
+        IdentifierError: Another user said the last of what is unanswered.
     """
     thread = _spoken(messages)
     if goes_on or any(one.additional_kwargs.get(SOURCE) for one in messages):

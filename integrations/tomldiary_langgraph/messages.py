@@ -56,7 +56,7 @@ def current_turn(state: Any, key: str, is_others: Callable[[Spoken], bool]) -> C
 
     Raises:
         InvalidValue: The state has no such key.
-        IdentifierError: Another user said all that is answered.
+        IdentifierError: Another user said the last of what is answered.
     """
     thread = _thread(state, key)
     start = turn_start(thread)

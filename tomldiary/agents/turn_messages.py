@@ -146,10 +146,10 @@ def own_words(
     """Return which unanswered messages, by their numbers, the user of a run said, in a thread that users may share.
 
     Raises:
-        IdentifierError: Another user said all of them.
+        IdentifierError: Another user said the last of them, and so began the turn.
     """
     own = [number for number in unanswered if not is_others(thread[number])]
-    if unanswered and not own:
+    if own[-1:] != list(unanswered[-1:]):
         raise IdentifierError(
             "another user began this turn. Continue it as that user: name the user in the run."
         )

@@ -593,6 +593,21 @@ def test_a_run_that_another_user_resumes_fails_and_its_own_user_may_go_on(writer
 
 
 @both
+def test_a_user_with_older_unanswered_words_cannot_resume_another_s_run(writer, mode):
+    approval = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
+    memory = DiaryMiddleware(writer.diary, writer=writer)
+    model = Scripted(answers=[NOOP, NOOP, OK])
+    agent = create_agent(model, [noop], middleware=[memory, approval], checkpointer=InMemorySaver())
+    talk(agent, "I am Bob.", in_room("bob"), mode)
+    talk(agent, "I am Ann.", in_room("ann"), mode)
+    approved = Command(resume={"decisions": [{"type": "approve"}]})
+    with pytest.raises(IdentifierError, match="another user began this turn"):
+        talk(agent, approved, in_room("bob"), mode)
+    talk(agent, None, in_room("ann"), mode)
+    assert said_by(writer) == [("ann", "I am Ann.", "ok")]
+
+
+@both
 @pytest.mark.parametrize("first", ["failed", "interrupted"])
 def test_an_agent_within_a_graph_counts_no_words_for_another_user(writer, first, mode):
     approval = HumanInTheLoopMiddleware(interrupt_on={"noop": True})

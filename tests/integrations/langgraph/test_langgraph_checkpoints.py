@@ -367,6 +367,16 @@ def test_a_run_that_another_user_resumes_records_nothing(mode, tmp_path):
     assert noted.turns == [("ann", "I am Ann.", "Noted.")]
 
 
+def test_a_user_with_older_unanswered_words_cannot_resume_another_s_run(tmp_path):
+    noted = Noted()
+    for user, given in (("bob", BOB), ("ann", ANN)):
+        in_room(given, user, "settings", "sync", tmp_path, noted, asking)
+    with pytest.raises(IdentifierError, match="another user began this turn"):
+        in_room(Command(resume=1), "bob", "settings", "sync", tmp_path, noted, asking)
+    in_room(None, "ann", "settings", "sync", tmp_path, noted, asking)
+    assert noted.turns == [("ann", "I am Ann.", "Noted.")]
+
+
 def test_a_node_with_a_user_of_its_own_records_the_words_of_all(tmp_path):
     noted = Noted()
     in_room(ANN, "ann", "settings", "sync", tmp_path, noted, asking)
