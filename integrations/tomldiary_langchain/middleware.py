@@ -23,7 +23,6 @@ from langgraph.errors import GraphBubbleUp, ParentCommand
 from langgraph.types import Command
 from typing_extensions import TypeVar  # Python 3.11 has none with a default
 
-from tomldiary.agents.identity import is_delegated
 from tomldiary.agents.options import checked_count, memory_name, one_of, writer_of
 from tomldiary.agents.turn_messages import (
     HandedIn,
@@ -269,10 +268,13 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             _kept(state, "diary_asked").get(self.name, {}),
             goes_on=not begins,
         )
-        settings = agent_config().get("configurable")
+        config = agent_config()
+        settings = config.get("configurable")
         ids = self._handed_in.first_ids(settings, user, session, turn.before, turn.asked)
-        run = _Run(user, session, turn, ids, list(messages), is_over=is_delegated(settings))
-        self._endings.watch(agent_config(), self, run, self._submit_broken)
+        run = _Run(
+            user, session, turn, ids, list(messages), is_over=self._endings.is_delegated(config)
+        )
+        self._endings.watch(config, self, run, self._submit_broken)
         return run
 
     def _read(self, run: _Run) -> _Run:

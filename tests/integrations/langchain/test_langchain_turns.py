@@ -24,6 +24,7 @@ from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, Tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphRecursionError
 from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 from test_langchain_middleware import OK, THREAD, Down, Recording, both, memories, noop, talk
@@ -32,6 +33,7 @@ from scripted_chat import Scripted, calling
 from tomldiary import Diary, MemoryWriter
 from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary_langchain import DiaryMiddleware, DiaryRetriever
+from tomldiary_langchain.endings import endings
 from tomldiary_langgraph import DiaryStore
 
 NOOP = calling(("noop", {}))
@@ -338,6 +340,32 @@ def test_a_turn_of_an_abandoned_async_stream_is_submitted(writer):
     assert [(turn.status, turn.user_msg) for turn in writer.turns] == [("aborted", "I like rain.")]
 
 
+def test_a_cancelled_tool_leaves_nothing_in_the_tree_of_runs(writer):
+    begun = asyncio.Event()
+
+    @tool
+    async def wait() -> str:
+        """Wait."""
+        begun.set()
+        return str(await asyncio.Event().wait())
+
+    async def main():
+        agent = agent_of(writer, calling(("wait", {})), tools=[wait])
+        running = asyncio.create_task(agent.ainvoke({"messages": [HumanMessage("Hello")]}))
+        await begun.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    def kept():
+        return {name: len(each) for name, each in vars(endings()).items()}
+
+    before = kept()
+    asyncio.run(main())
+    assert ended(writer) == [("cancelled", "Hello", "")]
+    assert kept() == before
+
+
 @both
 def test_a_retry_in_front_gives_one_turn(writer, mode):
     retry = ModelRetryMiddleware(max_retries=3, initial_delay=0, jitter=False)
@@ -435,7 +463,9 @@ def test_a_result_that_is_returned_directly_is_the_answer(writer):
 
 
 @both
-def test_the_prompt_of_a_sub_agent_is_no_turn(writer, mode):
+@pytest.mark.parametrize("config", [None, {"configurable": {"thread_id": "t2"}}])
+@pytest.mark.parametrize("name", ["tools", "tool_node"])
+def test_the_prompt_of_a_sub_agent_is_no_turn(writer, name, config, mode):
     writer.diary.user("alice").upsert_preference("likes", "rain")
     model = Scripted(answers=[OK])
     memory = DiaryMiddleware(writer.diary, user_id="alice", writer=writer)
@@ -444,12 +474,20 @@ def test_the_prompt_of_a_sub_agent_is_no_turn(writer, mode):
     @tool
     def delegate() -> str:
         """Ask another agent."""
-        return inner.invoke({"messages": [HumanMessage("I like to delegate.")]})["messages"][
-            -1
-        ].text
+        asked = {"messages": [HumanMessage("I like to delegate.")]}
+        return inner.invoke(asked, config)["messages"][-1].text
 
-    agent = agent_of(writer, calling(("delegate", {})), OK, tools=[delegate])
-    talk(agent, "Hello", mode=mode)
+    outer = agent_of(writer, OK)
+    if name == "tools":
+        outer = agent_of(writer, calling(("delegate", {})), OK, tools=[delegate])
+    else:  # a graph of the host's own, as in LangGraph's first tutorial
+        asking = Scripted(answers=[calling(("delegate", {}))])
+        builder = StateGraph(MessagesState).add_node("outer", outer)
+        builder.add_node("ask", lambda state: {"messages": [asking.invoke(state["messages"])]})
+        builder.add_node(name, ToolNode([delegate]))
+        builder.add_edge(START, "ask").add_edge("ask", name).add_edge(name, "outer")
+        outer = builder.compile()
+    talk(outer, "Hello", mode=mode)
     assert writer.said == [("Hello", "ok")]
     assert memories(model.asked[0])
 
