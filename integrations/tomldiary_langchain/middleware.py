@@ -88,6 +88,8 @@ class _Run:
     """The ids of the user's messages, as they were before a replay."""
     messages: list[BaseMessage]
     """The thread as it was last seen."""
+    as_said: tuple[Spoken, ...]
+    """The user's messages as they were when the run began."""
     memory: str = ""
     epoch: int | None = None
     """How often something of the user was erased before the run; None is unknown."""
@@ -272,7 +274,13 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         settings = config.get("configurable")
         ids = self._handed_in.first_ids(settings, user, session, turn.before, turn.asked)
         run = _Run(
-            user, session, turn, ids, list(messages), is_over=self._endings.is_delegated(config)
+            user,
+            session,
+            turn,
+            ids,
+            list(messages),
+            turn.asked,
+            is_over=self._endings.is_delegated(config),
         )
         self._endings.watch(config, self, run, self._submit_broken)
         return run
@@ -403,7 +411,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         is_over = status == "completed"
         whole = exchange_of(turn, is_over=is_over)
         operation = digest(self.name, status, run.session, *run.ids, "", *whole)
-        with self._handed_in.once(run.user, run.session, operation, turn) as new:
+        with self._handed_in.once(run.user, run.session, operation, turn, run.as_said) as new:
             said = exchange_of(new, is_over=is_over)
             if not any(said):
                 return

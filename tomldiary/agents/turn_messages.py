@@ -295,7 +295,12 @@ class HandedIn:
 
     @contextmanager
     def once(
-        self, user: str, session: str, operation: str, turn: Sequence[Spoken]
+        self,
+        user: str,
+        session: str,
+        operation: str,
+        turn: Sequence[Spoken],
+        as_said: Iterable[Spoken] = (),
     ) -> Generator[list[Spoken]]:
         """Yield the messages of a turn that are new; none if the turn was handed in under this id.
 
@@ -306,12 +311,18 @@ class HandedIn:
             session: The session; ids of messages are unique in it.
             operation: The id of the turn; "" is none.
             turn: Its messages.
+            as_said: Messages of it as they were before they were redacted, which another run may find again.
         """
         keys = [_key(user, session, one) if one.id else "" for one in turn]
+        said = [_key(user, session, one) for one in as_said if one.id]
         whole = digest(user, operation) if operation else ""
         with self._guard:
             is_known = whole in self._known
-            new = [key for key in dict.fromkeys([whole, *keys]) if key and key not in self._known]
+            new = [
+                key
+                for key in dict.fromkeys([whole, *keys, *said])
+                if key and key not in self._known
+            ]
             for key in () if is_known else new:
                 self._known.keep(key, None)
         if is_known:

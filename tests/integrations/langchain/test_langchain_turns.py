@@ -352,7 +352,7 @@ def test_a_cancelled_tool_leaves_nothing_in_the_tree_of_runs(writer):
     async def main():
         agent = agent_of(writer, calling(("wait", {})), tools=[wait])
         running = asyncio.create_task(agent.ainvoke({"messages": [HumanMessage("Hello")]}))
-        await begun.wait()
+        await asyncio.wait_for(begun.wait(), 20)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
@@ -416,6 +416,20 @@ def test_an_answer_that_was_redacted_before_its_tool_failed_stays_redacted(write
     with pytest.raises(Down):
         talk(agent_of(writer, answer, tools=[broken], behind=behind), "Write.")
     assert ended(writer) == [("failed", "Write.", "To [REDACTED_EMAIL].")]
+
+
+@both
+def test_redacted_words_of_a_failed_run_within_a_graph_are_submitted_once(writer, mode):
+    agent = agent_of(writer, Down(), OK, behind=[PIIMiddleware("email")])
+    builder = StateGraph(MessagesState).add_node("agent", agent).add_edge(START, "agent")
+    graph = builder.compile(checkpointer=InMemorySaver())
+    with pytest.raises(Down):
+        talk(graph, "I am ann@example.com.", THREAD, mode)
+    talk(graph, "Hello?", THREAD, mode)
+    assert ended(writer) == [
+        ("failed", "I am [REDACTED_EMAIL].", ""),
+        ("completed", "Hello?", "ok"),
+    ]
 
 
 @both
