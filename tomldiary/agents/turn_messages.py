@@ -366,7 +366,7 @@ def _key(user: str, session: str, message: Spoken) -> str:
 
 def _place(settings: Any, where: str, message: Spoken) -> str:
     thread = kept_thread(settings)
-    return digest(where, thread, message.id, message.text) if thread and message.id else ""
+    return digest(where, thread, message.id) if thread and message.id else ""
 
 
 def _as_json(value: object) -> str:

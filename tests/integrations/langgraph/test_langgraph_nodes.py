@@ -892,7 +892,8 @@ def test_nodes_take_the_diary_of_a_store():
 
 
 @both
-def test_words_that_a_recall_node_saw_are_in_no_turn_of_another_user(mode):
+@pytest.mark.parametrize("redacts", [False, True])
+def test_words_that_a_recall_node_saw_are_in_no_turn_of_another_user(redacts, mode):
     noted = Noted()
     diary = Diary("memory:", agent=noted)
     answers = iter([None, AIMessage("Noted.")])
@@ -903,7 +904,13 @@ def test_words_that_a_recall_node_saw_are_in_no_turn_of_another_user(mode):
             raise ConnectionError
         return {"messages": [answer]}
 
+    def redact(state):
+        said = state["messages"][-1]
+        return {"messages": [HumanMessage(said.text.replace("Ann", "[NAME]"), id=said.id)]}
+
     nodes = [("recall", recall_node(diary)), ("chat", chat), ("extract", extract_node(diary))]
+    if redacts:
+        nodes.insert(1, ("redact", redact))
     graph = graph_of(nodes, checkpointer=InMemorySaver())
     ann, bob = ({"configurable": {"user_id": each, "thread_id": "room"}} for each in ("ann", "bob"))
     with pytest.raises(ConnectionError):
