@@ -11,9 +11,10 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.callbacks.base import BaseCallbackManager
 from langchain_core.tracers.context import register_configure_hook
 from langgraph.errors import ParentCommand
+
+from tomldiary.agents.delegation import RunTree
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -26,28 +27,18 @@ __all__ = ["Endings", "endings"]
 Failed = Callable[[Any, BaseException], None]
 
 
-class Endings(BaseCallbackHandler):
+class Endings(RunTree, BaseCallbackHandler):
     """Reports graphs that end in an error; holds the owner and session of running graphs.
 
     An agent that hands off to another one ends in LangGraph's `ParentCommand`. That is reported when the graph
     of both has ended: the turn goes on there.
     """
 
-    run_inline = True  # a dictionary access needs no thread
-
     def __init__(self) -> None:
-        self._graphs: dict[UUID, UUID] = {}
-        """The graph of each node that runs, and the node of each graph within one."""
+        super().__init__()
         self._watched: dict[UUID, dict[object, tuple[Any, Failed]]] = {}
         self._handed_off: dict[UUID, list[tuple[Any, Failed, ParentCommand]]] = {}
         """By the outermost graph."""
-
-    @property
-    def ignore_llm(self) -> bool:
-        """Whether events of text models are left out, as all but those of chains are."""
-        return True
-
-    ignore_chat_model = ignore_retriever = ignore_agent = ignore_llm  # pyright: ignore[reportIncompatibleMethodOverride] - the same property
 
     def watch(
         self,
@@ -68,36 +59,21 @@ class Endings(BaseCallbackHandler):
         return kept[owner][0] if owner in kept else None
 
     def _graph(self, config: RunnableConfig) -> UUID | None:
-        manager = config.get("callbacks")
-        run_id = manager.parent_run_id if isinstance(manager, BaseCallbackManager) else None
-        return self._graphs.get(run_id) if run_id is not None else None
+        node = self.run_of(config)
+        return self._parents.get(node) if node is not None else None
 
-    def on_chain_start(
-        self,
-        serialized: dict[str, Any],  # noqa: ARG002 - the base class passes it
-        inputs: dict[str, Any],  # noqa: ARG002 - the same
-        *,
-        run_id: UUID,
-        parent_run_id: UUID | None = None,
-        metadata: dict[str, Any] | None = None,
-        **_: Any,
-    ) -> None:
-        """Note to which graph a node belongs."""
-        if parent_run_id is not None and "langgraph_node" in (metadata or {}):
-            self._graphs[run_id] = parent_run_id
-
-    def on_chain_end(self, outputs: dict[str, Any], *, run_id: UUID, **_: Any) -> None:  # noqa: ARG002 - the base class passes it
+    def on_chain_end(self, *_: Any, run_id: UUID, **__: Any) -> None:
         """Let a run go that ended well, or was interrupted."""
         self._watched.pop(run_id, None)
         self._ended(run_id)
 
-    def on_chain_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+    def on_chain_error(self, error: BaseException, *_: Any, run_id: UUID, **__: Any) -> None:
         """Tell the owners of a run how it ended."""
         watched = self._watched.pop(run_id, {}).values()
-        if isinstance(error, ParentCommand) and run_id in self._graphs:
+        if isinstance(error, ParentCommand) and run_id in self._parents:
             outermost = run_id
-            while outermost in self._graphs:
-                outermost = self._graphs[outermost]
+            while outermost in self._parents:
+                outermost = self._parents[outermost]
             kept = self._handed_off.setdefault(outermost, [])
             kept += [(run, failed, error) for run, failed in watched]
             watched = ()
@@ -106,7 +82,7 @@ class Endings(BaseCallbackHandler):
             failed(run, error)
 
     def _ended(self, run_id: UUID) -> None:
-        self._graphs.pop(run_id, None)
+        super().on_chain_end(run_id=run_id)
         for run, failed, error in self._handed_off.pop(run_id, ()):
             failed(run, error)
 

@@ -17,6 +17,7 @@ from tomldiary.agents.turn_messages import (
     earlier_exchanges,
     exchange_of,
     is_question,
+    own_words,
     spoken,
     turn_start,
 )
@@ -24,7 +25,7 @@ from tomldiary.agents.turn_messages import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Turn", "first_exchange", "said_in", "turn_of", "with_memory", "with_text"]
+__all__ = ["Turn", "as_in", "first_exchange", "said_in", "turn_of", "with_memory", "with_text"]
 
 _OURS = "tomldiary"
 
@@ -69,6 +70,9 @@ def turn_of(
         begun_with: By id, the texts of the messages that the last run began with, if it did not end well. What
             follows them is of the turn, also the result of a tool or an answer before a further message.
         goes_on: Whether that run goes on. What a summary replaced is of the turn anyway.
+
+    Raises:
+        IdentifierError: Another user said the last of what is unanswered.
     """
     thread = _spoken(messages)
     if goes_on or any(one.additional_kwargs.get(SOURCE) for one in messages):
@@ -79,8 +83,8 @@ def turn_of(
     begun = [number for number, one in enumerate(thread) if one.id in begun_with]
     start = min([start, *begun])
     unanswered = [n for n in range(start, len(thread)) if thread[n].by == "user"]
-    numbers = [n for n in unanswered if not is_others(thread[n])]
-    start = next((n for n in numbers if not is_handed_in(thread[n])), [*unanswered, *numbers][-1])
+    numbers = own_words(thread, unanswered, is_others)
+    start = next((n for n in numbers if not is_handed_in(thread[n])), numbers[-1])
     return Turn(
         tuple(thread[n] for n in numbers if n >= start),
         tuple(one.text for one in thread[:start]),
@@ -95,6 +99,15 @@ def _with_begun(thread: list[Spoken], begun_with: Mapping[str, str]) -> list[Spo
     gone = [Spoken("user", text, id=id_) for id_, text in begun_with.items() if id_ not in present]
     behind = max((number + 1 for number, one in enumerate(thread) if one.is_answer), default=0)
     return [*thread[:behind], *gone, *thread[behind:]]
+
+
+def as_in(messages: Sequence[BaseMessage], turn: Turn) -> Turn:
+    """Return a turn with its words as a thread has them now: a middleware may have redacted them."""
+    now = {one.id: one for one in _spoken(messages) if one.id}
+    asked, unanswered = (
+        tuple(now.get(one.id, one) for one in each) for each in (turn.asked, turn.unanswered)
+    )
+    return turn._replace(asked=asked, unanswered=unanswered)
 
 
 def said_in(turn: Turn, messages: Sequence[BaseMessage], structured: object = None) -> list[Spoken]:

@@ -11,16 +11,18 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, Self, cast
 
+from langchain.agents.middleware import PIIDetectionError
 from langchain.agents.middleware.types import (
     AgentMiddleware,
     AgentState,
+    ExtendedModelResponse,
     PrivateStateAttr,
 )
 from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.errors import GraphBubbleUp, ParentCommand
+from langgraph.types import Command
 from typing_extensions import TypeVar  # Python 3.11 has none with a default
 
-from tomldiary.agents.identity import is_delegated
 from tomldiary.agents.options import checked_count, memory_name, one_of, writer_of
 from tomldiary.agents.turn_messages import (
     HandedIn,
@@ -33,7 +35,6 @@ from tomldiary.agents.turn_messages import (
 )
 from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.diary import Diary, diary_of
-from tomldiary.errors import IdentifierError
 from tomldiary.logging import get_logger
 from tomldiary.retrieval.render import render_memory
 from tomldiary.runtime.async_bridge import in_thread
@@ -49,7 +50,7 @@ from tomldiary_langchain.identity import (
     resolve_session,
     resolve_user,
 )
-from tomldiary_langchain.messages import Turn, said_in, turn_of, with_memory, with_text
+from tomldiary_langchain.messages import Turn, as_in, said_in, turn_of, with_memory, with_text
 from tomldiary_langchain.tools import TOOL_NAMES, ToolName, tools_of
 
 if TYPE_CHECKING:
@@ -65,7 +66,6 @@ if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage, ToolMessage
     from langchain_core.runnables import RunnableConfig
     from langgraph.runtime import Runtime
-    from langgraph.types import Command
     from langgraph.typing import StateLike  # pyright: ignore[reportPrivateImportUsage] - the bound there
 
     from tomldiary.writer.receipts import TurnStatus
@@ -88,6 +88,8 @@ class _Run:
     """The ids of the user's messages, as they were before a replay."""
     messages: list[BaseMessage]
     """The thread as it was last seen."""
+    as_said: tuple[Spoken, ...]
+    """The user's messages as they were when the run began."""
     memory: str = ""
     epoch: int | None = None
     """How often something of the user was erased before the run; None is unknown."""
@@ -118,14 +120,21 @@ _calling: ContextVar[tuple[object, _Run, str] | None] = ContextVar(
 """The run whose tool is being called, and an id of the call: LangChain's tools do not see the state."""
 
 
+_Unanswered = dict[str, dict[str, str]]
+
+
+def _merged(old: _Unanswered, new: _Unanswered) -> _Unanswered:
+    return old | new
+
+
 class DiaryState(AgentState[Any]):
     """An agent's state with private fields that are in no input or output; the memory is in no checkpoint either."""
 
     # Untracked: a copy of the memory in a checkpoint would outlive what `forget` removes.
     diary_run: NotRequired[Annotated[Any, UntrackedValue, PrivateStateAttr]]
-    diary_asked_by: NotRequired[Annotated[dict[str, dict[str, str]], PrivateStateAttr]]
+    diary_asked_by: NotRequired[Annotated[_Unanswered, PrivateStateAttr, _merged]]
     """By middleware and message: a digest of the user who said it, as long as it has no answer."""
-    diary_asked: NotRequired[Annotated[dict[str, dict[str, str]], PrivateStateAttr]]
+    diary_asked: NotRequired[Annotated[_Unanswered, PrivateStateAttr, _merged]]
     """The texts of these messages, which a summary may cut out of the thread before the run is resumed."""
 
 
@@ -236,11 +245,8 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         owners = {one.id: self._owner(state, run.user, one) for one in asked}
         return {
             "diary_run": _Held({**others, self: run}),
-            "diary_asked_by": {**_kept(state, "diary_asked_by"), self.name: owners},
-            "diary_asked": {
-                **_kept(state, "diary_asked"),
-                self.name: {one.id: one.text for one in asked},
-            },
+            "diary_asked_by": {self.name: owners},
+            "diary_asked": {self.name: {one.id: one.text for one in asked}},
         }
 
     def _owner(self, state: AgentState[Any], user: str, message: Spoken) -> str:
@@ -264,17 +270,19 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             _kept(state, "diary_asked").get(self.name, {}),
             goes_on=not begins,
         )
-        if turn.unanswered and not turn.asked:
-            raise IdentifierError(
-                "another user began this turn. Continue it as that user: name the user in the run, or in the"
-                " middleware's user_id."
-            )
-        if any(self._owner(state, user, one) != own for one in turn.unanswered):
-            _logger.warning("another user's messages without an answer are no part of this turn")
-        settings = agent_config().get("configurable")
+        config = agent_config()
+        settings = config.get("configurable")
         ids = self._handed_in.first_ids(settings, user, session, turn.before, turn.asked)
-        run = _Run(user, session, turn, ids, list(messages), is_over=is_delegated(settings))
-        self._endings.watch(agent_config(), self, run, self._submit_broken)
+        run = _Run(
+            user,
+            session,
+            turn,
+            ids,
+            list(messages),
+            turn.asked,
+            is_over=self._endings.is_delegated(config),
+        )
+        self._endings.watch(config, self, run, self._submit_broken)
         return run
 
     def _read(self, run: _Run) -> _Run:
@@ -332,6 +340,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
 
     def _shown(self, request: ModelRequest[ContextT], run: _Run) -> ModelRequest[ContextT]:
         run.messages = list(request.state["messages"])
+        run.turn = as_in(run.messages, run.turn)
         if not run.memory:
             return request
         if self._inject == "instructions":
@@ -340,9 +349,12 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
 
     def _with_response(
         self, run: _Run, request: ModelRequest[ContextT], response: ModelResponse[Any]
-    ) -> ModelResponse[Any]:
+    ) -> ModelCallResult[Any]:
         run.messages = [*request.state["messages"], *response.result]
-        return response
+        asked = {one.id: one.text for one in run.turn.unanswered}
+        if asked == _kept(request.state, "diary_asked").get(self.name, {}):
+            return response
+        return ExtendedModelResponse(response, Command(update={"diary_asked": {self.name: asked}}))
 
     # After the turn
 
@@ -361,7 +373,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             _logger.warning("a turn could not be queued: %s", type(error).__name__)
         settings = agent_config().get("configurable")
         self._handed_in.answered(settings, self._where, run.turn.asked)
-        return {name: {**_kept(state, name), self.name: {}} for name in _UNANSWERED}
+        return {name: {self.name: {}} for name in _UNANSWERED}
 
     async def aafter_agent(
         self, state: AgentState[Any], runtime: Runtime[ContextT]
@@ -374,8 +386,8 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         status: TurnStatus = "failed"
         if isinstance(error, ParentCommand):  # a handoff: another agent has answered
             status = "completed"
-        elif isinstance(error, GraphBubbleUp):  # an interrupt: the run goes on later
-            return
+        elif isinstance(error, GraphBubbleUp | PIIDetectionError):
+            return  # an interrupt: the run goes on later; blocked words are not to be kept
         elif isinstance(error, GeneratorExit):
             status = "aborted"
         elif isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
@@ -399,7 +411,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         is_over = status == "completed"
         whole = exchange_of(turn, is_over=is_over)
         operation = digest(self.name, status, run.session, *run.ids, "", *whole)
-        with self._handed_in.once(run.user, run.session, operation, turn) as new:
+        with self._handed_in.once(run.user, run.session, operation, turn, run.as_said) as new:
             said = exchange_of(new, is_over=is_over)
             if not any(said):
                 return
@@ -439,11 +451,14 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
 
     @contextmanager
     def _known_to_tools(self, request: ToolCallRequest) -> Generator[None]:
+        called: Any = request  # its runtime is no `Runtime`, but has all that is asked of one here
+        run = self._settled(called.state)
+        if run is not None:  # an `after_model` may have redacted the answer
+            run.messages = list(called.state["messages"])
         if request.tool_call["name"] not in self._tool_names:
             yield
             return
-        called: Any = request  # its runtime is no `Runtime`, but has all that is asked of one here
-        run = self._settled(called.state) or self._settle(called.state, called.runtime)
+        run = run or self._settle(called.state, called.runtime)
         token = _calling.set((self, run, _call_id(request)))
         try:
             yield

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, cast
 from langgraph.channels.untracked_value import UntrackedValue
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["Memory", "MemoryChannel", "Recalled", "asked_by_in"]
 
@@ -58,8 +58,12 @@ class MemoryChannel(UntrackedValue[str]):
             restored.asked_by = cast("dict[str, str]", checkpoint)
         return restored
 
-    def update(self, values: Any) -> bool:
+    def update(self, values: Sequence[str]) -> bool:
         """Take the text, and from `recall_node` the owners; a subgraph does not know those of its parent."""
+        if len(values) > 1:  # branches of a fan-out, each with a recall node
+            known = [getattr(each, "asked_by", self.asked_by) for each in values]
+            texts = "\n\n".join(dict.fromkeys(filter(None, values)))
+            values = [Recalled(texts, {id_: one for each in known for id_, one in each.items()})]
         changed = super().update(values)
         if changed and isinstance(self.value, Recalled):
             now = self.value.asked_by

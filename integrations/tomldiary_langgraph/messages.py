@@ -11,18 +11,17 @@ from tomldiary.agents.turn_messages import (
     Spoken,
     earlier_exchanges,
     exchange_of,
+    own_words,
     spoken,
     turn_start,
 )
-from tomldiary.errors import IdentifierError, InvalidValue
-from tomldiary.logging import get_logger
+from tomldiary.errors import InvalidValue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["CurrentTurn", "current_turn", "last_question", "unanswered", "waits_for_answer"]
 
-_logger = get_logger(__name__)
 _STRUCTURED = "Returning structured response: "
 """Begins the result with which LangChain's agents end a turn whose answer has a schema."""
 
@@ -57,7 +56,7 @@ def current_turn(state: Any, key: str, is_others: Callable[[Spoken], bool]) -> C
 
     Raises:
         InvalidValue: The state has no such key.
-        IdentifierError: Another user said all that is answered.
+        IdentifierError: Another user said the last of what is answered.
     """
     thread = _thread(state, key)
     start = turn_start(thread)
@@ -67,16 +66,10 @@ def current_turn(state: Any, key: str, is_others: Callable[[Spoken], bool]) -> C
     if not exchange_of(turn)[1] and not any(one.is_answer for one in turn):
         return None
     asked = [number for number in range(start, len(thread)) if thread[number].by == "user"]
-    others = [number for number in asked if is_others(thread[number])]
-    if others == asked:
-        raise IdentifierError(
-            "another user began this turn. Continue it as that user: name the user in the run."
-        )
-    if others:
-        _logger.warning("another user's messages without an answer are no part of this turn")
-    start = next(number for number in asked if number not in others)
-    turn = [thread[number] for number in range(start, len(thread)) if number not in others]
-    return CurrentTurn(turn, tuple(earlier_exchanges(thread, start)), start)
+    own = own_words(thread, asked, is_others)
+    others = set(asked) - set(own)
+    turn = [thread[number] for number in range(own[0], len(thread)) if number not in others]
+    return CurrentTurn(turn, tuple(earlier_exchanges(thread, own[0])), own[0])
 
 
 def unanswered(state: Any, key: str) -> list[Spoken]:

@@ -17,7 +17,7 @@ from uuid import uuid4
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langgraph.channels.untracked_value import UntrackedValue
 
-from tomldiary.agents.identity import is_delegated, saves_checkpoints
+from tomldiary.agents.identity import saves_checkpoints
 from tomldiary.agents.options import checked_count, one_of
 from tomldiary.agents.turn_messages import (
     HandedIn,
@@ -48,6 +48,7 @@ from tomldiary_langgraph.messages import (
     unanswered,
     waits_for_answer,
 )
+from tomldiary_langgraph.runs import runs
 from tomldiary_langgraph.store import DiaryStore
 
 if TYPE_CHECKING:
@@ -263,6 +264,7 @@ class _Recorded:
         episodes: bool | None,  # noqa: FBT001 - the option of the nodes
     ) -> None:
         self._handed_in = of_memory(diary, HandedIn)
+        self._runs = runs()
         self._user_id = user_id
         self._session_id = session_id
         self._messages_key = messages_key
@@ -291,7 +293,7 @@ class _Recorded:
                 "a node records no turn, because the user's last message has no answer yet."
                 " Place the node behind the model."
             )
-        if said is None or is_delegated(config.get("configurable")):
+        if said is None or self._runs.is_delegated(config):
             yield None
             return
         asked = [one for one in said.messages if one.by == "user"]

@@ -23,7 +23,6 @@ __all__ = [
     "field_of",
     "first_id",
     "given",
-    "is_delegated",
     "is_replay",
     "kept_thread",
     "places_in",
@@ -34,8 +33,6 @@ __all__ = [
 ]
 
 _SERVER_FIELDS = ("langgraph_auth_user", "langgraph_auth_user_id")
-_TOOL_NODE = "tools"
-"""The node in which LangChain's agents run their tools."""
 
 
 def user_of(
@@ -221,14 +218,6 @@ def kept_thread(settings: Any) -> str:
 def is_replay(settings: Any) -> bool:
     """Whether a LangGraph run with these settings goes on from a past checkpoint, instead of the thread's end."""
     return field_of(settings, "__pregel_replay_state") is not None
-
-
-def is_delegated(settings: Any) -> bool:
-    """Whether a graph runs for an agent, as its sub-agent or in one of its tools: a model wrote its prompt."""
-    if field_of(settings, "ls_agent_type") == "subagent":  # deepagents says so
-        return True
-    *outer, _ = str(field_of(settings, "checkpoint_ns") or "").split("|")
-    return any(each.partition(":")[0] == _TOOL_NODE for each in outer)
 
 
 def _identity(place: str, user: Any) -> tuple[str, Any]:

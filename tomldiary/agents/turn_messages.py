@@ -18,6 +18,8 @@ from tomldiary.agents.identity import is_replay, kept_thread
 from tomldiary.agents.options import place_of
 from tomldiary.agents.verbs import BLOCK_VERBS, VERBS
 from tomldiary.entries.episodes import ToolStep
+from tomldiary.errors import IdentifierError
+from tomldiary.logging import get_logger
 from tomldiary.runtime.lru import Recent
 from tomldiary.storage.protocol import LocalFolder
 
@@ -36,6 +38,7 @@ __all__ = [
     "is_question",
     "memory_place",
     "of_memory",
+    "own_words",
     "spoken",
     "steps_of",
     "tool_steps",
@@ -44,6 +47,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+_logger = get_logger(__name__)
 
 SOURCE = "lc_source"
 """By this key LangChain marks what stands in for people: summaries, memory, prompts of other models."""
@@ -134,6 +138,24 @@ def turn_start(thread: Sequence[Spoken]) -> int | None:
     answers = [number for number in range(asked[-1]) if thread[number].is_answer]
     behind = answers[-1] if answers else -1
     return next(number for number in asked if number > behind)
+
+
+def own_words(
+    thread: Sequence[Spoken], unanswered: Sequence[int], is_others: Callable[[Spoken], bool]
+) -> list[int]:
+    """Return which unanswered messages, by their numbers, the user of a run said, in a thread that users may share.
+
+    Raises:
+        IdentifierError: Another user said the last of them, and so began the turn.
+    """
+    own = [number for number in unanswered if not is_others(thread[number])]
+    if own[-1:] != list(unanswered[-1:]):
+        raise IdentifierError(
+            "another user began this turn. Continue it as that user: name the user in the run."
+        )
+    if len(own) < len(unanswered):
+        _logger.warning("another user's messages without an answer are no part of this turn")
+    return own
 
 
 def exchange_of(turn: Sequence[Spoken], *, is_over: bool = True) -> tuple[str, str]:
@@ -273,7 +295,12 @@ class HandedIn:
 
     @contextmanager
     def once(
-        self, user: str, session: str, operation: str, turn: Sequence[Spoken]
+        self,
+        user: str,
+        session: str,
+        operation: str,
+        turn: Sequence[Spoken],
+        as_said: Iterable[Spoken] = (),
     ) -> Generator[list[Spoken]]:
         """Yield the messages of a turn that are new; none if the turn was handed in under this id.
 
@@ -284,12 +311,18 @@ class HandedIn:
             session: The session; ids of messages are unique in it.
             operation: The id of the turn; "" is none.
             turn: Its messages.
+            as_said: Messages of it as they were before they were redacted, which another run may find again.
         """
         keys = [_key(user, session, one) if one.id else "" for one in turn]
+        said = [_key(user, session, one) for one in as_said if one.id]
         whole = digest(user, operation) if operation else ""
         with self._guard:
             is_known = whole in self._known
-            new = [key for key in dict.fromkeys([whole, *keys]) if key and key not in self._known]
+            new = [
+                key
+                for key in dict.fromkeys([whole, *keys, *said])
+                if key and key not in self._known
+            ]
             for key in () if is_known else new:
                 self._known.keep(key, None)
         if is_known:
@@ -333,7 +366,7 @@ def _key(user: str, session: str, message: Spoken) -> str:
 
 def _place(settings: Any, where: str, message: Spoken) -> str:
     thread = kept_thread(settings)
-    return digest(where, thread, message.id, message.text) if thread and message.id else ""
+    return digest(where, thread, message.id) if thread and message.id else ""
 
 
 def _as_json(value: object) -> str:

@@ -12,6 +12,8 @@ from langchain.agents.middleware import (
     HumanInTheLoopMiddleware,
     ModelFallbackMiddleware,
     ModelRetryMiddleware,
+    PIIDetectionError,
+    PIIMiddleware,
     SummarizationMiddleware,
     after_model,
     before_agent,
@@ -22,6 +24,7 @@ from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, Tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphRecursionError
 from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 from test_langchain_middleware import OK, THREAD, Down, Recording, both, memories, noop, talk
@@ -30,6 +33,7 @@ from scripted_chat import Scripted, calling
 from tomldiary import Diary, MemoryWriter
 from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary_langchain import DiaryMiddleware, DiaryRetriever
+from tomldiary_langchain.endings import endings
 from tomldiary_langgraph import DiaryStore
 
 NOOP = calling(("noop", {}))
@@ -336,6 +340,32 @@ def test_a_turn_of_an_abandoned_async_stream_is_submitted(writer):
     assert [(turn.status, turn.user_msg) for turn in writer.turns] == [("aborted", "I like rain.")]
 
 
+def test_a_cancelled_tool_leaves_nothing_in_the_tree_of_runs(writer):
+    begun = asyncio.Event()
+
+    @tool
+    async def wait() -> str:
+        """Wait."""
+        begun.set()
+        return str(await asyncio.Event().wait())
+
+    async def main():
+        agent = agent_of(writer, calling(("wait", {})), tools=[wait])
+        running = asyncio.create_task(agent.ainvoke({"messages": [HumanMessage("Hello")]}))
+        await asyncio.wait_for(begun.wait(), 20)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    def kept():
+        return {name: len(each) for name, each in vars(endings()).items()}
+
+    before = kept()
+    asyncio.run(main())
+    assert ended(writer) == [("cancelled", "Hello", "")]
+    assert kept() == before
+
+
 @both
 def test_a_retry_in_front_gives_one_turn(writer, mode):
     retry = ModelRetryMiddleware(max_retries=3, initial_delay=0, jitter=False)
@@ -348,6 +378,71 @@ def test_a_fallback_in_front_gives_one_turn(writer, mode):
     fallback = ModelFallbackMiddleware(Scripted(answers=[OK]))
     talk(agent_of(writer, Down(), before=[fallback]), "Hello", mode=mode)
     assert ended(writer) == [("completed", "Hello", "ok")]
+
+
+# Words that another middleware redacts
+
+
+@both
+@pytest.mark.parametrize("is_resumed", [True, False])
+def test_words_that_were_redacted_and_then_summarised_stay_redacted(writer, is_resumed, mode):
+    summary = Scripted(answers=[AIMessage("They talked.")])
+    saver, answers = InMemorySaver(), [NOOP, NOOP, OK]
+    team = Recording(Diary("memory:", agent="rules"))
+
+    def agent():  # another process has another middleware
+        behind = [
+            DiaryMiddleware(team.diary, user_id="blue", writer=team, name="team"),
+            PIIMiddleware("email"),
+            SummarizationMiddleware(summary, trigger=("messages", 3), keep=("messages", 1)),
+            *([HumanInTheLoopMiddleware(interrupt_on={"noop": True})] if is_resumed else ()),
+        ]
+        return agent_of(writer, *answers, behind=behind, checkpointer=saver)
+
+    talk(agent(), "I am ann@example.com.", THREAD, mode)
+    for _ in range(2 * is_resumed):
+        answers.pop(0)
+        talk(agent(), Command(resume={"decisions": [{"type": "approve"}]}), THREAD, mode)
+    assert writer.said == team.said == [("I am [REDACTED_EMAIL].", "ok")]
+    assert "ann@" not in str(agent().get_state(THREAD).values)
+    team.close_sync()
+
+
+def test_an_answer_that_was_redacted_before_its_tool_failed_stays_redacted(writer):
+    answer = AIMessage(
+        "To ann@example.com.", tool_calls=[{"name": "broken", "args": {}, "id": "1"}]
+    )
+    behind = [PIIMiddleware("email", apply_to_output=True)]
+    with pytest.raises(Down):
+        talk(agent_of(writer, answer, tools=[broken], behind=behind), "Write.")
+    assert ended(writer) == [("failed", "Write.", "To [REDACTED_EMAIL].")]
+
+
+@both
+def test_redacted_words_of_a_failed_run_within_a_graph_are_submitted_once(writer, mode):
+    agent = agent_of(writer, Down(), OK, behind=[PIIMiddleware("email")])
+    builder = StateGraph(MessagesState).add_node("agent", agent).add_edge(START, "agent")
+    graph = builder.compile(checkpointer=InMemorySaver())
+    with pytest.raises(Down):
+        talk(graph, "I am ann@example.com.", THREAD, mode)
+    talk(graph, "Hello?", THREAD, mode)
+    assert ended(writer) == [
+        ("failed", "I am [REDACTED_EMAIL].", ""),
+        ("completed", "Hello?", "ok"),
+    ]
+
+
+@both
+def test_words_that_are_blocked_are_not_submitted(writer, mode):
+    agent = agent_of(
+        writer, OK, behind=[PIIMiddleware("email", strategy="block")], checkpointer=InMemorySaver()
+    )
+    with pytest.raises(PIIDetectionError):
+        talk(agent, [HumanMessage("I am ann@example.com.", id="1")], THREAD, mode)
+    agent.update_state(THREAD, {"messages": [RemoveMessage("1")]})
+    talk(agent, "Hello.", THREAD, mode)
+    assert ended(writer) == [("completed", "Hello.", "ok")]
+    assert writer.turns[0].earlier is None
 
 
 # What the assistant's side is, and whose words are the user's
@@ -382,7 +477,9 @@ def test_a_result_that_is_returned_directly_is_the_answer(writer):
 
 
 @both
-def test_the_prompt_of_a_sub_agent_is_no_turn(writer, mode):
+@pytest.mark.parametrize("config", [None, {"configurable": {"thread_id": "t2"}}])
+@pytest.mark.parametrize("name", ["tools", "tool_node"])
+def test_the_prompt_of_a_sub_agent_is_no_turn(writer, name, config, mode):
     writer.diary.user("alice").upsert_preference("likes", "rain")
     model = Scripted(answers=[OK])
     memory = DiaryMiddleware(writer.diary, user_id="alice", writer=writer)
@@ -391,12 +488,20 @@ def test_the_prompt_of_a_sub_agent_is_no_turn(writer, mode):
     @tool
     def delegate() -> str:
         """Ask another agent."""
-        return inner.invoke({"messages": [HumanMessage("I like to delegate.")]})["messages"][
-            -1
-        ].text
+        asked = {"messages": [HumanMessage("I like to delegate.")]}
+        return inner.invoke(asked, config)["messages"][-1].text
 
-    agent = agent_of(writer, calling(("delegate", {})), OK, tools=[delegate])
-    talk(agent, "Hello", mode=mode)
+    outer = agent_of(writer, OK)
+    if name == "tools":
+        outer = agent_of(writer, calling(("delegate", {})), OK, tools=[delegate])
+    else:  # a graph of the host's own, as in LangGraph's first tutorial
+        asking = Scripted(answers=[calling(("delegate", {}))])
+        builder = StateGraph(MessagesState).add_node("outer", outer)
+        builder.add_node("ask", lambda state: {"messages": [asking.invoke(state["messages"])]})
+        builder.add_node(name, ToolNode([delegate]))
+        builder.add_edge(START, "ask").add_edge("ask", name).add_edge(name, "outer")
+        outer = builder.compile()
+    talk(outer, "Hello", mode=mode)
     assert writer.said == [("Hello", "ok")]
     assert memories(model.asked[0])
 
@@ -536,6 +641,21 @@ def test_a_run_that_another_user_resumes_fails_and_its_own_user_may_go_on(writer
         talk(agent(), approved, in_room("bob"), mode)
     assert len(model.asked) == 1
     talk(agent(), None, in_room("ann"), mode)
+    assert said_by(writer) == [("ann", "I am Ann.", "ok")]
+
+
+@both
+def test_a_user_with_older_unanswered_words_cannot_resume_another_s_run(writer, mode):
+    approval = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
+    memory = DiaryMiddleware(writer.diary, writer=writer)
+    model = Scripted(answers=[NOOP, NOOP, OK])
+    agent = create_agent(model, [noop], middleware=[memory, approval], checkpointer=InMemorySaver())
+    talk(agent, "I am Bob.", in_room("bob"), mode)
+    talk(agent, "I am Ann.", in_room("ann"), mode)
+    approved = Command(resume={"decisions": [{"type": "approve"}]})
+    with pytest.raises(IdentifierError, match="another user began this turn"):
+        talk(agent, approved, in_room("bob"), mode)
+    talk(agent, None, in_room("ann"), mode)
     assert said_by(writer) == [("ann", "I am Ann.", "ok")]
 
 

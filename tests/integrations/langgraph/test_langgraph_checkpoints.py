@@ -238,6 +238,23 @@ def test_a_state_that_drops_the_memory_is_shown_without_logging(tmp_path):
     assert done.stderr.count("the graph's state has no field 'memory'") == 1
 
 
+@both
+@pytest.mark.parametrize("place", ["node", "subgraph"])
+def test_branches_of_a_fan_out_may_each_recall(diary, place, mode, tmp_path):
+    diary.user("team").upsert_preference("likes", "stand-ups")
+    seen, builder = [], StateGraph(Dictionary)
+    for name, user in (("own", "alice"), ("again", "alice"), ("team", "team")):
+        node = recall_node(diary, user_id=user)
+        if place == "subgraph":
+            node = StateGraph(Dictionary).add_node("recall", node).add_edge(START, "recall")
+            node = node.compile()
+        builder.add_node(name, node).add_edge(START, name)
+    builder.add_node("answer", answering(seen)).add_edge(["own", "again", "team"], "answer")
+    kept = run(builder, "memory", mode, tmp_path)
+    assert [seen[0].count(each) for each in (CANARY, "stand-ups")] == [1, 1]
+    assert CANARY.encode() not in kept
+
+
 # Users who share a thread
 
 
@@ -315,6 +332,20 @@ def test_unanswered_words_of_another_user_are_in_no_turn(
     assert "no part of this turn" in caplog.text
 
 
+def test_branches_that_recall_note_whose_words_they_saw(tmp_path):
+    noted = Noted()
+    for user, given in (("ann", ANN), ("bob", BOB)):
+        diary = Diary(tmp_path / user, agent=noted)
+        nodes = [("answer", asking if user == "ann" else answering([]))]
+        builder = StateGraph(Dictionary).add_sequence([*nodes, ("extract", extract_node(diary))])
+        for name in ("one", "two"):
+            builder.add_node(name, recall_node(diary)).add_edge(START, name)
+        builder.add_edge(["one", "two"], "answer")
+        with _saver("sqlite", tmp_path) as saver:
+            builder.compile(checkpointer=saver).invoke(given, named_in(user, "settings")[0])
+    assert noted.turns == [("bob", "I am Bob.", "Noted.")]
+
+
 @both
 def test_unanswered_words_of_the_same_user_join_the_next_turn(mode, tmp_path):
     noted = Noted()
@@ -333,6 +364,16 @@ def test_a_run_that_another_user_resumes_records_nothing(mode, tmp_path):
         in_room(Command(resume=1), "bob", "settings", mode, tmp_path, noted, asking)
     assert noted.turns == []
     in_room(None, "ann", "settings", mode, tmp_path, noted, asking)
+    assert noted.turns == [("ann", "I am Ann.", "Noted.")]
+
+
+def test_a_user_with_older_unanswered_words_cannot_resume_another_s_run(tmp_path):
+    noted = Noted()
+    for user, given in (("bob", BOB), ("ann", ANN)):
+        in_room(given, user, "settings", "sync", tmp_path, noted, asking)
+    with pytest.raises(IdentifierError, match="another user began this turn"):
+        in_room(Command(resume=1), "bob", "settings", "sync", tmp_path, noted, asking)
+    in_room(None, "ann", "settings", "sync", tmp_path, noted, asking)
     assert noted.turns == [("ann", "I am Ann.", "Noted.")]
 
 

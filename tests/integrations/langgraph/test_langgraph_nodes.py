@@ -8,7 +8,6 @@ from typing import Annotated, Any
 from uuid import uuid4
 
 import pytest
-from langchain.agents import create_agent
 from langchain.tools import tool
 from langchain_core.language_models import SimpleChatModel
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
@@ -25,6 +24,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import entrypoint
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
+from langgraph.prebuilt import ToolNode
 from langgraph.types import RetryPolicy
 from pydantic import BaseModel
 from typing_extensions import TypedDict
@@ -285,21 +285,33 @@ def test_the_turn_of_a_node_includes_earlier_exchanges(kind, mode):
 
 
 @both
-def test_the_prompt_of_a_graph_within_a_tool_is_no_turn(mode):
+@pytest.mark.parametrize("place", ["tools", "tool_node", "own function"])
+@pytest.mark.parametrize("config", [None, {"configurable": {"user_id": "al", "thread_id": "t2"}}])
+def test_the_prompt_of_a_graph_within_a_tool_is_no_turn(place, config, mode):
     extractor = Noted()
     diary = Diary("memory:", agent=extractor)
-    nodes = [("chat", chat_node(answering("ok"))), ("extract", extract_node(diary))]
+    nodes = [("chat", chat_node(answering("ok", "ok"))), ("extract", extract_node(diary))]
     inner = graph_of(nodes)
 
     @tool
     def delegate() -> str:
         """Ask another graph."""
-        return inner.invoke({"messages": [HumanMessage("Find flights.")]})["messages"][-1].text
+        asked = {"messages": [HumanMessage("Find flights.")]}
+        return inner.invoke(asked, config)["messages"][-1].text
 
-    agent = create_agent(Tools(answers=[calling(("delegate", {})), DONE]), [delegate])
-    graph = graph_of([("agent", agent), ("extract", extract_node(diary))])
-    run(graph, "Book a trip.", ALICE, mode)
+    def call(state):
+        [asked] = state["messages"][-1].tool_calls
+        return {"messages": [ToolMessage(delegate.invoke(asked["args"]), tool_call_id=asked["id"])]}
+
+    model = Tools(answers=[calling(("delegate", {})), DONE])
+    chat = chat_node(model)
+    tools = call if place == "own function" else ToolNode([delegate])
+    name = "run" if place == "own function" else place
+    nodes = [("ask", chat), (name, tools), ("answer", chat), ("extract", extract_node(diary))]
+    run(graph_of(nodes), "Book a trip.", ALICE, mode)
     assert extractor.turns == [("t1", "Book a trip.", "done")]
+    run(inner, "I like rain.", ALICE, mode)
+    assert extractor.turns[1:] == [("t1", "I like rain.", "ok")]
 
 
 def test_messages_and_memory_may_have_other_names():
@@ -880,7 +892,8 @@ def test_nodes_take_the_diary_of_a_store():
 
 
 @both
-def test_words_that_a_recall_node_saw_are_in_no_turn_of_another_user(mode):
+@pytest.mark.parametrize("redacts", [False, True])
+def test_words_that_a_recall_node_saw_are_in_no_turn_of_another_user(redacts, mode):
     noted = Noted()
     diary = Diary("memory:", agent=noted)
     answers = iter([None, AIMessage("Noted.")])
@@ -891,7 +904,13 @@ def test_words_that_a_recall_node_saw_are_in_no_turn_of_another_user(mode):
             raise ConnectionError
         return {"messages": [answer]}
 
+    def redact(state):
+        said = state["messages"][-1]
+        return {"messages": [HumanMessage(said.text.replace("Ann", "[NAME]"), id=said.id)]}
+
     nodes = [("recall", recall_node(diary)), ("chat", chat), ("extract", extract_node(diary))]
+    if redacts:
+        nodes.insert(1, ("redact", redact))
     graph = graph_of(nodes, checkpointer=InMemorySaver())
     ann, bob = ({"configurable": {"user_id": each, "thread_id": "room"}} for each in ("ann", "bob"))
     with pytest.raises(ConnectionError):

@@ -1,0 +1,25 @@
+"""What runs within what, as LangChain's callbacks tell it."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from functools import cache
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.tracers.context import register_configure_hook
+
+from tomldiary.agents.delegation import RunTree
+
+__all__ = ["runs"]
+
+
+class _Runs(RunTree, BaseCallbackHandler):
+    """The tree of a process's runs."""
+
+
+@cache
+def runs() -> RunTree:
+    """Return the tree of this process, registered with LangChain from the first call on."""
+    tree = _Runs()
+    register_configure_hook(ContextVar("tomldiary_runs", default=tree), inheritable=True)
+    return tree

@@ -1,0 +1,79 @@
+"""Whether a graph of LangChain or LangGraph runs for an agent, so that a model wrote its prompt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tomldiary.agents.identity import field_of
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+__all__ = ["RunTree"]
+
+_TOOL_NODE = "tools"
+"""The node in which LangChain's agents run their tools."""
+
+
+class RunTree:
+    """What runs within what in this process; an adapter's handler of LangChain's callbacks derives from it."""
+
+    run_inline = True  # a dictionary access needs no thread
+    ignore_llm = ignore_chat_model = ignore_retriever = True
+
+    def __init__(self) -> None:
+        self._parents: dict[UUID, UUID] = {}
+        self._tools: dict[UUID | None, set[UUID]] = {}
+        """The tools that a run has called."""
+
+    def on_chain_start(
+        self, *_: Any, run_id: UUID, parent_run_id: UUID | None = None, **__: Any
+    ) -> None:
+        """Note what a graph, a node or another chain runs in."""
+        if parent_run_id is not None:
+            self._parents[run_id] = parent_run_id
+
+    def on_tool_start(
+        self, *_: Any, run_id: UUID, parent_run_id: UUID | None = None, **__: Any
+    ) -> None:
+        """Note that a tool runs."""
+        self.on_chain_start(run_id=run_id, parent_run_id=parent_run_id)
+        self._tools.setdefault(parent_run_id, set()).add(run_id)
+
+    def on_chain_end(self, *_: Any, run_id: UUID, **__: Any) -> None:
+        """Let a run go that has ended, and its tools, of whose cancellation no event tells."""
+        self._parents.pop(run_id, None)
+        for tool in self._tools.pop(run_id, ()):
+            self._parents.pop(tool, None)
+
+    on_chain_error = on_chain_end
+
+    def on_tool_end(
+        self, *_: Any, run_id: UUID, parent_run_id: UUID | None = None, **__: Any
+    ) -> None:
+        """Let a tool go that has ended."""
+        if parent_run_id in self._tools:
+            self._tools[parent_run_id].discard(run_id)
+        self.on_chain_end(run_id=run_id)
+
+    on_tool_error = on_tool_end
+
+    def run_of(self, config: Any) -> UUID | None:
+        """Return the run that has a config of LangChain, such as that of a node."""
+        return getattr(field_of(config, "callbacks"), "parent_run_id", None)
+
+    def is_delegated(self, config: Any) -> bool:
+        """Whether a graph runs for an agent, as its sub-agent or in a tool; the config is one of its nodes'."""
+        settings = field_of(config, "configurable")
+        if field_of(settings, "ls_agent_type") == "subagent":  # deepagents says so
+            return True
+        *outer, _ = str(field_of(settings, "checkpoint_ns") or "").split("|")
+        if any(each.partition(":")[0] == _TOOL_NODE for each in outer):
+            return True
+        run = self.run_of(config)
+        while run is not None:
+            around = self._parents.get(run)
+            if run in self._tools.get(around, ()):
+                return True
+            run = around
+        return False
