@@ -79,6 +79,22 @@ def test_a_turn_is_withdrawn_while_it_is_being_stored(tmp_path, sync):
     assert texts(diary) == ["juice"]
 
 
+def test_a_turn_withdrawn_while_it_is_being_stored_makes_room(tmp_path, sync):
+    diary = Diary(tmp_path, agent=remember)
+
+    async def use():
+        async with MemoryWriter(diary, qsize=1) as writer:
+            gone = await begin(writer.submit("alice", "s", "tea", "ok"))
+            await stored_soon(sync)
+            kept = await begin(writer.submit("alice", "s", "juice", "ok"))
+            await cancel(gone)
+            sync.may_go_on.set()
+            await (await asyncio.wait_for(kept, 20))
+
+    asyncio.run(use())
+    assert texts(diary) == ["juice"]
+
+
 def test_a_cancelled_submit_keeps_no_other_of_its_batch_waiting(tmp_path, files):
     began, may_go_on = ([threading.Event(), threading.Event()] for _ in range(2))
     batches = itertools.count()
