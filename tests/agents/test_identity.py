@@ -8,7 +8,15 @@ from uuid import UUID
 
 import pytest
 
-from tomldiary.agents.identity import field_of, first_id, given, session_of, signed_in, user_of
+from tomldiary.agents.identity import (
+    field_of,
+    first_id,
+    given,
+    is_delegated,
+    session_of,
+    signed_in,
+    user_of,
+)
 from tomldiary.errors import IdentifierError
 
 USER_PLACES = [
@@ -182,3 +190,17 @@ def test_fields_are_keys_or_attributes():
 
 def test_the_first_place_with_a_value_counts():
     assert first_id("user", [("here", None), ("there", " ann "), ("later", 7)]) == " ann "
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"ls_agent_type": "subagent"}, True),  # of deepagents, in a tool node of any name
+        ({"checkpoint_ns": "tools:1|model:2"}, True),
+        ({"checkpoint_ns": "agent:1|tools:2"}, False),
+        ({"ls_agent_type": "root"}, False),
+        (None, False),
+    ],
+)
+def test_a_run_within_a_tool_is_a_delegated_one(settings, expected):
+    assert is_delegated(settings) is expected

@@ -12,6 +12,8 @@ pytest.importorskip("pydantic_ai")
 pytest.importorskip("openai")
 
 from pydantic_ai import Agent, models
+from pydantic_ai.exceptions import UnexpectedModelBehavior
+from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
@@ -165,6 +167,15 @@ def test_a_model_that_does_not_answer_times_out(door):
 def test_an_extraction_timeout_of_zero_is_refused():
     with pytest.raises(InvalidValue, match="extraction_timeout"):
         Diary("memory:", extraction_timeout=0)
+
+
+def test_the_error_for_an_odd_response_does_not_quote_it():
+    def answer(_messages, _info):
+        raise UnexpectedModelBehavior("the response is odd", "You love tango.")
+
+    told = failure(Diary("memory:", agent=FunctionModel(answer)))
+    assert "the response is odd" in told
+    assert "tango" not in told
 
 
 def test_the_error_for_an_endless_model_has_no_wrong_advice():

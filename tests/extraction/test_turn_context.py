@@ -397,10 +397,24 @@ def test_one_turn_confirms_an_entry_once(diary):
     assert texts(diary) == {"likes": [("I love tango.", 2)]}
 
 
-def test_one_turn_counts_a_new_entry_once(diary):
+def test_a_turn_that_corrects_an_entry_still_confirms_it_once(diary):
     async def work(deps):
+        correct = {"id": "pref001", "text": "I love slow tango.", "suppress_count_increment": True}
         for _ in range(5):
-            await upsert_preference(Context(deps), "likes", text="I love tango.")
+            await upsert_preference(Context(deps), "likes", **correct)
+            await upsert_preference(Context(deps), "likes", id="pref001")
+
+    diary.user("alice").upsert_preference("likes", "I love tango.")
+    add_turn(diary.with_agent(Reader(work)), "I love slow tango!", "I know.")
+    assert texts(diary) == {"likes": [("I love slow tango.", 2)]}
+
+
+@pytest.mark.parametrize("suppress", [False, True])
+def test_one_turn_counts_a_new_entry_once(diary, suppress):
+    async def work(deps):
+        new = {"text": "I love tango.", "suppress_count_increment": suppress}
+        for _ in range(5):
+            await upsert_preference(Context(deps), "likes", **new)
             await upsert_preference(Context(deps), "likes", id="pref001", contexts=["evening"])
 
     add_turn(diary.with_agent(Reader(work)), "I love tango!", "I know.")

@@ -538,6 +538,7 @@ def test_entries_in_any_notation_can_be_forgotten(tmp_path):
     assert texts(alice, "goals") == {"sit": "sit"}
     assert list(alice.conversations()) == ["kept-1"]
     assert receipt.conversations == 1
+    assert 'type = "forget"' in diary.engine.backend.last_record("alice")
     kept = file.read_text()
     for line in (
         "# at the top",

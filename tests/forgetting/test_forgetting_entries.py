@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pydantic import BaseModel
 
+from hand_edits import age
 from six_verbs import SixVerbs
 from tomldiary import Constraint, Diary
 from tomldiary.errors import NotSupported, UnknownEntry
@@ -244,6 +245,32 @@ def test_entries_removed_earlier_are_erased_from_history(alice, tmp_path):
     assert len(hits(alice, tmp_path, *CANARIES)) == 4
     alice.forget(session_id="session-one")
     assert hits(alice, tmp_path, *CANARIES) == []
+
+
+@pytest.mark.parametrize("selector", [{"session_id": "gone"}, {"matching": "walnut"}])
+def test_an_entry_with_tables_in_several_places_is_erased_whole(tmp_path, selector):
+    alice = opened(tmp_path).user("alice")
+    alice.upsert_preference("likes", "tea", session_id="s")
+    file = tmp_path / "alice/preferences.toml"
+    file.write_text(f"{file.read_text()}{SCATTERED}")
+    age(file)
+    alice.upsert_preference("likes", "juice", session_id="s")
+    assert alice.forget(**selector).entries == 1
+    assert hits(alice, tmp_path, "walnut", "gone") == []
+    assert [item.text for item in alice.preferences("likes").values()] == ["tea", "milk", "juice"]
+
+
+SCATTERED = """
+[preferences.likes.pref002]
+text = "walnut bread"
+_created_by = "gone"
+
+[preferences.likes.pref003]
+text = "milk"
+
+[preferences.likes.pref002.more]
+note = "walnut cake"
+"""
 
 
 def test_forgotten_entries_never_return(alice, tmp_path):

@@ -472,6 +472,23 @@ def test_a_second_save_of_a_merged_buffer_reverts_nothing(alice, file):
     assert texts(alice) == ["white tea", "decaf", "oat milk"]
 
 
+def test_a_second_save_of_a_buffer_removes_nothing_that_was_restored(alice, file):
+    for text in ("tea", "milk"):
+        alice.upsert_preference("likes", text)
+    buffer = file.read_text()
+    alice.upsert_preference("goals", "rest")  # what is saved now is merged
+    buffer = buffer[: buffer.index("[preferences.likes.pref002]")]
+    file.write_text(buffer)
+    age(file)
+    alice.upsert_preference("goals", "run")
+    assert texts(alice) == ["tea"]
+    alice.rollback(2)  # the hand edit too
+    assert texts(alice) == ["tea", "milk"]
+    file.write_text(buffer.replace('"tea"', '"green tea"'))
+    age(file)
+    assert texts(alice) == ["green tea", "milk"]
+
+
 def test_saving_an_older_buffer_keeps_comments_saved_since(alice, file):
     for text in ("tea", "coffee"):
         alice.upsert_preference("likes", text)

@@ -177,12 +177,13 @@ def test_an_idle_open_file_blocks_no_write(alice, file):
     assert len(re.findall(r'^text = "(?:goal|last)', file.read_text(), re.MULTILINE)) == 4
 
 
-def test_an_editor_can_finish_a_save_in_a_displaced_file(alice, file, tmp_path):
+@pytest.mark.parametrize("flags", [os.O_WRONLY, os.O_WRONLY | os.O_TRUNC])
+def test_an_editor_can_finish_a_save_in_a_displaced_file(alice, file, tmp_path, flags):
     whole = edited(file)
     name = staged_name("preferences", file.read_bytes(), 3, 0)
     displaced = file.with_name(name)
-    displaced.write_text("")
-    with Editor(displaced) as editor:
+    displaced.write_bytes(file.read_bytes())
+    with Editor(displaced, flags) as editor:
         again = Diary(tmp_path, agent="rules", durability="process").user("alice")
         assert texts(again) == ["tea", "coffee", "water"]
         editor.write(whole)

@@ -104,6 +104,25 @@ def test_a_failing_save_reports_whether_anything_was_saved():
         asyncio.run(diary.update_memory("u", "s", "I love tea.", "ok"))
 
 
+@pytest.mark.parametrize("made", [LocalBackend, lambda _: MemoryBackend()])
+def test_erase_tells_whether_something_was_there(tmp_path, made):
+    backend = made(tmp_path)
+    assert not backend.erase("alice")
+    assert not backend.erase("alice", "preferences")
+    Diary(backend, agent="rules").user("alice").upsert_preference("likes", "tea")
+    for kind in ("preferences", None):
+        assert backend.erase("alice", kind)
+        assert not backend.erase("alice", kind)
+
+
+@pytest.mark.parametrize("made", [LocalBackend, lambda _: MemoryBackend()])
+def test_saving_the_stored_text_again_makes_no_transaction(tmp_path, made):
+    backend = made(tmp_path)
+    for text in ("a = 1\n", "a = 1\n", "a = 2\n"):
+        asyncio.run(backend.save("u", "preferences", text))
+    assert len(list(backend.records("u"))) == 2
+
+
 def test_saving_invalid_toml_is_refused_and_changes_nothing(tmp_path):
     backend = LocalBackend(tmp_path)
     asyncio.run(backend.save("u", "preferences", "a = 1\n"))

@@ -86,6 +86,18 @@ def test_without_full_durability_no_document_is_synced(tmp_path, files, synced):
     assert inodes.isdisjoint(synced)
 
 
+def test_a_link_in_place_of_a_document_stops_no_checkpoint(tmp_path):
+    alice = opened(tmp_path / "m", window=4).user("alice")
+    alice.blocks.set("persona", "short answers")
+    place, file = tmp_path / "elsewhere.toml", tmp_path / "m/alice/blocks.toml"
+    file.rename(place).chmod(0o644)
+    file.symlink_to(place)
+    for number in range(6):
+        alice.upsert_preference("likes", f"thing {number}")
+    assert len(alice.preferences("likes")) == 6
+    assert place.stat().st_mode & 0o777 == 0o644
+
+
 def test_a_document_whose_sync_failed_is_written_again(tmp_path, files):
     # The system tells of what it could not write once; a second sync of the same file says that all is well.
     alice = opened(tmp_path, window=2, files=files).user("alice")

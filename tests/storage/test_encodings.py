@@ -8,8 +8,10 @@ import pytest
 
 from hand_edits import age, texts
 from tomldiary import Diary, MemoryWriter, Turn
+from tomldiary.backends import MemoryBackend
 from tomldiary.errors import DocumentError
 from tomldiary.history.verify import verify
+from tomldiary.storage.copy import copy_users
 from tomldiary.store.operations import List, Put, Search
 from tomldiary.store.store import ItemStore
 
@@ -131,6 +133,14 @@ def test_the_six_methods_refuse_another_encoding(diary, alice, file):
     with pytest.raises(DocumentError, match="not UTF-8"):
         asyncio.run(backend.save("alice", "preferences", "x = 1\n"))
     assert alice.preferences("likes")
+
+
+def test_a_copy_of_another_encoding_is_refused(diary, alice, file):
+    file.write_bytes(file.read_bytes().replace(b"tea", b"th\xe9"))
+    target = MemoryBackend()
+    with pytest.raises(DocumentError, match="not UTF-8"):
+        list(copy_users(diary.engine.backend, target))
+    assert target.users() == []
 
 
 def test_a_backend_save_over_a_hand_edit_keeps_history_consistent(diary, alice, file):

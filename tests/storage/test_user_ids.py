@@ -115,3 +115,11 @@ def test_names_that_0_9_accepts_are_accepted():
 def test_a_document_name_cannot_leave_the_users_folder(tmp_path, kind):
     with pytest.raises(IdentifierError):
         LocalBackend(tmp_path).read("alice", kind)
+
+
+def test_a_folder_of_a_long_id_that_is_not_named_inside_is_no_users(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    diary.user("alice").upsert_preference("likes", "tea")
+    (tmp_path / "~abc").mkdir()
+    (tmp_path / "~abc/preferences.toml").touch()
+    assert diary.users() == ["alice"]

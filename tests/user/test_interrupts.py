@@ -1,11 +1,14 @@
-"""A blocking call that is interrupted, as by Ctrl-C or the stop button of a notebook, changes nothing later."""
+"""A blocking call that is interrupted, as by Ctrl-C or the stop button of a notebook, asks no model any further."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+import six_verbs
 
 PROGRAM = """
 import asyncio, os, signal, sys, threading
@@ -39,11 +42,50 @@ CALLS = {
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_an_interrupted_turn_is_not_extracted_any_further(tmp_path, call):
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.replace("CALL", call), str(tmp_path / "m")],
+    done = run(PROGRAM.replace("CALL", call), str(tmp_path / "m"))
+    assert (done.stdout, done.returncode) == ("True 0 0\n", 0), done.stderr
+
+
+def run(program, *arguments):
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
+        cwd=Path(six_verbs.__file__).parent,
     )
-    assert (done.stdout, done.returncode) == ("True 0 0\n", 0), done.stderr
+
+
+SAVING = """
+import asyncio, os, signal, sys, threading
+from six_verbs import SixVerbs
+from tomldiary import Diary
+
+ended = threading.Event()
+
+class Slow(SixVerbs):
+    async def save(self, user_id, kind, content):
+        self.loop, self.goes_on = asyncio.get_running_loop(), asyncio.Event()
+        caller = threading.main_thread().ident
+        while sys._current_frames()[caller].f_code.co_name != "wait":
+            await asyncio.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+        try:
+            await self.goes_on.wait()
+            await super().save(user_id, kind, content)
+        finally:
+            ended.set()
+
+backend = Slow()
+try:
+    Diary(backend, agent="rules").user("alice").upsert_preference("likes", "tea")
+except KeyboardInterrupt:
+    backend.loop.call_soon_threadsafe(backend.goes_on.set)
+    print(ended.wait(20), *backend.texts)
+"""
+
+
+def test_an_interrupted_save_of_a_third_partys_backend_is_not_cut_off():
+    done = run(SAVING)
+    assert (done.stdout, done.returncode) == ("True ('alice', 'preferences')\n", 0), done.stderr

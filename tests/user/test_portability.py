@@ -173,6 +173,18 @@ def test_an_import_adds_missing_entries_and_refuses_different_ones(place):
     assert list(bob.blocks()) == ["persona"]
 
 
+def test_an_import_merges_no_lists_of_tables(place):
+    diary = opened(place)
+    exported = filled(diary).export()
+    bob = diary.user("bob")
+    bob.import_(exported)
+    before = bob.export()["documents"]
+    exported["documents"]["facts"] += "\n[[facts.diet.trips]]\nto = 'Porto'\n"
+    with pytest.raises(DocumentError, match="facts: lists of tables cannot be merged"):
+        bob.import_(exported)
+    assert bob.export()["documents"] == before
+
+
 def test_a_replacing_import_removes_what_the_export_lacks(place):
     diary = opened(place)
     bob = diary.user("bob")

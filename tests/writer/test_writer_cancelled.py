@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import threading
 
 import pytest
 
 from tomldiary import Diary, MemoryWriter, Turn
+from tomldiary.backends import LocalBackend
 from tomldiary.writer.queue import UserQueues
 from tomldiary.writer.receipts import Job
 
@@ -75,6 +77,50 @@ def test_a_turn_is_withdrawn_while_it_is_being_stored(tmp_path, sync):
     stats = asyncio.run(use())
     assert (stats["submitted"], stats["completed"], stats["pending"]) == (1, 1, 0)
     assert texts(diary) == ["juice"]
+
+
+def test_a_turn_withdrawn_while_it_is_being_stored_makes_room(tmp_path, sync):
+    diary = Diary(tmp_path, agent=remember)
+
+    async def use():
+        async with MemoryWriter(diary, qsize=1) as writer:
+            gone = await begin(writer.submit("alice", "s", "tea", "ok"))
+            await stored_soon(sync)
+            kept = await begin(writer.submit("alice", "s", "juice", "ok"))
+            await cancel(gone)
+            sync.may_go_on.set()
+            await (await asyncio.wait_for(kept, 20))
+
+    asyncio.run(use())
+    assert texts(diary) == ["juice"]
+
+
+def test_a_cancelled_submit_keeps_no_other_of_its_batch_waiting(tmp_path, files):
+    began, may_go_on = ([threading.Event(), threading.Event()] for _ in range(2))
+    batches = itertools.count()
+
+    def wait(name, path, *_):
+        if name == "sync_data" and "/journal/" in path and (batch := next(batches)) < len(began):
+            began[batch].set()
+            assert may_go_on[batch].wait(LONG)
+
+    files.hook = wait
+
+    async def use():
+        diary = Diary(LocalBackend(tmp_path, files=files), agent=remember)
+        async with MemoryWriter(diary) as writer:
+            await begin(writer.submit("bob", "s", "in the way", "ok"))
+            await asyncio.to_thread(began[0].wait, LONG)
+            gone = await begin(writer.submit("alice", "s", "tea", "ok"))
+            kept = await begin(writer.submit("alice", "s", "juice", "ok"))
+            may_go_on[0].set()
+            await asyncio.to_thread(began[1].wait, LONG)
+            await cancel(gone)
+            may_go_on[1].set()
+            await (await asyncio.wait_for(kept, 20))
+        return texts(diary)
+
+    assert asyncio.run(use()) == ["juice"]
 
 
 @pytest.mark.parametrize("moment", ["waiting", "stored"])

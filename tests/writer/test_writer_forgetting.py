@@ -13,6 +13,7 @@ import pytest
 
 from tomldiary import Diary, Forgotten, MemoryWriter, Turn
 from tomldiary.backends import LocalBackend
+from tomldiary.entries.episodes import ToolStep
 from tomldiary.errors import BackendError, ExtractionError
 from tomldiary.storage.protocol import Rewrite
 from tomldiary.writer import journal, journal_record
@@ -97,6 +98,8 @@ def test_forgetting_removes_queued_operations_of_its_turns(tmp_path):
         folder = next((tmp_path / ".tomldiary" / "journal").iterdir())
         while not hits(folder, "copied"):
             threading.Event().wait(0.01)
+        diary.user("bob").forget(everything=True)
+        assert hits(folder, "copied")
         diary.engine.backend.rewrite("alice", Rewrite({"session_id": "another"}, 1))
         assert hits(tmp_path, "copied") == []
         assert hits(folder, "a turn")
@@ -142,6 +145,36 @@ def test_forgetting_covers_the_journal_of_a_closed_writer(tmp_path):
     with MemoryWriter(diary) as writer:
         assert writer.flush(LONG)
     assert (texts(diary), texts(diary, "bob")) == ([], ["juice"])
+
+
+@pytest.mark.parametrize(
+    ("selector", "left"),
+    [
+        ({"source": "s"}, {"tango", "salsa", "waltz"}),
+        ({"source": "s#7"}, {"jazz", "tango", "salsa", "waltz"}),  # an operation id is no number
+        ({"key": "likes/pref001"}, {"jazz", "tango", "salsa", "waltz"}),
+        ({"matching": "Jazz"}, {"tango", "salsa", "waltz"}),
+        ({"matching": "nut bread"}, {"jazz", "salsa", "waltz"}),
+        ({"before": "2025-05-02T09:59:59+00:00"}, {"jazz", "tango", "salsa", "waltz"}),
+        ({"before": "2025-05-02T10:00:01+00:00"}, {"jazz", "tango", "waltz"}),
+        ({"before": datetime.max.replace(tzinfo=UTC)}, set()),
+    ],
+)
+def test_each_selector_chooses_among_waiting_turns(tmp_path, selector, left):
+    diary, noon = Diary(tmp_path, agent=Gate()), datetime(2025, 5, 3, 12, tzinfo=UTC)
+    writer = MemoryWriter(diary)
+    for turn in (
+        Turn("alice", "s", "jazz", "ok", operation_id="7"),
+        Turn("alice", "t", "tango", "ok", steps=[ToolStep("find", "", "walnut bread")]),
+        Turn("alice", "t", "salsa", "ok", datetime(2025, 5, 2, 10)),  # noqa: DTZ001 - UTC
+        Turn("alice", "t", "waltz", "ok", noon, earlier=[("walnut bread?", "Yes.")]),
+    ):
+        assert writer.submit_nowait(turn).wait_stored(LONG)
+    writer.close_sync(drain=False)
+    diary.user("alice").upsert_preference("likes", "tea")
+    diary.user("alice").forget(**selector)
+    assert {each for _, each in hits(tmp_path, "jazz", "tango", "salsa", "waltz")} == left
+    assert bool(hits(tmp_path, "walnut")) == ("tango" in left)
 
 
 @pytest.mark.parametrize(
@@ -241,6 +274,7 @@ def test_a_turn_that_ends_during_forget_is_not_applied_again(tmp_path, files, mo
 ALONE = """\
 import asyncio, sys
 from tomldiary.backends import LocalBackend
+from tomldiary.entries.episodes import ToolStep
 
 backend = LocalBackend(sys.argv[1])
 assert not [name for name in sys.modules if name.startswith("tomldiary.writer")]
@@ -353,6 +387,34 @@ def test_forget_removes_operations_of_its_turns_from_later_segments(tmp_path):
         gate.open.set()
         for receipt in receipts:
             receipt.wait(LONG)
+
+
+def test_turns_stored_since_the_token_of_an_erasure_stay(tmp_path, files):
+    made = journal.Journal.create(tmp_path / "journal", sync=False)
+    for epoch, said in enumerate(("jazz", "tango")):
+        job = Job(Turn("alice", "s", said, "ok"), said, is_new=True)
+        job.rendered = render_turn(job.turn, job.operation, "2026-11-20T00:00:00+00:00")
+        made.append_turns([job], lambda _user, epoch=epoch: epoch)
+    journal_record.forget_turns(tmp_path / "journal", "alice", {"everything": True}, 1, files)
+    assert [each for _, each in hits(tmp_path, "jazz", "tango")] == ["tango"]
+    made.drop()
+
+
+@pytest.mark.parametrize("is_set_aside", [False, True])
+def test_damaged_records_of_any_journal_are_erased(tmp_path, files, is_set_aside):
+    made = journal.Journal.create(tmp_path / "journal", sync=False)
+    for said in ("secret", "tea"):
+        job = Job(Turn("bob", "s", said, "ok"), said, is_new=True)
+        job.rendered = render_turn(job.turn, job.operation, "2026-11-20T00:00:00+00:00")
+        made.append_turns([job], lambda _user: 0)
+    made.drop()
+    [path] = made.folder.glob("*.toml")
+    path.write_bytes(path.read_bytes().replace(b"bob", b"b0b", 1))
+    if is_set_aside:
+        journal.Journal.adopt(made.folder, sync=False)[0].drop()
+        assert path.with_suffix(".damaged").exists()
+    journal_record.forget_turns(tmp_path / "journal", "alice", {"everything": True}, 1, files)
+    assert [each for _, each in hits(tmp_path, "secret", "tea")] == ["tea"]
 
 
 def test_a_file_removed_during_forget_is_not_recreated(tmp_path, files):

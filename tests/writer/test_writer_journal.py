@@ -155,6 +155,23 @@ def test_segments_are_removed_when_all_their_turns_are_done(tmp_path):
     assert list((tmp_path / "journal").iterdir()) == []
 
 
+def test_turns_that_were_read_together_are_taken_over_together(tmp_path):
+    journal = Journal.create(tmp_path / "journal", sync=False, segment_bytes=0)
+    jobs = jobs_of("one", "two", "three", "four")
+    for job in jobs:
+        journal.append_turns([job], first_epoch)
+    alone, both = UpsertPreference("likes", text="one"), UpsertPreference("likes", text="both")
+    journal.append_operations(jobs[:1], [alone], first_epoch)
+    journal.append_operations(jobs[1:3], [both], first_epoch)
+    journal.finish(jobs[:1])  # its file is removed; its operations are in the last one
+    die(journal)
+    journal, left = Journal.adopt(journal.folder, sync=False)
+    found = [[each.turn.user_msg for each in (job, *job.group)] for job in left]
+    assert (found, left[0].operations) == ([["two", "three"], ["four"]], [both])
+    journal.finish([each for job in left for each in (job, *job.group)])
+    assert journal.close() == 0
+
+
 def test_a_long_segment_of_finished_turns_is_emptied(tmp_path):
     journal = Journal.create(tmp_path / "journal", sync=False)
     for number in range(10):

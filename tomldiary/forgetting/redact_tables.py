@@ -41,7 +41,7 @@ class Tables:
         self.selected: dict[Path, set[str]] = {} if part is None else part.selected
         self._seen: dict[int, tuple[Path, State]] = {}
         self._changed: dict[tuple[str, str], Block] = {}
-        self._last: dict[Path, str] = {}  # the text of the latest state that stays
+        self._last: dict[Path, str | None] = {}  # the text of the latest state that stays
         self._remembered: dict[Path, State] = {}
         self._instead: dict[
             int, str | None
@@ -193,10 +193,7 @@ class Tables:
             if instead == self._last.get(path):
                 continue
             self._remembered.pop(path, None)
-            if instead is None:
-                del self._last[path]
-            else:
-                self._last[path] = instead
+            self._last[path] = instead
 
     def _remember(self, version: Version) -> None:
         for path in self.affected:

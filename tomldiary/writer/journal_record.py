@@ -354,13 +354,11 @@ def _is_selected(turn: Turn, data: dict[str, Any], selection: Selection) -> bool
     if selection.session_id:
         return turn.session_id == selection.session_id
     if selection.source:
-        source = f"{turn.session_id}#{data['operation']}"
-        return selection.names(source, selection.source) or data["operation"] == selection.source
+        return selection.names(turn.session_id, selection.source)  # the turn has no number yet
     if selection.matching:
-        earlier = (text for exchange in turn.earlier or () for text in exchange)
-        return selection.mentions([turn.user_msg, turn.assistant_msg, *earlier])
-    if selection.key:
-        return False  # it is not known what the turn will say
+        steps = (text for step in turn.steps for text in step)
+        return selection.mentions([turn.user_msg, turn.assistant_msg, *steps])
     said = turn.context_now or datetime.fromisoformat(data["time"])
     said = said if said.tzinfo is not None else said.replace(tzinfo=UTC)
+    # It is not known whether the turn will say what a key names.
     return selection.before is not None and said < selection.before

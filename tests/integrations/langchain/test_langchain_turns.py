@@ -71,6 +71,13 @@ def test_messages_in_a_row_are_one_turn(writer, mode):
     assert writer.said == [("I am a vegan.\n\nWhat should I cook?", "ok")]
 
 
+@both
+@pytest.mark.parametrize("said", [AIMessage("Hello!"), HumanMessage("")])
+def test_a_run_without_words_of_the_user_is_no_turn(writer, mode, said):
+    talk(agent_of(writer, OK), [said], mode=mode)
+    assert writer.turns == []
+
+
 @pytest.mark.parametrize("inject", ["user", "instructions"])
 def test_the_memory_precedes_all_messages_of_the_turn(writer, inject):
     writer.diary.user("alice").upsert_preference("likes", "rain")
@@ -98,6 +105,36 @@ def test_a_resumed_approval_is_one_turn(writer):
     talk(agent, "I am a vegan.", THREAD)
     assert writer.turns == []
     talk(agent, Command(resume={"decisions": [{"type": "approve"}]}), THREAD)
+    assert ended(writer) == [("completed", "I am a vegan.", "ok")]
+
+
+@both
+def test_an_approval_within_a_graph_is_resumed_as_one_turn(writer, mode):
+    approval = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
+    agent = agent_of(writer, NOOP, OK, behind=[approval])
+    builder = StateGraph(MessagesState).add_node("agent", agent).add_edge(START, "agent")
+    graph = builder.compile(checkpointer=InMemorySaver())
+    talk(graph, "I am a vegan.", THREAD, mode)
+    assert writer.turns == []
+    talk(graph, Command(resume={"decisions": [{"type": "approve"}]}), THREAD, mode)
+    assert ended(writer) == [("completed", "I am a vegan.", "ok")]
+
+
+@both
+def test_a_question_that_the_run_cut_out_before_a_resume_is_recorded(writer, mode):
+    @after_model
+    def cut(state, runtime):
+        asked = [one for one in state["messages"] if one.type == "human"]
+        return {"messages": [RemoveMessage(str(one.id)) for one in asked]}
+
+    saver, answers = InMemorySaver(), [NOOP, OK]
+
+    def agent():  # another process has another middleware
+        approval = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
+        return agent_of(writer, answers.pop(0), behind=[approval, cut], checkpointer=saver)
+
+    talk(agent(), "I am a vegan.", THREAD, mode)
+    talk(agent(), Command(resume={"decisions": [{"type": "approve"}]}), THREAD, mode)
     assert ended(writer) == [("completed", "I am a vegan.", "ok")]
 
 
@@ -611,6 +648,16 @@ def test_unanswered_words_of_another_user_are_no_part_of_a_turn(writer, mode):
         ("bob", "I am Bob.", "ok"),
         ("ann", "Ann again.", "ok"),
     ]
+
+
+def test_words_of_another_user_between_two_messages_are_no_part_of_a_turn(writer):
+    approval = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
+    memory = DiaryMiddleware(writer.diary, writer=writer)
+    model = Scripted(answers=[NOOP, NOOP, OK])
+    agent = create_agent(model, [noop], middleware=[memory, approval], checkpointer=InMemorySaver())
+    for user, text in (("bob", "I am Bob."), ("ann", "I am Ann."), ("bob", "Bob again.")):
+        talk(agent, text, in_room(user))
+    assert said_by(writer) == [("bob", "I am Bob.\n\nBob again.", "ok")]
 
 
 def test_words_during_another_user_s_pending_approval_are_a_turn_of_their_own(writer, caplog):

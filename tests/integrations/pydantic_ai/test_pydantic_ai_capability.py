@@ -25,6 +25,7 @@ from pydantic_ai.messages import (
     ModelMessage,
     ModelMessagesTypeAdapter,
     ModelRequest,
+    ModelRequestPart,
     ModelResponse,
     SystemPromptPart,
     TextContent,
@@ -190,14 +191,17 @@ def test_a_user_text_that_resembles_memory_is_no_injection():
     assert fake in other.say(fake)
 
 
-@pytest.mark.parametrize("where", ["response", "history"])
+@pytest.mark.parametrize("where", ["response", "request", "history"])
 def test_a_compaction_causes_a_new_injection(where: str):
+    if where == "request" and "CompactionPart" not in str(ModelRequestPart):
+        pytest.skip("no request has a compaction yet")
     diary = diary_with(*MANY)
     talk = Talk(DiaryCapability(diary, "alice"))
     talk.say("hello")
-    if where == "response":
-        part = CompactionPart(content="They talked.", provider_name="function")
-        talk.messages.append(ModelResponse(parts=[part]))
+    if where != "history":
+        kind, by = (ModelResponse, "function") if where == "response" else (ModelRequest, None)
+        part: Any = CompactionPart(content="They talked.", provider_name=by)
+        talk.messages.append(kind(parts=[part]))
     else:  # what a summarising history processor leaves
         talk.messages = [
             ModelRequest(parts=[UserPromptPart("They talked.")]),

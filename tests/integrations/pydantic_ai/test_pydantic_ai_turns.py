@@ -1014,6 +1014,34 @@ def test_a_run_cancelled_while_the_queue_is_full_is_submitted(tmp_path: Path):
     setting.writer.close_sync()
 
 
+def test_a_run_that_is_cancelled_waits_for_no_full_queue(tmp_path: Path):
+    setting, hold = with_room_for_one(tmp_path)
+
+    async def run() -> None:
+        asked = asyncio.Event()
+
+        async def respond(_messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
+            asked.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        runs = [asyncio.create_task(setting.agent.run(SAID)) for _ in range(5)]
+        await asyncio.wait(runs, return_when=asyncio.FIRST_COMPLETED)
+        agent = Agent(FunctionModel(respond), capabilities=[setting.capability])
+        gone = asyncio.create_task(agent.run(SAID))
+        await asked.wait()
+        gone.cancel()
+        done, _ = await asyncio.wait([gone], timeout=20)
+        hold.set()
+        assert done
+        await asyncio.gather(*runs)
+
+    asyncio.run(run())
+    assert setting.writer.flush(30)
+    assert len(setting.writer.turns) == 6
+    setting.writer.close_sync()
+
+
 def test_a_closed_writer_does_not_change_the_result_of_a_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):

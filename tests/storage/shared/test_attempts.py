@@ -27,6 +27,22 @@ def texts(user, category="likes"):
     return sorted(item.text for item in user.preferences(category).values())
 
 
+def test_a_failure_in_an_assumed_state_is_tried_on_the_stored_one(opened):
+    alice, elsewhere = (Diary(opened(), agent="rules").user("alice") for _ in range(2))
+    alice.upsert_preference("likes", "tea")
+    elsewhere.upsert_preference("likes", "juice")
+    alice.remove_preference("likes", "pref002")  # of which it has not heard
+    assert texts(elsewhere) == ["tea"]
+
+
+def test_a_change_that_leaves_a_known_text_asks_for_the_stored_one(opened):
+    one, other = opened(), opened()
+    one.change_hidden("alice", ".list", lambda text, _: f"{text}a")
+    other.change_hidden("alice", ".list", lambda text, _: f"{text}b")
+    one.change_hidden("alice", ".list", lambda text, _: text.replace("b", "c"))
+    assert other.hidden("alice", ".list")[0] == "ac"
+
+
 def run_at_once(work, count):
     """Run `work` with the numbers up to `count` in threads that start together."""
     barrier = threading.Barrier(count)

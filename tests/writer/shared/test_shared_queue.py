@@ -10,7 +10,7 @@ import weakref
 import pytest
 
 from tomldiary import Diary, MemoryWriter, Turn
-from tomldiary.errors import Forgotten
+from tomldiary.errors import Forgotten, TurnTaken
 from tomldiary.runtime.sources import QUEUE
 from tomldiary.writer.dead_letters import DeadLetters
 from tomldiary.writer.journal_record import render_turn
@@ -21,12 +21,12 @@ from waiting import until
 
 
 def test_a_receipt_is_settled_when_another_writer_applies_the_turn(opened):
-    gate = threading.Event()
+    gate, last = threading.Event(), threading.Event()
     calls = []
 
     def slow(message, deps):
         calls.append(message)
-        gate.wait(20)
+        (gate if len(calls) < 3 else last).wait(20)
 
     with (
         MemoryWriter(Diary(opened(), agent=slow)) as one,
@@ -39,9 +39,30 @@ def test_a_receipt_is_settled_when_another_writer_applies_the_turn(opened):
         assert second.wait_stored(20)
         time.sleep(0.3)
         assert not second.is_done
+        third = two.submit_nowait(Turn("alice", "s", "I love rain.", "Noted."))
+        assert third.wait_stored(20)
         gate.set()
         assert first.wait(30) is not None
-        assert second.wait(30).transaction == 2
+        assert second.wait(15).transaction == 2
+        assert not third.is_done
+        last.set()
+        assert third.wait(30).transaction == 3
+
+
+def test_only_the_owner_of_a_user_changes_the_waiting_turns(opened):
+    owner, other = (Claims(opened(), 60.0, works=True) for _ in range(2))
+    job = Job(Turn("alice", "s", "I love tea.", "Noted."), "turn-1", is_new=False)
+    job.rendered = render_turn(job.turn, job.operation, "2026-11-20T00:00:00+00:00")
+    for _ in range(2):  # a repeated id is one turn
+        assert owner.store("alice", [job]).numbers() == {"turn-1": 1}
+    assert other.store("alice") is None
+    assert (owner.holds(job), other.holds(job)) == (True, False)
+    with pytest.raises(TurnTaken):
+        other.append_operations([job], [], lambda _user: 0)
+    assert (other.remove("alice", ["turn-1"]), other.release("alice")) == (None, 0)
+    assert owner.holds(job)
+    assert owner.release("alice") == 1
+    assert other.store("alice").numbers() == {"turn-1": 1}
 
 
 def test_a_writer_taken_for_dead_leaves_its_turns_to_the_other(opened):

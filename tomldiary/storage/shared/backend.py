@@ -284,7 +284,9 @@ class SharedBackend(AsyncVerbs):
             deadline = time.monotonic() + self.transactions.timeout
             while True:
                 head = self._head(user)
-                text, version = self.hidden(user, kind)
+                text, _ = self.hidden(
+                    user, kind
+                )  # if it is newer than the state, the step is refused
                 fresh = change(text, head.epoch)
                 if fresh == text:
                     if not hold.is_assumed:
@@ -293,14 +295,13 @@ class SharedBackend(AsyncVerbs):
                     continue
                 step = Step({kind: fresh}) if fresh else Step(removed=[kind])
                 try:
-                    if version == head.versions.get(kind):
-                        versions = self.transactions.apply(user, head, step)
-                        self._hidden.keep((user, kind), (fresh, versions.get(kind)))
-                        return
-                    self.transactions.conflict(user, [kind])
+                    versions = self.transactions.apply(user, head, step)
                 except RevisionConflict:
                     if time.monotonic() > deadline:
                         raise
+                else:
+                    self._hidden.keep((user, kind), (fresh, versions.get(kind)))
+                    return
 
     def holders(self, kind: str) -> list[str]:
         """Return the ids of the users with a hidden document, sorted."""
