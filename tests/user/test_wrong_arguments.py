@@ -290,3 +290,17 @@ def test_a_time_that_no_zone_can_show_is_none_when_read(tmp_path: Path) -> None:
     alice = Diary(tmp_path, agent="rules").user("alice")
     assert not alice.recall("tea", time_range=("2020-01-01", None))
     assert [hit.text for hit in alice.recall("tea")] == ["tea"]
+
+
+def test_an_extractor_that_is_a_generator_is_an_error() -> None:
+    def listen(message: str, *, deps: Any) -> Any:
+        yield deps.upsert("likes", None, "jazz")
+
+    async def hear(message: str, *, deps: Any) -> Any:
+        yield deps.upsert("likes", None, "jazz")
+
+    for extractor in (listen, hear):
+        alice = Diary("memory:", agent=extractor).user("alice")
+        with pytest.raises(DiaryError, match="is a generator"):
+            alice.add_turn("Some jazz, please.", "Here you are.", "s")
+        assert alice.last_transaction() == 0
