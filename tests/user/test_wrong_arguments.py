@@ -15,7 +15,7 @@ from uuid import UUID
 import pytest
 from pydantic import BaseModel
 
-from tomldiary import Constraint, Diary, DiaryError, InvalidValue, MemoryWriter, Turn
+from tomldiary import Constraint, Diary, DiaryError, InvalidValue, MemoryWriter, Turn, UnknownEntry
 from tomldiary.errors import SchemaError
 
 if TYPE_CHECKING:
@@ -290,6 +290,14 @@ def test_a_time_that_no_zone_can_show_is_none_when_read(tmp_path: Path) -> None:
     alice = Diary(tmp_path, agent="rules").user("alice")
     assert not alice.recall("tea", time_range=("2020-01-01", None))
     assert [hit.text for hit in alice.recall("tea")] == ["tea"]
+
+
+def test_a_key_without_its_kind_is_told_where_the_whole_key_is(alice: UserDiary) -> None:
+    alice.blocks.set("persona", "a zebra")
+    (hit,) = alice.recall("zebra")
+    with pytest.raises(UnknownEntry, match="full_key"):
+        alice.why(hit.key)
+    assert alice.why(hit.full_key).text == "a zebra"
 
 
 def test_an_extractor_that_is_a_generator_is_an_error() -> None:

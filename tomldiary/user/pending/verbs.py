@@ -254,7 +254,7 @@ class Verdict:
         """Mark an entry as verified by a person; `why(key).is_verified` is then true.
 
         Args:
-            key: As `history` and `recall` show it.
+            key: As `history` shows it, which is `full_key` of what `recall` found.
             actor: Who confirmed it, for history.
             reason: Why, for history.
 
