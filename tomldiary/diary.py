@@ -148,15 +148,7 @@ class Diary(Viewed, AncestorCoroutines):
         checked_seconds(extraction_timeout, "extraction_timeout")
         # A score is above 1, unless 0 to 1 was meant.
         checked_number(similarity, "similarity", "0 to 100", lambda each: each == 0 or each > 1)
-        if compaction_config is not None and not hasattr(compaction_config, "should_run"):
-            raise InvalidValue(
-                f"expected a CompactionConfig(…), found {compaction_config!r}.",
-                where="compaction_config",
-            )
-        if not isinstance(draft_lifetime, timedelta):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-            raise InvalidValue(
-                f"expected a timedelta, found {draft_lifetime!r}.", where="draft_lifetime"
-            )
+        _check_options(compaction_config, compactor, draft_lifetime)
         self.extraction_timeout = extraction_timeout
         self.sessions = Sessions(context_turns)
         self.similarity = Similarity(similarity, scorer)
@@ -427,6 +419,24 @@ class Diary(Viewed, AncestorCoroutines):
     def redacted(self, value: T) -> T:
         """Return a text, or a list or table of texts, as the diary stores it; see `redact`."""
         return value if self.redactor is None else self.redactor.values(value)
+
+
+def _check_options(compaction_config: Any, compactor: Any, draft_lifetime: Any) -> None:
+    """Raise InvalidValue for an option of a wrong type, which a later turn would find."""
+    if compaction_config is not None and not hasattr(compaction_config, "should_run"):
+        raise InvalidValue(
+            f"expected a CompactionConfig(…), found {compaction_config!r}.",
+            where="compaction_config",
+        )
+    if not (compactor is None or callable(compactor) or hasattr(compactor, "run")):
+        raise InvalidValue(
+            f"expected an agent or a function, found {compactor!r}. For a model: compactor_agent(model).",
+            where="compactor",
+        )
+    if not isinstance(draft_lifetime, timedelta):
+        raise InvalidValue(
+            f"expected a timedelta, found {draft_lifetime!r}.", where="draft_lifetime"
+        )
 
 
 _loaded_embedder = cache(local_embedder)

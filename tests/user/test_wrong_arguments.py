@@ -15,7 +15,16 @@ from uuid import UUID
 import pytest
 from pydantic import BaseModel
 
-from tomldiary import Constraint, Diary, DiaryError, InvalidValue, MemoryWriter, Turn, UnknownEntry
+from tomldiary import (
+    CompactionConfig,
+    Constraint,
+    Diary,
+    DiaryError,
+    InvalidValue,
+    MemoryWriter,
+    Turn,
+    UnknownEntry,
+)
 from tomldiary.errors import SchemaError
 
 if TYPE_CHECKING:
@@ -132,6 +141,7 @@ def test_a_wrong_argument_is_named(
         {"similarity": 0.7},
         {"similarity": nan},
         {"compaction_config": {"enabled": True}},
+        {"compactor": "openai-chat:gpt-5-mini"},
         {"draft_lifetime": 3600},
         {"quarantine": None},
     ],
@@ -157,6 +167,20 @@ def test_a_wrong_option_of_a_diary_is_named(options: dict[str, Any]) -> None:
 def test_a_wrong_option_of_a_writer_is_named(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidValue, match=next(iter(options))):
         MemoryWriter(Diary("memory:", agent="rules"), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"total_char_threshold": "5000"}, "total_char_threshold: expected a number"),
+        ({"user_turn_interval": nan}, "user_turn_interval: expected a number"),
+        ({"cooldown_seconds": None}, "cooldown_seconds: expected 0 or more seconds"),
+        ({"schedule_at": "03:00"}, "expected a time such as"),
+    ],
+)
+def test_a_wrong_option_of_a_compaction_is_named(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidValue, match=named):
+        CompactionConfig(enabled=True, **options)
 
 
 @pytest.mark.parametrize(
