@@ -73,6 +73,8 @@ def alice() -> UserDiary:
         (lambda alice: alice.recall("tea", valid_at=5), "expected a time"),
         (lambda alice: alice.render(5), "query: expected text"),
         (lambda alice: alice.render(max_tokens=None), "max_tokens: expected a whole number"),
+        (lambda alice: alice.render(token_counter=5), "token_counter: expected a function"),
+        (lambda alice: alice.render(token_counter=str.split), "token_counter: it returned list"),
         (lambda alice: alice.history(5), "key: expected text"),
         (lambda alice: alice.why(5), "key: expected text"),
         (lambda alice: alice.forget(before="soon"), "expected a time"),
