@@ -6,7 +6,6 @@ import os
 from copy import copy
 from datetime import datetime, timedelta
 from functools import cache, cached_property, partial
-from math import isfinite
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tomldiary.compaction.runner import CompactionRunner
@@ -32,7 +31,7 @@ from tomldiary.storage.open import open_backend
 from tomldiary.storage.protocol import Backend, BackendProtocol, Durability, FixedDocuments
 from tomldiary.text.redaction import Redact, Redactor, redactor_of
 from tomldiary.text.similarity import DEFAULT_THRESHOLD, Scorer, Similarity
-from tomldiary.toml.values import checked_count
+from tomldiary.toml.values import checked_count, checked_number, checked_seconds, checked_text
 from tomldiary.user.pending.held import Trust
 from tomldiary.user.recall import recall_indexes
 from tomldiary.user.user import UserDiary
@@ -145,16 +144,11 @@ class Diary(Viewed, AncestorCoroutines):
         checked_count(max_conversations, "max_conversations", least=1)
         checked_count(max_summary_chars, "max_summary_chars", least=1)
         self.context_turns = checked_count(context_turns, "context_turns")
-        _check_number("lock_timeout", lock_timeout, "0 or more seconds", lambda each: each >= 0)
-        if extraction_timeout is not None:
-            _check_number(
-                "extraction_timeout",
-                extraction_timeout,
-                "more than 0 seconds, or None",
-                lambda each: each > 0,
-            )
+        checked_number(lock_timeout, "lock_timeout", "0 or more seconds", lambda each: each >= 0)
+        checked_seconds(extraction_timeout, "extraction_timeout")
         # A score is above 1, unless 0 to 1 was meant.
-        _check_number("similarity", similarity, "0 to 100", lambda each: each == 0 or each > 1)
+        checked_number(similarity, "similarity", "0 to 100", lambda each: each == 0 or each > 1)
+        _check_options(compaction_config, compactor, draft_lifetime)
         self.extraction_timeout = extraction_timeout
         self.sessions = Sessions(context_turns)
         self.similarity = Similarity(similarity, scorer)
@@ -232,7 +226,7 @@ class Diary(Viewed, AncestorCoroutines):
         """
         if not isinstance(user_id, str) or not user_id:  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
             raise IdentifierError(f"expected a non-empty text as a user id, found {user_id!r}")
-        return UserDiary(self, user_id)
+        return UserDiary(self, str.__str__(user_id))
 
     def register_schema(
         self, name: str, model: type[BaseModel], constraint: Constraint | None = None
@@ -247,7 +241,7 @@ class Diary(Viewed, AncestorCoroutines):
         Raises:
             SchemaError: The name or the model cannot be used, or the model lacks the singleton key.
         """
-        schema = FactSchema(name, model, constraint or Constraint())
+        schema = FactSchema(name, model, Constraint() if constraint is None else constraint)
         for other in self.fact_schemas.values():
             if other.model is model and other.name != name:
                 raise SchemaError(f"{model.__name__} is registered as {other.name!r} already.")
@@ -271,7 +265,7 @@ class Diary(Viewed, AncestorCoroutines):
         Raises:
             SchemaError: There is no such collection, or the rule does not apply to it.
         """
-        if collection.partition("/")[0] == FACTS.name:
+        if checked_text(collection, "collection").partition("/")[0] == FACTS.name:
             raise SchemaError("facts have their constraint from register_schema.")
         self._set_rule(collection, constraint)
 
@@ -427,15 +421,22 @@ class Diary(Viewed, AncestorCoroutines):
         return value if self.redactor is None else self.redactor.values(value)
 
 
-def _check_number(where: str, found: Any, expected: str, fits: Callable[[float], bool]) -> None:
-    """Check an option that is a number.
-
-    Raises:
-        InvalidValue: It is no finite number, or does not fit.
-    """
-    is_number = isinstance(found, int | float) and not isinstance(found, bool) and isfinite(found)
-    if not is_number or not fits(found):
-        raise InvalidValue(f"expected {expected}, found {found!r}.", where=where)
+def _check_options(compaction_config: Any, compactor: Any, draft_lifetime: Any) -> None:
+    """Raise InvalidValue for an option of a wrong type, which a later turn would find."""
+    if compaction_config is not None and not hasattr(compaction_config, "should_run"):
+        raise InvalidValue(
+            f"expected a CompactionConfig(…), found {compaction_config!r}.",
+            where="compaction_config",
+        )
+    if not (compactor is None or callable(compactor) or hasattr(compactor, "run")):
+        raise InvalidValue(
+            f"expected an agent or a function, found {compactor!r}. For a model: compactor_agent(model).",
+            where="compactor",
+        )
+    if not isinstance(draft_lifetime, timedelta):
+        raise InvalidValue(
+            f"expected a timedelta, found {draft_lifetime!r}.", where="draft_lifetime"
+        )
 
 
 _loaded_embedder = cache(local_embedder)

@@ -132,6 +132,16 @@ def test_forget_and_ingest_need_a_named_user(memories):
         assert "--user" in call(*line, "--path", memories).stderr
 
 
+def test_add_without_any_memory_says_how_to_begin_one(tmp_path):
+    missing, empty = tmp_path / "missing", tmp_path / "empty"
+    empty.mkdir()
+    for folder in (missing, empty):
+        done = call("add", "likes", "tea", "--path", str(folder))
+        assert done.returncode == 2
+        assert "begin a memory with --user NAME" in done.stderr
+    assert not missing.exists()
+
+
 def test_add_stores_a_preference_or_a_block(memories):
     place = ("--path", memories)
     told = call("add", "likes", "green tea", "--context", "morning", *place, check=0).stdout

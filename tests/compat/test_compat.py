@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import inspect
 import json
 import os
 import shutil
@@ -367,3 +368,31 @@ def test_the_golden_files_are_what_0_9_writes(tmp_path):
         golden = (GOLDEN / "tomldiary-0.9" / f"{kind}.toml").read_text("utf-8")
         made = (tmp_path / "guest" / f"{kind}.toml").read_text("utf-8")
         assert {line.partition(" =")[0] for _, _, line in changes(golden, made)} <= {"updated_at"}
+
+
+def test_the_coroutines_of_0_9_are_there_with_their_arguments():
+    said = ["user_id", "session_id"]
+    turn = [*said, "user_msg", "assistant_msg"]
+    shown = ["user_id", "skip_metadata", "fields", "show_count", "show_timestamps"]
+    coroutines = {
+        "preferences": ["user_id", "skip_metadata"],
+        "last_conversations": ["user_id", "limit", "skip_metadata"],
+        "ensure_session": [*said, "context_now"],
+        "build_deps": [*said, "context_now"],
+        "update_memory": [*turn, "context_now"],
+        "pretty_preferences": shown,
+        "pretty_conversations": ["user_id", "limit", "skip_metadata", "fields", "show_turns"],
+    }
+    for name, arguments in coroutines.items():
+        method = getattr(Diary, name)
+        assert inspect.iscoroutinefunction(method)
+        assert list(inspect.signature(method).parameters)[1 : len(arguments) + 1] == arguments
+
+
+def test_deps_of_0_9_show_the_memory_and_store_nothing(tmp_path):
+    diary = Diary(tmp_path, GuestTable)
+    diary.user("alice").upsert_preference("tastes", "no nuts")
+    deps = asyncio.run(diary.build_deps("alice", "s1"))
+    assert "no nuts" in deps.pretty_prefs()
+    deps.upsert("tastes", None, "no fish")
+    assert len(diary.user("alice").preferences("tastes")) == 1

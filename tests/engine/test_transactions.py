@@ -345,3 +345,15 @@ def test_an_operation_of_a_removed_user_is_done_again(tmp_path):
     with alice.transaction(operation_id="order 1"):
         alice.upsert_preference("likes", "tea", id="tea")
     assert list(alice.preferences("likes")) == ["tea"]
+
+
+def test_a_gathered_write_in_a_transaction_is_told_what_it_waits_for(tmp_path):
+    alice = Diary(tmp_path, agent="rules", durability="process", lock_timeout=0.2).user("alice")
+
+    async def main():
+        async with alice.atransaction() as tx:
+            await asyncio.gather(tx.aupsert_preference("likes", "tea"))
+
+    with pytest.raises(LockTimeout, match="started inside a transaction waits for its end"):
+        asyncio.run(main())
+    assert alice.last_transaction() == 0

@@ -170,6 +170,38 @@ def test_an_object_that_is_no_backend_is_refused_with_its_gaps(bad):
         Diary(bad, agent="rules")
 
 
+class SyncLoad(Dictionary):
+    def load(self, user_id, kind):
+        return None
+
+
+class ByteLoad(Dictionary):
+    async def load(self, user_id, kind):
+        return b"likes = 1"
+
+
+class YieldingUsers(Dictionary):
+    async def list_users(self):
+        yield "alice"
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: Diary(Dictionary), "Dictionary is a class"),
+        (lambda: Diary(SyncLoad()).user("alice").preferences(), "SyncLoad has a method that is no"),
+        (
+            lambda: Diary(ByteLoad()).user("alice").preferences(),
+            "load returned bytes, expected text",
+        ),
+        (lambda: Diary(YieldingUsers()).users(), "YieldingUsers has a method that is no coroutine"),
+    ],
+)
+def test_a_backend_that_is_written_wrongly_is_told_what_is_wrong(make, named):
+    with pytest.raises(BackendError, match=named):
+        make()
+
+
 class TwoKinds(Dictionary):
     """Keeps preferences and conversations, and refuses every other kind."""
 

@@ -375,3 +375,23 @@ def test_an_inline_table_takes_changes_and_loses_entries():
         == done.data
         == {"a": {"likes": {"two": {"n": 4}, "three": {"n": 3}}}}
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[a.b]\n[a.b]\n", r"f:2:5: the table [a.b] is there twice."),
+        ("[a.'x\u202ey']\n[a.'x\u202ey']\n", r"f:2:9: the table [a.x\u202ey] is there twice."),
+        ("a = 'x\nb = 'y'\n", "f:1:7: a text is not closed, expected a quote."),
+        ("a = 'x", "f:1:7: a text is not closed, expected a quote."),
+        (
+            'a = "C:\\Users"\n',
+            "f:1:10: a backslash stands alone: write two, or put the text in single quotes.",
+        ),
+        ("a = { b = 1\n}\n", 'f:1:12: a table is not closed on its line, expected "}".'),
+    ],
+)
+def test_a_mistake_is_told_in_words_of_toml(text, told):
+    with pytest.raises(InvalidTOML) as found:
+        parse_toml(text, path="f")
+    assert str(found.value) == f"{told} Correct the line."

@@ -7,18 +7,42 @@ from __future__ import annotations
 import os
 import time
 from datetime import date, datetime
+from enum import Enum
 from math import inf, nan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID
 
 import pytest
+from pydantic import BaseModel
 
-from tomldiary import Diary, DiaryError, InvalidValue, MemoryWriter, Turn
+from tomldiary import (
+    CompactionConfig,
+    Constraint,
+    Diary,
+    DiaryError,
+    InvalidValue,
+    MemoryWriter,
+    Turn,
+    UnknownEntry,
+)
+from tomldiary.errors import SchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from tomldiary import UserDiary
+
+
+class Names(str, Enum):  # noqa: UP042 - prints its member's name, unlike StrEnum
+    USER = "alice"
+    SESSION = "monday"
+    BLOCK = "plan"
+    MESSAGE = "I love jazz."
+
+
+class Diet(BaseModel):
+    role: str
 
 
 @pytest.fixture
@@ -49,6 +73,8 @@ def alice() -> UserDiary:
         (lambda alice: alice.recall("tea", valid_at=5), "expected a time"),
         (lambda alice: alice.render(5), "query: expected text"),
         (lambda alice: alice.render(max_tokens=None), "max_tokens: expected a whole number"),
+        (lambda alice: alice.render(token_counter=5), "token_counter: expected a function"),
+        (lambda alice: alice.render(token_counter=str.split), "token_counter: it returned list"),
         (lambda alice: alice.history(5), "key: expected text"),
         (lambda alice: alice.why(5), "key: expected text"),
         (lambda alice: alice.forget(before="soon"), "expected a time"),
@@ -57,6 +83,41 @@ def alice() -> UserDiary:
         (lambda alice: alice.facts.get(5), "id: expected text"),
         (lambda alice: alice.blocks.set(5, "x"), "name: expected text"),
         (lambda alice: alice.similar("likes", 5), "text: expected text"),
+        (lambda alice: alice.upsert_preference("likes", "x", session_id=5), "session_id: expected"),
+        (lambda alice: alice.upsert_preference("likes", "x", actor=5), "actor: expected text"),
+        (lambda alice: alice.upsert_preference("likes", "x", reason=5), "reason: expected text"),
+        (lambda alice: alice.upsert_preference("likes", "x", contexts=None), "contexts: expected"),
+        (
+            lambda alice: alice.upsert_preference("likes", "x", fields="y"),
+            "fields: expected a table",
+        ),
+        (
+            lambda alice: alice.add_turn("I", "x", "s", operation_id=UUID(int=1)),
+            "operation_id: exp",
+        ),
+        (
+            lambda alice: alice.add_turn("I", "x", "s", steps=[("find", {"q": 1})]),
+            "steps: expected",
+        ),
+        (lambda alice: alice.transaction(session_id=5).__enter__(), "session_id: expected text"),
+        (lambda alice: alice.draft(5), "session_id: expected text"),
+        (lambda alice: alice.drafts(5), "session_id: expected text"),
+        (lambda alice: alice.promote_session(5), "session_id: expected text"),
+        (lambda alice: alice.rollback(1, reason=5), "reason: expected text"),
+        (lambda alice: alice.history(limit=None), "limit: expected a whole number"),
+        (lambda alice: alice.history(session_id=5), "session_id: expected text"),
+        (lambda alice: alice.conversations("3"), "limit: expected a whole number"),
+        (lambda alice: alice.consolidate(limit="3"), "limit: expected a whole number"),
+        (lambda alice: alice.traces(None), "text: expected text"),
+        (lambda alice: alice.blocks.append("plan", None), "plan: expected text"),
+        (lambda alice: alice.blocks.get(["plan"]), "name: expected text"),
+        (lambda alice: alice.episodes.list(limit="3"), "limit: expected a whole number"),
+        (lambda alice: alice.episodes.messages("s", 1.5), "limit: expected a whole number"),
+        (lambda alice: alice.episodes.add("q", "a", id=5), "id: expected text"),
+        (lambda alice: alice.facts.count(5), "type: expected text"),
+        (lambda alice: alice.facts.count("diet", ["role"]), "where: expected a table"),
+        (lambda alice: alice.facts.query("diet", order_by=5), "order_by: expected text"),
+        (lambda alice: alice.facts.update("diet/me", None), "changes: expected a table"),
     ],
 )
 def test_a_wrong_argument_is_named(
@@ -81,11 +142,96 @@ def test_a_wrong_argument_is_named(
         {"extraction_timeout": 0},
         {"similarity": 0.7},
         {"similarity": nan},
+        {"compaction_config": {"enabled": True}},
+        {"compactor": "openai-chat:gpt-5-mini"},
+        {"draft_lifetime": 3600},
+        {"quarantine": None},
     ],
 )
 def test_a_wrong_option_of_a_diary_is_named(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidValue, match=next(iter(options))):
         Diary("memory:", agent="rules", **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"timeout": "30"},
+        {"timeout": 0},
+        {"breaker_pause": "5"},
+        {"takeover_interval": "10"},
+        {"lease": None},
+        {"retry": 3},
+        {"consolidate_every": "20"},
+        {"consolidate_after": -1},
+    ],
+)
+def test_a_wrong_option_of_a_writer_is_named(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidValue, match=next(iter(options))):
+        MemoryWriter(Diary("memory:", agent="rules"), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"total_char_threshold": "5000"}, "total_char_threshold: expected a number"),
+        ({"user_turn_interval": nan}, "user_turn_interval: expected a number"),
+        ({"cooldown_seconds": None}, "cooldown_seconds: expected 0 or more seconds"),
+        ({"schedule_at": "03:00"}, "expected a time such as"),
+    ],
+)
+def test_a_wrong_option_of_a_compaction_is_named(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidValue, match=named):
+        CompactionConfig(enabled=True, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"singleton_key": 5},
+        {"required": ["role", 5]},
+        {"normalise": None},
+        {"limit": "3"},
+        {"limit": True},
+        {"ttl": 30},
+    ],
+)
+def test_a_wrong_option_of_a_constraint_is_named(options: dict[str, Any]) -> None:
+    with pytest.raises(SchemaError, match=next(iter(options))):
+        Constraint(**options)
+
+
+def test_a_table_in_place_of_a_constraint_is_named() -> None:
+    diary, wrong = Diary("memory:", agent="rules"), cast("Any", {"limit": 3})
+    with pytest.raises(SchemaError, match="expected a Constraint"):
+        diary.constrain("blocks", wrong)
+    with pytest.raises(SchemaError, match="expected a Constraint"):
+        diary.register_schema("diet", Diet, wrong)
+
+
+@pytest.mark.parametrize("given", [5, None, b"x"])
+def test_a_block_takes_nothing_but_text_in_place_of_text(alice: UserDiary, given: Any) -> None:
+    alice.blocks.set("plan", "a trip to Lyon")
+    with pytest.raises(InvalidValue, match=r"blocks\.plan: expected text"):
+        alice.blocks.replace("plan", "Lyon", given)
+    with pytest.raises(InvalidValue, match=r"blocks\.plan: expected text"):
+        alice.blocks.replace("plan", given, "Paris")
+    assert alice.blocks["plan"].text == "a trip to Lyon"
+
+
+def test_an_enum_of_texts_stands_for_its_text(tmp_path: Path) -> None:
+    diary = Diary(tmp_path, agent="rules")
+    alice = diary.user(Names.USER)
+    assert f"{alice.user_id}" == "alice"
+    with MemoryWriter(diary) as writer:
+        writer.submit_nowait(Turn(Names.USER, Names.SESSION, Names.MESSAGE, "Noted."))
+    alice.add_turn(Names.MESSAGE, "Noted.", Names.SESSION)
+    alice.blocks.set(Names.BLOCK, Names.MESSAGE, session_id=Names.SESSION)
+    assert {key: item.turns for key, item in alice.conversations().items()} == {"monday": 2}
+    assert alice.blocks["plan"].text == "I love jazz."
+    assert alice.preferences("likes")["pref001"].created_by == "monday"
+    assert alice.forget(session_id="monday").conversations == 1
+    assert alice.traces("monday") == []
 
 
 def test_recall_without_a_limit_returns_every_match(alice: UserDiary) -> None:
@@ -98,11 +244,16 @@ def test_recall_without_a_limit_returns_every_match(alice: UserDiary) -> None:
 def test_a_turn_that_cannot_be_stored_never_enters_a_queue() -> None:
     diary = Diary("memory:", agent="rules")
     wrong: Any = None
+    run_id: Any = UUID(int=1)
     with MemoryWriter(diary) as writer:
         with pytest.raises(InvalidValue, match="session_id"):
             writer.submit_nowait(Turn("alice", "", "I love jazz.", "Noted."))
         with pytest.raises(InvalidValue, match="assistant_msg"):
             writer.submit_nowait(Turn("alice", "s", "I love jazz.", wrong))
+        with pytest.raises(InvalidValue, match="user_id: expected text, found NoneType"):
+            writer.submit_nowait(Turn(wrong, "s", "I love jazz.", "Noted."))
+        with pytest.raises(InvalidValue, match="operation_id: expected text, found UUID"):
+            writer.submit_nowait(Turn("alice", "s", "Jazz.", "Noted.", operation_id=run_id))
         assert writer.stats()["submitted"] == 0
 
 
@@ -165,3 +316,25 @@ def test_a_time_that_no_zone_can_show_is_none_when_read(tmp_path: Path) -> None:
     alice = Diary(tmp_path, agent="rules").user("alice")
     assert not alice.recall("tea", time_range=("2020-01-01", None))
     assert [hit.text for hit in alice.recall("tea")] == ["tea"]
+
+
+def test_a_key_without_its_kind_is_told_where_the_whole_key_is(alice: UserDiary) -> None:
+    alice.blocks.set("persona", "a zebra")
+    (hit,) = alice.recall("zebra")
+    with pytest.raises(UnknownEntry, match="full_key"):
+        alice.why(hit.key)
+    assert alice.why(hit.full_key).text == "a zebra"
+
+
+def test_an_extractor_that_is_a_generator_is_an_error() -> None:
+    def listen(message: str, *, deps: Any) -> Any:
+        yield deps.upsert("likes", None, "jazz")
+
+    async def hear(message: str, *, deps: Any) -> Any:
+        yield deps.upsert("likes", None, "jazz")
+
+    for extractor in (listen, hear):
+        alice = Diary("memory:", agent=extractor).user("alice")
+        with pytest.raises(DiaryError, match="is a generator"):
+            alice.add_turn("Some jazz, please.", "Here you are.", "s")
+        assert alice.last_transaction() == 0

@@ -32,6 +32,7 @@ __all__ = [
     "user_to_change",
 ]
 
+_BEGIN = "begin a memory with --user NAME"
 _NAMED = 10  # users in an error
 
 
@@ -75,8 +76,8 @@ def user_to_change(
     table, of the built-in table.
     """
     if user is None:
-        diary = open_memory(path)
-        user = _only_user(diary, path)
+        diary = Diary(open_storage(path, _BEGIN), agent="rules")
+        user = _only_user(diary, path, _BEGIN)
     else:
         diary = Diary(writable(path), agent="rules", max_prefs_per_category=limit)
     if table is None:
@@ -90,13 +91,14 @@ def user_to_change(
     )
 
 
-def _only_user(diary: Diary, path: str) -> str:
+def _only_user(diary: Diary, path: str, remedy: str = "") -> str:
     users = diary.users()
     if len(users) == 1:
         print_note(f"{one_line(users[0])} in {one_line(shown(path))}")
         return users[0]
     if not users:
-        raise InvalidValue("there are no users in it yet", where=shown(path))
+        problem = "there are no users in it yet"
+        raise InvalidValue(f"{problem}, {remedy}" if remedy else problem, where=shown(path))
     named = ", ".join(users[:_NAMED]) + (", …" if len(users) > _NAMED else "")
     raise InvalidValue(
         f"there are {len(users)} users in it; name one with --user: {named}", where=shown(path)

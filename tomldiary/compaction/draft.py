@@ -17,7 +17,7 @@ from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.extraction.operations import ForgetPreference, Operation, SetFields
 from tomldiary.text.contradiction import covers
 from tomldiary.text.similarity import Similarity, conflict, normalise
-from tomldiary.toml.values import render_value
+from tomldiary.toml.values import checked_number, render_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -66,6 +66,9 @@ class CompactionConfig:
             after a run that failed.
         compact_preferences: Whether preferences take part.
         compact_conversations: Whether conversation summaries take part.
+
+    Raises:
+        InvalidValue: A number is none, or `schedule_at` is no point in time.
     """
 
     enabled: bool = False
@@ -76,6 +79,16 @@ class CompactionConfig:
     cooldown_seconds: int = 900
     compact_preferences: bool = True
     compact_conversations: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("total_char_threshold", "segment_char_threshold", "user_turn_interval"):
+            # Those below 0 switch a trigger off too.
+            checked_number(getattr(self, name) or 0, name, "a number, or None", lambda _: True)
+        checked_number(
+            self.cooldown_seconds, "cooldown_seconds", "0 or more seconds", lambda each: each >= 0
+        )
+        if self.schedule_at is not None:
+            in_utc(self.schedule_at)
 
     def should_run(
         self,

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tomldiary.engine.engine import Engine, Transaction
+    from tomldiary.extraction.draft import MemoryDeps
+    from tomldiary.extraction.turns import Turns
 
 __all__ = ["AncestorCoroutines"]
 
@@ -28,6 +30,7 @@ class AncestorCoroutines:
 
     engine: Engine
     max_conversations: int
+    turns: Turns
 
     async def preferences(self, user_id: str, skip_metadata: bool = False) -> str:
         """Return the preferences document as TOML text; "" if there is none."""
@@ -66,6 +69,12 @@ class AncestorCoroutines:
             return book.ensure(session_id, now=now)
 
         return await in_thread(self.engine.write, user_id, change, Source("session", session_id))
+
+    async def build_deps(
+        self, user_id: str, session_id: str, *, context_now: datetime | None = None
+    ) -> MemoryDeps:
+        """Return a draft of the user's memory, as an extractor gets it; what is done to it is not stored."""
+        return await self.turns.build_deps(user_id, session_id, context_now=context_now)
 
     async def pretty_preferences(
         self,

@@ -77,7 +77,7 @@ class Blocks:
 
     def find(self, name: str) -> Mapping[str, Any] | None:
         """Return a block's fields, or None."""
-        return self._tables.table((_ROOT, name))
+        return self._tables.table((_ROOT, checked_text(name, "name")))
 
     # Writing
 
@@ -104,10 +104,11 @@ class Blocks:
         Raises:
             InvalidValue: The name is empty or too long, or the text is too long. Nothing was changed.
         """
-        if not 0 < len(checked_text(name, "name")) <= _MAX_NAME:
+        name = checked_text(name, "name")
+        if not 0 < len(name) <= _MAX_NAME:
             raise InvalidValue(f"a block's name has 1 to {_MAX_NAME} characters.", where=_ROOT)
         where = f"{_ROOT}.{name}"
-        checked_text(text, where)
+        text = checked_text(text, where)
         if len(text) > MAX_BLOCK:
             raise InvalidValue(
                 f"the text would have {len(text):,} characters, {MAX_BLOCK:,} are allowed. Shorten it, or"
@@ -143,7 +144,7 @@ class Blocks:
         old = self.find(name)
         before = entry_text(old) if old is not None else ""
         gap = "\n" if before and not before.endswith("\n") else ""
-        whole = f"{before}{gap}{text}"
+        whole = f"{before}{gap}{checked_text(text, f'{_ROOT}.{name}')}"
         self.put(name, whole, now=now, session=session, is_part=True)
         return whole
 
@@ -159,7 +160,7 @@ class Blocks:
         if found is None:
             raise UnknownEntry(f"{_ROOT}/{name}")
         text = entry_text(found)
-        if not old:
+        if not checked_text(old, where):
             raise InvalidValue(
                 "the text to replace is empty. Give a part of the block.", where=where
             )
@@ -173,7 +174,7 @@ class Blocks:
                 "the text to replace occurs more than once. Include more of the text around it.",
                 where=where,
             )
-        whole = f"{text[:at]}{new}{text[at + len(old) :]}"
+        whole = f"{text[:at]}{checked_text(new, where)}{text[at + len(old) :]}"
         self.put(name, whole, now=now, session=session, is_part=True)
         return whole
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -25,7 +25,7 @@ from tomldiary.toml.values import decode_nulls, encode_nulls, render_value
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-__all__ = ["Constraint", "FactSchema", "explained", "normal_form"]
+__all__ = ["Constraint", "FactSchema", "checked_constraint", "explained", "normal_form"]
 
 _MAX_KEY = 200
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -91,10 +91,22 @@ class Constraint:
             raise SchemaError(
                 "immutable and temporal exclude each other: what replaces a fact has to end it."
             )
-        if self.limit is not None and self.limit < 1:
-            raise SchemaError(f"limit: expected a number from 1 on, found {self.limit}.")
-        if self.ttl is not None and self.ttl <= timedelta(0):
-            raise SchemaError(f"ttl: expected a time longer than zero, found {self.ttl}.")
+        for name in ("singleton_key", "normalise", "required"):
+            given: Any = getattr(self, name)
+            names: Any = (given,) if isinstance(given, str) else given
+            if (names is not None or name != "singleton_key") and not (
+                isinstance(names, Collection)
+                and all(isinstance(each, str) for each in cast("Collection[Any]", names))
+            ):
+                raise SchemaError(
+                    f"{name}: expected a field's name, or a list of names, found {given!r}."
+                )
+        limit: Any = self.limit
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise SchemaError(f"limit: expected a number from 1 on, found {limit!r}.")
+        ttl: Any = self.ttl
+        if ttl is not None and (not isinstance(ttl, timedelta) or ttl <= timedelta(0)):
+            raise SchemaError(f"ttl: expected a timedelta longer than zero, found {ttl!r}.")
         if self.append_only and self.temporal:
             raise SchemaError(
                 "append_only and temporal exclude each other: a fact ends where another begins."
@@ -123,6 +135,17 @@ class Constraint:
         return (given,) if isinstance(given, str) else tuple(given)
 
 
+def checked_constraint(given: object) -> Constraint:
+    """Return a constraint as it is.
+
+    Raises:
+        SchemaError: It is something else, such as a table of its arguments.
+    """
+    if not isinstance(given, Constraint):
+        raise SchemaError(f"expected a Constraint(…), found {given!r}.")
+    return given
+
+
 @dataclass(frozen=True)
 class FactSchema:
     """One registered type of facts: name, pydantic model and rules.
@@ -139,7 +162,8 @@ class FactSchema:
         model: Any = self.model
         if not (isinstance(model, type) and issubclass(model, BaseModel)) or model is BaseModel:
             raise SchemaError(f"{self.name}: expected a pydantic model class, found {model!r}.")
-        if not self.name or "/" in self.name or self.name.startswith("_"):
+        name: Any = self.name
+        if not isinstance(name, str) or not name or "/" in name or name.startswith("_"):
             raise SchemaError(
                 f"{self.name!r} cannot name a type of facts. Use a word without a slash that does not"
                 " begin with an underscore."
@@ -150,7 +174,7 @@ class FactSchema:
                 f"{self.name}.{wrong[0]}: fields that begin with an underscore belong to the diary."
                 " Choose another alias."
             )
-        rules = self.constraint
+        rules = checked_constraint(self.constraint)
         named = {"singleton key": rules.keys, "normalised field": rules.normalised}
         named["field of multi_valued"] = tuple((rules.multi_valued or {}).values())
         for what, keys in named.items():

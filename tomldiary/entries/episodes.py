@@ -78,12 +78,12 @@ def checked_steps(given: Iterable[Sequence[str]]) -> tuple[ToolStep, ...]:
     """
     found: list[ToolStep] = []
     for step in given:
-        if isinstance(step, str) or not 1 <= len(step) <= len(_STEP):
+        if not isinstance(step, list | tuple) or not 1 <= len(step) <= len(_STEP):
             raise InvalidValue(
                 "expected the name of a tool, its arguments as JSON and its result, as texts in a tuple.",
                 where=f"{_ROOT}.steps",
             )
-        found.append(ToolStep(*map(str, step)))
+        found.append(ToolStep(*(checked_text(each, f"{_ROOT}.steps") for each in step)))
     return tuple(found)
 
 
@@ -134,7 +134,7 @@ def episode_kinds(kinds: Iterable[str]) -> list[str]:
 
 def homes_of(kinds: Iterable[str], episode_id: str) -> list[str]:
     """Return the documents that can hold an episode, newest first; an id that is no time names none."""
-    month = f"{_ROOT}/{episode_id[:7]}"
+    month = f"{_ROOT}/{checked_text(episode_id, 'id')[:7]}"
     found = list(reversed(episode_kinds(kinds)))
     if _DAY.match(episode_id) is None:
         return found

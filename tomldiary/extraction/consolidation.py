@@ -29,6 +29,7 @@ from tomldiary.extraction.operations import Applied, apply_turn
 from tomldiary.logging import get_logger
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.runtime.views import Viewed
+from tomldiary.toml.values import checked_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -97,6 +98,8 @@ async def consolidate(
         ExtractorUnusable, MissingExtra: The extractor cannot run at all. Nothing was marked as failed.
         BackendError: The storage failed; what was stored before stays.
     """
+    if limit is not None:
+        checked_count(limit, "limit")
     done = Consolidated()
     pending = await in_thread(
         _pending, diary, user_id, include_read=include_read, attempts=attempts

@@ -52,16 +52,19 @@ def storable(text: str) -> str:
     return text
 
 
-def checked_turn(session_id: object, user_msg: object, assistant_msg: object) -> None:
-    """Check a turn before anything is done with it.
+def checked_turn(
+    session_id: object, user_msg: object, assistant_msg: object
+) -> tuple[str, str, str]:
+    """Return the session id and the texts of a turn as plain text, before anything is done with it.
 
     Raises:
         InvalidValue: A message or the session id is no text, or the session id is empty.
     """
-    if not checked_text(session_id, "session_id"):
+    session = checked_text(session_id, "session_id")
+    if not session:
         raise InvalidValue("the session id is empty.", where="session_id")
-    checked_text(user_msg, "user_msg")
-    checked_text(assistant_msg, "assistant_msg")
+    said = checked_text(user_msg, "user_msg"), checked_text(assistant_msg, "assistant_msg")
+    return session, *said
 
 
 def checked_exchanges(earlier: Sequence[Sequence[str]], most: int) -> tuple[Exchange, ...]:

@@ -229,7 +229,7 @@ class MemoryDeps:
         category: str,
         key: str | None,
         text: str | None,
-        contexts: Sequence[str],
+        contexts: Sequence[str] = (),
         *,
         count_up: bool = True,
         fields: Mapping[str, Any] | None = None,

@@ -102,6 +102,10 @@ async def run_extractor(extractor: Extractor, message: str, deps: Any) -> None:
     result = await in_thread(run, message, deps=deps)
     if inspect.isawaitable(result):
         await result
+    elif inspect.isgenerator(result) or inspect.isasyncgen(result):
+        raise SchemaError(
+            "the extractor is a generator, so nothing of it was run. Take out `yield`."
+        )
 
 
 def load_factory(name: str, *, extra: str = "pydantic-ai") -> Any:

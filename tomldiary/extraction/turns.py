@@ -36,6 +36,7 @@ from tomldiary.extraction.operations import (
 from tomldiary.extraction.tool_writes import find_tool_writes
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.storage.protocol import is_erased
+from tomldiary.toml.values import checked_text
 from tomldiary.user.pending.held import QUARANTINE, Why, hold
 
 if TYPE_CHECKING:
@@ -164,7 +165,8 @@ class Turns:
         import asyncio  # noqa: PLC0415 - slow to import, and most of a diary needs none of it
 
         diary = self._diary
-        checked_turn(session_id, user_msg, assistant_msg)
+        session_id, user_msg, assistant_msg = checked_turn(session_id, user_msg, assistant_msg)
+        operation_id = checked_text(operation_id, "operation_id")
         user_msg, assistant_msg = diary.redacted(user_msg), diary.redacted(assistant_msg)
         earlier = diary.redacted(earlier)
         # Checked before a model is asked.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.fields import entry_data
 from tomldiary.entries.kinds import entry_key, entry_kind, path_of
-from tomldiary.errors import InvalidValue, UnknownEntry
+from tomldiary.errors import UnknownEntry
 from tomldiary.history.as_of import PastDocuments, PastTexts, Point, point_of
 from tomldiary.history.record import SNAPSHOT, Record
 from tomldiary.history.retention import Retention
@@ -20,7 +20,7 @@ from tomldiary.history.timeline import Timeline
 from tomldiary.runtime.views import ListView, Viewed
 from tomldiary.toml.document import Document, Path
 from tomldiary.toml.edit import Edit
-from tomldiary.toml.values import render_path, same_value
+from tomldiary.toml.values import checked_count, checked_text, render_path, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -149,8 +149,10 @@ class HistoryQueries:
             UnknownEntry: `key` is not the key of an entry.
             InvalidValue: `since` or `until` is not a point of history, or a number is negative.
         """
-        if limit < 0 or offset < 0:
-            raise InvalidValue("limit and offset must not be negative.", where="history")
+        checked_count(limit, "limit")
+        checked_count(offset, "offset")
+        for name, text in (("session_id", session_id), ("actor", actor)):
+            checked_text("" if text is None else text, name)
         start, end = (None if each is None else point_of(each) for each in (since, until))
         wanted = None if key is None else entry_key(self._path_of(key))
         found: list[HistoryEntry] = []

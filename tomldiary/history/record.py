@@ -27,7 +27,7 @@ from zlib import crc32
 
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import DocumentError, InvalidTOML
-from tomldiary.toml.values import render_key, render_text, render_value
+from tomldiary.toml.values import checked_text, render_key, render_text, render_value
 
 if TYPE_CHECKING:
     from tomldiary.toml.lexer import Block
@@ -59,6 +59,13 @@ HEADER = "[[tx]]\n"
 END = "\n]\n"
 """Every record ends with these lines, and no line inside a record looks like them."""
 _as_json = json.JSONEncoder(sort_keys=True, default=str).encode
+_GIVEN = (
+    ("session", "session_id"),
+    ("actor", "actor"),
+    ("reason", "reason"),
+    ("operation", "operation_id"),
+)
+"""What callers say of a transaction, and the argument that says it."""
 _SAID = ("session", "actor", "reason", "operation", "content")
 SNAPSHOT = "snapshot"
 """Type of the record that replaces all transactions up to its number with the documents at that time."""
@@ -89,6 +96,12 @@ class Source:
     """Whether `operation` was just generated, so that history need not be searched for it."""
     asked: tuple[Any, ...] = ()
     """The request, without its type, used instead of `content`; its fingerprint is computed only if needed."""
+
+    def __post_init__(self) -> None:
+        for name, argument in _GIVEN:
+            given = getattr(self, name)
+            if type(given) is not str:
+                setattr(self, name, "" if given is None else checked_text(given, argument))
 
     def fingerprint(self) -> str:
         """Return the fingerprint of the request; "" if there is none."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from numbers import Real
+from typing import TYPE_CHECKING, Any, cast
 
+from tomldiary.errors import InvalidValue
 from tomldiary.text.visible import escape_for_model
 
 if TYPE_CHECKING:
@@ -65,13 +67,32 @@ def count_tokens(text: str) -> int:
     return -(-quarters // _CHARACTERS_PER_TOKEN)
 
 
+def _counter(given: Callable[[str], int] | None) -> Callable[[str], int]:
+    """Return what counts tokens; a function of the host that returns their list or nothing is an error."""
+    if given is None:
+        return count_tokens
+    if not callable(given):
+        raise InvalidValue(f"expected a function, found {given!r}.", where="token_counter")
+
+    def count(text: str) -> int:
+        found: Any = given(text)
+        if not isinstance(found, Real):
+            raise InvalidValue(
+                f"it returned {type(found).__name__}, expected the number of tokens.",
+                where="token_counter",
+            )
+        return cast("int", found)
+
+    return count
+
+
 def exceeds(
     facts: Sequence[str], max_tokens: int, token_counter: Callable[[str], int] | None = None
 ) -> bool:
     """Return whether facts, in a frame without a heading, take more than a budget."""
     if token_counter is None and sum(map(len, facts)) > max_tokens * _CHARACTERS_PER_TOKEN:
         return True
-    count = token_counter or count_tokens
+    count = _counter(token_counter)
     return count(framed_memory([f"- {fact}" for fact in facts])) > max_tokens
 
 
@@ -102,7 +123,7 @@ def render_memory(
     """
     if not facts:
         return ""
-    count = token_counter or count_tokens
+    count = _counter(token_counter)
 
     def framed(shown: Sequence[str]) -> str:
         hint = f": use {look_up}" if look_up else ""

@@ -9,6 +9,7 @@ All coroutines of the backend run on one private event loop thread. The six meth
 
 from __future__ import annotations
 
+import inspect
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,11 @@ class SixVerbsBackend:
         return f"SixVerbsBackend({self.wrapped!r})"
 
     def _call(self, work: Coroutine[Any, Any, Any]) -> Any:
+        if not inspect.iscoroutine(work):
+            raise BackendError(
+                f"{type(self.wrapped).__name__} has a method that is no coroutine. Write all six with"
+                " `async def` and `return`."
+            )
         try:
             # A `save` that is interrupted is not cut off.
             return run_coroutine(work, name="tomldiary-backend", is_stopped=False)
@@ -80,7 +86,13 @@ class SixVerbsBackend:
         if kind not in self.documents:
             return None
         text = self._asked(self.wrapped.load, user, kind)
-        return None if text is None or text == "" else Stored(text, digest(text))
+        if text is None or text == "":
+            return None
+        if not isinstance(text, str):
+            raise BackendError(
+                f"{self.place(user, kind)}: load returned {type(text).__name__}, expected text or None."
+            )
+        return Stored(text, digest(text))
 
     def kinds(self, user: str) -> list[str]:
         """Return the names of `documents` that exist for the user."""

@@ -227,7 +227,8 @@ def _number_of(user: str) -> int:
 def _timed_out(timeout: float) -> LockTimeout:
     return LockTimeout(
         f"the user's memory was locked by another writer for {timeout:g} s. Try again, or raise"
-        " lock_timeout."
+        " lock_timeout. A task that is started inside a transaction waits for its end: do not await it there,"
+        " as asyncio.gather does."
     )
 
 

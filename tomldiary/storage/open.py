@@ -45,6 +45,10 @@ def open_backend(
         return LocalBackend(place, durability=durability or "full")
     if durability is not None:
         raise BackendError("durability applies to a folder; set it on the backend object.")
+    if isinstance(backend, type):
+        raise BackendError(
+            f"{backend.__name__} is a class. Give an object of it: {backend.__name__}(…)."
+        )
     # A check of the protocol would read `durability`, for which Redis is asked.
     if isinstance(backend, AsyncVerbs | Backend):
         _check_overrides(backend)
@@ -55,7 +59,7 @@ def open_backend(
         return SixVerbsBackend(backend)
     raise BackendError(
         f"{type(backend).__name__} is not a backend: it needs the methods load, save, exists, delete,"
-        " delete_user and list_users."
+        ' delete_user and list_users. Give such an object, a folder, "memory:", or the URL of a database.'
     )
 
 

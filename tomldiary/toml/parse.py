@@ -43,6 +43,7 @@ TOKEN = re.compile(
 _POSITION = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
 _LONG = re.compile(r"0[xob][0-9A-Fa-f_]{3000}")
 _BITS = 13_280  # of 4,000 digits; at 4,300 Python refuses
+_BACKSLASH = "a backslash stands alone: write two, or put the text in single quotes"
 _WORDS = {
     "Expected '=' after a key in a key/value pair": 'expected "=" after a key',
     "Invalid statement": "expected a key, a table header or a comment",
@@ -51,7 +52,15 @@ _WORDS = {
     "Cannot overwrite a value": "this key is set twice",
     "Unterminated string": "a text is not closed, expected a quote",
     "Expected newline or end of document after a statement": "expected the end of the line",
+    "Found invalid character '\\n'": "a text is not closed, expected a quote",
+    'Expected "\'"': "a text is not closed, expected a quote",
+    "Unescaped '\\' in a string": _BACKSLASH,
+    "Invalid hex value": _BACKSLASH,
+    "Invalid initial character for a key part": "expected a key",
+    "Unclosed inline table": 'a table is not closed on its line, expected "}"',
 }
+_TABLE = re.compile(r"Cannot (declare|mutate immutable namespace) (\(.*\))(?: twice)?", re.DOTALL)
+"""What `tomllib` says of a table that is there already, with its path."""
 
 
 def too_large(path: str = "") -> UnsafeDocument:
@@ -181,6 +190,14 @@ def _explained(error: Exception, text: str, path: str) -> InvalidTOML:
             line = text.count("\n") + 1
             column = len(text) - (text.rfind("\n") + 1) + 1
     words = _WORDS.get(message, message[:1].lower() + message[1:])
+    table = _TABLE.fullmatch(message)
+    if table is not None:
+        name = (
+            table[2].strip("(),").replace("', '", ".").strip("'")
+        )  # control characters stay escaped
+        words = f"the table [{name}] is there twice"
+        if table[1] != "declare":
+            words = f"the table or list {name} is complete where it was first written"
     return InvalidTOML(f"{words}. Correct the line.", path=path, line=line, column=column)
 
 

@@ -10,15 +10,22 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from json.encoder import encode_basestring
-from typing import Any, cast
+from math import isfinite
+from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.errors import InvalidValue
 from tomldiary.toml.parse import MAX_DEPTH
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = [
     "NULL_FIELD",
     "check_unicode",
     "checked_count",
+    "checked_number",
+    "checked_seconds",
+    "checked_table",
     "checked_text",
     "copied",
     "decode_nulls",
@@ -157,14 +164,25 @@ def render_block(path: tuple[str, ...], data: Mapping[str, Any], *, newline: str
 
 
 def checked_text(value: object, where: str) -> str:
-    """Return a text as it is.
+    """Return a text, without the subclass that it is of: some of them, such as enums, print as another text.
 
     Raises:
         InvalidValue: It is no text.
     """
     if not isinstance(value, str):
         raise InvalidValue(f"expected text, found {type(value).__name__}.", where=where)
-    return value
+    return value if type(value) is str else str.__str__(value)
+
+
+def checked_table(value: object, where: str) -> Mapping[str, Any]:
+    """Return a table as it is.
+
+    Raises:
+        InvalidValue: It is no table.
+    """
+    if not isinstance(value, Mapping):
+        raise InvalidValue(f"expected a table, found {type(value).__name__}.", where=where)
+    return cast("Mapping[str, Any]", value)
 
 
 def checked_count(value: object, where: str, *, least: int = 0) -> int:
@@ -178,6 +196,29 @@ def checked_count(value: object, where: str, *, least: int = 0) -> int:
             f"expected a whole number from {least} on, found {value!r}.", where=where
         )
     return value
+
+
+def checked_number(value: Any, where: str, expected: str, fits: Callable[[float], bool]) -> float:
+    """Return a finite number as it is.
+
+    Raises:
+        InvalidValue: It is no finite number, or does not fit.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    if not is_number or not fits(value):
+        raise InvalidValue(f"expected {expected}, found {value!r}.", where=where)
+    return value
+
+
+def checked_seconds(value: object, where: str) -> float | None:
+    """Return a duration as it is; None is none.
+
+    Raises:
+        InvalidValue: It is no number above 0.
+    """
+    if value is None:
+        return None
+    return checked_number(value, where, "more than 0 seconds, or None", lambda each: each > 0)
 
 
 def _checked_key(key: Any, where: str) -> str:

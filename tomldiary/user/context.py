@@ -11,6 +11,7 @@ from tomldiary.entries.models import When, in_utc, timestamp
 from tomldiary.errors import InvalidValue
 from tomldiary.history.queries import HistoryEntry, change_made
 from tomldiary.runtime.async_bridge import async_twin
+from tomldiary.toml.values import checked_text
 from tomldiary.user.pending.held import DRAFTS, Overlay, Why, drafts_of, hold
 from tomldiary.user.recall import recall_indexes
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from tomldiary.retrieval.vector_index import QueryVector
     from tomldiary.toml.document import Document
 
-__all__ = ["DraftContext", "UserContext", "delegated"]
+__all__ = ["DraftContext", "UserContext", "delegated", "session_name"]
 
 S = TypeVar("S")
 P = ParamSpec("P")
@@ -130,7 +131,7 @@ class UserContext:
 
     def session(self, given: str) -> str:
         """Return the session to write down: the given one, or that of the open transaction."""
-        return given or self.engine.session_here(self.user_id)
+        return session_name(given) or self.engine.session_here(self.user_id)
 
     def write(
         self,
@@ -190,10 +191,10 @@ class DraftContext(UserContext):
 
     def __init__(self, diary: Diary, user_id: str, session_id: str) -> None:
         super().__init__(diary, user_id)
-        if not session_id:
+        self.session_id = session_name(session_id)
+        if not self.session_id:
             raise InvalidValue("a draft belongs to a session. Give its id.", where="session_id")
         self.indexes = recall_indexes()
-        self.session_id = session_id
 
     def overlay(self) -> Overlay:
         """Return the documents with the drafts in them."""
@@ -219,7 +220,7 @@ class DraftContext(UserContext):
 
     def session(self, given: str) -> str:
         """Return the session to write down."""
-        return given or self.session_id
+        return session_name(given) or self.session_id
 
     def write(
         self,
@@ -232,6 +233,15 @@ class DraftContext(UserContext):
         expires = timestamp(self.diary.engine.now() + self.diary.draft_lifetime)
         why = Why(DRAFTS, self.session_id, source.actor, source.reason, expires)
         return self.engine.write(self.user_id, lambda tx: hold(tx, change, why), source)
+
+
+def session_name(given: str | None) -> str:
+    """Return the id of a session as plain text; "" for none.
+
+    Raises:
+        InvalidValue: It is no text.
+    """
+    return "" if given is None else checked_text(given, "session_id")
 
 
 def delegated(

@@ -21,9 +21,9 @@ from tomldiary.entries.episodes import (
 )
 from tomldiary.entries.fields import entry_data
 from tomldiary.entries.models import in_utc
-from tomldiary.errors import InvalidValue, UnknownEntry
+from tomldiary.errors import UnknownEntry
 from tomldiary.runtime.async_bridge import async_twin
-from tomldiary.toml.values import same_value
+from tomldiary.toml.values import checked_count, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -118,8 +118,8 @@ class UserEpisodes:
             session_id: The conversation.
             limit: Most messages returned; a turn has up to two, of the user and of the assistant.
         """
-        if limit is not None and limit < 0:
-            raise InvalidValue("limit is not negative.", where="episodes.messages")
+        if limit is not None:
+            checked_count(limit, "limit")
         messages = (
             {"role": role, "content": text}
             for key, entry in self._newest_first()
@@ -139,8 +139,8 @@ class UserEpisodes:
             session_id: Only those of this session.
             limit: Most episodes returned.
         """
-        if limit is not None and limit < 0:
-            raise InvalidValue("limit is not negative.", where="episodes.list")
+        if limit is not None:
+            checked_count(limit, "limit")
         found = Episodes()
         for key, entry in self._newest_first():
             if limit is not None and len(found) >= limit:

@@ -13,6 +13,7 @@ from tomldiary.forgetting.forget import forget, preview
 from tomldiary.forgetting.selection import ForgetReceipt, Selection
 from tomldiary.forgetting.traces import traces
 from tomldiary.identifiers.namespaces import labels_up_to
+from tomldiary.toml.values import checked_text
 
 if TYPE_CHECKING:
     from tomldiary.entries.models import When
@@ -97,7 +98,7 @@ class UserErasure:
         Raises:
             InvalidValue: The text is blank.
         """
-        if not text.strip():
+        if not checked_text(text, "text").strip():
             raise InvalidValue("expected a text that is not blank.", where="traces")
         return traces(self._context.engine.backend, self._context.user_id, text)
 

@@ -12,7 +12,7 @@ from tomldiary.entries.models import timestamp
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.retrieval.filters import fields_of
 from tomldiary.runtime.async_bridge import async_twin
-from tomldiary.toml.values import checked_text
+from tomldiary.toml.values import checked_count, checked_table, checked_text
 from tomldiary.user.fact_queries import MANAGED, Matches, ordered, plain, shown, single_key
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class UserFacts:
         by = Provenance(timestamp(now), session_id)
         fact_id = self._fact_id(id)
         name = fact_id.partition("/")[0]
-        fields = plain(changes, name)
+        fields = plain(checked_table(changes, "changes"), name)
 
         def change(tx: Transaction) -> str:
             return FactRules(tx.entries(_KIND), self._diary.fact_schemas).update(
@@ -221,8 +221,9 @@ class UserFacts:
             SchemaError: The type is not registered.
             InvalidValue: The model has no such field, a number is negative, or an operator is unknown.
         """
-        if offset < 0 or (limit is not None and limit < 0):
-            raise InvalidValue("limit and offset are not negative.", where="query")
+        checked_count(offset, "offset")
+        if limit is not None:
+            checked_count(limit, "limit")
         book = self._facts()
         found = self._matching(book, type, where, order_by, session_id, valid_at, include_ended)
         if order_by is not None:
@@ -258,7 +259,9 @@ class UserFacts:
         include_ended: bool,  # noqa: FBT001 - `query` has it by keyword
     ) -> list[tuple[FactSchema, Held]]:
         """Return the facts that `query` is about, in the order of the file."""
-        given, at = dict(where or {}), self._context.moment(valid_at)
+        for argument, value in (("type", name), ("order_by", order_by)):
+            checked_text("" if value is None else value, argument)
+        given, at = dict(checked_table(where or {}, "where")), self._context.moment(valid_at)
         asked = [*fields_of(given), *([order_by.removeprefix("-")] if order_by else ())]
         found: list[tuple[FactSchema, Held]] = []
         for schema in self._types(book, name, [each for each in asked if each not in MANAGED]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, overload
 
 from pydantic import ValidationError
@@ -20,10 +21,10 @@ from tomldiary.entries.schema import item_type
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.logging import get_logger
 from tomldiary.text.similarity import Matches
-from tomldiary.toml.values import checked_text
+from tomldiary.toml.values import checked_count, checked_table, checked_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
     from datetime import datetime
 
     from tomldiary.engine.engine import Transaction
@@ -119,8 +120,13 @@ class UserPreferences:
         self._context.refuse_nested(operation_id)
         session_id = self._context.session(session_id)
         moment = timestamp(now)
+        if not isinstance(contexts, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+            raise InvalidValue(
+                f"expected a list of text, found {type(contexts).__name__}.", where="contexts"
+            )
         # iterated more than once
         contexts = [contexts] if isinstance(contexts, str) else list(contexts)
+        checked_table({} if fields is None else fields, "fields")
         text = self._diary.redacted(text)  # before it is compared with what is stored
 
         def change(tx: Transaction) -> tuple[str, PreferenceItem]:
@@ -229,10 +235,12 @@ class UserConversations:
 
     def conversations(self, limit: int | None = None) -> ConversationItems:
         """Return typed conversations by session id, most recently used first."""
+        if limit is not None:
+            checked_count(limit, "limit")
         book = Conversations(self._context.read("conversations"))
         found = [(key, entry_to_conversation(entry)) for key, entry in book.entries()]
         found.sort(key=lambda item: item[1].updated, reverse=True)
-        return ConversationItems(found if limit is None else found[: max(0, limit)])
+        return ConversationItems(found if limit is None else found[:limit])
 
     def remove_conversation(self, session_id: str, *, reason: str = "") -> None:
         """Remove a conversation's summary from the file; history keeps it.

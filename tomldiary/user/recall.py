@@ -74,7 +74,10 @@ class Hit(Viewed):
     kind: str
     """`preferences`, `conversations`, `facts`, `blocks`, `episodes` or `items`."""
     key: str
-    """`category/id`, `type/key`, `namespace/key` of an item, else the session, the name or the id."""
+    """`category/id`, `type/key`, `namespace/key` of an item, else the session, the name or the id.
+
+    It names the entry within its kind; `full_key` is the key that `why`, `history`, `confirm` and `forget` take.
+    """
     text: str
     score: float
     """How well it matches, from 0 to 1: two thirds for an entry of average length with every word of the query."""

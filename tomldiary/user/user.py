@@ -231,7 +231,11 @@ class UserDiary(Viewed, DeprecatedNames):
         expected: int | None = None,
         ephemeral: bool = False,
     ) -> AsyncGenerator[UserDiary]:
-        """Group changes like `transaction`, waiting for the lock without holding the event loop."""
+        """Group changes like `transaction`, waiting for the lock without holding the event loop.
+
+        Await the calls inside one after the other. A task that is started there, as by `asyncio.gather`, is no
+        part of the transaction and waits for its end.
+        """
         source = Source("transaction", session_id, actor, reason, operation_id)
         target = self.draft(session_id) if ephemeral else self
         async with self._context.engine.atransaction(self.user_id, source, expected=expected):

@@ -7,16 +7,18 @@ import time
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from tomldiary.engine.transaction import fingerprint
 from tomldiary.entries.episodes import ToolStep, checked_steps
+from tomldiary.entries.models import in_utc
 from tomldiary.extraction.dialogue import MAX_EARLIER, checked_exchanges, checked_turn, storable
 from tomldiary.runtime.views import Viewed
+from tomldiary.toml.values import checked_text
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
-    from datetime import datetime
 
     from tomldiary.extraction.operations import Applied, Operation
     from tomldiary.writer.journal import Journal
@@ -63,15 +65,18 @@ class Turn:
     """
 
     def __post_init__(self) -> None:
-        checked_turn(self.session_id, self.user_msg, self.assistant_msg)
+        session, *said = checked_turn(self.session_id, self.user_msg, self.assistant_msg)
+        object.__setattr__(self, "session_id", session)
+        for name in ("user_id", "operation_id"):
+            object.__setattr__(self, name, checked_text(getattr(self, name), name))
+        if self.context_now is not None and not isinstance(self.context_now, datetime):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+            object.__setattr__(self, "context_now", in_utc(self.context_now))
         if self.steps:
             steps = checked_steps(self.steps)
             known = tuple(ToolStep(*(storable(each) for each in step)) for step in steps)
             object.__setattr__(self, "steps", known)
-        for name in ("user_msg", "assistant_msg"):
-            text = getattr(self, name)
-            if not text.isascii():
-                object.__setattr__(self, name, storable(text))
+        for name, text in zip(("user_msg", "assistant_msg"), said, strict=True):
+            object.__setattr__(self, name, text if text.isascii() else storable(text))
         if self.earlier is not None:
             object.__setattr__(self, "earlier", checked_exchanges(self.earlier, MAX_EARLIER))
 

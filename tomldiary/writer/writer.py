@@ -25,7 +25,7 @@ from tomldiary.logging import get_logger, tell
 from tomldiary.runtime.views import Viewed, drawn, pretty
 from tomldiary.storage.protocol import Backend, KeepsHidden, KeepsJournal
 from tomldiary.storage.shared.backend import SharedBackend
-from tomldiary.toml.values import checked_count
+from tomldiary.toml.values import checked_count, checked_number, checked_seconds
 from tomldiary.writer.dead_letters import DeadLetters
 from tomldiary.writer.jobs import CompactionJobs, ConsolidationJobs, is_overridden
 from tomldiary.writer.journal_queue import JournalQueue, close_journals
@@ -125,6 +125,18 @@ class MemoryWriter(Viewed):
         checked_count(workers, "workers")
         for name, number in (("qsize", qsize), ("coalesce", coalesce), ("breaker", breaker)):
             checked_count(number, name, least=1)
+        if consolidate_every is not None:
+            checked_count(consolidate_every, "consolidate_every", least=1)
+        for name, seconds in (("timeout", timeout), ("consolidate_after", consolidate_after)):
+            checked_seconds(seconds, name)
+        for name, seconds in (
+            ("breaker_pause", breaker_pause),
+            ("takeover_interval", takeover_interval),
+            ("lease", lease),
+        ):
+            checked_number(seconds, name, "more than 0 seconds", lambda each: each > 0)
+        if retry is not None and not isinstance(retry, RetryPolicy):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+            raise InvalidValue(f"expected a RetryPolicy(…), found {retry!r}.", where="retry")
         if not callable(getattr(diary, "update_memory", None)):
             raise InvalidValue(
                 f"expected a Diary, found {type(diary).__name__}. Give Diary(folder).",
@@ -141,8 +153,6 @@ class MemoryWriter(Viewed):
                 "workers=0 needs a diary on PostgreSQL, Redis or Firestore, where other writers apply the turns."
             )
         self._consolidates = consolidate_every, consolidate_after
-        if any(each is not None and not each > 0 for each in self._consolidates):
-            raise InvalidValue("consolidate_every and consolidate_after must be above 0.")
         if self._consolidates != (None, None) and (own is None or not workers):
             raise InvalidValue("a writer that consolidates needs a Diary and workers.")
         self._options = Options(workers, qsize, timeout, coalesce, retry or RetryPolicy())

@@ -123,7 +123,9 @@ def path_of(key: str, categories: Collection[str], types: Collection[str] = ()) 
     if found is None:
         shapes = [kind.shape for kind in KINDS.values() if kind.shape]
         raise UnknownEntry(
-            key, f"A key is {', '.join(shapes[:-1])} or {shapes[-1]}; history() shows them."
+            key,
+            f"A key is {', '.join(shapes[:-1])} or {shapes[-1]}; history() shows them, and a hit of recall()"
+            " has it as `full_key`.",
         )
     return found
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from tomldiary.entries.constraints import checked_constraint
 from tomldiary.entries.facts import same_data
 from tomldiary.entries.fields import entry_data, last_used
 from tomldiary.entries.kinds import KINDS, PREFERENCES, entry_kind
@@ -17,7 +18,7 @@ from tomldiary.entries.kinds.facts import put_back
 from tomldiary.entries.models import moment
 from tomldiary.errors import DiaryError, ImmutableEntry, InvalidValue, LimitReached, SchemaError
 from tomldiary.logging import get_logger
-from tomldiary.toml.values import decode_nulls
+from tomldiary.toml.values import checked_text, decode_nulls
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -49,7 +50,8 @@ class EntryRules:
         Raises:
             SchemaError: There is no such kind or category, or the rule is one for facts only.
         """
-        kind, _, rest = collection.partition("/")
+        kind, _, rest = checked_text(collection, "collection").partition("/")
+        checked_constraint(rule)
         if kind not in KINDS:
             raise SchemaError(f"{kind!r} is no kind of entries. Use one of: {', '.join(KINDS)}.")
         category = rest.partition("/")[0]

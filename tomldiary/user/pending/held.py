@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -28,7 +28,7 @@ from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import same_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from tomldiary.entries.kind import Rules, Tables
     from tomldiary.entries.kinds.pending import PendingChange
@@ -335,8 +335,12 @@ class Trust:
     """
 
     def __init__(self, quarantine: Collection[str] | Callable[[str], bool] = ()) -> None:
-        if isinstance(quarantine, str):
-            raise InvalidValue("expected a set of actors, found text.", where="quarantine")
+        if isinstance(quarantine, str) or not (
+            callable(quarantine) or isinstance(quarantine, Iterable)  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+        ):
+            raise InvalidValue(
+                f"expected a set of actors, found {quarantine!r}.", where="quarantine"
+            )
         self._quarantine = quarantine if callable(quarantine) else frozenset(quarantine)
 
     def waits(self, origin: str) -> bool:

@@ -17,6 +17,7 @@ from tomldiary.entries.kinds.pending import (
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.runtime.async_bridge import async_twin
+from tomldiary.toml.values import checked_text
 from tomldiary.user.pending.held import DRAFTS, QUARANTINE, is_entry, make
 
 if TYPE_CHECKING:
@@ -180,7 +181,8 @@ class UserDrafts(_Waiting):
 
     def drafts(self, session_id: str | None = None) -> _Changes:
         """Return the drafts of a session, or of all sessions, oldest first."""
-        return [each for each in self._all() if session_id in {None, each.session}]
+        wanted = None if session_id is None else checked_text(session_id, "session_id")
+        return [each for each in self._all() if wanted in {None, each.session}]
 
     def promote_session(
         self,
@@ -252,7 +254,7 @@ class Verdict:
         """Mark an entry as verified by a person; `why(key).is_verified` is then true.
 
         Args:
-            key: As `history` and `recall` show it.
+            key: As `history` shows it, which is `full_key` of what `recall` found.
             actor: Who confirmed it, for history.
             reason: Why, for history.
 
