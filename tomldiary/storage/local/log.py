@@ -311,7 +311,7 @@ class _Tail(NamedTuple):
 
 
 class HistoryTails:
-    """The ends of all users' histories; the caller holds the user's lock."""
+    """The ends of all users' histories; the caller holds the user's lock, unless it only reads the last record."""
 
     def __init__(self, files: FileSystem) -> None:
         self._files = files
@@ -339,35 +339,36 @@ class HistoryTails:
 
     def end(self, user: str, place: str) -> End | None:
         """Return the end of history for an append; None if there is no history."""
-        tail = self._found(user, place)
+        tail = self._found(user, place, cuts=True)
         return tail.end if tail is not None else None
 
-    def of(self, user: str, place: str) -> str | None:
-        """Return the last complete record, or None; a torn tail is cut off."""
-        tail = self._found(user, place)
+    def of(self, user: str, place: str, *, cuts: bool = True) -> str | None:
+        """Return the last complete record, or None.
+
+        With `cuts`, a torn tail is cut off. Without the lock it must stay: another process may be appending it.
+        """
+        tail = self._found(user, place, cuts=cuts)
         return tail.record if tail is not None else None
 
-    def _found(self, user: str, place: str) -> _Tail | None:
+    def _found(self, user: str, place: str, *, cuts: bool) -> _Tail | None:
         # Read the cache once: another thread may drop the entry at any time.
         cached = self._tails.get(user)
         changed = self._files.folder_time(place)
-        if not changed:
-            self.drop(user)
-            return None
         if (
             cached is not None
             and cached.folder_time == changed  # no segment was added since
             and cached.end.is_there(self._files)
         ):
             return cached
-        newest = newest_segment(self._files, Path(place))
-        if newest is None:
-            self.drop(user)
-            return None
-        record, at = last_record(self._files, newest)
-        cut_off(self._files, newest, at)
-        if record is None:
+        for newest in reversed(segments(self._files, Path(place)) if changed else []):
+            record, at = last_record(self._files, newest)
+            if cuts:
+                cut_off(self._files, newest, at)
+            if record is not None:
+                return self._remember(user, _Tail(end_behind(newest, at, record), changed, record))
             # The only record of a new segment was torn: the last record is in the previous segment.
-            self._files.unlink(newest)
-            return self._found(user, place)
-        return self._remember(user, _Tail(end_behind(newest, at, record), changed, record))
+            if cuts:
+                self._files.unlink(newest)
+                return self._found(user, place, cuts=True)
+        self.drop(user)
+        return None
