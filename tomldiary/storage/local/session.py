@@ -143,7 +143,7 @@ class OpenedUsers:
     def last_record(self, user: str) -> str | None:
         """Return the newest history record; needs no lock."""
         try:
-            return self._tails.of(user, f"{self.folder(user)}/history", cuts=False)
+            return self._tails.last(user, f"{self.folder(user)}/history")
         except OSError as error:
             raise _read_error(error, self.folder(user)) from error
 
@@ -217,6 +217,7 @@ class OpenedUsers:
                 names = self.files.listdir(folder)
                 staged = staged_files(self.files, folder, names)
         drop_superseded(self.files, folder / "history")
+        self._tails.check(user, str(folder / "history"))
         newest = next_sequence(text) - 1
         displaced = [
             name for name in staged
