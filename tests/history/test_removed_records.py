@@ -61,6 +61,14 @@ def test_the_numbers_of_removed_records_are_not_used_again(written):
     assert "chess" in texts(alice)
 
 
+def test_an_erasure_behind_removed_records_has_a_new_number(written):
+    alice, _ = written
+    assert alice.forget(matching="jazz 1").entries == 1
+    assert alice.last_transaction() > 5
+    assert "records are missing" in verify(alice.diary.engine.backend, "alice").message
+    assert alice.traces("jazz 1") == []
+
+
 @pytest.mark.parametrize("is_followed", [False, True])
 def test_a_state_behind_the_end_of_a_shortened_history_is_refused(written, is_followed):
     alice, moment = written
