@@ -265,7 +265,11 @@ def read_records(files: FileSystem, folder: Path) -> Iterator[str]:
     """Yield all records, newest first; the files are read only as far as needed."""
     is_newest = True
     for path in reversed(segments(files, folder)):
-        with files.open_to_read(path) as file:
+        try:
+            opened = files.open_to_read(path)
+        except FileNotFoundError:
+            return  # retention or an erasure of everything has just removed it, and all older ones
+        with opened as file:
             size = file.seek(0, os.SEEK_END)
             begin = size - _step(b"", size)
             file.seek(begin)
@@ -415,7 +419,10 @@ class HistoryTails:
         ):
             return cached
         for newest in reversed(segments(self._files, Path(place)) if changed else []):
-            record, at = last_record(self._files, newest)
+            try:
+                record, at = last_record(self._files, newest)
+            except FileNotFoundError:
+                continue  # just removed by an erasure of everything
             if cuts:
                 cut_off(self._files, newest, at)
             if record is not None:
