@@ -25,8 +25,13 @@ def is_open(request):
     return request.param == "in this process"
 
 
+@pytest.fixture(params=[False, True], ids=["", "forgotten"])
+def has_forgotten(request):
+    return request.param
+
+
 @pytest.fixture(params=["the same document", "another document", "another folder"])
-def written(request, tmp_path, is_open):
+def written(request, tmp_path, is_open, has_forgotten):
     """A user whose history lacks transactions 3 to 5, and the time of transaction 4."""
 
     def write(number):
@@ -40,6 +45,9 @@ def written(request, tmp_path, is_open):
     alice = opened(tmp_path)
     for number in range(2):
         alice.upsert_preference("likes", f"jazz {number}")
+    if has_forgotten:
+        alice.forget(session_id="a session that never was")
+        assert alice.epoch == 1
     (segment,) = (tmp_path / "alice/history").glob("*.toml")
     before = segment.read_bytes()
     for number in range(2):
