@@ -77,6 +77,31 @@ def test_an_erasure_behind_removed_records_has_a_new_number(written):
     assert alice.traces("jazz 1") == []
 
 
+def test_states_behind_removed_records_are_complete(written):
+    """The first write logs what the removed records had brought into other documents."""
+
+    def state(user):
+        episodes = [episode.input for episode in user.episodes()]
+        return (
+            texts(user),
+            {name: str(block) for name, block in user.blocks.all().items()},
+            episodes,
+        )
+
+    alice, _ = written
+    known = {}
+    for number in range(3):
+        alice.upsert_preference("likes", f"chess {number}")
+        known[alice.last_transaction()] = state(alice)
+    alice.blocks.set("notes", "another note")
+    alice.episodes.add("another episode", "Noted.", session_id="s1")
+    assert {at: state(alice.as_of(at)) for at in known} == known
+    alice.prune_history(keep=3)
+    last = max(known)
+    assert state(alice.as_of(last)) == known[last]
+    assert verify(alice.diary.engine.backend, "alice") is None
+
+
 @pytest.mark.parametrize("is_followed", [False, True])
 def test_a_state_behind_the_end_of_a_shortened_history_is_refused(written, is_followed):
     alice, moment = written

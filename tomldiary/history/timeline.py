@@ -212,6 +212,8 @@ class Timeline:
             if record.type == SNAPSHOT:
                 raise pruned(record)
             later = record.seq
+        if later > 1:
+            raise _out_of_reach(later)
         return 0
 
     def moment_of(self, seq: int) -> datetime:

@@ -17,6 +17,7 @@ from tomldiary.errors import BackendError, DocumentError, InvalidTOML
 from tomldiary.history.record import (
     END,
     HEADER,
+    LOST,
     Record,
     envelope_of,
     next_sequence,
@@ -59,6 +60,7 @@ DAMAGED = ".damaged-"
 """Part of the name of a file with a damaged record. It does not end in ".toml", so it is no segment."""
 _SEEN = 1024  # the bytes before the end, which identify it
 _NAMED = re.compile(r"^seq *= *(\d{1,18})", re.MULTILINE)
+_COARSE = 2.0  # seconds by which the time of a file may lag behind the clock
 _MOST_TAILS = 4096  # users whose last record is in memory; a bound on memory, nothing depends on it
 
 
@@ -337,7 +339,7 @@ def _lost(files: FileSystem, place: str, last: str) -> str | None:
     A transaction is in history before a document names it. Documents older than the last record are not read.
     """
     folder, (seq, moment) = Path(place).parent, envelope_of(last)
-    since, named = datetime.fromisoformat(moment).timestamp(), seq
+    since, named = datetime.fromisoformat(moment).timestamp() - _COARSE, seq
     for kind in kinds_in(files, folder):
         with suppress(BackendError):  # what cannot be read names nothing
             token = files.token(path := folder / f"{kind}.toml")
@@ -346,7 +348,7 @@ def _lost(files: FileSystem, place: str, last: str) -> str | None:
                 if any(int(number) > named for number in _NAMED.findall(text)):
                     named = max(named, named_transaction(text))
     # The next number is free even if a document in memory is from the last transaction.
-    return render_record(Record(named + 1, "lost", [], {}, {}, moment)) if named > seq else None
+    return render_record(Record(named + 1, LOST, [], {}, {}, moment)) if named > seq else None
 
 
 class _Tail(NamedTuple):
@@ -426,10 +428,10 @@ class HistoryTails:
             if cuts:
                 cut_off(self._files, newest, at)
             if record is not None:
-                is_shorter = cached is not None and next_sequence(record) < next_sequence(
-                    cached.record
+                is_replaced = cached is not None and (
+                    cached.lost is not None or next_sequence(record) < next_sequence(cached.record)
                 )
-                lost = _lost(self._files, place, record) if is_shorter else None
+                lost = _lost(self._files, place, record) if is_replaced else None
                 end = end_behind(newest, at, record)
                 return self._remember(user, _Tail(end, changed, record, lost))
             # The only record of a new segment was torn: the last record is in the previous segment.
