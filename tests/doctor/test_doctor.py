@@ -662,6 +662,11 @@ def test_a_damaged_last_record_is_kept_and_reported_until_removed(root):
     assert (found.level, found.place) == ("problem", str(aside))
     assert "remove the file" in found.remedy
     aside.unlink()
+    assert "records are missing" in only(wrong(root, ["alice"])).message
+    alice = Diary(root, agent="rules").user("alice")
+    for text in ("chess", "books"):
+        alice.upsert_preference("likes", text)
+    alice.prune_history(keep=1)
     assert wrong(root, ["alice"]) == []
 
 

@@ -64,6 +64,19 @@ def test_traces_find_every_text_that_only_history_has(tmp_path, place, text):
     assert alice.traces(text) == []
 
 
+@pytest.mark.parametrize("stored", ["I love Café Größe.", "I love Cafe\u0301 Gro\u0308ße."])
+@pytest.mark.parametrize("asked", ["café gröSSe", "CAFE\u0301 GRO\u0308ßE"])
+def test_accents_are_found_in_both_forms_of_unicode(alice, tmp_path, stored, asked):
+    alice.upsert_preference("likes", "cafe groups")
+    alice.add_turn(stored, "Noted.", session_id="s1")
+    assert alice.traces(asked)
+    assert alice.forget(matching=asked).entries == 1
+    assert alice.traces(asked) == []
+    left = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert not any(each.encode() in left for each in ("Caf\u00e9", "Cafe\u0301"))
+    assert [item.text for item in alice.preferences("likes").values()] == ["cafe groups"]
+
+
 def test_one_entry_is_erased_with_all_its_versions(alice):
     alice.upsert_preference("likes", "old secret")
     alice.upsert_preference("likes", "new canary", id="pref001")

@@ -42,6 +42,18 @@ def test_an_entry_that_is_not_read_as_meant_is_named(
     assert problem.startswith(named)
 
 
+def test_a_file_without_a_good_state_is_named_beside_the_others(tmp_path: Path) -> None:
+    (tmp_path / "alice").mkdir()
+    (tmp_path / "alice/preferences.toml").write_text("[broken\n")
+    (tmp_path / "alice/conversations.toml").symlink_to(tmp_path / "elsewhere.toml")
+    (tmp_path / "alice/blocks.toml").write_text("[blocks.notes]\ntext = 5\n")
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    said = [str(problem) for problem in alice.problems()]
+    assert any("preferences.toml:1:8: expected ']'" in each for each in said)
+    assert any("conversations.toml: cannot be read (it is a link" in each for each in said)
+    assert any("blocks.notes" in each for each in said)
+
+
 def test_a_file_that_does_not_parse_is_shown_without_logging(tmp_path: Path) -> None:
     alice = Diary(tmp_path, agent="rules").user("alice")
     alice.upsert_preference("likes", "tea")

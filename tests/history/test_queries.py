@@ -442,6 +442,15 @@ def test_a_state_whose_records_were_removed_is_an_error(alice, tmp_path, gap, is
                 user.as_of(at)
 
 
+def test_a_time_before_a_removed_beginning_is_an_error(alice, tmp_path, gap):
+    """Without a snapshot it is not known what was there."""
+    (segment,) = (tmp_path / "alice/history").glob("*.toml")
+    first, *records = segment.read_text().split("[[tx]]\n")
+    segment.write_text("[[tx]]\n".join([first, *records[2:]]))
+    with pytest.raises(DocumentError, match="history is kept from transaction 5 on"):
+        Diary(tmp_path, agent="rules").user("alice").as_of(gap[0])
+
+
 def test_a_rollback_over_removed_records_changes_nothing(alice, gap):
     assert alice.rollback(2, dry_run=True).undone == [6, 5]
     for asked in ({"steps": 3}, {"to": 1}, {"to": 3}):

@@ -66,6 +66,27 @@ def test_retention_keeps_later_points_and_names_dropped_ones(alice):
     assert verify(alice.diary.engine.backend, "alice") is None
 
 
+@pytest.mark.parametrize("segment", [0, 2, -2])
+def test_a_reader_goes_on_when_history_is_pruned_meanwhile(tmp_path, segment):
+    filled(opened(tmp_path))
+    hooked = HookedFiles()
+    alice = opened(tmp_path, files=hooked).user("alice")
+    before = texts(alice)
+    place = files(tmp_path)[segment]
+
+    def pruned(name, path, *_):
+        if (name, path) == ("open_to_read", str(place)):
+            hooked.hook = None
+            opened(tmp_path).user("alice").prune_history(keep=1)
+
+    hooked.hook = pruned
+    assert {change.seq for change in alice.history()} <= set(range(1, 13))
+    assert hooked.hook is None
+    assert not place.exists()
+    assert [change.seq for change in alice.history()] == [12]
+    assert texts(alice) == before
+
+
 def test_rollback_past_the_snapshot_is_refused(alice):
     alice.prune_history(keep=3)
     document = alice.document("preferences")

@@ -13,6 +13,7 @@ from tomldiary import Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.history.record import parse_record
 from tomldiary.history.timeline import Timeline
+from tomldiary.history.verify import verify
 from tomldiary.storage.environment import Environment
 from tomldiary.storage.files import FileSystem
 from tomldiary.storage.local import log as records
@@ -113,6 +114,31 @@ def test_a_log_tail_dropped_by_a_reader_is_still_returned(tmp_path, monkeypatch)
 
 def newest_text(root):
     return next(records.read_records(FileSystem(), root / "alice/history"))
+
+
+@pytest.mark.parametrize("segment_bytes", [4_000_000, 3000], ids=["a record", "a segment"])
+def test_a_follower_of_the_feed_cuts_no_record_that_is_being_written(
+    tmp_path, files, segment_bytes
+):
+    """It reads the end of history without the lock, and sees what another process has appended so far."""
+    alice, seen = opened(tmp_path, files=files, segment_bytes=segment_bytes), []
+    for _ in range(3):
+        write(alice, "x" * 500)
+
+    def followed(name, path, data=b"", *_):
+        if name != "write" or "/history/" not in path:
+            return None
+        if len(data) > 900:
+            return data[:900]
+        seen.extend(change.seq for change in opened(tmp_path).diary.changes(follow=False))
+        return None
+
+    files.hook = followed
+    write(alice, "y" * 500)
+    files.hook = None
+    assert seen == [1, 2, 3]
+    assert sequences(tmp_path) == [1, 2, 3, 4]
+    assert verify(alice.diary.engine.backend, "alice") is None
 
 
 def test_a_log_tail_is_dropped_after_an_erasure(tmp_path, alice):

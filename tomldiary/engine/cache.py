@@ -439,7 +439,7 @@ class HistoryIndex:
             InvalidTOML: A record is damaged.
         """
         epoch = self._backend.epoch(user) if is_whole else None
-        record = self._backend.last_record(user)  # repairs a torn log tail
+        record = self._backend.last_record(user)
         last = next_sequence(record) - 1
         with self._guard:
             known = self._users.get(user)

@@ -173,28 +173,26 @@ def _numbered(known: Known, seq: int) -> Known:
 
 
 def prepare(
-    backend: Backend,
-    user: str,
     changed: Changed,
     source: Source,
     schema_name: str,
+    last: str | None,
     *,
     replaces_save: bool = False,
 ) -> Prepared:
     """Prepare a transaction; the caller holds the user's lock.
 
     Args:
-        backend: Where.
-        user: Whose memory.
         changed: The documents.
         source: For the history record.
         schema_name: For new documents.
+        last: The newest history record.
         replaces_save: Whether hand edits were stored just before.
 
     Raises:
         DiaryError: A result is larger than a reader would accept, or history cannot be read.
     """
-    seq = next_sequence(backend.last_record(user))
+    seq = next_sequence(last)
     record = Record(
         seq=seq,
         type=source.type,
@@ -254,7 +252,7 @@ def log_only(
         return None
     if prepare_saves(backend, user, changed, may_be_logged, patience=0.0) is not None:
         return None
-    prepared = prepare(backend, user, changed, source, schema_name)
+    prepared = prepare(changed, source, schema_name, backend.last_record(user))
     contents, expected = prepared.commit.contents, prepared.commit.expected
     same = {kind for kind, token in expected.items() if now[kind] == token}
     commit = replace(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
+from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,6 +18,7 @@ from tomldiary.errors import (
     BackendError,
     CommittedUnpublished,
     Conflict,
+    DocumentError,
     Forgotten,
     HandEditConflict,
     NestedTransaction,
@@ -26,7 +27,7 @@ from tomldiary.errors import (
     SequenceConflict,
 )
 from tomldiary.hand_edits.detect import NOTHING, Known
-from tomldiary.history.record import next_sequence, render_record
+from tomldiary.history.record import is_lost, next_sequence, render_record
 from tomldiary.history.timeline import Timeline
 from tomldiary.runtime.async_bridge import OwnThread
 from tomldiary.storage.protocol import (
@@ -289,15 +290,29 @@ class Engine(DocumentCache):
         return transaction.changed()
 
     def _store(self, user: str, changed: Changed, source: Source) -> int:
-        logged = self._log_saves(user, changed)
-        changed = changed if logged is None else logged
+        last = self.backend.last_record(user)
+        # Where another program has removed records, it is unknown which documents they changed.
+        edited = changed if not is_lost(last) else {**self._unchanged(user), **changed}
+        logged = self._log_saves(user, edited)
+        if logged is not None:
+            changed, last = {kind: logged[kind] for kind in changed}, self.backend.last_record(user)
         if self.redact is not None:
             source = replace(source, reason=str(self.redact({"reason": source.reason})["reason"]))
         prepared = prepare(
-            self.backend, user, changed, source, self.schema_name, replaces_save=logged is not None
+            changed, source, self.schema_name, last, replaces_save=logged is not None
         )
         self._publish(user, prepared)
         return prepared.record.seq
+
+    def _unchanged(self, user: str) -> Changed:
+        """Return all documents that can be read, without a change."""
+        found: Changed = {}
+        for kind in self.backend.kinds(user):
+            with suppress(DocumentError):
+                known = self.settled(user, kind)
+                if known is not None:
+                    found[kind] = (known, Edit(known.document))
+        return found
 
     def _log_saves(self, user: str, changed: Changed) -> Changed | None:
         """Log the hand edits of documents; return the changes on what is stored then, None without hand edits."""
@@ -446,6 +461,8 @@ class Engine(DocumentCache):
         """
 
         def run() -> None:
+            if is_lost(self.backend.last_record(user)):
+                self._log_saves(user, self._unchanged(user))
             snapshot = cut(Timeline(self.backend, user))
             if snapshot is not None:
                 self.backend.prune(user, snapshot.seq, render_record(snapshot))

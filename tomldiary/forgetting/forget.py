@@ -25,6 +25,7 @@ from tomldiary.history.record import (
     Change,
     Record,
     block_changes,
+    next_sequence,
     parse_record,
     redo,
     render_record,
@@ -267,7 +268,8 @@ def plan(engine: Engine, user: str, selection: Selection) -> tuple[Rewrite, Forg
     history.reverse()
     records.reverse()
     stored, known = _documents(engine, user, history)
-    saved = Record((records[-1].seq if records else 0) + 1, "hand", [], {}, {}, actor="hand")
+    number = next_sequence(engine.backend.last_record(user))
+    saved = Record(number, "hand", [], {}, {}, actor="hand")
     for kind, found in known.items():
         add_save(saved, kind, found)
     all_records = [*records, saved] if saved.results else records
@@ -281,7 +283,7 @@ def plan(engine: Engine, user: str, selection: Selection) -> tuple[Rewrite, Forg
     conversations = sum(entry_kind(name) is CONVERSATIONS for name, _ in entries)
     receipt = ForgetReceipt(gone - conversations, conversations, erased.emptied)
     forget = Record(
-        (all_records[-1].seq if all_records else 0) + 1, "forget", [], {}, {},
+        number + len(all_records) - len(records), "forget", [], {}, {},
         reason=f"entries: {receipt.entries}, conversations: {receipt.conversations},"
         f" records: {receipt.records}",
     )  # fmt: skip

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
+from unicodedata import normalize
 
 from tomldiary.entries.episodes import CONSOLIDATION
 from tomldiary.entries.fields import author, said_by
@@ -27,7 +28,7 @@ from tomldiary.runtime.views import Viewed
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["ForgetReceipt", "Selection", "content"]
+__all__ = ["ForgetReceipt", "Selection", "content", "folded"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -164,8 +165,8 @@ class Selection:
 
     def mentions(self, texts: Iterable[str]) -> bool:
         """Return whether a text contains the one to erase."""
-        wanted = self.matching.casefold()
-        return any(wanted in text.casefold() for text in texts)
+        wanted = folded(self.matching)
+        return any(wanted in folded(text) for text in texts)
 
     @cached_property
     def _word(self) -> re.Pattern[str]:
@@ -214,6 +215,11 @@ class Selection:
         if "before" in table:
             return cls(before=datetime.fromisoformat(table["before"]))
         return cls(**table)
+
+
+def folded(text: str) -> str:
+    """Return a text for comparison: in any case of its letters, and in either form of letters with accents."""
+    return normalize("NFC", normalize("NFC", text).casefold())
 
 
 def content(values: Mapping[str, Any]) -> str:

@@ -6,7 +6,9 @@ import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unicodedata import normalize
 
+from tomldiary.forgetting.selection import folded
 from tomldiary.runtime.sources import hidden_kinds
 from tomldiary.storage.local.layout import SYSTEM
 from tomldiary.storage.protocol import KeepsHidden, LocalFolder
@@ -31,14 +33,14 @@ def traces(backend: Backend, user: str, text: str) -> list[str]:
     Returns:
         Paths of files below the folder; names of documents, "history" and hidden documents in a database.
     """
-    forms = {text}
+    forms = {text, *(normalize(form, text) for form in ("NFC", "NFD"))}
     for _ in range(2):  # history quotes documents, whose texts are quoted already
         forms |= {quote(each)[1:-1] for each in forms for quote in (render_text, json.dumps)}
-    wanted = [form.casefold().encode("utf-8", "surrogatepass") for form in forms]
+    wanted = {folded(form) for form in forms}
     found: set[str] = set()
     for name, content in _contents(backend, user):
-        folded = content.decode("utf-8", "replace").casefold().encode()
-        if any(each in folded for each in wanted):
+        told = folded(content.decode("utf-8", "replace"))
+        if any(each in told for each in wanted):
             found.add(name)
     return sorted(found)
 

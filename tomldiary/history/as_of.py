@@ -11,6 +11,7 @@ from tomldiary.entries.kinds.parts import join, parts_among
 from tomldiary.entries.models import When, in_utc
 from tomldiary.errors import DiaryError, DocumentError, InvalidValue
 from tomldiary.hand_edits.detect import NOTHING
+from tomldiary.history.record import next_sequence
 from tomldiary.history.timeline import Timeline
 from tomldiary.toml.document import Document
 
@@ -69,7 +70,9 @@ class PastTexts:
 
     def newest(self) -> int:
         """Return the number of the newest transaction; 0 if there is none."""
-        return next((record.seq for record in self.timeline().records()), 0)
+        backend = self.engine.backend
+        backend.token(self.user_id, _FIRST[0])  # a crash is recovered from first
+        return next_sequence(backend.last_record(self.user_id)) - 1
 
     def texts(self, at: Point, kinds: Collection[str]) -> dict[str, str]:
         """Return the texts of documents as they were at a point of history."""
@@ -89,7 +92,7 @@ class PastTexts:
         """
         point = point_of(at)
         if isinstance(point, datetime):
-            return self.timeline().sequence_at(point)
+            return self.timeline().sequence_at(point, self.newest())
         newest = self.newest()
         if not 0 <= point <= newest:
             raise InvalidValue(

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = [
     "END",
     "HEADER",
+    "LOST",
     "OWN_LINES",
     "SNAPSHOT",
     "Change",
@@ -43,6 +44,7 @@ __all__ = [
     "block_changes",
     "envelope_of",
     "fingerprint",
+    "is_lost",
     "is_snapshot",
     "next_sequence",
     "operation_of",
@@ -67,6 +69,8 @@ _GIVEN = (
 )
 """What callers say of a transaction, and the argument that says it."""
 _SAID = ("session", "actor", "reason", "operation", "content")
+LOST = "lost"
+"""Type of a record that is never stored: it stands for records that another program has removed."""
 SNAPSHOT = "snapshot"
 """Type of the record that replaces all transactions up to its number with the documents at that time."""
 _SNAPSHOT = re.compile(
@@ -319,6 +323,11 @@ def result_kinds(text: str) -> list[str]:
 def is_snapshot(text: str) -> bool:
     """Return whether a record is a snapshot, without parsing it."""
     return _SNAPSHOT.match(text) is not None
+
+
+def is_lost(text: str | None) -> bool:
+    """Return whether a record stands for removed ones, without parsing it."""
+    return text is not None and f'"\ntype = "{LOST}"\n' in text[:200]
 
 
 def redo(text: str, record: Record, doc: str) -> str:

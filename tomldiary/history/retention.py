@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.entries.models import in_utc
 from tomldiary.errors import InvalidValue
+from tomldiary.history.as_of import PastTexts
 from tomldiary.history.record import SNAPSHOT, Change, Record
 from tomldiary.history.timeline import EMPTY, Timeline
 from tomldiary.runtime.views import Viewed
@@ -92,7 +93,7 @@ class Retention:
 
         def cut(timeline: Timeline) -> Record | None:
             dropped = chosen(timeline)
-            return _snapshot(timeline, dropped) if dropped else None
+            return self._snapshot(dropped) if dropped else None
 
         if dry_run:
             kept, dropped = (
@@ -105,19 +106,19 @@ class Retention:
         self._engine.prune(self._user, cut)
         return self.kept_history()
 
-
-def _snapshot(timeline: Timeline, dropped: Sequence[Record]) -> Record | None:
-    """Return the snapshot that replaces these records; None if the last one is a snapshot already."""
-    last = dropped[-1]
-    if last.type == SNAPSHOT:
-        return None
-    kinds = dict.fromkeys(kind for record in dropped for kind in record.results)
-    texts = {kind: text for kind, text in timeline.texts(kinds, last.seq).items() if text}
-    return Record(
-        last.seq,
-        SNAPSHOT,
-        [Change(kind, 0, "", text) for kind, text in texts.items()],
-        dict.fromkeys(texts, EMPTY),
-        {kind: digest(text) for kind, text in texts.items()},
-        time=last.time,
-    )
+    def _snapshot(self, dropped: Sequence[Record]) -> Record | None:
+        """Return the snapshot that replaces these records; None if the last one is a snapshot already."""
+        last = dropped[-1]
+        if last.type == SNAPSHOT:
+            return None
+        kinds = dict.fromkeys(kind for record in dropped for kind in record.results)
+        past = PastTexts(self._engine, self._user).texts(last.seq, kinds)
+        texts = {kind: text for kind, text in past.items() if text}
+        return Record(
+            last.seq,
+            SNAPSHOT,
+            [Change(kind, 0, "", text) for kind, text in texts.items()],
+            dict.fromkeys(texts, EMPTY),
+            {kind: digest(text) for kind, text in texts.items()},
+            time=last.time,
+        )

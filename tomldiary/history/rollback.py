@@ -173,7 +173,7 @@ class Undo:
     def _undoable(self, steps: int, session_id: str | None, to: Point | None) -> list[Record]:
         floor = self._past.sequence(to) if to is not None else None
         found: list[Record] = []
-        forgotten = later = 0
+        forgotten, later = 0, self._past.newest() + 1
         for record in self._past.timeline().records():
             check_follows(record.seq, later)
             later = record.seq

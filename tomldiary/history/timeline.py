@@ -193,14 +193,18 @@ class Timeline:
             kind: found[kind] if kind in found else _redone(kind, steps[kind]) for kind in kinds
         }
 
-    def sequence_at(self, moment: datetime) -> int:
+    def sequence_at(self, moment: datetime, newest: int) -> int:
         """Return the number of the last transaction at or before a moment; 0 if there was none.
+
+        Args:
+            moment: The time.
+            newest: The number of the newest transaction, of which the record may be missing.
 
         Raises:
             HistoryPruned: History is kept, but not that far back.
             DocumentError: The records around that moment are missing.
         """
-        later = 0
+        later = newest + 1
         for record in self.records():
             if datetime.fromisoformat(record.time) <= moment:
                 check_follows(record.seq, later)
@@ -208,6 +212,8 @@ class Timeline:
             if record.type == SNAPSHOT:
                 raise pruned(record)
             later = record.seq
+        if later > 1:
+            raise _out_of_reach(later)
         return 0
 
     def moment_of(self, seq: int) -> datetime:

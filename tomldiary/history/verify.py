@@ -6,6 +6,7 @@ It changes nothing, takes no lock, and does not repair the traces of a crash.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,8 @@ from tomldiary.errors import BackendError, DocumentError, InvalidTOML
 from tomldiary.history.record import SNAPSHOT, Record, parse_record, redo
 from tomldiary.history.timeline import EMPTY
 from tomldiary.storage.local.backend import LocalBackend
-from tomldiary.storage.local.log import damaged, segments
-from tomldiary.toml.document import Document, digest
+from tomldiary.storage.local.log import damaged, named_transaction, segments
+from tomldiary.toml.document import digest
 from tomldiary.toml.parse import decode_utf8
 
 if TYPE_CHECKING:
@@ -81,10 +82,10 @@ def walk(backend: Backend, user: str) -> Walked:
             return walked
         walked.damage = _follow(walked, texts, record, place)
         if walked.damage is not None:
-            return walked
+            break
     kind, named = max(seen.items(), key=lambda item: item[1], default=("", 0))
     end = walked.newest.seq if walked.newest is not None else 0
-    if named > end:
+    if named > end and walked.damage is None:
         walked.damage = Damage(
             backend.place(user, kind),
             end + 1,
@@ -93,6 +94,7 @@ def walk(backend: Backend, user: str) -> Walked:
     elif isinstance(backend, LocalBackend) and (
         aside := damaged(backend.files, backend.folder(user) / "history")
     ):
+        # It explains a missing number.
         walked.damage = Damage(
             str(aside[0]),
             None,
@@ -121,17 +123,8 @@ def _named_in_documents(backend: Backend, user: str) -> dict[str, int]:
     """Return the transaction number in each document."""
     found: dict[str, int] = {}
     for kind in backend.kinds(user):
-        try:
-            text = stored_text(backend, user, kind) or ""
-        except (BackendError, InvalidTOML):
-            continue
-        try:
-            named = (Document.parse(text).table(("_meta",)) or {}).get("seq")
-        except DocumentError:
-            line = _SEQ.search(text)
-            named = int(line.group(1)[:18]) if line is not None else None
-        if isinstance(named, int):
-            found[kind] = named
+        with suppress(BackendError, InvalidTOML):
+            found[kind] = named_transaction(stored_text(backend, user, kind) or "")
     return found
 
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tomldiary.diary import Diary
     from tomldiary.entries.episodes import ToolStep
     from tomldiary.extraction.operations import Applied
+    from tomldiary.toml.document import Document
 
 __all__ = ["UserDiary"]
 
@@ -436,10 +437,16 @@ class UserDiary(Viewed, DeprecatedNames):
         Reads of a broken document return its last good state. An entry that is no table or does not fit
         its type stays in the file and is ignored; so does a fact that breaks its constraint.
         """
-        kinds = dict.fromkeys([*_KINDS, *self._context.kinds()])
-        found = [self._context.problem(kind) for kind in kinds]
-        broken: list[DiaryError] = [problem for problem in found if problem is not None]
-        documents = {kind: self._context.document(kind) for kind in kinds}
+        broken: list[DiaryError] = []
+        documents: dict[str, Document] = {}
+        for kind in dict.fromkeys([*_KINDS, *self._context.kinds()]):
+            try:
+                problem: DiaryError | None = self._context.problem(kind)
+                documents[kind] = self._context.document(kind)
+            except DiaryError as error:
+                problem = error  # reads have no last good state of it
+            if problem is not None:
+                broken.append(problem)
         twice = [
             InvalidValue(
                 f"{earlier}.toml has this key too; this one is not read. Remove one of the two.",

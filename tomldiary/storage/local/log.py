@@ -6,14 +6,28 @@ Only forgetting and retention rewrite segments.
 from __future__ import annotations
 
 import os
+import re
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-from tomldiary.errors import BackendError, InvalidTOML
-from tomldiary.history.record import END, HEADER, parse_record
+from tomldiary.errors import BackendError, DocumentError, InvalidTOML
+from tomldiary.history.record import (
+    END,
+    HEADER,
+    LOST,
+    Record,
+    envelope_of,
+    next_sequence,
+    parse_record,
+    render_record,
+)
 from tomldiary.logging import get_logger
 from tomldiary.runtime.capabilities import NO_WAITING, PRIVATE
+from tomldiary.storage.local.layout import kinds_in
+from tomldiary.toml.document import Document
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,6 +44,7 @@ __all__ = [
     "damaged",
     "end_behind",
     "last_record",
+    "named_transaction",
     "new_segment",
     "newest_segment",
     "opens_window",
@@ -44,6 +59,8 @@ _LOOK = os.O_RDONLY | PRIVATE | NO_WAITING
 DAMAGED = ".damaged-"
 """Part of the name of a file with a damaged record. It does not end in ".toml", so it is no segment."""
 _SEEN = 1024  # the bytes before the end, which identify it
+_NAMED = re.compile(r"^seq *= *(\d{1,18})", re.MULTILINE)
+_COARSE = 2.0  # seconds by which the time of a file may lag behind the clock
 _MOST_TAILS = 4096  # users whose last record is in memory; a bound on memory, nothing depends on it
 
 
@@ -250,7 +267,11 @@ def read_records(files: FileSystem, folder: Path) -> Iterator[str]:
     """Yield all records, newest first; the files are read only as far as needed."""
     is_newest = True
     for path in reversed(segments(files, folder)):
-        with files.open_to_read(path) as file:
+        try:
+            opened = files.open_to_read(path)
+        except FileNotFoundError:
+            return  # retention or an erasure of everything has just removed it, and all older ones
+        with opened as file:
             size = file.seek(0, os.SEEK_END)
             begin = size - _step(b"", size)
             file.seek(begin)
@@ -302,16 +323,46 @@ def _last_header(data: bytes) -> int:
     return 0 if data.startswith(header) else -1
 
 
+def named_transaction(text: str) -> int:
+    """Return the number of the transaction that a document says it was written by; 0 if it says none."""
+    try:
+        named = (Document.parse(text).table(("_meta",)) or {}).get("seq")
+    except DocumentError:
+        line = _NAMED.search(text)
+        named = int(line[1]) if line is not None else None
+    return named if isinstance(named, int) else 0
+
+
+def _lost(files: FileSystem, place: str, last: str) -> str | None:
+    """Return a record numbered behind all transactions that documents name; None if history has them.
+
+    A transaction is in history before a document names it. Documents older than the last record are not read.
+    """
+    folder, (seq, moment) = Path(place).parent, envelope_of(last)
+    since, named = datetime.fromisoformat(moment).timestamp() - _COARSE, seq
+    for kind in kinds_in(files, folder):
+        with suppress(BackendError):  # what cannot be read names nothing
+            token = files.token(path := folder / f"{kind}.toml")
+            if token is not None and token[0] / 1e9 >= since:
+                text = files.content(path).decode("utf-8", "replace")
+                if any(int(number) > named for number in _NAMED.findall(text)):
+                    named = max(named, named_transaction(text))
+    # The next number is free even if a document in memory is from the last transaction.
+    return render_record(Record(named + 1, LOST, [], {}, {}, moment)) if named > seq else None
+
+
 class _Tail(NamedTuple):
     """The end of a user's history as last read."""
 
     end: End
     folder_time: int
     record: str
+    lost: str | None = None
+    """A record without changes, in place of those that documents name and another program has removed."""
 
 
 class HistoryTails:
-    """The ends of all users' histories; the caller holds the user's lock."""
+    """The ends of all users' histories; the caller holds the user's lock, unless it only reads the last record."""
 
     def __init__(self, files: FileSystem) -> None:
         self._files = files
@@ -337,37 +388,55 @@ class HistoryTails:
         """Drop the cached end of a user's history."""
         self._tails.pop(user, None)
 
+    def check(self, user: str, place: str) -> None:
+        """Look for records that another program has removed from the end; see `last`."""
+        tail = self._found(user, place, cuts=True)
+        if tail is not None:
+            self._remember(user, tail._replace(lost=_lost(self._files, place, tail.record)))
+
+    def last(self, user: str, place: str) -> str | None:
+        """Return the last complete record, or one whose number is behind all that were removed; needs no lock."""
+        tail = self._found(user, place, cuts=False)
+        return tail and (tail.lost or tail.record)
+
     def end(self, user: str, place: str) -> End | None:
         """Return the end of history for an append; None if there is no history."""
-        tail = self._found(user, place)
+        tail = self._found(user, place, cuts=True)
         return tail.end if tail is not None else None
 
     def of(self, user: str, place: str) -> str | None:
         """Return the last complete record, or None; a torn tail is cut off."""
-        tail = self._found(user, place)
+        tail = self._found(user, place, cuts=True)
         return tail.record if tail is not None else None
 
-    def _found(self, user: str, place: str) -> _Tail | None:
+    def _found(self, user: str, place: str, *, cuts: bool) -> _Tail | None:
+        # Without the lock a torn tail must stay: another process may be appending it.
         # Read the cache once: another thread may drop the entry at any time.
         cached = self._tails.get(user)
         changed = self._files.folder_time(place)
-        if not changed:
-            self.drop(user)
-            return None
         if (
             cached is not None
             and cached.folder_time == changed  # no segment was added since
             and cached.end.is_there(self._files)
         ):
             return cached
-        newest = newest_segment(self._files, Path(place))
-        if newest is None:
-            self.drop(user)
-            return None
-        record, at = last_record(self._files, newest)
-        cut_off(self._files, newest, at)
-        if record is None:
+        for newest in reversed(segments(self._files, Path(place)) if changed else []):
+            try:
+                record, at = last_record(self._files, newest)
+            except FileNotFoundError:
+                continue  # just removed by an erasure of everything
+            if cuts:
+                cut_off(self._files, newest, at)
+            if record is not None:
+                is_replaced = cached is not None and (
+                    cached.lost is not None or next_sequence(record) < next_sequence(cached.record)
+                )
+                lost = _lost(self._files, place, record) if is_replaced else None
+                end = end_behind(newest, at, record)
+                return self._remember(user, _Tail(end, changed, record, lost))
             # The only record of a new segment was torn: the last record is in the previous segment.
-            self._files.unlink(newest)
-            return self._found(user, place)
-        return self._remember(user, _Tail(end_behind(newest, at, record), changed, record))
+            if cuts:
+                self._files.unlink(newest)
+                return self._found(user, place, cuts=True)
+        self.drop(user)
+        return None
