@@ -194,7 +194,7 @@ class Preferences:
         With `key` of an existing entry: `text` replaces its text, contexts are added, and the count
         goes up. Without, or with a key that does not exist: an entry with equal text is confirmed
         instead of stored twice, otherwise a new one is created. `source` is the turn that `text` is taken
-        from, if it is taken from one.
+        from, if it is taken from one. Of `fields`, an existing entry takes those without an underscore.
 
         Raises:
             UnknownCategory: The schema does not have it.
@@ -211,8 +211,9 @@ class Preferences:
             if found is not None:
                 changed = "boosted" if text is None or text == entry_text(found[1]) else "updated"
                 count = self._change(
-                    *found, text, contexts, now, session, count_up=count_up, source=source
-                )
+                    *found, text, contexts, now, session,
+                    count_up=count_up, fields=fields, source=source,
+                )  # fmt: skip
                 return Outcome(changed, category, key, count)
             if text is None:
                 raise UnknownEntry(f"{category}/{key}", f"List {category} to see its ids.")
@@ -223,7 +224,9 @@ class Preferences:
         )
         if same is not None:
             path, entry = cast("tuple[Any, Any]", self.find(category, same))
-            count = self._change(path, entry, None, contexts, now, session, count_up=count_up)
+            count = self._change(
+                path, entry, None, contexts, now, session, count_up=count_up, fields=fields
+            )
             return Outcome("merged", category, same, count)
         if count >= self.rules.limit:
             raise LimitReached(category, self.rules.limit)
@@ -270,9 +273,11 @@ class Preferences:
         session: str,
         *,
         count_up: bool,
+        fields: Mapping[str, Any] | None = None,
         source: str = "",
     ) -> int:
-        changed = dict(entry)
+        own = {name: value for name, value in (fields or {}).items() if not name.startswith("_")}
+        changed = {**entry, **own}
         if text is not None and text != entry_text(entry):
             changed["text"] = text
             if source:

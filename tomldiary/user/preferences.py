@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 __all__ = ["UserConversations", "UserPreferences"]
 
 _KIND = "preferences"
+_ARGUMENTS = (
+    "text",
+    "contexts",
+)  # of `upsert_preference`, which `fields` would overwrite unchecked
 _logger = get_logger(__name__)
 
 
@@ -103,7 +107,7 @@ class UserPreferences:
                 unknown id, which the new entry gets.
             contexts: Labels that are added to those stored.
             count_up: Whether an existing entry's counter goes up by one.
-            fields: Values for the own fields of the category's item type, for a new entry.
+            fields: Values for the own fields of the category's item type, and `pinned`.
             create: False if only an entry that exists may be changed.
             session_id: Kept in `_created_by` and `_updated_by`, and in history.
             actor: Who makes the change, for history.
@@ -121,6 +125,9 @@ class UserPreferences:
         moment = timestamp(now)
         # iterated more than once
         contexts = [contexts] if isinstance(contexts, str) else list(contexts)
+        for name in fields or ():
+            if name.startswith("_") or name in _ARGUMENTS:
+                raise InvalidValue("no field of the item type. Leave it out.", where=name)
         text = self._diary.redacted(text)  # before it is compared with what is stored
 
         def change(tx: Transaction) -> tuple[str, PreferenceItem]:
