@@ -5,8 +5,10 @@ The same rules run twice: on a draft while a model works, and on fresh state whe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+
+from pydantic import ValidationError
 
 from tomldiary.entries.models import FORMAT_VERSION, PreferenceItem
 from tomldiary.errors import InvalidValue, LimitReached, UnknownCategory, UnknownEntry
@@ -35,6 +37,7 @@ __all__ = [
     "entry_count",
     "entry_text",
     "entry_to_item",
+    "invalid_entry",
     "number_of",
     "reserve_ids",
 ]
@@ -56,6 +59,10 @@ class PreferenceRules:
 
     categories: tuple[str, ...]
     limit: int = 100
+    item_types: Mapping[str, type[PreferenceItem]] = field(
+        default_factory=dict[str, type[PreferenceItem]], compare=False
+    )
+    """The types of entries by category; an upsert must fit them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +207,7 @@ class Preferences:
             UnknownCategory: The schema does not have it.
             UnknownEntry: `key` does not exist and there is no text to create it with.
             LimitReached: The category is full.
-            InvalidValue: The text is blank or too long, or cannot be stored.
+            InvalidValue: The text is blank or too long, cannot be stored, or the entry would not fit its type.
         """
         self.check_category(category)
         contexts = _clean_contexts(contexts)
@@ -242,8 +249,22 @@ class Preferences:
             **({"_source": source} if source else {}),
             **(fields or {}),
         }
+        self.check_fit(category, chosen, entry)
         put_noted(self._edit, (_ROOT, category, chosen), entry)
         return Outcome("created", category, chosen, 1)
+
+    def check_fit(self, category: str, key: str, entry: Mapping[str, Any]) -> None:
+        """Check an entry with the type of its category.
+
+        Raises:
+            InvalidValue: It does not fit; names the first wrong field.
+        """
+        kind = self.rules.item_types.get(category, PreferenceItem)
+        if kind is not PreferenceItem:
+            try:
+                entry_to_item(entry, kind)
+            except ValidationError as error:
+                raise invalid_entry(error, f"{category}.{key}") from None
 
     def forget(self, category: str, key: str) -> Mapping[str, Any]:
         """Remove an entry and return it; its id is not given out again.
@@ -293,6 +314,7 @@ class Preferences:
         if changed != entry:
             changed["_updated"] = max(now, str(entry.get("_updated", "")))
             changed["_updated_by"] = session
+        self.check_fit(path[-2], path[-1], changed)
         put_noted(self._edit, path, changed)
         return count
 
@@ -363,6 +385,13 @@ def entry_to_item(
     for key in ("_created", "_updated", "_created_by", "_updated_by"):
         known[key] = str(entry.get(key, ""))
     return item_type.model_validate(known)
+
+
+def invalid_entry(error: ValidationError, where: str) -> InvalidValue:
+    """Return the error of an entry that does not fit its type; names the first wrong field."""
+    wrong = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(map(str, (where, *wrong["loc"])))
+    return InvalidValue(f"{wrong['msg']}. Nothing was stored.", where=place)
 
 
 def _text_list(value: Any) -> list[str]:

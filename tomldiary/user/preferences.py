@@ -144,12 +144,9 @@ class UserPreferences:
             )  # fmt: skip
             found = book.find(category, outcome.id)
             assert found is not None  # noqa: S101 - it was just stored
-            kind = item_type(self._diary.pref_table_cls, category)
-            try:
-                return outcome.id, entry_to_item(found[1], kind)
-            except ValidationError as error:
-                place = (category, outcome.id)
-                raise _invalid_entry(error, place, "Nothing was stored.") from None
+            return outcome.id, entry_to_item(
+                found[1], item_type(self._diary.pref_table_cls, category)
+            )
 
         asked = (category, text, id, contexts, fields, count_up, create)
         why = Source("upsert", session_id, actor, reason, operation_id, asked=asked)
@@ -219,13 +216,6 @@ class UserPreferences:
     def stored(self) -> Preferences:
         """Return the entries as they are in the document."""
         return Preferences(self._context.read(_KIND), self._diary.turn_rules.preferences)
-
-
-def _invalid_entry(error: ValidationError, place: tuple[str, ...], outcome: str) -> InvalidValue:
-    """Return the error of an entry that does not fit its item type; names the first wrong field."""
-    wrong = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(map(str, (*place, *wrong["loc"])))
-    return InvalidValue(f"{wrong['msg']}. {outcome}", where=where)
 
 
 class UserConversations:
