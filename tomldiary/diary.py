@@ -278,7 +278,9 @@ class Diary(Viewed, AncestorCoroutines):
 
     def _set_rule(self, collection: str, constraint: Constraint) -> None:
         self.entry_rules.set(collection, constraint, self.allowed)
-        self.engine.check = partial(self.entry_rules.apply, rules=self)
+        self.engine.check = self.entry_rules.apply
+        if self.entry_rules.has_times:
+            self.engine.sweep = partial(self.entry_rules.sweep, rules=self)
         self.engine.guards[collection.partition("/")[0]] = self.undo_edits
 
     def undo_edits(

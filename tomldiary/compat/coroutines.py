@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tomldiary.engine.engine import Engine, Transaction
+    from tomldiary.entries.kinds.rules import EntryRules
 
 __all__ = ["AncestorCoroutines"]
 
@@ -27,13 +28,15 @@ class AncestorCoroutines:
     """The part of `Diary` that TOMLDiary 0.9 has: preferences and conversations of one user."""
 
     engine: Engine
+    entry_rules: EntryRules
     max_conversations: int
 
     async def preferences(self, user_id: str, skip_metadata: bool = False) -> str:
         """Return the preferences document as TOML text; "" if there is none."""
 
         def read() -> str:
-            document = self.engine.entries(user_id, "preferences")
+            stored = self.engine.entries(user_id, "preferences")
+            document = self.entry_rules.kept("preferences", stored, self.engine.now())
             if not skip_metadata:
                 return document.text
             edit = Edit(document)
@@ -54,7 +57,8 @@ class AncestorCoroutines:
         """
 
         def read() -> dict[str, Any]:
-            document = self.engine.document(user_id, "conversations")
+            stored = self.engine.document(user_id, "conversations")
+            document = self.entry_rules.kept("conversations", stored, self.engine.now())
             entries = [(key, dict(entry)) for key, entry in Conversations(document).entries()]
             entries.sort(key=lambda item: str(item[1].get("_created", "")), reverse=True)
             meta = document.table(("_meta",))

@@ -207,7 +207,8 @@ class UserPreferences:
             UnknownCategory: The preference table has no such category.
             InvalidValue: `text` is no text.
         """
-        book = self.stored()
+        kept = self._context.kept(_KIND, self._context.read(_KIND))
+        book = Preferences(kept, self._diary.turn_rules.preferences)
         book.check_category(category)
         return Matches(
             book.similar(self._diary.similarity, category, checked_text(text, "text"), limit=limit)
@@ -226,7 +227,8 @@ class UserConversations:
 
     def conversations(self, limit: int | None = None) -> ConversationItems:
         """Return typed conversations by session id, most recently used first."""
-        book = Conversations(self._context.read("conversations"))
+        read = self._context.read("conversations")
+        book = Conversations(self._context.kept("conversations", read))
         found = [(key, entry_to_conversation(entry)) for key, entry in book.entries()]
         found.sort(key=lambda item: item[1].updated, reverse=True)
         return ConversationItems(found if limit is None else found[: max(0, limit)])
