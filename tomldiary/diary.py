@@ -17,7 +17,7 @@ from tomldiary.entries.conversations import MAX_SUMMARY
 from tomldiary.entries.kinds import EPISODES, FACTS, entry_kind
 from tomldiary.entries.kinds.rules import EntryRules
 from tomldiary.entries.preferences import PreferenceRules
-from tomldiary.entries.schema import categories, weights
+from tomldiary.entries.schema import categories, item_type, weights
 from tomldiary.errors import IdentifierError, InvalidValue, SchemaError
 from tomldiary.extraction.dialogue import CONTEXT_TURNS, Sessions
 from tomldiary.extraction.operations import TurnRules
@@ -164,7 +164,8 @@ class Diary(Viewed, AncestorCoroutines):
             self.similarity.second = _local_vectors
         is_place = isinstance(backend, str | os.PathLike)
         self.backend: Any = self.engine.backend if is_place else backend
-        rules = PreferenceRules(tuple(self.allowed), max_prefs_per_category)
+        types = {name: item_type(pref_table_cls, name) for name in self.allowed}
+        rules = PreferenceRules(tuple(self.allowed), max_prefs_per_category, types)
         self.preference_rules = rules
         self.turn_rules = TurnRules(rules, max_conversations)
         self.fact_schemas: dict[str, FactSchema] = {}
@@ -271,7 +272,9 @@ class Diary(Viewed, AncestorCoroutines):
 
     def _set_rule(self, collection: str, constraint: Constraint) -> None:
         self.entry_rules.set(collection, constraint, self.allowed)
-        self.engine.check = partial(self.entry_rules.apply, rules=self)
+        self.engine.check = self.entry_rules.apply
+        if self.entry_rules.has_times:
+            self.engine.sweep = partial(self.entry_rules.sweep, rules=self)
         self.engine.guards[collection.partition("/")[0]] = self.undo_edits
 
     def undo_edits(

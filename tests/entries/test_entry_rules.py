@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -10,8 +11,8 @@ from pydantic import BaseModel
 from hand_edits import age
 from tomldiary import Constraint, Diary
 from tomldiary.agents.verbs import MemoryVerbs
-from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached, SchemaError
-from tomldiary.store.operations import Get, Put, Search
+from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached, SchemaError, UnknownEntry
+from tomldiary.store.operations import Get, List, Put, Search
 from tomldiary.store.store import ItemStore
 
 WORK = ("alice", "work")
@@ -133,6 +134,59 @@ def test_an_entry_that_is_over_is_hidden_and_then_removed(diary, alice):
     assert len(alice.episodes()) == 1
     assert "old walnut" in alice.as_of(1).document("preferences")
     assert alice.upsert_preference("likes", "a third one")[0] == "pref003"
+
+
+def test_no_read_shows_an_entry_that_is_over(diary, alice):
+    for place in ("preferences", "blocks", "conversations", "episodes", "items/work"):
+        diary.constrain(place, Constraint(ttl=timedelta(days=30)))
+    with alice.transaction():
+        alice.upsert_preference("likes", "old walnut", now=OLD)
+        alice.blocks.set("walnut", "old", now=OLD)
+        alice.episodes.add("old walnut", "", session_id="e", now=OLD)
+    alice.add_turn("Hm.", "Yes.", session_id="walnut", now=OLD)
+    put(diary, "walnut", {"text": "old"})
+    diary.engine.now = lambda: datetime.now(UTC) + timedelta(days=31)
+    store, work = ItemStore(diary), ("alice", "work")
+    assert store.cached_item(work, "walnut") is None
+    assert store.run([Get(work, "walnut"), Search(work), List()]) == [None, [], []]
+    assert (alice.conversations(), alice.episodes.list(), alice.episodes.messages("e")) == (
+        {},
+        [],
+        [],
+    )
+    assert alice.similar("likes", "old walnut") == []
+    shown = [diary.pretty_preferences("alice"), diary.pretty_conversations("alice")]
+    assert not any("walnut" in asyncio.run(each) for each in shown)
+    counts = alice.profile()
+    assert not any(
+        counts[kind] for kind in ("preferences", "conversations", "blocks", "episodes", "items")
+    )
+
+
+def test_a_write_finds_no_entry_that_is_over(diary, alice):
+    for place in ("preferences", "blocks", "items/work"):
+        diary.constrain(place, Constraint(ttl=timedelta(days=30)))
+    diary.register_schema("note", Note, Constraint(singleton_key="key", ttl=timedelta(days=30)))
+    with alice.transaction():
+        alice.upsert_preference("likes", "walnut", now=OLD)
+        alice.blocks.set("notes", "old", now=OLD)
+        alice.facts.commit(Note(key="a", text="old", author="x"), confidence=0.9, now=OLD)
+    with pytest.raises(UnknownEntry):
+        alice.blocks.replace("notes", "old", "new")
+    assert alice.blocks.append("notes", "new").text == "new"
+    assert alice.upsert_preference("likes", "Walnut.")[1].count == 1
+    alice.facts.commit(Note(key="a", text="new", author="x"), confidence=0.1)
+    assert alice.facts.get("note/a").data.text == "new"
+
+
+def test_an_entry_that_replaces_one_that_is_over_obeys_the_rule(diary, alice):
+    rule = Constraint(ttl=timedelta(days=30), required="text", limit=1)
+    diary.constrain("items/work", rule)
+    put(diary, "a", {"text": "old"})
+    diary.engine.now = lambda: datetime.now(UTC) + timedelta(days=31)
+    with pytest.raises(InvalidValue, match="expected a value"):
+        put(diary, "a", {"text": " "})
+    put(diary, "b", {"text": "new"})
 
 
 def test_the_most_exact_rule_counts(diary, alice):

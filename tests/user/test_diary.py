@@ -472,10 +472,10 @@ def test_reading_and_compacting_a_large_memory_do_not_hold_the_event_loop():
         for number in range(3000):
             tx.upsert_preference("likes", f"thing number {number} with tea in city {number % 97}")
 
-    async def longest():
-        """The CPU time of the longest step of the loop during a turn."""
+    async def longest(call):
+        """The CPU time of the longest step of the loop during a call."""
         steps = []
-        turn = asyncio.create_task(diary.update_memory("alice", "s", "Tea in city 5?", "Yes."))
+        turn = asyncio.create_task(call)
         while not turn.done():
             used = time.thread_time()
             await asyncio.sleep(0)
@@ -483,8 +483,15 @@ def test_reading_and_compacting_a_large_memory_do_not_hold_the_event_loop():
         await turn
         return max(steps)
 
-    assert asyncio.run(longest()) < 0.02
+    turn = diary.update_memory("alice", "s", "Tea in city 5?", "Yes.")
+    assert asyncio.run(longest(turn)) < 0.02
     assert compacted == [3000]
+    for show in (
+        lambda: diary.pretty_preferences("alice"),
+        lambda: diary.preferences("alice", skip_metadata=True),
+    ):
+        # The garbage collector does not come at the same call each time.
+        assert min(asyncio.run(longest(show())) for _ in range(3)) < 0.02
 
 
 def test_the_event_loop_is_not_held_at_1000_preferences(tmp_path):

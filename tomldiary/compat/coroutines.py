@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tomldiary.engine.engine import Engine, Transaction
+    from tomldiary.entries.kinds.rules import EntryRules
     from tomldiary.extraction.draft import MemoryDeps
     from tomldiary.extraction.turns import Turns
 
@@ -29,17 +30,23 @@ class AncestorCoroutines:
     """The part of `Diary` that TOMLDiary 0.9 has: preferences and conversations of one user."""
 
     engine: Engine
+    entry_rules: EntryRules
     max_conversations: int
     turns: Turns
 
     async def preferences(self, user_id: str, skip_metadata: bool = False) -> str:
         """Return the preferences document as TOML text; "" if there is none."""
-        document = await in_thread(self.engine.entries, user_id, "preferences")
-        if not skip_metadata:
-            return document.text
-        edit = Edit(document)
-        edit.delete(("_meta",))
-        return edit.done().text
+
+        def read() -> str:
+            stored = self.engine.entries(user_id, "preferences")
+            document = self.entry_rules.kept("preferences", stored, self.engine.now())
+            if not skip_metadata:
+                return document.text
+            edit = Edit(document)
+            edit.delete(("_meta",))
+            return edit.done().text
+
+        return await in_thread(read)
 
     async def last_conversations(
         self,
@@ -51,12 +58,17 @@ class AncestorCoroutines:
 
         The document's `_meta` table is in it too, under that key, unless `skip_metadata`.
         """
-        document = await in_thread(self.engine.document, user_id, "conversations")
-        entries = [(key, dict(entry)) for key, entry in Conversations(document).entries()]
-        entries.sort(key=lambda item: str(item[1].get("_created", "")), reverse=True)
-        meta = document.table(("_meta",))
-        head = {"_meta": dict(meta)} if meta is not None and not skip_metadata else {}
-        return {**head, **dict(entries[: max(0, limit)])}
+
+        def read() -> dict[str, Any]:
+            stored = self.engine.document(user_id, "conversations")
+            document = self.entry_rules.kept("conversations", stored, self.engine.now())
+            entries = [(key, dict(entry)) for key, entry in Conversations(document).entries()]
+            entries.sort(key=lambda item: str(item[1].get("_created", "")), reverse=True)
+            meta = document.table(("_meta",))
+            head = {"_meta": dict(meta)} if meta is not None and not skip_metadata else {}
+            return {**head, **dict(entries[: max(0, limit)])}
+
+        return await in_thread(read)
 
     async def ensure_session(
         self, user_id: str, session_id: str, *, context_now: datetime | None = None
@@ -88,7 +100,8 @@ class AncestorCoroutines:
         printer = PreferencesPrinter(
             fields=fields, show_count=show_count, show_timestamps=show_timestamps
         )
-        return printer.format_preferences(await self.preferences(user_id), skip_metadata)
+        shown = await self.preferences(user_id)
+        return await in_thread(printer.format_preferences, shown, skip_metadata)
 
     async def pretty_conversations(
         self,
@@ -101,4 +114,4 @@ class AncestorCoroutines:
         """Return the conversations as indented text for people."""
         printer = ConversationsPrinter(fields=fields, show_turns=show_turns)
         shown = await self.last_conversations(user_id, _ALL if limit is None else limit)
-        return printer.format_conversations(shown, skip_metadata)
+        return await in_thread(printer.format_conversations, shown, skip_metadata)

@@ -83,6 +83,8 @@ class Engine(DocumentCache):
         """Called with the user and a transaction under the user's lock; an error refuses the transaction."""
         self.after_change: tuple[Callable[[str], None], ...] = ()
         """Called with the user after each transaction and erasure; must be quick and raise nothing."""
+        self.sweep: Callable[[Transaction], None] | None = None
+        """Called with each transaction before its change; removes the entries whose time is over."""
         self.check: Callable[[Transaction], None] | None = None
         """Called with each transaction that changes something, before it is stored; raises if a rule forbids it."""
         self._deadlines: dict[str, Deadlines] = {}
@@ -154,7 +156,7 @@ class Engine(DocumentCache):
             if before is not None and on_repeat is not None:
                 results.append(on_repeat(before))
                 return None
-            transaction = Transaction(self, user)
+            transaction = self._swept(user)
             results.append(change(transaction))
             return transaction if before is None else None
 
@@ -229,9 +231,15 @@ class Engine(DocumentCache):
         last = next_sequence(self.backend.last_record(user)) - 1
         if expected is not None and expected != last:
             raise SequenceConflict.of(expected, last)
-        transaction = Transaction(self, user)
+        transaction = self._swept(user)
         transaction.session, transaction.has_operation = source.session, bool(source.operation)
         transaction.actor = source.actor
+        return transaction
+
+    def _swept(self, user: str) -> Transaction:
+        transaction = Transaction(self, user)
+        if self.sweep is not None:
+            self.sweep(transaction)
         return transaction
 
     def _finish(self, transaction: Transaction, source: Source) -> None:

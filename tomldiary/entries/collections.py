@@ -71,7 +71,7 @@ class TypedEntries:
     def stored(cls, diary: Diary, user: str) -> Self:
         """Return a user's entries for reading; a document stays as it was when it was first read."""
         engine, rules = diary.engine, diary.entry_rules
-        is_over = partial(rules.is_over, at=engine.now()) if rules.has_times else None
+        is_over = rules.ends(engine.now())
         return cls(
             diary, partial(engine.readable, user), partial(engine.kinds, user), is_over=is_over
         )

@@ -5,8 +5,10 @@ The same rules run twice: on a draft while a model works, and on fresh state whe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+
+from pydantic import ValidationError
 
 from tomldiary.entries.models import FORMAT_VERSION, PreferenceItem
 from tomldiary.errors import InvalidValue, LimitReached, UnknownCategory, UnknownEntry
@@ -35,6 +37,7 @@ __all__ = [
     "entry_count",
     "entry_text",
     "entry_to_item",
+    "invalid_entry",
     "number_of",
     "reserve_ids",
 ]
@@ -56,6 +59,10 @@ class PreferenceRules:
 
     categories: tuple[str, ...]
     limit: int = 100
+    item_types: Mapping[str, type[PreferenceItem]] = field(
+        default_factory=dict[str, type[PreferenceItem]], compare=False
+    )
+    """The types of entries by category; an upsert must fit them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +201,13 @@ class Preferences:
         With `key` of an existing entry: `text` replaces its text, contexts are added, and the count
         goes up. Without, or with a key that does not exist: an entry with equal text is confirmed
         instead of stored twice, otherwise a new one is created. `source` is the turn that `text` is taken
-        from, if it is taken from one.
+        from, if it is taken from one. Of `fields`, an existing entry takes those without an underscore.
 
         Raises:
             UnknownCategory: The schema does not have it.
             UnknownEntry: `key` does not exist and there is no text to create it with.
             LimitReached: The category is full.
-            InvalidValue: The text is blank or too long, or cannot be stored.
+            InvalidValue: The text is blank or too long, cannot be stored, or the entry would not fit its type.
         """
         self.check_category(category)
         contexts = _clean_contexts(contexts)
@@ -211,8 +218,9 @@ class Preferences:
             if found is not None:
                 changed = "boosted" if text is None or text == entry_text(found[1]) else "updated"
                 count = self._change(
-                    *found, text, contexts, now, session, count_up=count_up, source=source
-                )
+                    *found, text, contexts, now, session,
+                    count_up=count_up, fields=fields, source=source,
+                )  # fmt: skip
                 return Outcome(changed, category, key, count)
             if text is None:
                 raise UnknownEntry(f"{category}/{key}", f"List {category} to see its ids.")
@@ -223,7 +231,9 @@ class Preferences:
         )
         if same is not None:
             path, entry = cast("tuple[Any, Any]", self.find(category, same))
-            count = self._change(path, entry, None, contexts, now, session, count_up=count_up)
+            count = self._change(
+                path, entry, None, contexts, now, session, count_up=count_up, fields=fields
+            )
             return Outcome("merged", category, same, count)
         if count >= self.rules.limit:
             raise LimitReached(category, self.rules.limit)
@@ -239,8 +249,22 @@ class Preferences:
             **({"_source": source} if source else {}),
             **(fields or {}),
         }
+        self.check_fit(category, chosen, entry)
         put_noted(self._edit, (_ROOT, category, chosen), entry)
         return Outcome("created", category, chosen, 1)
+
+    def check_fit(self, category: str, key: str, entry: Mapping[str, Any]) -> None:
+        """Check an entry with the type of its category.
+
+        Raises:
+            InvalidValue: It does not fit; names the first wrong field.
+        """
+        kind = self.rules.item_types.get(category, PreferenceItem)
+        if kind is not PreferenceItem:
+            try:
+                entry_to_item(entry, kind)
+            except ValidationError as error:
+                raise invalid_entry(error, f"{category}.{key}") from None
 
     def forget(self, category: str, key: str) -> Mapping[str, Any]:
         """Remove an entry and return it; its id is not given out again.
@@ -270,9 +294,11 @@ class Preferences:
         session: str,
         *,
         count_up: bool,
+        fields: Mapping[str, Any] | None = None,
         source: str = "",
     ) -> int:
-        changed = dict(entry)
+        own = {name: value for name, value in (fields or {}).items() if not name.startswith("_")}
+        changed = {**entry, **own}
         if text is not None and text != entry_text(entry):
             changed["text"] = text
             if source:
@@ -288,6 +314,7 @@ class Preferences:
         if changed != entry:
             changed["_updated"] = max(now, str(entry.get("_updated", "")))
             changed["_updated_by"] = session
+        self.check_fit(path[-2], path[-1], changed)
         put_noted(self._edit, path, changed)
         return count
 
@@ -358,6 +385,13 @@ def entry_to_item(
     for key in ("_created", "_updated", "_created_by", "_updated_by"):
         known[key] = str(entry.get(key, ""))
     return item_type.model_validate(known)
+
+
+def invalid_entry(error: ValidationError, where: str) -> InvalidValue:
+    """Return the error of an entry that does not fit its type; names the first wrong field."""
+    wrong = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(map(str, (where, *wrong["loc"])))
+    return InvalidValue(f"{wrong['msg']}. Nothing was stored.", where=place)
 
 
 def _text_list(value: Any) -> list[str]:

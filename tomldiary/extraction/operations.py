@@ -374,6 +374,8 @@ def _set(
         path = found[0] if found is not None else (*path[:-1], key)
         if source and "text" in said:
             said.setdefault("_source", source)
+        if found is not None and not operation.delete:
+            preferences.check_fit(category, key, {**found[1], **said})
     operation = replace(operation, path=path, values=tuple(said.items()))
     set_fields(transaction.entries(operation.kind), operation)
 

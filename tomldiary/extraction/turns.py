@@ -225,6 +225,7 @@ class Turns:
             rules.categories, diary.schema_name, session_id, rules.limit, context_now,
             similarity=diary.similarity,
         )  # fmt: skip
+        deps.preferences.rules = rules  # with the types of entries
         schemas = diary.fact_schemas
         if schemas:
             stored = engine.readable(user_id, FACTS.name)

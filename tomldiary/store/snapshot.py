@@ -176,6 +176,7 @@ class View:
         omits_expired: Whether what has expired is left out.
         is_shared: Whether several operations are to see a namespace alike.
         signed_in: The only user whose namespaces are shown beside the shared ones; None shows all.
+        is_over: Whether a rule ended the time of an entry, by its key with the kind in front; None is never.
     """
 
     def __init__(
@@ -186,8 +187,10 @@ class View:
         omits_expired: bool,
         is_shared: bool,
         signed_in: str | None = None,
+        is_over: Callable[[str, Mapping[str, Any]], bool] | None = None,
     ) -> None:
         self.signed_in = signed_in
+        self.is_over = is_over
         self._deadlines = deadlines
         self._clock = clock
         self.omits_expired = omits_expired
@@ -209,8 +212,15 @@ class View:
         """Return a namespace if the batch has read it."""
         return self._seen.get((user, namespace))
 
+    @property
+    def omits_entries(self) -> bool:
+        """Whether entries that are stored may be left out."""
+        return self.omits_expired or self.is_over is not None
+
     def is_shown(self, snapshot: Snapshot, entry: Entry) -> bool:
         """Tell whether reads show an item: expired ones only until they are removed, or not at all."""
+        if self.is_over is not None and self.is_over(f"{snapshot.base}/{entry.key}", entry.table):
+            return False
         if entry.expires is None or not self.omits_expired:
             return True
         return not self._deadlines(snapshot.user).is_over(snapshot.base, entry, self._now)

@@ -107,7 +107,7 @@ class ItemStore(ItemPuts):
         Raises:
             IdentifierError: It belongs to another user than the one signed in.
         """
-        if type(key) is not str or is_typed(namespace):
+        if type(key) is not str or is_typed(namespace) or self.diary.entry_rules.has_times:
             return None
         catalog = self._catalogs.get(self._owners.owner(namespace, key, signed_in))
         known = catalog.find(namespace, key) if catalog is not None else None
@@ -198,6 +198,7 @@ class ItemStore(ItemPuts):
             omits_expired=self.expiry.omit_expired,
             is_shared=is_shared,
             signed_in=signed_in,
+            is_over=self.diary.entry_rules.ends(self.diary.engine.now()),
         )
 
     def _checked(self, op: Operation, signed_in: str | None = None) -> Operation:
@@ -289,14 +290,14 @@ class ItemStore(ItemPuts):
         """Return the namespaces of a user that begin like this and show something."""
         found: list[Namespace] = []
         snapshots = self._typed.snapshots(user, prefix) if user in typed else []
-        if user in owners and not view.is_shared and not view.omits_expired:
+        if user in owners and not view.is_shared and not view.omits_entries:
             found += self.catalog(user).names(prefix)
         elif user in owners:
             snapshots += self.catalog(user).snapshots(prefix)
         return found + [
             each.namespace
             for each in map(view.pinned, snapshots)
-            if not view.omits_expired
+            if not view.omits_entries
             or any(view.is_shown(each, entry) for entry in each.entries.values())
         ]
 

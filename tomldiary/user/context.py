@@ -116,6 +116,10 @@ class UserContext:
         rules = self.diary.entry_rules
         return rules.has_times and rules.is_over(key, entry, self.moment(at))
 
+    def kept(self, name: str, document: Document) -> Document:
+        """Return a document, or all parts of a kind as one, without the entries whose time is over."""
+        return self.diary.entry_rules.kept(name, document, self.moment(None))
+
     @property
     def until(self) -> Until | None:
         """What tells until when an item lives that was read since it was put; None in the past."""

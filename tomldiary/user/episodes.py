@@ -186,7 +186,7 @@ class UserEpisodes:
             found = [
                 entry
                 for kind in reversed([*parts])
-                for entry in episode_entries(self._context.document(kind))
+                for entry in episode_entries(self._context.kept(kind, self._context.document(kind)))
             ]
             # an episode may be stored late, or come with an import
             found.sort(key=lambda entry: happened(entry[1]))

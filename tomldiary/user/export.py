@@ -71,7 +71,10 @@ class UserExport:
         times: list[str] = []
         named: set[str] = set()
         for kind in KINDS.values():
-            documents = {name: self._context.entries(name) for name in kind.documents(listed)}
+            documents = {
+                name: self._context.kept(name, self._context.entries(name))
+                for name in kind.documents(listed)
+            }
             found[kind.name] = kind.profile(documents, self._diary, at)
             times += [time for each in documents.values() for time in kind.seen(each, self._diary)]
             for document in documents.values():

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["UserConversations", "UserPreferences"]
 
 _KIND = "preferences"
+_ARGUMENTS = ("text", "contexts")
+"""Arguments of `upsert_preference`, which `fields` would overwrite unchecked."""
 _logger = get_logger(__name__)
 
 
@@ -104,7 +106,7 @@ class UserPreferences:
                 unknown id, which the new entry gets.
             contexts: Labels that are added to those stored.
             count_up: Whether an existing entry's counter goes up by one.
-            fields: Values for the own fields of the category's item type, for a new entry.
+            fields: Values for the own fields of the category's item type, and `pinned`.
             create: False if only an entry that exists may be changed.
             session_id: Kept in `_created_by` and `_updated_by`, and in history.
             actor: Who makes the change, for history.
@@ -127,6 +129,9 @@ class UserPreferences:
         # iterated more than once
         contexts = [contexts] if isinstance(contexts, str) else list(contexts)
         checked_table({} if fields is None else fields, "fields")
+        for name in fields or ():
+            if name.startswith("_") or name in _ARGUMENTS:
+                raise InvalidValue("no field of the item type. Leave it out.", where=name)
         text = self._diary.redacted(text)  # before it is compared with what is stored
 
         def change(tx: Transaction) -> tuple[str, PreferenceItem]:
@@ -143,12 +148,9 @@ class UserPreferences:
             )  # fmt: skip
             found = book.find(category, outcome.id)
             assert found is not None  # noqa: S101 - it was just stored
-            kind = item_type(self._diary.pref_table_cls, category)
-            try:
-                return outcome.id, entry_to_item(found[1], kind)
-            except ValidationError as error:
-                place = (category, outcome.id)
-                raise _invalid_entry(error, place, "Nothing was stored.") from None
+            return outcome.id, entry_to_item(
+                found[1], item_type(self._diary.pref_table_cls, category)
+            )
 
         asked = (category, text, id, contexts, fields, count_up, create)
         why = Source("upsert", session_id, actor, reason, operation_id, asked=asked)
@@ -209,7 +211,8 @@ class UserPreferences:
             UnknownCategory: The preference table has no such category.
             InvalidValue: `text` is no text.
         """
-        book = self.stored()
+        kept = self._context.kept(_KIND, self._context.read(_KIND))
+        book = Preferences(kept, self._diary.turn_rules.preferences)
         book.check_category(category)
         return Matches(
             book.similar(self._diary.similarity, category, checked_text(text, "text"), limit=limit)
@@ -218,13 +221,6 @@ class UserPreferences:
     def stored(self) -> Preferences:
         """Return the entries as they are in the document."""
         return Preferences(self._context.read(_KIND), self._diary.turn_rules.preferences)
-
-
-def _invalid_entry(error: ValidationError, place: tuple[str, ...], outcome: str) -> InvalidValue:
-    """Return the error of an entry that does not fit its item type; names the first wrong field."""
-    wrong = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(map(str, (*place, *wrong["loc"])))
-    return InvalidValue(f"{wrong['msg']}. {outcome}", where=where)
 
 
 class UserConversations:
@@ -237,7 +233,8 @@ class UserConversations:
         """Return typed conversations by session id, most recently used first."""
         if limit is not None:
             checked_count(limit, "limit")
-        book = Conversations(self._context.read("conversations"))
+        read = self._context.read("conversations")
+        book = Conversations(self._context.kept("conversations", read))
         found = [(key, entry_to_conversation(entry)) for key, entry in book.entries()]
         found.sort(key=lambda item: item[1].updated, reverse=True)
         return ConversationItems(found if limit is None else found[:limit])

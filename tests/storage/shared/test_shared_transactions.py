@@ -15,6 +15,8 @@ from tomldiary.errors import BackendError, IdentifierError, RevisionConflict
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.storage.shared.database import DatabaseLost, Head, Step
 from tomldiary.storage.shared.outcomes import outcome
+from tomldiary.store.operations import Put, Search
+from tomldiary.store.store import ItemStore
 
 
 def texts(diary):
@@ -222,9 +224,32 @@ def test_a_forked_child_has_connections_of_its_own(name):
     backend.close()
 
 
-@pytest.mark.parametrize("user", ["a\0b", "a\ud800b"])
-def test_a_user_id_that_no_database_can_store_is_refused(opened, user):
-    alice = Diary(opened(), agent="rules").user(user)
+def test_a_user_id_that_no_database_can_store_is_refused(opened):
+    alice = Diary(opened(), agent="rules").user("a\ud800b")
     for call in (alice.preferences, alice.history, lambda: alice.blocks.set("persona", "x")):
         with pytest.raises(IdentifierError, match="cannot store"):
             call()
+
+
+def test_user_ids_with_control_characters_stay_apart(opened):
+    users = ["a\0b", "a\1b", "a\1\1b", "a\1\2b", "a\1\0b", "\1", "\0"]
+    diary = Diary(opened(), agent="rules")
+    for user in users:
+        diary.user(user).blocks.set("name", repr(user))
+    again = Diary(opened())
+    assert again.users() == sorted(users)
+    assert [again.user(user).blocks["name"].text for user in users] == [*map(repr, users)]
+    again.user("a\0b").forget(everything=True)
+    assert sorted(set(users) - {"a\0b"}) == diary.users()
+    assert diary.backend.erased_users() == ["a\0b"]
+
+
+def test_namespaces_without_an_owner_are_shared_by_all_machines(opened):
+    one, two = (ItemStore(Diary(opened(), agent="rules"), user_label=None) for _ in range(2))
+    one.run([Put(("docs", "alice"), "k", {"text": "a shared page"})])
+    [items] = two.run([Search(("docs",), query="page")])
+    assert [item.value for item in items] == [{"text": "a shared page"}]
+    assert two.diary.users() == []
+    two.run([Put(("docs", "alice"), "k", {"text": "another page"})])
+    [items] = one.run([Search(("docs",))])
+    assert [item.value for item in items] == [{"text": "another page"}]

@@ -19,6 +19,8 @@ from tomldiary.storage.open import open_backend
 from tomldiary.storage.shared.database import DatabaseLost
 from tomldiary.storage.shared.heads import Heads, notice_key
 from tomldiary.storage.shared.redis import RedisDatabase
+from tomldiary.store.operations import Put, Search
+from tomldiary.store.store import ItemStore
 from waiting import until
 
 SILENCE = 1.0  # seconds
@@ -116,6 +118,16 @@ def test_a_change_of_another_machine_arrives(watched, other):
     for number in range(5):
         key, _ = other.upsert_preference("likes", f"drink {number}")
         until(lambda key=key: key in alice.preferences("likes"))
+
+
+def test_a_change_of_the_shared_owner_arrives(watched, place):
+    one, two = (ItemStore(Diary(each), user_label=None) for each in (watched, place.backend()))
+    assert one.run([Search(("docs",))]) == [[]]  # starts the watch
+    until(lambda: is_trusted(watched))
+    for number in range(3):
+        two.run([Put(("docs",), f"k{number}", {"text": "a page"})])
+        until(lambda number=number: len(one.run([Search(("docs",))])[0]) == number + 1)
+    two.diary.backend.close()
 
 
 def test_own_writes_are_seen_at_once(watched, other):

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
@@ -18,6 +19,7 @@ from tomldiary.entries.preferences import (
     entry_count,
     entry_text,
     entry_to_item,
+    invalid_entry,
     number_of,
     reserve_ids,
 )
@@ -161,7 +163,8 @@ class PreferenceKind(EntryKind):
         self, writing: Writing, collection: Collected, key: str, value: Mapping[str, Any]
     ) -> None:
         category, edit, rules = collection[1], writing.entries(self.name), writing.rules
-        book = self._book(edit, rules)
+        # The type is checked below, when the entry holds all of the value.
+        book = Preferences(edit, replace(rules.preference_rules, item_types={}))
         where = f"{category}.{key}"
         outcome = book.upsert(
             category, key, value["text"], (),
@@ -183,9 +186,7 @@ class PreferenceKind(EntryKind):
         try:
             entry_to_item(data, item_type(rules.pref_table_cls, category))
         except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(map(str, (where, *first["loc"])))
-            raise InvalidValue(f"{first['msg']}.", where=place) from None
+            raise invalid_entry(error, where) from None
         fresh = with_value(data, entry, writing.now)
         edit.put(path, {**fresh, "_updated_by": writing.session})
 

@@ -7,7 +7,8 @@ is committed is checked here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.constraints import checked_constraint
@@ -18,6 +19,7 @@ from tomldiary.entries.kinds.facts import put_back
 from tomldiary.entries.models import moment
 from tomldiary.errors import DiaryError, ImmutableEntry, InvalidValue, LimitReached, SchemaError
 from tomldiary.logging import get_logger
+from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import checked_text, decode_nulls
 
 if TYPE_CHECKING:
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     from tomldiary.entries.constraints import Constraint
     from tomldiary.entries.kind import Rules
     from tomldiary.toml.document import Document, Path
-    from tomldiary.toml.edit import Edit
 
 __all__ = ["EntryRules"]
 
@@ -82,12 +83,47 @@ class EntryRules:
         since = moment(last_used(entry))
         return since is not None and since + found[1].ttl <= at
 
-    def apply(self, tx: Transaction, rules: Rules) -> None:
-        """Remove what is over from the documents of a transaction, and check what it changes.
+    def ends(self, at: datetime) -> Callable[[str, Mapping[str, Any]], bool] | None:
+        """Return `is_over` at a time; None if no rule gives entries a time."""
+        return partial(self.is_over, at=at) if self.has_times else None
+
+    def kept(self, name: str, document: Document, at: datetime) -> Document:
+        """Return a document, or all parts of a kind as one, without the entries whose time is over."""
+        if not self._ends(name):
+            return document
+        over = [
+            path for key, path, entry in _entries(name, document) if self.is_over(key, entry, at)
+        ]
+        if not over:
+            return document
+        edit = Edit(document)
+        for path in over:
+            edit.delete(path)
+        return edit.done()
+
+    def _ends(self, name: str) -> bool:
+        """Return whether a rule gives entries of a document's kind a time."""
+        kind = entry_kind(name).name
+        return self.has_times and any(
+            rule.ttl is not None and place.partition("/")[0] == kind
+            for place, rule in self._rules.items()
+        )
+
+    def sweep(self, tx: Transaction, rules: Rules) -> None:
+        """Remove the entries whose time is over, so that a change finds none of them.
 
         Args:
-            tx: The transaction, with its changes.
+            tx: The transaction, without changes.
             rules: The options that entries obey.
+        """
+        now = tx.engine.now()
+        for name in sorted(filter(self._ends, tx.listed())):
+            for key, path, entry in _entries(name, tx.document(name)):
+                if self.is_over(key, entry, now):
+                    entry_kind(name).remove(tx.edit(name), path, rules)
+
+    def apply(self, tx: Transaction) -> None:
+        """Check what a transaction changes.
 
         Raises:
             ImmutableEntry, InvalidValue, LimitReached: A rule forbids a change. Nothing may be stored.
@@ -97,8 +133,6 @@ class EntryRules:
         documents = tx.listed() if kinds else set[str]()
         for name in sorted(kinds):
             mine = [each for each in documents if entry_kind(each).name == name]
-            if self.has_times:
-                self._sweep(tx, mine, rules)
             if any(each in changed for each in mine):
                 self._check(tx, mine)
 
@@ -180,14 +214,6 @@ class EntryRules:
             return error.where == key
         return False
 
-    def _sweep(self, tx: Transaction, documents: Iterable[str], rules: Rules) -> None:
-        now = tx.engine.now()
-        for name in documents:
-            for key, path, entry in _entries(name, _before(tx, name)):
-                is_left = same_data(entry, tx.document(name).table(path))
-                if is_left and self.is_over(key, entry, now):
-                    entry_kind(name).remove(tx.edit(name), path, rules)
-
     def _check(self, tx: Transaction, documents: Iterable[str]) -> None:
         before: _Entries = {}
         after: _Entries = {}
@@ -201,8 +227,8 @@ class EntryRules:
             if found is None or same_data(old, new):
                 continue
             touched.add(found[0])
-            if old is None or not self.is_over(key, old, tx.engine.now()):
-                _check_entry(found[1], key, old, new)
+            is_over = old is not None and self.is_over(key, old, tx.engine.now())
+            _check_entry(found[1], key, None if is_over else old, new)
         for place in touched:
             rule = self._rules[place]
             if not place.startswith("facts/"):  # which are counted and told apart when committed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -23,11 +24,14 @@ __all__ = [
     "Head",
     "Step",
     "is_hidden",
+    "stored_id",
+    "user_of",
     "without_secrets",
 ]
 
 WHOLE_HISTORY = sys.maxsize
 """A sequence number that no transaction reaches."""
+_ESCAPED = re.compile("\1(.)", re.DOTALL)
 ERASED = ".erased"
 """The hidden document with the fencing token that the last erasure of everything set; it outlives the user's data."""
 
@@ -35,6 +39,16 @@ ERASED = ".erased"
 def is_hidden(kind: str) -> bool:
     """Return whether a document is no part of the memory: it is in no listing and in no history."""
     return kind.startswith(".")
+
+
+def stored_id(user: str) -> str:
+    """Return a user id as a column stores it, in which no text has a NUL; the shared owner's has one."""
+    return user.replace("\1", "\1\1").replace("\0", "\1\2")
+
+
+def user_of(stored: str) -> str:
+    """Return the user id that `stored_id` was given."""
+    return _ESCAPED.sub(lambda found: "\0" if found[1] == "\2" else "\1", stored)
 
 
 def _growth() -> int:

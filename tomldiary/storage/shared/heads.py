@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.runtime.lru import Recent
+from tomldiary.storage.shared.database import stored_id
 
 if TYPE_CHECKING:
     from tomldiary.storage.shared.database import Head
@@ -33,7 +34,7 @@ _PATIENT = (3, 6, 12, 24)  # conflicts after which a process makes itself notice
 @lru_cache(_CACHED_USERS)
 def notice_key(user: str) -> str:
     """Return the name of a user in notices: a SHA-256 in hexadecimal digits, which discloses no user id."""
-    return sha256(user.encode("utf-8", "surrogatepass")).hexdigest()
+    return sha256(stored_id(user).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclass(slots=True)

@@ -342,9 +342,9 @@ def check_user(user: str) -> None:
     """Refuse a user id that a database cannot store."""
     if not user:
         raise IdentifierError("the user id is empty. Say whose memory this is.")
-    if "\0" in user or not (user.isascii() or _is_unicode(user)):
+    if not (user.isascii() or _is_unicode(user)):
         raise IdentifierError(
-            f"the user id {user!r} has a NUL or a lone surrogate, which a database cannot store. Use another id."
+            f"the user id {user!r} has a lone surrogate, which a database cannot store. Use another id."
         )
 
 

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, LiteralString, TypeVar
 from tomldiary.errors import BackendError, MissingExtra
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.storage.shared.backend import SharedBackend
-from tomldiary.storage.shared.database import DatabaseLost, Head, Step, without_secrets
+from tomldiary.storage.shared.database import (
+    DatabaseLost,
+    Head,
+    Step,
+    stored_id,
+    user_of,
+    without_secrets,
+)
 from tomldiary.storage.shared.postgres import statements
 from tomldiary.storage.shared.postgres.listener import PostgresListener, reason
 
@@ -209,7 +216,7 @@ class PostgresDatabase:
 
     def head(self, user: str, kinds: Sequence[str] = ()) -> Head:
         """Return the state of a user, with the texts of `kinds`, in one statement."""
-        rows = self._rows(statements.HEAD, list(kinds), user)
+        rows = self._rows(statements.HEAD, list(kinds), stored_id(user))
         if not rows:
             return Head()
         revision, epoch, versions, record, texts = rows[0]
@@ -218,14 +225,15 @@ class PostgresDatabase:
     def read(self, user: str, kinds: Sequence[str]) -> dict[str, tuple[str, Token]]:
         """Return the texts and versions of those documents that exist."""
         if len(kinds) == 1:  # most reads; an array would take longer to send than the rest
-            rows = self._rows(statements.READ_ONE, user, kinds[0])
+            rows = self._rows(statements.READ_ONE, stored_id(user), kinds[0])
         else:
-            rows = self._rows(statements.READ, user, list(kinds))
+            rows = self._rows(statements.READ, stored_id(user), list(kinds))
         return {row[0]: (row[1], row[2]) for row in rows}
 
     def records(self, user: str, below: int, limit: int) -> list[tuple[int, str]]:
         """Return at most `limit` history records with lower sequence numbers, newest first."""
-        return [(row[0], row[1]) for row in self._rows(statements.RECORDS, user, below, limit)]
+        rows = self._rows(statements.RECORDS, stored_id(user), below, limit)
+        return [(row[0], row[1]) for row in rows]
 
     def users(self) -> Iterator[str]:
         """Yield the ids of all users with documents, read in pages."""
@@ -243,7 +251,7 @@ class PostgresDatabase:
         last = ""
         while True:
             rows = self._rows(text, *values, last, _PAGE)
-            yield from (row[0] for row in rows)
+            yield from (user_of(row[0]) for row in rows)
             if len(rows) < _PAGE:
                 return
             last = rows[-1][0]
@@ -252,8 +260,9 @@ class PostgresDatabase:
 
     def apply(self, user: str, head: Head, step: Step) -> dict[str, Token] | None:
         """Apply a step if the revision is still that of `head`."""
+        name = stored_id(user)
         values: dict[str, Any] = {
-            "user": user,
+            "user": name,
             "revision": head.revision,
             "erasures": step.erasures,
             "growth": step.growth,
@@ -273,10 +282,10 @@ class PostgresDatabase:
             if not step.dropped:
                 return connection.execute(self._sql(statement), values).fetchone()
             with connection.transaction():
-                found = connection.execute(self._sql(statements.LOCK), [user]).fetchone()
+                found = connection.execute(self._sql(statements.LOCK), [name]).fetchone()
                 if (found[0] if found is not None else 0) != head.revision:
                     return None
-                connection.execute(self._sql(statements.DROP), [user, step.dropped])
+                connection.execute(self._sql(statements.DROP), [name, step.dropped])
                 return connection.execute(self._sql(statement), values).fetchone()
 
         row = self._run(run)
@@ -284,7 +293,8 @@ class PostgresDatabase:
 
     def touch(self, user: str) -> None:
         """Add 1 to the revision of a user."""
-        self._run(lambda connection: connection.execute(self._sql(statements.TOUCH), [user]))
+        name = stored_id(user)
+        self._run(lambda connection: connection.execute(self._sql(statements.TOUCH), [name]))
 
     # Notices
 
