@@ -23,6 +23,7 @@ __all__ = [
     "Backend",
     "BackendProtocol",
     "CheapTokens",
+    "Closable",
     "Commit",
     "DetectsSaves",
     "DisplacedEdit",
@@ -268,6 +269,15 @@ class KeepsHidden(Protocol):
 
     def holders(self, kind: str) -> list[str]:
         """Return the ids of the users with a hidden document, sorted."""
+        ...
+
+
+@runtime_checkable
+class Closable(Protocol):
+    """A backend with open files or connections."""
+
+    def close(self) -> None:
+        """Close them; a later call opens them again."""
         ...
 
 

@@ -71,7 +71,7 @@ class SharedBackend(AsyncVerbs):
         return self.database.durability
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections; a later call opens new ones."""
         if self.transactions.watch is not None:
             self.transactions.watch.close()
         self.database.close()

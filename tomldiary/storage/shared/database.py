@@ -151,5 +151,5 @@ class Database(Protocol):
         ...
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections; a later call opens new ones."""
         ...

@@ -280,8 +280,8 @@ class RedisDatabase:
         return listener
 
     def close(self) -> None:
-        """Close all connections."""
-        self._client.close()
+        """Close all connections, except those in use; a later call opens new ones."""
+        self._client.connection_pool.disconnect(inuse_connections=False)
 
 
 class _RedisListener:

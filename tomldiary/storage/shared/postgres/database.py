@@ -320,8 +320,10 @@ class PostgresDatabase:
         return listener
 
     def close(self) -> None:
-        """Close all connections."""
-        self._pool.close()
+        """Close all connections; a later call opens new ones."""
+        pool = self._pool
+        self.renew()  # a closed pool cannot be opened again
+        pool.close()
 
 
 class PostgresBackend(SharedBackend):
