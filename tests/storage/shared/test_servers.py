@@ -78,6 +78,10 @@ def refusal(url):
         "postgresql://ann:sec\u2100ret@127.0.0.1/x",
         "postgresql://127.0.0.1/x?schema=",
         f"postgresql://127.0.0.1/x?schema={'x' * 64}",
+        "postgresql+psycopg://ann:secret@127.0.0.1/x",
+        "POSTGRESQL://ann:secret@127.0.0.1/x?password=secret",
+        "redis+cluster://:secret@127.0.0.1/0",
+        "firestore://ann:secret@project/a/b",
     ],
 )
 def test_a_wrong_option_is_refused_before_anything_is_asked(url):
@@ -312,6 +316,67 @@ def test_a_read_only_server_of_postgres_names_the_remedy():
         alice.upsert_preference("likes", "coffee")
     assert [item.text for item in alice.preferences("likes").values()] == ["tea"]
     backend.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "reason"),
+    [
+        ("postgres", ("?", "?sslmode=require&"), "server does not support SSL"),
+        ("redis", ("redis://", "rediss://", "?", "?ssl_ca_certs=/missing&"), "No such file or directory"),
+    ],
+)  # fmt: skip
+def test_a_failure_of_tls_is_named(name, change, reason):
+    url = f"{engines.space(name).url}&timeout=1"
+    for old, new in zip(change[::2], change[1::2], strict=True):
+        url = url.replace(old, new, 1)
+    assert refusal(url).startswith(f"cannot be reached ({reason}")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["writer", "list", "--path", "mysql://ann:secret@127.0.0.1/x"],
+        ["show", "--path", "postgresql+psycopg://ann:secret@127.0.0.1/x"],
+        ["import", "postgresql+psycopg://ann:secret@127.0.0.1/x", "--from", "langgraph-store"],
+    ],
+)
+def test_the_command_line_repeats_no_password_of_an_address_that_it_refuses(
+    arguments, monkeypatch, capsys, tmp_path
+):
+    if arguments[0] == "import":
+        arguments = [*arguments, "--user", "alice", "--path", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["tomldiary", *arguments])
+    with pytest.raises(SystemExit):
+        run()
+    shown = capsys.readouterr()
+    assert shown.err
+    assert "secret" not in shown.out + shown.err
+
+
+def test_an_import_from_a_database_without_the_user_shows_no_password(
+    monkeypatch, capsys, tmp_path
+):
+    engine = engines.space("postgres")
+    import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
+
+    schema = engine.url.rpartition("=")[2]
+    with psycopg.connect(engine.server, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {schema}")
+        connection.execute(
+            f"CREATE TABLE {schema}.store AS SELECT 'bob.notes' AS prefix, 'one' AS key, '{{}}'::jsonb AS value,"
+            " now() AS created_at, now() AS updated_at"
+        )
+    user, _, rest = engine.server.partition("@")
+    url = f"{user}:secret@{rest}?options=-c%20search_path%3D{schema}"
+    place = ["--user", "alice", "--path", str(tmp_path)]
+    monkeypatch.setattr(
+        sys, "argv", ["tomldiary", "import", url, "--from", "langgraph-store", *place]
+    )
+    with pytest.raises(SystemExit):
+        run()
+    shown = capsys.readouterr()
+    assert "it has nothing of 'alice', but of bob/notes" in shown.err
+    assert "secret" not in shown.out + shown.err
 
 
 def test_a_wrong_password_of_redis_names_the_remedy():

@@ -171,7 +171,8 @@ class RedisDatabase:
                 f"{self}: refuses the user or the password. Check the address."
             ) from error
         except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
-            raise DatabaseLost(type(error).__name__) from error
+            reason = getattr(error.__context__, "strerror", None)  # of the system or of TLS
+            raise DatabaseLost(reason or type(error).__name__) from error
         except exceptions.NoPermissionError as error:
             raise BackendError(f"{self}: a permission is missing ({error}). Grant it.") from error
         except exceptions.RedisError as error:

@@ -181,7 +181,7 @@ class PostgresDatabase:
         # The message of the client may quote a part of the password.
         return BackendError(
             f"{self}: is not an address of PostgreSQL. Write postgresql://user@host:5432/database; percent-encode"
-            " other signs."
+            " other signs, and give only options of libpq."
         )
 
     def _create(self, connection: psycopg.Connection[Any]) -> None:
