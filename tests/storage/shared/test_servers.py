@@ -7,6 +7,7 @@ import importlib
 import logging
 import re
 import socket
+import socketserver
 import subprocess
 import sys
 import tempfile
@@ -303,6 +304,56 @@ def test_a_locked_table_of_postgres_is_one_error_within_the_timeout():
     alice.upsert_preference("likes", "jazz")
     assert [item.text for item in alice.preferences("likes").values()] == ["tea", "jazz"]
     backend.close()
+
+
+NUMBER = re.compile(rb"(K\0\0\0\x0c)....", re.DOTALL)  # of the process that serves a connection
+
+
+class Pooler(socketserver.ThreadingTCPServer):
+    """Passes everything on to PostgreSQL, and makes the process number of each connection up, as poolers do."""
+
+    daemon_threads = True
+
+    def __init__(self, server):
+        self.behind = (server.hostname, server.port)
+        super().__init__(("127.0.0.1", 0), Passing)
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
+
+    def __exit__(self, *_):
+        self.shutdown()
+        self.server_close()
+
+
+class Passing(socketserver.BaseRequestHandler):
+    def handle(self):
+        with socket.create_connection(self.server.behind) as behind:
+            back = threading.Thread(target=self.pass_on, args=(behind, self.request))
+            back.start()
+            self.pass_on(self.request, behind)
+            back.join()
+
+    def pass_on(self, source, target):
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(NUMBER.sub(lambda found: found[1] + b"made", data))
+            target.shutdown(socket.SHUT_WR)
+
+
+@pytest.mark.parametrize("is_pooled", [False, True])
+def test_no_statement_is_prepared_behind_a_pooler_of_postgres(is_pooled):
+    engine = engines.space("postgres")
+    server = urlsplit(engine.server)
+    with Pooler(server) as pooler:
+        port = pooler.server_address[1] if is_pooled else server.port
+        url = engine.url.replace(f":{server.port}", f":{port}")
+        with Diary(f"{url}&connections=1", agent="rules", similarity=101) as diary:
+            for number in range(10):
+                diary.user("alice").upsert_preference("likes", f"thing number {number}")
+            prepared = diary.engine.backend.database._run(
+                lambda each: each.execute("SELECT FROM pg_prepared_statements").fetchall()
+            )
+            assert len(diary.user("alice").preferences("likes")) == 10
+    assert bool(prepared) is not is_pooled
 
 
 def test_a_read_only_server_of_postgres_names_the_remedy():
