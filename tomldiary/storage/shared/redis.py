@@ -133,7 +133,7 @@ class RedisDatabase:
 
     @property
     def durability(self) -> Durability:
-        """`full` if the server syncs every write to its append-only file; asked once, with a warning if not."""
+        """`full` if the server syncs every write to its append-only file, and evicts none; asked once, with a warning if not."""
         if self._durability is None:
             self._durability = self._found_durability()
         return self._durability
@@ -141,9 +141,17 @@ class RedisDatabase:
     def _found_durability(self) -> Durability:
         try:
             settings = self._run(lambda: self._client.config_get("append*"))
+            settings |= self._run(lambda: self._client.config_get("maxmemory*"))
         except (BackendError, DatabaseLost):
             _logger.warning(
                 "%s: does not tell its append-only settings; losses after a crash are unknown.",
+                self,
+            )
+            return "process"
+        policy = settings.get("maxmemory-policy", "")
+        if settings.get("maxmemory") != "0" and policy.startswith("allkeys"):
+            _logger.warning(
+                "%s: removes keys when its memory is full, so it loses writes. Set maxmemory-policy noeviction.",
                 self,
             )
             return "process"
