@@ -306,6 +306,15 @@ def test_a_locked_table_of_postgres_is_one_error_within_the_timeout():
     backend.close()
 
 
+@pytest.mark.parametrize(("option", "name"), [("", "tomldiary"), ("&application_name=web", "web")])
+def test_the_server_shows_the_application_that_an_address_names(option, name):
+    with Diary(f"{engines.space('postgres').url}{option}") as diary:
+        shown = diary.engine.backend.database._run(
+            lambda each: each.execute("SHOW application_name").fetchone()
+        )
+    assert shown == (name,)
+
+
 NUMBER = re.compile(rb"(K\0\0\0\x0c)....", re.DOTALL)  # of the process that serves a connection
 
 

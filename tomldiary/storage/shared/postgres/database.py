@@ -73,7 +73,7 @@ class PostgresDatabase:
         self._settings: dict[str, Any] = {
             "autocommit": True,
             "connect_timeout": max(1, int(timeout)),
-            "application_name": "tomldiary",
+            "fallback_application_name": "tomldiary",
             "tcp_user_timeout": max(1, int(timeout * 1000)),
         }
         self._new_pool = partial(
