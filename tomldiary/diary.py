@@ -28,7 +28,13 @@ from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.runtime.views import DictView, ListView, Viewed, drawn, pretty
 from tomldiary.storage.local.backend import LocalBackend
 from tomldiary.storage.open import open_backend
-from tomldiary.storage.protocol import Backend, BackendProtocol, Durability, FixedDocuments
+from tomldiary.storage.protocol import (
+    Backend,
+    BackendProtocol,
+    Closable,
+    Durability,
+    FixedDocuments,
+)
 from tomldiary.text.redaction import Redact, Redactor, redactor_of
 from tomldiary.text.similarity import DEFAULT_THRESHOLD, Scorer, Similarity
 from tomldiary.toml.values import checked_count, checked_number, checked_seconds, checked_text
@@ -162,8 +168,8 @@ class Diary(Viewed, AncestorCoroutines):
         self.embedder = None if embedder is None else DiaryEmbedder(self.engine, embedder)
         if embedder == "local":  # the scale of others is not known
             self.similarity.second = _local_vectors
-        is_place = isinstance(backend, str | os.PathLike)
-        self.backend: Any = self.engine.backend if is_place else backend
+        self._has_opened = isinstance(backend, str | os.PathLike)
+        self.backend: Any = self.engine.backend if self._has_opened else backend
         types = {name: item_type(pref_table_cls, name) for name in self.allowed}
         rules = PreferenceRules(tuple(self.allowed), max_prefs_per_category, types)
         self.preference_rules = rules
@@ -334,14 +340,17 @@ class Diary(Viewed, AncestorCoroutines):
         return self.turns.extractor
 
     def close(self) -> None:
-        """Stop the hooks and close the files of a folder; each write is complete when its call returns.
+        """Stop the hooks, and close the files or connections of a place; each write is complete when its call returns.
 
-        The diary can be used again. What hooks lack is delivered when they are added again.
+        A backend object that was given keeps its connections until its own `close()`. Close writers first. The diary
+        can be used again: the next call connects anew, and what hooks lack is delivered when they are added again.
         """
         if "hooks" in vars(self):
             self.hooks.close()
-        if isinstance(self.engine.backend, LocalBackend):
-            self.engine.backend.close()
+        backend = self.engine.backend
+        is_own = self._has_opened or isinstance(backend, LocalBackend)
+        if is_own and isinstance(backend, Closable):
+            backend.close()
 
     def users(self) -> Users:
         """Return the ids of all users that have a document, sorted.

@@ -24,8 +24,10 @@ from tomldiary import BackendError, Diary, MemoryWriter, UserDiary
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Open the memory and a writer without workers: it only stores turns."""
-    app.state.diary = Diary(os.environ["TOMLDIARY_URL"])
-    async with MemoryWriter(app.state.diary, workers=0) as app.state.writer:
+    async with (
+        Diary(os.environ["TOMLDIARY_URL"]) as app.state.diary,
+        MemoryWriter(app.state.diary, workers=0) as app.state.writer,
+    ):
         yield
 
 

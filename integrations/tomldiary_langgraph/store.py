@@ -73,6 +73,7 @@ class DiaryStore(BaseStore):
         ttl: TTLConfig | None = None,
     ) -> None:
         self.diary = diary_of(diary)
+        self._has_opened = self.diary is not diary
         self.ttl_config = _checked_ttl(ttl)
         self._embedder = Embedder(index) if index is not None else None
         self.index_config: IndexConfig | None = None
@@ -93,15 +94,17 @@ class DiaryStore(BaseStore):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop the sweeper, if it runs; every write is finished when its call returns."""
+        """Stop the sweeper, if it runs, and close a diary that this store has opened; each write is complete already."""
         self.stop_ttl_sweeper()
+        if self._has_opened:
+            self.diary.close()
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """See `__exit__`."""
-        await in_thread(self.stop_ttl_sweeper)
+        await in_thread(self.__exit__)
 
     def get(
         self, namespace: tuple[str, ...], key: str, *, refresh_ttl: bool | None = None

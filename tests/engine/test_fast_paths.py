@@ -405,7 +405,7 @@ def test_a_wrong_reverse_change_is_detected():
 def test_a_fencing_token_of_another_process_is_seen(tmp_path):
     ours, other = LocalBackend(tmp_path), LocalBackend(tmp_path)
     for epoch in range(1, 4):
-        other.epochs.write("alice", epoch, everything=False)
+        other.epochs.write("alice", epoch)
         os.utime(tmp_path / ".tomldiary/epochs", (epoch, epoch))  # long ago, so it is remembered
         assert ours.epoch("alice") == ours.epoch("alice") == epoch
 

@@ -14,7 +14,7 @@ from tomldiary.runtime.sources import HOOKS
 @pytest.mark.parametrize("name", SERVERS)
 def test_a_shared_database_keeps_cursors_and_delivers_erasures(name):
     place, index, other = space(name), ScriptedIndex(), ScriptedIndex()
-    with Diary(place.backend(), agent="rules") as diary:
+    with Diary(place.url, agent="rules") as diary:
         diary.hooks.add(index, name="index", strict=True)
         alice = diary.user("alice")
         alice.upsert_preference("likes", "tea")
@@ -31,7 +31,7 @@ def test_a_shared_database_keeps_cursors_and_delivers_erasures(name):
         alice.forget(session_id="s2")
         assert diary.hooks.flush()
         assert index.texts("alice") == {"likes/pref001": "tea"}
-    with Diary(place.backend(), agent="rules") as diary:
+    with Diary(place.url, agent="rules") as diary:
         alice = diary.user("alice")
         alice.forget(everything=True)
         assert diary.users() == []

@@ -287,3 +287,34 @@ def test_submits_that_wait_for_room_are_woken(opened):
 
     asyncio.run(asyncio.wait_for(submit_all(), LONG))
     assert texts(opened()) == [f"turn {n}" for n in range(12)]
+
+
+def test_a_submit_that_waits_for_room_during_an_erasure_is_refused(engine, opened):
+    gate, began = threading.Event(), threading.Event()
+
+    def slow(message, *, deps):
+        began.set()
+        gate.wait(LONG)
+        remember(message, deps=deps)
+
+    async def submit_all():
+        async with MemoryWriter(diary_on(opened(), slow), workers=1, qsize=1) as writer:
+            first = await writer.submit_turn(turn("water", "bob"))
+            await asyncio.to_thread(began.wait, LONG)
+            await writer.submit_turn(turn("tea", "bob"))
+            before = asyncio.create_task(writer.submit_turn(turn("walnuts")))
+            waiting = writer._admission.waiting
+            await asyncio.to_thread(until, lambda: waiting and waiting[0][0].asked is None)
+            await diary_on(opened()).user("alice").aforget(everything=True)
+            after = asyncio.create_task(writer.submit_turn(turn("jazz")))
+            await asyncio.sleep(0)
+            gate.set()
+            assert (await first).applied == 1
+            with pytest.raises(Forgotten):
+                await (await before)
+            assert (await (await after)).applied == 1
+
+    asyncio.run(asyncio.wait_for(submit_all(), LONG))
+    assert texts(opened(), "bob") == ["water", "tea"]
+    assert texts(opened()) == ["jazz"]
+    assert "walnuts" not in engine.texts()

@@ -9,7 +9,6 @@ from tomldiary.errors import InvalidValue
 from tomldiary.storage.local.layout import SYSTEM
 from tomldiary.storage.open import open_backend
 from tomldiary.storage.shared.database import without_secrets
-from tomldiary.storage.shared.urls import is_shared_url
 
 if TYPE_CHECKING:
     from tomldiary.storage.protocol import Backend
@@ -54,4 +53,4 @@ def _is_of_one_user(folder: Path) -> bool:
 
 def shown(path: str) -> str:
     """Return a folder, or an address without its password, for messages."""
-    return without_secrets(path) if is_shared_url(path) else path
+    return without_secrets(path)

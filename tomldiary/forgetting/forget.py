@@ -57,23 +57,32 @@ def forget(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
         DocumentError: A document cannot be read just now. Nothing was changed.
         BackendError: The storage failed. The message says whether something was changed.
     """
+    counted: list[ForgetReceipt] = []
 
     def run() -> ForgetReceipt:
         if not selection.everything:
             # Erasure keeps hand edits as they are, so hand edits of immutable entries are reverted first.
             engine.restore_immutable(user)
-        try:
             rewrite, receipt = plan(engine, user, selection)
-        except DiaryError:
-            if not selection.everything:
-                raise
-            # An unreadable file can still be removed.
-            epoch = engine.backend.epoch(user) + 1
-            rewrite, receipt = Rewrite(selection.to_table(), epoch), ForgetReceipt()
+        else:
+            if (
+                not counted
+            ):  # once: with a long history, another process could write during each count
+                counted.append(_counts(engine, user, selection))
+            receipt = counted[0]
+            rewrite = Rewrite(selection.to_table(), engine.backend.epoch(user) + 1)
         return replace(receipt, epoch=rewrite.epoch, files=engine.backend.rewrite(user, rewrite))
 
     with engine.rewriting(user):
         return engine.repeated(run)
+
+
+def _counts(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
+    """Return the counts of an erasure of everything."""
+    try:
+        return plan(engine, user, selection)[1]
+    except DiaryError:
+        return ForgetReceipt()  # an unreadable file can still be removed
 
 
 def preview(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:

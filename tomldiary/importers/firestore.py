@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tomldiary.errors import InvalidValue
 from tomldiary.importers.records import Found
+from tomldiary.storage.shared.database import without_secrets
 from tomldiary.storage.shared.urls import open_url
 
 __all__ = ["read"]
@@ -15,7 +16,10 @@ _KINDS = ("preferences", "conversations")
 def read(place: str, user: str) -> Found:
     """Read the documents of a user as they are."""
     if not place.startswith(_SCHEME):
-        raise InvalidValue("expected an address such as firestore://project/base/path", where=place)
+        raise InvalidValue(
+            "expected an address such as firestore://project/base/path",
+            where=without_secrets(place),
+        )
     backend, found = open_url(place), Found()
     for kind in _KINDS:
         stored = backend.read(user, kind)

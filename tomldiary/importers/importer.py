@@ -36,6 +36,7 @@ from tomldiary.importers import (
 from tomldiary.importers.records import Block, Episode, Fact, Found, Item, Note, Record
 from tomldiary.runtime.views import Viewed, drawn
 from tomldiary.storage.memory import MemoryBackend
+from tomldiary.storage.shared.database import without_secrets
 from tomldiary.store.operations import Get, Put
 from tomldiary.store.store import ItemStore
 
@@ -137,7 +138,7 @@ def carry_over(
         raise InvalidValue(
             f"it has nothing of {their_user or alice.user_id!r}, but of {named}. Name the user's id there with"
             " --their-user",
-            where=place,
+            where=without_secrets(place),
         )
     result = Import(source)
     for phrase, count in found.left_out.items():

@@ -18,7 +18,6 @@ __all__ = ["read"]
 _QUERY = (
     "SELECT * FROM store ORDER BY prefix, key"  # older tables have no columns for a time to live
 )
-_POSTGRES = ("postgres://", "postgresql://")
 
 
 def read(place: str, user: str) -> Found:
@@ -38,7 +37,7 @@ def read(place: str, user: str) -> Found:
 
 def _items(place: str) -> Iterator[tuple[Item, datetime | None]]:
     """Yield the items, and when they expire."""
-    if place.startswith(_POSTGRES):
+    if "://" in place:
         stored = _postgres(place)
     elif is_sqlite(place):
         stored = rows(place, _QUERY)

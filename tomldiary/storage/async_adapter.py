@@ -181,8 +181,8 @@ class SixVerbsBackend:
         An interrupted call must be repeated.
         """
         self._epochs[user] = rewrite.epoch
+        self._erased[user] = rewrite.erased or self.erased(user)
         if rewrite.removes_user:
-            self._erased[user] = rewrite.epoch
             self.erase(user)
             return {}
         read = {kind: self.read(user, kind) for kind in self.kinds(user)}

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError
 from tomldiary.history.record import OWN_LINES
-from tomldiary.storage.protocol import Backend, Commit, ListsErased, LocalFolder, Rewrite
+from tomldiary.storage.protocol import (
+    Backend,
+    Commit,
+    ListsErased,
+    LocalFolder,
+    Rewrite,
+    TellsErasure,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,7 +76,8 @@ def _copy(source: Backend, target: Backend, user: str) -> Copied:
     is_new = is_behind or is_part or (not any(known) and any((texts, records)))
     copied = Copied(user, len(texts), len(records), is_new=is_new)
     if is_behind:
-        target.rewrite(user, Rewrite({}, epoch))
+        erased = source.erased(user) if isinstance(source, TellsErasure) else 0
+        target.rewrite(user, Rewrite({}, epoch, erased_before=erased))
     if is_new and any((texts, records)):
         contents = {kind: text.encode() for kind, text in texts.items() if kind not in known[0]}
         target.commit(user, Commit(contents, dict.fromkeys(contents), records))

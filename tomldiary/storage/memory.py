@@ -160,11 +160,11 @@ class MemoryBackend(AsyncVerbs):
     def rewrite(self, user: str, rewrite: Rewrite) -> dict[str, str]:
         """Store a redaction and the new fencing token; the caller holds the user's lock."""
         self._epochs[user] = rewrite.epoch
+        self._erased[user] = rewrite.erased or self.erased(user)
         for kind in [kind for kind, found in self._hidden.items() if user in found]:
             redact = partial(_redacted, kind, user, rewrite)
             self.change_hidden(user, kind, redact, is_locked=True)
         if rewrite.removes_user:
-            self._erased[user] = rewrite.epoch
             self.erase(user)
         elif rewrite.history is not None:
             mine = dict(self._documents.get(user, {}))

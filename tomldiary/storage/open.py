@@ -10,6 +10,7 @@ from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.local.backend import LocalBackend
 from tomldiary.storage.memory import MemoryBackend
 from tomldiary.storage.protocol import Backend, BackendProtocol, Durability
+from tomldiary.storage.shared.database import without_secrets
 from tomldiary.storage.shared.urls import is_shared_url, open_url
 
 __all__ = ["open_backend"]
@@ -38,7 +39,7 @@ def open_backend(
             return open_url(place)
         if isinstance(backend, str) and _SCHEME.match(place):
             raise BackendError(
-                f'{place!r}: there is no backend for this kind of address. Give a folder ("./" in front of a'
+                f'{without_secrets(place)!r}: there is no backend for this kind of address. Give a folder ("./" in front of a'
                 ' name with a colon), "memory:", a URL of PostgreSQL, Redis or Firestore, or a backend object;'
                 " docs/backends.md says how to write one."
             )

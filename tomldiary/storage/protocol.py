@@ -23,6 +23,7 @@ __all__ = [
     "Backend",
     "BackendProtocol",
     "CheapTokens",
+    "Closable",
     "Commit",
     "DetectsSaves",
     "DisplacedEdit",
@@ -115,6 +116,13 @@ class Rewrite:
     added: list[str] = field(default_factory=list[str])
     """History records to append, oldest first."""
     documents: Mapping[str, RewrittenDocument] = field(default_factory=dict[str, RewrittenDocument])
+    erased_before: int = 0
+    """What `TellsErasure.erased` returns afterwards, for a copy of a user; 0 leaves it as it is."""
+
+    @property
+    def erased(self) -> int:
+        """The fencing token of the last erasure of everything afterwards; 0 leaves it as it is."""
+        return self.epoch if self.removes_user else self.erased_before
 
     @property
     def removes_user(self) -> bool:
@@ -268,6 +276,15 @@ class KeepsHidden(Protocol):
 
     def holders(self, kind: str) -> list[str]:
         """Return the ids of the users with a hidden document, sorted."""
+        ...
+
+
+@runtime_checkable
+class Closable(Protocol):
+    """A backend with open files or connections."""
+
+    def close(self) -> None:
+        """Close them; a later call opens them again."""
         ...
 
 

@@ -8,7 +8,7 @@ import secrets
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import Forgotten, OperationConflict, WriterBusy
@@ -76,6 +76,11 @@ class Admission:
         unstored = len(self.journal_queue) if self.journal_queue is not None else 0
         return len(self._workers.queues) + unstored
 
+    @property
+    def _is_full(self) -> bool:
+        """Whether a new turn must wait; it may not overtake those that do."""
+        return bool(self.waiting) or self.queued >= self._qsize
+
     async def submit(self, turn: Turn) -> Receipt:
         """See `MemoryWriter.submit`."""
         job = self._new_job(turn)
@@ -85,9 +90,10 @@ class Admission:
             same = self._same(job)
             if same is None:
                 self._check_open()
-                if self.queued >= self._qsize:
+                if self._is_full:
                     space = Future()
                     self.waiting.append((job, space))
+                    self._note_epoch(job, space)
                 if self.journal_queue is not None:
                     job.waiter = (loop, loop.create_future())
                 if space is None:
@@ -119,7 +125,7 @@ class Admission:
             if same is not None:
                 return same.receipt
             self._check_open()
-            if self.queued >= self._qsize:
+            if self._is_full:
                 raise WriterBusy(
                     f"{self.queued} turns are waiting already. Try again, or use submit, which waits."
                 )
@@ -144,11 +150,34 @@ class Admission:
                 job.asked = Future()
                 job.asked.set_exception(error)
         elif self._backend is not None:
-            # Read in another thread: the backend may use a disk, and the caller may be an event loop.
-            if self._epoch_reader is None:
-                self._epoch_reader = ThreadPoolExecutor(1, "tomldiary-epoch")
-            job.asked = self._epoch_reader.submit(_fenced, self._backend, turn)
+            job.asked = self._asked(_fenced, self._backend, turn)
         return job
+
+    def _asked(self, read: Callable[..., int], *arguments: Any) -> Future[int]:
+        """Read a fencing token in another thread: the backend may use a disk, and the caller may be an event loop."""
+        if self._epoch_reader is None:
+            self._epoch_reader = ThreadPoolExecutor(1, "tomldiary-epoch")
+        return self._epoch_reader.submit(read, *arguments)
+
+    def _note_epoch(self, job: Job, space: Future[None]) -> None:
+        """Note when a turn began to wait for space: an erasure of everything meanwhile refuses it."""
+        if self.journal_queue is None or self._backend is None or job.turn.epoch is not None:
+            return
+
+        def note(asked: Future[int]) -> None:
+            error = asked.exception()
+            with self._state:
+                job.asked = None
+                if error is None:
+                    job.turn = replace(job.turn, epoch=asked.result())
+                elif (job, space) in self.waiting:
+                    self.waiting.remove((job, space))
+                    if space.set_running_or_notify_cancel():
+                        space.set_exception(error)
+                self.admit_waiting()
+
+        job.asked = self._asked(self._backend.epoch, job.turn.user_id)
+        job.asked.add_done_callback(note)
 
     def _same(self, job: Job) -> Job | None:
         """Return the admitted turn with the same operation id, if any."""
@@ -211,6 +240,8 @@ class Admission:
     def admit_waiting(self) -> None:
         """Admit waiting submits while the queue has space; called with the lock held."""
         while self.waiting and self.queued < self._qsize:
+            if self.journal_queue is not None and self.waiting[0][0].asked is not None:
+                return  # called again when the token is known
             job, space = self.waiting.popleft()
             if space.set_running_or_notify_cancel():
                 self._admit(job)
@@ -220,6 +251,7 @@ class Admission:
         with self._state:
             if space is not None and (job, space) in self.waiting:
                 self.waiting.remove((job, space))
+                self.admit_waiting()
                 return
             job.wanted -= 1
             if job.wanted:

@@ -59,7 +59,7 @@ class Turn:
     episode: bool | None = None
     """Whether the turn is kept word for word as an episode; None is what the diary says."""
     epoch: int | None = field(default=None, compare=False)
-    """`alice.epoch` when the run of the turn began; None is when the turn is stored.
+    """`alice.epoch` when the run of the turn began; None is when the turn is stored, or begins to wait for room.
 
     If everything of the user was erased since, the turn is refused with `Forgotten`. Other erasures leave it.
     """
@@ -176,7 +176,7 @@ class Job:
         """Its record without the fields that the journal adds."""
         self.epoch: int | None = None
         self.asked: Future[int] | None = None
-        """The pending read of the fencing token, for a turn without a journal."""
+        """The pending read of the fencing token, for a turn without a journal, or one that waits for space."""
         self.time = ""
         """When it was submitted (ISO 8601)."""
         self.began = ""

@@ -265,7 +265,7 @@ class MemoryWriter(Viewed):
             InvalidValue: A text cannot be stored in a file.
             Conflict: A turn with this operation id and different content was already submitted.
             BackendError: The journal could not be written. The turn was not stored.
-            Forgotten: Everything of the user was erased since `epoch`. The turn was not stored.
+            Forgotten: Everything of the user was erased since `epoch`, or while the call waited. The turn was not stored.
         """
         turn = Turn(
             user_id,

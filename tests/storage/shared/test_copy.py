@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 import engines
-from tomldiary import BackendError, Diary
+from tomldiary import BackendError, Diary, Forgotten
 from tomldiary.history.verify import verify
 from tomldiary.storage.copy import copy_users
 from tomldiary.storage.open import open_backend
@@ -142,3 +142,29 @@ def test_fencing_tokens_of_erased_users_are_copied(name, opened):
     assert two.epoch("bob") == 2
     assert two.users() == ["alice"]
     assert not any(each.is_new for each in copy_users(one, two))
+
+
+@pytest.mark.parametrize("target", ENGINES)
+@pytest.mark.parametrize("source", ENGINES)
+def test_a_turn_of_a_run_from_before_an_erasure_is_refused_by_a_copy(source, target, opened):
+    one, two = opened(source), opened(target)
+    diary = Diary(one, agent="rules")
+    epochs = {}
+    for user in ("alice", "bob"):
+        alice = diary.user(user)
+        alice.upsert_preference("likes", "tea")
+        epochs[user] = alice.epoch
+        alice.forget(everything=True)
+    for text in ("milk", "jazz"):
+        diary.user("alice").upsert_preference("likes", text, session_id=text)
+    epochs["after"] = diary.user("alice").epoch
+    diary.user("alice").forget(session_id="jazz")
+    copied = [each.user for each in copy_users(one, two)]
+    assert copied == (["alice"] if source == "folder" else ["alice", "bob"])
+    assert not any(each.is_new for each in copy_users(one, two))
+    copy = Diary(two, agent="rules")
+    for user in copied:
+        assert two.epoch(user) == one.epoch(user)
+        with pytest.raises(Forgotten):
+            copy.user(user).add_turn("I love walnuts.", "ok", session_id="s", epoch=epochs[user])
+    copy.user("alice").add_turn("I love yoga.", "ok", session_id="s", epoch=epochs["after"])

@@ -22,6 +22,22 @@ def test_work_that_began_before_an_erasure_is_refused(opened):
         )
 
 
+def test_erasing_everything_ends_while_others_write_all_the_time(engine, opened):
+    backend = opened()
+    one = Diary(backend, agent="rules", lock_timeout=5.0).user("alice")
+    two = Diary(opened(), agent="rules", similarity=101).user("alice")
+    one.upsert_preference("likes", "tea")
+    records = backend.database.records
+
+    def overtaken(*arguments):
+        two.blocks.append("notes", WORDS)
+        return records(*arguments)
+
+    backend.database.records = overtaken
+    assert one.forget(everything=True).is_done
+    assert WORDS not in engine.texts()
+
+
 def test_an_erasure_takes_what_another_process_wrote_meanwhile(engine, opened):
     backend = opened()
     one, two = (

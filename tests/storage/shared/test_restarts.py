@@ -96,6 +96,30 @@ def test_turns_in_the_queue_outlive_a_crash_of_the_server(name, place):
         backend.close()
 
 
+@pytest.mark.parametrize("name", ["redis"])
+@pytest.mark.parametrize(
+    ("settings", "remedy"),
+    [
+        ({}, ""),
+        ({"appendfsync": "everysec"}, "Set appendfsync always."),
+        ({"appendonly": "no"}, "Set appendonly yes."),
+        ({"maxmemory": "1gb"}, ""),
+        ({"maxmemory": "1gb", "maxmemory-policy": "volatile-lru"}, ""),
+        ({"maxmemory": "1gb", "maxmemory-policy": "allkeys-lru"}, "Set maxmemory-policy noeviction."),
+    ],
+)  # fmt: skip
+def test_a_redis_that_may_lose_writes_says_so(place, settings, remedy, caplog):
+    import redis  # noqa: PLC0415 - slow to import, and used with servers only
+
+    with servers.redis(*place) as url, Diary(url) as diary:
+        with redis.Redis.from_url(url) as client:
+            for key, value in settings.items():
+                client.config_set(key, value)
+        assert diary.stats()["durability"] == ("process" if remedy else "full")
+    assert bool(caplog.messages) is bool(remedy)
+    assert all(each.endswith(remedy) for each in caplog.messages)
+
+
 def emptied(engine):
     """Remove everything from a place, as a server does that is restored from an old copy."""
     name = engine.url.rpartition("=")[2]

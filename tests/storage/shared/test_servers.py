@@ -7,6 +7,7 @@ import importlib
 import logging
 import re
 import socket
+import socketserver
 import subprocess
 import sys
 import tempfile
@@ -78,6 +79,10 @@ def refusal(url):
         "postgresql://ann:sec\u2100ret@127.0.0.1/x",
         "postgresql://127.0.0.1/x?schema=",
         f"postgresql://127.0.0.1/x?schema={'x' * 64}",
+        "postgresql+psycopg://ann:secret@127.0.0.1/x",
+        "POSTGRESQL://ann:secret@127.0.0.1/x?password=secret",
+        "redis+cluster://:secret@127.0.0.1/0",
+        "firestore://ann:secret@project/a/b",
     ],
 )
 def test_a_wrong_option_is_refused_before_anything_is_asked(url):
@@ -301,6 +306,65 @@ def test_a_locked_table_of_postgres_is_one_error_within_the_timeout():
     backend.close()
 
 
+@pytest.mark.parametrize(("option", "name"), [("", "tomldiary"), ("&application_name=web", "web")])
+def test_the_server_shows_the_application_that_an_address_names(option, name):
+    with Diary(f"{engines.space('postgres').url}{option}") as diary:
+        shown = diary.engine.backend.database._run(
+            lambda each: each.execute("SHOW application_name").fetchone()
+        )
+    assert shown == (name,)
+
+
+NUMBER = re.compile(rb"(K\0\0\0\x0c)....", re.DOTALL)  # of the process that serves a connection
+
+
+class Pooler(socketserver.ThreadingTCPServer):
+    """Passes everything on to PostgreSQL, and makes the process number of each connection up, as poolers do."""
+
+    daemon_threads = True
+
+    def __init__(self, server):
+        self.behind = (server.hostname, server.port)
+        super().__init__(("127.0.0.1", 0), Passing)
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
+
+    def __exit__(self, *_):
+        self.shutdown()
+        self.server_close()
+
+
+class Passing(socketserver.BaseRequestHandler):
+    def handle(self):
+        with socket.create_connection(self.server.behind) as behind:
+            back = threading.Thread(target=self.pass_on, args=(behind, self.request))
+            back.start()
+            self.pass_on(self.request, behind)
+            back.join()
+
+    def pass_on(self, source, target):
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(NUMBER.sub(lambda found: found[1] + b"made", data))
+            target.shutdown(socket.SHUT_WR)
+
+
+@pytest.mark.parametrize("is_pooled", [False, True])
+def test_no_statement_is_prepared_behind_a_pooler_of_postgres(is_pooled):
+    engine = engines.space("postgres")
+    server = urlsplit(engine.server)
+    with Pooler(server) as pooler:
+        port = pooler.server_address[1] if is_pooled else server.port
+        url = engine.url.replace(f":{server.port}", f":{port}")
+        with Diary(f"{url}&connections=1", agent="rules", similarity=101) as diary:
+            for number in range(10):
+                diary.user("alice").upsert_preference("likes", f"thing number {number}")
+            prepared = diary.engine.backend.database._run(
+                lambda each: each.execute("SELECT FROM pg_prepared_statements").fetchall()
+            )
+            assert len(diary.user("alice").preferences("likes")) == 10
+    assert bool(prepared) is not is_pooled
+
+
 def test_a_read_only_server_of_postgres_names_the_remedy():
     engine = engines.space("postgres")
     first = engine.backend()
@@ -312,6 +376,67 @@ def test_a_read_only_server_of_postgres_names_the_remedy():
         alice.upsert_preference("likes", "coffee")
     assert [item.text for item in alice.preferences("likes").values()] == ["tea"]
     backend.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "reason"),
+    [
+        ("postgres", ("?", "?sslmode=require&"), "server does not support SSL"),
+        ("redis", ("redis://", "rediss://", "?", "?ssl_ca_certs=/missing&"), "No such file or directory"),
+    ],
+)  # fmt: skip
+def test_a_failure_of_tls_is_named(name, change, reason):
+    url = f"{engines.space(name).url}&timeout=1"
+    for old, new in zip(change[::2], change[1::2], strict=True):
+        url = url.replace(old, new, 1)
+    assert refusal(url).startswith(f"cannot be reached ({reason}")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["writer", "list", "--path", "mysql://ann:secret@127.0.0.1/x"],
+        ["show", "--path", "postgresql+psycopg://ann:secret@127.0.0.1/x"],
+        ["import", "postgresql+psycopg://ann:secret@127.0.0.1/x", "--from", "langgraph-store"],
+    ],
+)
+def test_the_command_line_repeats_no_password_of_an_address_that_it_refuses(
+    arguments, monkeypatch, capsys, tmp_path
+):
+    if arguments[0] == "import":
+        arguments = [*arguments, "--user", "alice", "--path", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["tomldiary", *arguments])
+    with pytest.raises(SystemExit):
+        run()
+    shown = capsys.readouterr()
+    assert shown.err
+    assert "secret" not in shown.out + shown.err
+
+
+def test_an_import_from_a_database_without_the_user_shows_no_password(
+    monkeypatch, capsys, tmp_path
+):
+    engine = engines.space("postgres")
+    import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
+
+    schema = engine.url.rpartition("=")[2]
+    with psycopg.connect(engine.server, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {schema}")
+        connection.execute(
+            f"CREATE TABLE {schema}.store AS SELECT 'bob.notes' AS prefix, 'one' AS key, '{{}}'::jsonb AS value,"
+            " now() AS created_at, now() AS updated_at"
+        )
+    user, _, rest = engine.server.partition("@")
+    url = f"{user}:secret@{rest}?options=-c%20search_path%3D{schema}"
+    place = ["--user", "alice", "--path", str(tmp_path)]
+    monkeypatch.setattr(
+        sys, "argv", ["tomldiary", "import", url, "--from", "langgraph-store", *place]
+    )
+    with pytest.raises(SystemExit):
+        run()
+    shown = capsys.readouterr()
+    assert "it has nothing of 'alice', but of bob/notes" in shown.err
+    assert "secret" not in shown.out + shown.err
 
 
 def test_a_wrong_password_of_redis_names_the_remedy():

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, DryRun, MemoryPath, Yes
 from tomldiary.cli.output import print_json, print_text
+from tomldiary.cli.places import open_storage
 from tomldiary.cli.rows import Column, Row, print_rows
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.views import counted
-from tomldiary.storage.local.backend import LocalBackend
-from tomldiary.storage.shared.urls import is_shared_url, open_url
+from tomldiary.storage.protocol import KeepsHidden
 from tomldiary.text.visible import one_line
 from tomldiary.writer.dead_letters import DeadLetter, DeadLetters
 
@@ -97,11 +96,9 @@ def _row(letter: DeadLetter) -> Row:
 
 
 def _letters(path: str) -> DeadLetters:
-    if is_shared_url(path):
-        return DeadLetters(open_url(path))
-    if not Path(path).is_dir():
-        raise InvalidValue("there is no such folder", where=path)
-    return DeadLetters(LocalBackend(path))
+    backend = open_storage(path)
+    assert isinstance(backend, KeepsHidden)  # noqa: S101 - for the type checker
+    return DeadLetters(backend)
 
 
 def _ids(ids: list[str] | None, *, every: bool) -> list[str] | None:

@@ -120,7 +120,9 @@ def _forget(backend: LocalBackend, user: str, folder: Path, rewrite: Rewrite) ->
     _check_folder(files, folder)
     job, may_be_written = _Job(rewrite.selection, rewrite.epoch), False
     if not files.is_folder(folder):
-        _redact_outside(backend, user, job)  # the user's first turn may be in a writer's queue
+        _redact_outside(
+            backend, user, job, rewrite.erased
+        )  # the user's first turn may be in a writer's queue
         return {}
     try:
         if not job.removes_user:
@@ -128,7 +130,7 @@ def _forget(backend: LocalBackend, user: str, folder: Path, rewrite: Rewrite) ->
             _stage(backend.environment, folder, rewrite, job)
         may_be_written = True
         _write_job(files, folder, job)
-        backend.epochs.write(user, job.epoch, everything=job.removes_user)
+        backend.epochs.write(user, job.epoch, erased=rewrite.erased)
     except (OSError, DiaryError) as error:
         if not _take_back(files, folder):
             backend.reopen(user)  # the next open finishes the job, or removes the staged files
@@ -156,7 +158,7 @@ def finish(backend: OpenedUsers, user: str) -> None:
     if job is None:
         _take_back(files, folder)  # the process was killed before it wrote the job file
         return
-    backend.epochs.write(user, job.epoch, everything=job.removes_user)
+    backend.epochs.write(user, job.epoch, erased=job.epoch if job.removes_user else 0)
     _run(backend, user, folder, job)
 
 
@@ -176,9 +178,9 @@ def _run(backend: OpenedUsers, user: str, folder: Path, job: _Job) -> None:
         backend.reopen(user)
 
 
-def _redact_outside(backend: OpenedUsers, user: str, job: _Job) -> None:
+def _redact_outside(backend: OpenedUsers, user: str, job: _Job, erased: int) -> None:
     """Redact the texts of a user who has no folder, and so no job that another process could finish."""
-    backend.epochs.write(user, job.epoch, everything=job.removes_user)
+    backend.epochs.write(user, job.epoch, erased=erased)
     try:
         redact_sources(backend.base_path / SYSTEM, user, job.selection, job.epoch, backend.files)
     except OSError as error:

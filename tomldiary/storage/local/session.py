@@ -375,10 +375,13 @@ class Epochs:
             epoch = erased = 1 << 32 | crc32(found[0])
         return epoch, erased
 
-    def write(self, user: str, epoch: int, *, everything: bool) -> None:
-        """Set a user's fencing token durably. The caller holds the user's lock."""
+    def write(self, user: str, epoch: int, *, erased: int = 0) -> None:
+        """Set a user's fencing token durably, and that of the last erasure of everything unless it is 0.
+
+        The caller holds the user's lock.
+        """
         try:
-            erased = epoch if everything else self.read(user)[1]
+            erased = erased or self.read(user)[1]
             path = self._file(self._key() or self._new_key(), user)
             self._files.make_folder(self._folder, sync=True)
             # The process that created the key may have been killed before this.

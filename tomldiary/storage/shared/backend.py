@@ -71,7 +71,7 @@ class SharedBackend(AsyncVerbs):
         return self.database.durability
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections; a later call opens new ones."""
         if self.transactions.watch is not None:
             self.transactions.watch.close()
         self.database.close()
@@ -341,7 +341,7 @@ class SharedBackend(AsyncVerbs):
         head = self._head(user)
         if rewrite.removes_user:
             seen = [kind for kind in head.versions if not is_hidden(kind)]
-            step = Step(removed=seen, dropped=WHOLE_HISTORY, erasures=1)
+            step = Step(removed=seen, dropped=WHOLE_HISTORY, erasures=rewrite.epoch - head.epoch)
         elif rewrite.history is None:
             step = Step(erasures=rewrite.epoch - head.epoch)
         else:
@@ -365,8 +365,8 @@ class SharedBackend(AsyncVerbs):
         """Add the redaction of the hidden documents to a step."""
         names = [kind for kind in head.versions if is_hidden(kind) and kind != ERASED]
         contents, removed = dict(step.contents), [*step.removed]
-        if rewrite.removes_user:
-            contents[ERASED] = str(head.epoch + step.erasures)
+        if rewrite.erased:
+            contents[ERASED] = str(rewrite.erased)
         for kind, (text, _) in self.transactions.asked(
             lambda: self.database.read(user, names)
         ).items():

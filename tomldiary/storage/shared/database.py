@@ -99,8 +99,10 @@ class Step:
 
 
 def without_secrets(url: str) -> str:
-    """Return an address without user, password and parameters, for messages."""
+    """Return an address without user, password and parameters, for messages; a path stays as it is."""
     scheme, separator, rest = url.partition("://")
+    if not separator:
+        return url
     place, _, query = rest.partition("?")
     if "@" in unquote(query) and ":" in place and "@" not in place:
         return f"{scheme}{separator}…"  # perhaps a password with a question mark
@@ -165,5 +167,5 @@ class Database(Protocol):
         ...
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections; a later call opens new ones."""
         ...

@@ -133,7 +133,7 @@ class RedisDatabase:
 
     @property
     def durability(self) -> Durability:
-        """`full` if the server syncs every write to its append-only file; asked once, with a warning if not."""
+        """`full` if the server syncs every write to its append-only file, and evicts none; asked once, with a warning if not."""
         if self._durability is None:
             self._durability = self._found_durability()
         return self._durability
@@ -141,9 +141,17 @@ class RedisDatabase:
     def _found_durability(self) -> Durability:
         try:
             settings = self._run(lambda: self._client.config_get("append*"))
+            settings |= self._run(lambda: self._client.config_get("maxmemory*"))
         except (BackendError, DatabaseLost):
             _logger.warning(
                 "%s: does not tell its append-only settings; losses after a crash are unknown.",
+                self,
+            )
+            return "process"
+        policy = settings.get("maxmemory-policy", "")
+        if settings.get("maxmemory") != "0" and policy.startswith("allkeys"):
+            _logger.warning(
+                "%s: removes keys when its memory is full, so it loses writes. Set maxmemory-policy noeviction.",
                 self,
             )
             return "process"
@@ -171,7 +179,8 @@ class RedisDatabase:
                 f"{self}: refuses the user or the password. Check the address."
             ) from error
         except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
-            raise DatabaseLost(type(error).__name__) from error
+            reason = getattr(error.__context__, "strerror", None)  # of the system or of TLS
+            raise DatabaseLost(reason or type(error).__name__) from error
         except exceptions.NoPermissionError as error:
             raise BackendError(f"{self}: a permission is missing ({error}). Grant it.") from error
         except exceptions.RedisError as error:
@@ -280,8 +289,8 @@ class RedisDatabase:
         return listener
 
     def close(self) -> None:
-        """Close all connections."""
-        self._client.close()
+        """Close all connections, except those in use; a later call opens new ones."""
+        self._client.connection_pool.disconnect(inuse_connections=False)
 
 
 class _RedisListener:

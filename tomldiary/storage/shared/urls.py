@@ -95,8 +95,10 @@ def open_url(url: str) -> SharedBackend:
                 f"{parts.scheme}://…: {key}={value!r} is no valid number. Write a positive one."
             ) from error
     if parts.scheme == "firestore":
-        if not parts.netloc:
-            raise BackendError(f"{url}: names no project. Write firestore://project/base/path.")
+        if not parts.netloc or "@" in parts.netloc:
+            raise BackendError(
+                f"{without_secrets(url)}: names no project. Write firestore://project/base/path."
+            )
         if rest:
             raise BackendError(
                 f"firestore://…: there is no option {unquote_plus(rest[0].partition('=')[0])!r}. The options are {', '.join(made.options)}."

@@ -84,7 +84,6 @@ class Watch:
         self._database = database
         self._heads = heads
         self._silence = silence
-        self._closed = threading.Event()
         self._listener: Listener | None = None
         self._inherited: list[Listener] = []
         self.renew()
@@ -97,15 +96,17 @@ class Watch:
         self._listener = None
         self._thread: threading.Thread | None = None
         self._guard = threading.Lock()
+        self._closed = threading.Event()
 
     def start(self) -> None:
         """Start the thread unless it runs."""
-        if self._thread is not None or self._closed.is_set():
+        if self._thread is not None:
             return
         with self._guard:
             if self._thread is None:
+                self._closed = threading.Event()
                 self._thread = threading.Thread(
-                    target=self._run, name="tomldiary-watch", daemon=True
+                    target=self._run, args=(self._closed,), name="tomldiary-watch", daemon=True
                 )
                 self._thread.start()
 
@@ -114,25 +115,28 @@ class Watch:
         self._closed.set()
 
     def close(self) -> None:
-        """End the thread and close its connection."""
-        self.stop()
-        if self._thread is not None:
-            self._thread.join(self._silence)
+        """End the thread and close its connection; `start` begins anew."""
+        with self._guard:
+            self.stop()
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join(self._silence)
         self._heads.distrust()
 
     # In the thread
 
-    def _run(self) -> None:
+    def _run(self, closed: threading.Event) -> None:
         pause, is_reported = _FIRST_PAUSE, False
-        while not self._closed.is_set():
+        while not closed.is_set():
+            listener = None
             try:
-                self._listener = self._database.listen()
+                listener = self._listener = self._database.listen()
                 self._heads.distrust()  # what is known from before
-                while not self._closed.is_set():
-                    self._check(self._listener)
+                while not closed.is_set():
+                    self._check(listener, closed)
                     pause, is_reported = _FIRST_PAUSE, False
             except (DatabaseLost, BackendError) as error:
-                if not (is_reported or self._closed.is_set()):
+                if not (is_reported or closed.is_set()):
                     _logger.warning(
                         "%s: changes cannot be watched (%s); each read asks for the version.",
                         self._database,
@@ -141,20 +145,20 @@ class Watch:
                 is_reported = True
             finally:
                 self._heads.distrust()
-                if self._listener is not None:
-                    self._listener.close()
+                if listener is not None:
+                    listener.close()
                     self._listener = None
-            self._closed.wait(pause)
+            closed.wait(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _check(self, listener: Listener) -> None:
+    def _check(self, listener: Listener, closed: threading.Event) -> None:
         """Confirm the known states, then take the notices until the next check."""
         begin = time.monotonic()
         self._note(listener.check())
-        if not self._closed.is_set():
+        if not closed.is_set():
             self._heads.trust(begin + self._silence)
         until = begin + self._silence / _BEATS
-        while not self._closed.is_set() and (left := until - time.monotonic()) > 0:
+        while not closed.is_set() and (left := until - time.monotonic()) > 0:
             self._note(listener.wait(left))
 
     def _note(self, notices: Sequence[Notice]) -> None:

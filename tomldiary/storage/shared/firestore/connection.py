@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
@@ -60,6 +61,7 @@ class Connection:
             )
         self._path = base_path.strip("/")
         segments = [segment for segment in self._path.split("/") if segment]
+        self._segments = segments
         if len(segments) % 2 or not segments:
             raise ValueError(
                 f"Invalid base_path '{base_path}': Firestore requires an EVEN number of path segments.\n"
@@ -76,10 +78,25 @@ class Connection:
         # The client would repeat a request for a minute; `answer` and `outcome` repeat it for the time of the option.
         self.once: dict[str, Any] = {"retry": None, "timeout": timeout}
         credentials = _credentials(credentials_path, credentials_dict)
-        self.client: Any = self.run(
-            lambda: firestore.Client(project=project_id, database=database, credentials=credentials)
+        self._new_client = partial(
+            firestore.Client, project=project_id, database=database, credentials=credentials
         )
-        self.base: Any = self.client.document("/".join(segments))
+        self.client  # noqa: B018 - missing credentials are an error of the constructor
+
+    @cached_property
+    def client(self) -> Any:
+        """Google's client."""
+        return self.run(self._new_client)
+
+    @cached_property
+    def base(self) -> Any:
+        """The place of the users."""
+        return self.client.document("/".join(self._segments))
+
+    def close(self) -> None:
+        """Drop the client, which closes its connection; its own `close` does not. A later call makes a new one."""
+        for name in ("base", "client"):
+            vars(self).pop(name, None)
 
     def __str__(self) -> str:
         return f"firestore://{self._project}/{self._path}"

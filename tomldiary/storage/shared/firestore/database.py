@@ -272,8 +272,8 @@ class FirestoreDatabase:
             self._run(partial(place.update, change, **self._once), is_conditional=True)
 
     def close(self) -> None:
-        """Close the connections."""
-        self.connection.client.close()
+        """Close the connection; a later call opens a new one."""
+        self.connection.close()
 
 
 def _marks(kinds: Iterable[str]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import psycopg
 
@@ -23,6 +23,19 @@ def connection_class(seconds: float) -> type[psycopg.Connection[Any]]:
     """Return a class of connections that raise `psycopg.OperationalError` after so many seconds without an answer."""
 
     class Bounded(psycopg.Connection[Any]):
+        @classmethod
+        def connect(cls, *args: Any, **options: Any) -> Self:
+            """Connect; behind a pooler without prepared statements.
+
+            There the next statement may run on another connection of the server, where a name that was prepared is
+            unknown, or means the statement of another client. A pooler makes the numbers of its connections up.
+            """
+            made = super().connect(*args, **options)
+            found = made.execute("SELECT pg_backend_pid()").fetchone()
+            if found != (made.info.backend_pid,):
+                made.prepare_threshold = None
+            return made
+
         def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
             try:
                 return super().wait(_bounded(gen, seconds), *args, **options)

@@ -80,7 +80,7 @@ class PostgresDatabase:
         self._settings: dict[str, Any] = {
             "autocommit": True,
             "connect_timeout": max(1, int(timeout)),
-            "application_name": "tomldiary",
+            "fallback_application_name": "tomldiary",
             "tcp_user_timeout": max(1, int(timeout * 1000)),
         }
         self._new_pool = partial(
@@ -188,7 +188,7 @@ class PostgresDatabase:
         # The message of the client may quote a part of the password.
         return BackendError(
             f"{self}: is not an address of PostgreSQL. Write postgresql://user@host:5432/database; percent-encode"
-            " other signs."
+            " other signs, and give only options of libpq."
         )
 
     def _create(self, connection: psycopg.Connection[Any]) -> None:
@@ -330,8 +330,10 @@ class PostgresDatabase:
         return listener
 
     def close(self) -> None:
-        """Close all connections."""
-        self._pool.close()
+        """Close all connections; a later call opens new ones."""
+        pool = self._pool
+        self.renew()  # a closed pool cannot be opened again
+        pool.close()
 
 
 class PostgresBackend(SharedBackend):

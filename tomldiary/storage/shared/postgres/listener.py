@@ -22,6 +22,7 @@ __all__ = ["PostgresListener", "reason"]
 
 _LOST = re.compile(
     r"Connection refused|[Tt]imeout expired|Name or service not known|No route to host|no answer within [^?]+\?|FATAL: .+"
+    r"|(?:(?<=failed: )|(?<=is bad: ))(?!connection ).+"
 )
 
 

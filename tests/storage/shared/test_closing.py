@@ -1,0 +1,121 @@
+"""A diary that is closed leaves no connection, and can be used again; one of a backend object leaves the object alone."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import closing, suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+import engines
+from tomldiary import Diary
+from tomldiary_langgraph import DiaryStore
+from waiting import until
+
+TABLES = [each for each in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")) if each.exists()]
+pytestmark = pytest.mark.skipif(not TABLES, reason="counts connections as Linux lists them")
+watched = pytest.mark.parametrize("name", ["postgres", "redis"])
+
+
+def connections(engine):
+    """Return how many connections of this process to a server are established."""
+    server = engine.server if "//" in engine.server else f"tcp://{engine.server}"
+    end, mine = f":{urlsplit(server).port:04X}", set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            mine.add(str(descriptor.readlink()))
+    rows = [line.split() for table in TABLES for line in table.read_text().splitlines()[1:]]
+    return sum(
+        row[2].endswith(end) and row[3] == "01" and f"socket:[{row[9]}]" in mine for row in rows
+    )
+
+
+def liked(diary):
+    return [item.text for item in diary.user("alice").preferences("likes").values()]
+
+
+def closed(diary, way):
+    if way == "close":
+        diary.close()
+    elif way == "with":
+        with diary:
+            pass
+    else:
+
+        async def leave():
+            async with diary:
+                pass
+
+        asyncio.run(leave())
+
+
+@pytest.mark.parametrize("way", ["close", "with", "async with"])
+def test_closing_a_diary_closes_the_connections_it_opened(engine, way):
+    before = connections(engine)
+    diary = Diary(engine.url, agent="rules")
+    for text in ("tea", "jazz"):
+        diary.user("alice").upsert_preference("likes", text)
+        assert connections(engine) > before
+        closed(diary, way)
+        until(lambda: connections(engine) == before)
+    assert liked(diary) == ["tea", "jazz"]
+    diary.close()
+
+
+def test_closing_a_diary_leaves_a_given_backend_open(engine):
+    before = connections(engine)
+    with closing(engine.backend()) as backend:
+        with Diary(backend, agent="rules") as diary:
+            diary.user("alice").upsert_preference("likes", "tea")
+        assert connections(engine) > before
+    until(lambda: connections(engine) == before)
+
+
+def test_a_store_closes_a_diary_that_it_opened_and_no_other(engine):
+    before = connections(engine)
+    with DiaryStore(engine.url) as store:
+        store.put(("alice", "notes"), "one", {"text": "tea"})
+        assert connections(engine) > before
+    until(lambda: connections(engine) == before)
+    with Diary(engine.url) as diary:
+        with DiaryStore(diary) as store:
+            assert store.get(("alice", "notes"), "one").value == {"text": "tea"}
+        assert connections(engine) > before
+    until(lambda: connections(engine) == before)
+
+
+def test_calls_during_a_close_lose_nothing(engine):
+    diary = Diary(engine.url, agent="rules", similarity=101)
+    texts = [f"thing number {number}" for number in range(30)]
+    turn = threading.Semaphore(0)
+
+    def close():
+        for _ in texts:
+            assert turn.acquire(timeout=60)
+            diary.close()
+
+    thread = threading.Thread(target=close)
+    thread.start()
+    for text in texts:
+        turn.release()
+        diary.user("alice").upsert_preference("likes", text)
+    thread.join()
+    assert liked(diary) == texts
+    diary.close()
+
+
+@watched
+def test_a_closed_diary_watches_again_when_it_is_used_again(name):
+    engine = engines.space(name)
+    before = connections(engine)
+    diary = Diary(f"{engine.url}&watch=2", agent="rules")
+    heads = diary.engine.backend.transactions.heads
+    for text in ("tea", "jazz"):
+        diary.user("alice").upsert_preference("likes", text)
+        until(lambda: liked(diary) and heads.valid(heads.of("alice")) is not None)
+        diary.close()
+        until(lambda: connections(engine) == before)
+        assert heads.valid(heads.of("alice")) is None
