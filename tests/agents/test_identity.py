@@ -8,11 +8,11 @@ from uuid import UUID
 
 import pytest
 
+from tomldiary.agents.delegation import RunTree
 from tomldiary.agents.identity import (
     field_of,
     first_id,
     given,
-    is_delegated,
     session_of,
     signed_in,
     user_of,
@@ -203,4 +203,4 @@ def test_the_first_place_with_a_value_counts():
     ],
 )
 def test_a_run_within_a_tool_is_a_delegated_one(settings, expected):
-    assert is_delegated(settings) is expected
+    assert RunTree().is_delegated({"configurable": settings}) is expected

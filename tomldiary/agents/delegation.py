@@ -23,7 +23,7 @@ class RunTree:
 
     def __init__(self) -> None:
         self._parents: dict[UUID, UUID] = {}
-        self._tools: dict[UUID | None, set[UUID]] = {}
+        self._tools: dict[UUID, set[UUID]] = {}
         """The tools that a run has called."""
 
     def on_chain_start(
@@ -36,9 +36,10 @@ class RunTree:
     def on_tool_start(
         self, *_: Any, run_id: UUID, parent_run_id: UUID | None = None, **__: Any
     ) -> None:
-        """Note that a tool runs."""
-        self.on_chain_start(run_id=run_id, parent_run_id=parent_run_id)
-        self._tools.setdefault(parent_run_id, set()).add(run_id)
+        """Note that a tool runs within a chain; one that the host calls itself is no agent's."""
+        if parent_run_id is not None:
+            self._parents[run_id] = parent_run_id
+            self._tools.setdefault(parent_run_id, set()).add(run_id)
 
     def on_chain_end(self, *_: Any, run_id: UUID, **__: Any) -> None:
         """Let a run go that has ended, and its tools, of whose cancellation no event tells."""
@@ -52,8 +53,8 @@ class RunTree:
         self, *_: Any, run_id: UUID, parent_run_id: UUID | None = None, **__: Any
     ) -> None:
         """Let a tool go that has ended."""
-        if parent_run_id in self._tools:
-            self._tools[parent_run_id].discard(run_id)
+        if parent_run_id is not None:
+            self._tools.get(parent_run_id, set()).discard(run_id)
         self.on_chain_end(run_id=run_id)
 
     on_tool_error = on_tool_end
@@ -73,7 +74,7 @@ class RunTree:
         run = self.run_of(config)
         while run is not None:
             around = self._parents.get(run)
-            if run in self._tools.get(around, ()):
+            if around is not None and run in self._tools.get(around, ()):
                 return True
             run = around
         return False

@@ -314,6 +314,20 @@ def test_the_prompt_of_a_graph_within_a_tool_is_no_turn(place, config, mode):
     assert extractor.turns[1:] == [("t1", "I like rain.", "ok")]
 
 
+def test_words_in_a_tool_that_the_host_calls_itself_are_a_turn():
+    extractor = Noted()
+    diary = Diary("memory:", agent=extractor)
+    inner = graph_of([("chat", chat_node(answering("ok"))), ("extract", extract_node(diary))])
+
+    @tool
+    def ask(text: str) -> str:
+        """Ask the graph."""
+        return inner.invoke({"messages": [HumanMessage(text)]}, ALICE)["messages"][-1].text
+
+    assert ask.invoke({"text": "I like rain."}) == "ok"
+    assert extractor.turns == [("t1", "I like rain.", "ok")]
+
+
 def test_messages_and_memory_may_have_other_names():
     extractor = Noted()
     diary = Diary("memory:", agent=extractor)
