@@ -43,9 +43,8 @@ class Tables:
         self._changed: dict[tuple[str, str], Block] = {}
         self._last: dict[Path, str | None] = {}  # the text of the latest state that stays
         self._remembered: dict[Path, State] = {}
-        self._instead: dict[
-            int, str | None
-        ] = {}  # what replaced a redacted state where it first stood
+        # What replaced a redacted state where it first stood.
+        self._instead: dict[int, str | None] = {}
         self._same: dict[Block, Block] = {}  # redacted blocks that do not depend on their place
 
     # First pass: collect the states

@@ -120,9 +120,8 @@ def _forget(backend: LocalBackend, user: str, folder: Path, rewrite: Rewrite) ->
     _check_folder(files, folder)
     job, may_be_written = _Job(rewrite.selection, rewrite.epoch), False
     if not files.is_folder(folder):
-        _redact_outside(
-            backend, user, job, rewrite.erased
-        )  # the user's first turn may be in a writer's queue
+        # The user's first turn may be in a writer's queue.
+        _redact_outside(backend, user, job, rewrite.erased)
         return {}
     try:
         if not job.removes_user:

@@ -284,9 +284,8 @@ class SharedBackend(AsyncVerbs):
             deadline = time.monotonic() + self.transactions.timeout
             while True:
                 head = self._head(user)
-                text, _ = self.hidden(
-                    user, kind
-                )  # if it is newer than the state, the step is refused
+                # If it is newer than the state, the step is refused.
+                text, _ = self.hidden(user, kind)
                 fresh = change(text, head.epoch)
                 if fresh == text:
                     if not hold.is_assumed:
