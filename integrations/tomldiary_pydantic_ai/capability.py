@@ -190,9 +190,8 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         toolset = self._toolset
         bound = toolset if self._run is None else toolset.for_owner(self._run.owner)
         part = appending(await bound.memory(ctx), "memory")
-        return (
-            part if CAN_APPEND else part.content
-        )  # where it cannot be told what changes, text is all
+        # Releases that cannot mark what changes take a text only.
+        return part if CAN_APPEND else part.content
 
     @classmethod
     def get_serialization_name(cls) -> str | None:
