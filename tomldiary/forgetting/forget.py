@@ -65,9 +65,8 @@ def forget(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
             engine.restore_immutable(user)
             rewrite, receipt = plan(engine, user, selection)
         else:
-            if (
-                not counted
-            ):  # once: with a long history, another process could write during each count
+            # Once: with a long history, another process could write during each count.
+            if not counted:
                 counted.append(_counts(engine, user, selection))
             receipt = counted[0]
             rewrite = Rewrite(selection.to_table(), engine.backend.epoch(user) + 1)
