@@ -163,7 +163,7 @@ def test_a_refused_group_runs_again_and_leaves_no_trace(counted, opened):
     assert alice.problems() == []
 
 
-def test_a_group_ends_before_a_block_begins(counted):
+def test_single_writes_and_blocks_at_once_lose_no_write(counted):
     alice = Diary(counted, agent="rules", max_prefs_per_category=1000).user("alice")
 
     def write(number):
