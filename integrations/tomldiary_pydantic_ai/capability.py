@@ -28,9 +28,9 @@ from tomldiary_pydantic_ai.conversation import (
     appending,
     as_data,
     returns_tools,
+    shown_memory,
+    shows_other_users,
     steps_in,
-    tells_others,
-    told,
 )
 from tomldiary_pydantic_ai.diary_tools import span
 from tomldiary_pydantic_ai.run import (
@@ -301,12 +301,12 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             return request_context
         is_first = run.messages is None
         run.messages = ctx.messages
-        run.hear(ctx.messages, ctx.run_id)
+        run.collect(ctx.messages, ctx.run_id)
         if self.inject != "user":
             return request_context
-        before = told(request_context.messages, run.scope)
+        before = shown_memory(request_context.messages, run.scope)
         about = ""
-        if tells_others(request_context.messages, run.scope, self.id):
+        if shows_other_users(request_context.messages, run.scope, self.id):
             # Which of the frames is whose, a model can tell only if they say so.
             about = run.owner.user
             before = [text for text in before if ' about="' in text.partition(">")[0]]
@@ -314,7 +314,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         # Among the results of tools, text of the user's channel would read as if the user had spoken.
         # Only what was never told, or what a compaction has taken away, is told there.
         if not (before and returns_tools(tail)) if is_first else run.was_told and not before:
-            text = await self._news(ctx, run, before, about)
+            text = await self._new_memory(ctx, run, before, about)
             if text:
                 before.append(text)
                 message = as_data(text, ctx, run.scope, self.id)
@@ -341,7 +341,9 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         finally:
             # Once it stands beside the tool's result, it looks like something that the tool returned.
             queued = ctx.pending_messages or ()
-            self._run.hear_enqueued(message for pending in queued for message in pending.messages)
+            self._run.collect_enqueued(
+                message for pending in queued for message in pending.messages
+            )
 
     async def wrap_output_process(
         self,
@@ -359,12 +361,12 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         with within_tool(self._run):
             return await handler(output)
 
-    async def _news(
+    async def _new_memory(
         self, ctx: RunContext[AgentDepsT], run: RunState, before: Sequence[str], about: str
     ) -> str | None:
         toolset = self._toolset
         owner = run.owner
-        words = "\n".join(run.spoken_to.said) if self.query != "none" else None
+        words = "\n".join(run.outermost.said) if self.query != "none" else None
         with span(ctx, "inject") as noted:
             try:
                 shown, also_true = await self._load(ctx, owner.user, owner.session, words)
@@ -423,9 +425,9 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         if run is None:
             return
         try:
-            began = run.spoken_to.epoch
+            began = run.outermost.epoch
             run.epoch = await self._epoch(ctx, run.owner.user) if began is None else began
-        except Exception as error:  # noqa: BLE001 - see `_news`
+        except Exception as error:  # noqa: BLE001 - see `_new_memory`
             self._toolset.go_on_without(error)
 
     @durable_operation("epoch")
@@ -445,12 +447,12 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         if messages is None:  # a realtime session, or a run that ended before its first request
             # The context of a session that its reader left lacks what was said last.
             messages = ctx.messages if result is None else result.all_messages()
-            run.hear(messages, ctx.run_id)
+            run.collect(messages, ctx.run_id)
         output: object = None if result is None else result.output
         is_paused = isinstance(output, DeferredToolRequests)
         if is_paused:
             output = None
-        user_msg = "\n\n".join(self._last.take_words(run.spoken_to))
+        user_msg = "\n\n".join(self._last.take_words(run.outermost))
         ours = self._toolset.tool_names(ctx).values()
         assistant_msg = answered(messages, ctx.run_id, output, is_parsed=run.is_parsed)
         if not user_msg and not assistant_msg:
@@ -474,7 +476,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                 _logger.error("a turn could not be handed in: %s", cause_of(error))  # noqa: TRY400 - the trace may quote it
             else:
                 self._last.note(
-                    run.spoken_to, is_answered=status == "completed", is_paused=is_paused
+                    run.outermost, is_answered=status == "completed", is_paused=is_paused
                 )
 
     @durable_operation("submit")

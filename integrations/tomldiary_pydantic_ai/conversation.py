@@ -36,9 +36,9 @@ __all__ = [
     "prompts_in",
     "returns_tools",
     "said",
+    "shown_memory",
+    "shows_other_users",
     "steps_in",
-    "tells_others",
-    "told",
     "unanswered",
 ]
 
@@ -54,7 +54,7 @@ def _marks(item: object) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", metadata) if isinstance(metadata, Mapping) else {}
 
 
-def told(messages: Sequence[ModelMessage], scope: str) -> list[str]:
+def shown_memory(messages: Sequence[ModelMessage], scope: str) -> list[str]:
     """Return what a diary put into the part of a conversation that its model still sees, oldest first."""
     texts: list[str] = []
     for message in messages:
@@ -76,7 +76,7 @@ def told(messages: Sequence[ModelMessage], scope: str) -> list[str]:
     return texts
 
 
-def tells_others(messages: Sequence[ModelMessage], scope: str, memory: str | None) -> bool:
+def shows_other_users(messages: Sequence[ModelMessage], scope: str, memory: str | None) -> bool:
     """Return whether the same memory of the agent told this conversation about other users too."""
     for message in messages:
         for part in message.parts:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from tomldiary.diary import Diary
 
-__all__ = ["call_id", "diary_functions", "span", "telling_categories"]
+__all__ = ["call_id", "diary_functions", "span", "with_categories"]
 
 
 @contextmanager
@@ -42,22 +42,22 @@ def span(ctx: RunContext[Any], name: str) -> Generator[dict[str, int | bool | st
     An error's text may quote the memory, so only its type is recorded. A run context that was sent to
     another process, as to an activity of Temporal, has no tracer: nothing is recorded there.
     """
-    told: dict[str, int | bool | str] = {}
+    attributes: dict[str, int | bool | str] = {}
     try:
         tracer = ctx.tracer
     except (AttributeError, UserError):
-        yield told
+        yield attributes
         return
     with tracer.start_as_current_span(
         f"tomldiary.{name}", record_exception=False, set_status_on_exception=False
     ) as current:
         try:
-            yield told
+            yield attributes
         except BaseException as error:
-            told["error_type"] = type(error).__name__
+            attributes["error_type"] = type(error).__name__
             raise
         finally:
-            for key, value in told.items():
+            for key, value in attributes.items():
                 current.set_attribute(f"tomldiary.{key}", value)
 
 
@@ -71,14 +71,14 @@ def diary_functions(
     """
 
     async def answer(ctx: RunContext[Any], verb: str, *arguments: Any) -> str:
-        with span(ctx, verb) as told:
+        with span(ctx, verb) as attributes:
             try:
                 user = verbs(ctx, call_id(ctx, verb, *arguments))
             except Exception as error:  # noqa: BLE001 - the host's function that names the user may fail
                 said = failure(error)
             else:
                 said: Answer = await getattr(user, f"a{verb}")(*arguments)
-            told["failed"] = said.is_error
+            attributes["failed"] = said.is_error
         if said.data is None:
             return str(said)
         # The model reads the sentence; a program finds the data in the part's metadata.
@@ -118,7 +118,7 @@ def call_id(ctx: RunContext[Any], verb: str, *arguments: Any) -> str:
     return hashlib.sha256(call.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def telling_categories(
+def with_categories(
     diary: Diary,
 ) -> Callable[[RunContext[Any], ToolDefinition], Coroutine[Any, Any, ToolDefinition]]:
     """Return a `prepare` function that names the diary's categories where `remember` asks for one.
@@ -126,14 +126,14 @@ def telling_categories(
     They are named, not enforced: an enumeration would make a test model write into the diary.
     """
     # The same for every request, until a type of facts is registered.
-    told: tuple[object, dict[str, Any]] | None = None
+    cached: tuple[object, dict[str, Any]] | None = None
 
     async def prepare(_ctx: RunContext[Any], definition: ToolDefinition) -> ToolDefinition:
-        nonlocal told
-        if told is None or told[0] is not diary.fact_schemas:
+        nonlocal cached
+        if cached is None or cached[0] is not diary.fact_schemas:
             schema = copy.deepcopy(definition.parameters_json_schema)
             schema["properties"]["category"]["description"] += f" {naming_categories(diary)}"
-            told = diary.fact_schemas, schema
-        return replace(definition, parameters_json_schema=told[1])
+            cached = diary.fact_schemas, schema
+        return replace(definition, parameters_json_schema=cached[1])
 
     return prepare

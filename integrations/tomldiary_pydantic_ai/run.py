@@ -208,7 +208,7 @@ class RunState:
     _prompt: str | None = None
 
     @property
-    def spoken_to(self) -> RunState:
+    def outermost(self) -> RunState:
         """The run that the user spoke to: this one, or the outermost around it."""
         return self.around[0] if self.around else self
 
@@ -230,7 +230,7 @@ class RunState:
         if self.records:
             last.begin(self)
 
-    def hear(self, messages: Sequence[ModelMessage], run_id: str | None) -> None:
+    def collect(self, messages: Sequence[ModelMessage], run_id: str | None) -> None:
         """Add what the user said while the run went on: messages of the run that were enqueued."""
         if self.around:
             return
@@ -245,7 +245,7 @@ class RunState:
         self._prompt = None
         self.heard += words
 
-    def hear_enqueued(self, messages: Iterable[ModelMessage]) -> None:
+    def collect_enqueued(self, messages: Iterable[ModelMessage]) -> None:
         """Add what the user said in messages that are enqueued, and not yet part of the conversation."""
         if not self.around:
             for message in messages:

@@ -22,7 +22,7 @@ from tomldiary.retrieval.injection import how_to_read
 from tomldiary.retrieval.render import render_memory
 from tomldiary.text.visible import scrub
 from tomldiary_pydantic_ai.conversation import appending, prompt_words, unanswered
-from tomldiary_pydantic_ai.diary_tools import diary_functions, telling_categories
+from tomldiary_pydantic_ai.diary_tools import diary_functions, with_categories
 from tomldiary_pydantic_ai.run import (
     RunOwner,
     RunState,
@@ -206,7 +206,7 @@ class DiaryToolset(RunToolset[AgentDepsT]):
         known_tools("descriptions", described, VERBS)
         needs_approval = known_tools("approve", approve, names)
         functions = diary_functions(self._verbs)
-        prepare = {"remember": telling_categories(self.diary)}
+        prepare = {"remember": with_categories(self.diary)}
         for name in names:
             self.add_tool(
                 Tool(
