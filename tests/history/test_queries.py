@@ -451,6 +451,24 @@ def test_a_time_before_a_removed_beginning_is_an_error(alice, tmp_path, gap):
         Diary(tmp_path, agent="rules").user("alice").as_of(gap[0])
 
 
+@pytest.mark.parametrize("at", ["a time", "no transaction"])
+def test_a_point_before_a_removed_beginning_is_not_restored(tmp_path, at):
+    """The documents that are known behind it do not show that another one was there."""
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    moment = datetime.now(UTC)
+    alice.blocks.set("persona", "kind")
+    (segment,) = (tmp_path / "alice/history").glob("*.toml")
+    head, _, *records = segment.read_text().split("[[tx]]\n")
+    segment.write_text("[[tx]]\n".join([head, *records]))
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    point = moment if at == "a time" else 0
+    for verb in (alice.as_of, lambda to: alice.rollback(to=to)):
+        with pytest.raises(DocumentError, match="history is kept from transaction 2 on"):
+            verb(point)
+    assert alice.blocks["persona"].text == "kind"
+
+
 def test_a_rollback_over_removed_records_changes_nothing(alice, gap):
     assert alice.rollback(2, dry_run=True).undone == [6, 5]
     for asked in ({"steps": 3}, {"to": 1}, {"to": 3}):

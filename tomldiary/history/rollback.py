@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.entries.kinds import entry_key, entry_kind
 from tomldiary.errors import EntryConflict, InvalidValue, RollbackConflict
 from tomldiary.history.record import SNAPSHOT, Record, Source
-from tomldiary.history.timeline import check_follows, pruned
+from tomldiary.history.timeline import check_follows, out_of_reach, pruned
 from tomldiary.runtime.views import Viewed
 from tomldiary.toml.block_edit import split_tail
 from tomldiary.toml.document import Document, Path
@@ -193,6 +193,9 @@ class Undo:
             found.append(record)
             if floor is None and len(found) >= steps:
                 break
+        else:
+            if floor is not None and later > floor + 1:
+                raise out_of_reach(later)
         if floor is None and 0 < len(found) < steps:
             whose = "" if session_id is None else f" of session {session_id!r}"
             raise RollbackConflict(

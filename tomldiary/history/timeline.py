@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tomldiary.storage.protocol import HistorySource
 
-__all__ = ["EMPTY", "Timeline", "check_follows", "pruned"]
+__all__ = ["EMPTY", "Timeline", "check_follows", "out_of_reach", "pruned"]
 
 EMPTY = digest("")
 """Fingerprint of a document that does not exist; a change based on it holds the whole text."""
@@ -125,7 +125,7 @@ class Timeline:
         first = _sequence(later[-1][1]) if later else 0
         has_gap = seq is not None and first > seq + 1
         if has_gap and not rest:
-            raise _out_of_reach(first)
+            raise out_of_reach(first)
         ends = dict(now or {})
         is_near = not has_gap and (seq is None or len(later) <= seq)
         found = self._walked_back(kinds, later, ends, is_all=not rest) if is_near else {}
@@ -134,7 +134,7 @@ class Timeline:
             return found
         try:
             if first > 1 and not rest:
-                raise _out_of_reach(first)
+                raise out_of_reach(first)
             older = chain(rest, texts)
             older = older if seq is None else _whole(older, seq + 1)
             return found | self._replayed(missing, older, ends)
@@ -212,8 +212,6 @@ class Timeline:
             if record.type == SNAPSHOT:
                 raise pruned(record)
             later = record.seq
-        if later > 1:
-            raise _out_of_reach(later)
         return 0
 
     def moment_of(self, seq: int) -> datetime:
@@ -275,7 +273,7 @@ def _redone(kind: str, steps: list[Record]) -> str:
     if not steps:
         return ""
     if steps[-1].bases[kind] != EMPTY:
-        raise _out_of_reach(steps[-1].seq)
+        raise out_of_reach(steps[-1].seq)
     text = ""
     for record in reversed(steps):
         text = redo(text, record, kind)
@@ -284,7 +282,8 @@ def _redone(kind: str, steps: list[Record]) -> str:
     return text
 
 
-def _out_of_reach(first: int) -> DocumentError:
+def out_of_reach(first: int) -> DocumentError:
+    """Return the error for a point before the first record that is left, without a snapshot."""
     return DocumentError(
         f"history is kept from transaction {first} on; earlier states are not known."
     )
