@@ -482,12 +482,15 @@ class Engine(DocumentCache):
         """Run `work` until no other machine changes the user meanwhile.
 
         Raises:
-            RevisionConflict: The user was changed at each attempt during `lock_timeout` seconds.
+            RevisionConflict: The user was changed at each attempt, and for `lock_timeout` seconds after the first one.
         """
-        deadline = time.monotonic() + self.lock_timeout
+        deadline: float | None = None
         while True:
             try:
                 return work()
             except RevisionConflict:
-                if time.monotonic() > deadline:
+                now = time.monotonic()
+                if deadline is None:  # however long an attempt takes, there is a second one
+                    deadline = now + self.lock_timeout
+                elif now > deadline:
                     raise

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import pytest
 
 from tomldiary import Diary, Forgotten
 from tomldiary.history.record import Source
-from tomldiary.storage.shared.database import WHOLE_HISTORY, Step
+from tomldiary.storage.shared import transactions
+from tomldiary.storage.shared.database import RESERVED, WHOLE_HISTORY, Step
 
 WORDS = "the zebra on the roof"
 
@@ -57,6 +61,53 @@ def test_an_erasure_takes_what_another_process_wrote_meanwhile(engine, opened):
     one.forget(session_id="gone")
     assert calls
     assert WORDS not in engine.texts()
+
+
+def test_a_long_redaction_ends_while_others_write_all_the_time(engine, opened):
+    backend = opened()
+    one = Diary(backend, agent="rules", lock_timeout=10.0).user("alice")
+    two = Diary(opened(), agent="rules").user("alice")
+    one.upsert_preference("likes", WORDS, session_id="gone")
+    read, is_over, written = backend.database.read, threading.Event(), 0
+
+    def slow(*arguments):  # as if history were long
+        time.sleep(0.6)
+        return read(*arguments)
+
+    def write():
+        nonlocal written
+        while not is_over.is_set():
+            two.blocks.append("notes", f"{written}")
+            written += 1
+
+    backend.database.read = slow
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        assert one.forget(session_id="gone").entries == 1
+        during = written
+        two.blocks.append("notes", "a write after the end of the redaction")
+    finally:
+        is_over.set()
+        writer.join()
+    assert during > 0
+    assert written >= during
+    assert two.blocks["notes"].text.count("\n") == written
+    assert WORDS not in engine.texts()
+    assert RESERVED not in backend.versions("alice")
+
+
+def test_a_writer_ends_the_reservation_of_a_process_that_died(opened, monkeypatch):
+    monkeypatch.setattr(transactions, "_RESERVATION", 0.2)
+    backend = opened()
+    Diary(backend, agent="rules").user("alice").upsert_preference("likes", "tea")
+    assert backend.database.apply(
+        "alice", backend.database.head("alice"), Step({RESERVED: "reserved\n"})
+    )
+    other = Diary(opened(), agent="rules").user("alice")
+    other.upsert_preference("likes", "coffee")
+    assert len(other.preferences("likes")) == 2
+    assert RESERVED not in backend.versions("alice")
 
 
 def test_a_dropped_history_begins_anew(opened):

@@ -20,7 +20,14 @@ from tomldiary.runtime.lru import Recent
 from tomldiary.runtime.sources import redact_hidden
 from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.protocol import Stored
-from tomldiary.storage.shared.database import ERASED, WHOLE_HISTORY, Head, Step, is_hidden
+from tomldiary.storage.shared.database import (
+    ERASED,
+    RESERVED,
+    WHOLE_HISTORY,
+    Head,
+    Step,
+    is_hidden,
+)
 from tomldiary.storage.shared.transactions import Transactions, check_user
 
 if TYPE_CHECKING:
@@ -362,7 +369,8 @@ class SharedBackend(AsyncVerbs):
 
     def _with_hidden(self, user: str, head: Head, rewrite: Rewrite, step: Step) -> Step:
         """Add the redaction of the hidden documents to a step."""
-        names = [kind for kind in head.versions if is_hidden(kind) and kind != ERASED]
+        names = [kind for kind in head.versions if is_hidden(kind)]
+        names = [kind for kind in names if kind not in (ERASED, RESERVED)]
         contents, removed = dict(step.contents), [*step.removed]
         if rewrite.erased:
             contents[ERASED] = str(rewrite.erased)

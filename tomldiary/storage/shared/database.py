@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ERASED",
+    "RESERVED",
     "WHOLE_HISTORY",
     "Database",
     "DatabaseLost",
@@ -34,6 +35,8 @@ WHOLE_HISTORY = sys.maxsize
 _ESCAPED = re.compile("\1(.)", re.DOTALL)
 ERASED = ".erased"
 """The hidden document with the fencing token that the last erasure of everything set; it outlives the user's data."""
+RESERVED = ".reserved"
+"""The hidden document by which a long transaction asks other writers of the user to wait. Its text means nothing."""
 
 
 def is_hidden(kind: str) -> bool:

@@ -12,7 +12,7 @@ import weakref
 from collections import Counter
 from contextlib import ExitStack, contextmanager, suppress
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from tomldiary.errors import (
@@ -24,7 +24,7 @@ from tomldiary.errors import (
 )
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.storage.locks import UserLocks
-from tomldiary.storage.shared.database import DatabaseLost, Head, Step
+from tomldiary.storage.shared.database import RESERVED, DatabaseLost, Head, Step
 from tomldiary.storage.shared.group_commit import Group
 from tomldiary.storage.shared.heads import Heads, Remembered
 from tomldiary.storage.shared.outcomes import answer, outcome, unknown_outcome
@@ -40,6 +40,12 @@ __all__ = ["Hold", "Transactions", "check_user"]
 
 R = TypeVar("R")
 _TURN = 0.05  # seconds for which an attempt waits for the lock before it looks again whether its group is applied
+_LONG = 1.0  # seconds after which a refused transaction reserves the user
+_RESERVATION = (
+    20.0  # seconds for which other writers wait at most: the process that reserved may be dead
+)
+_TRIES = 25  # to begin or end a reservation
+_POLL = 0.02  # seconds between two looks whether a reservation has ended
 
 
 @dataclass(slots=True)
@@ -47,6 +53,8 @@ class Hold:
     """A user's lock as this process holds it."""
 
     thread: int
+    begin: float = field(default_factory=time.monotonic)
+    """When the lock was taken, on the monotonic clock."""
     is_attempt: bool = False
     may_assume: bool = False
     """Whether the newest known state may be used: the end of the transaction tells whether it was the stored one."""
@@ -55,6 +63,8 @@ class Hold:
     is_assumed: bool = False
     """Whether the database was not asked for the state."""
     group: Group | None = None
+    has_reserved: bool = False
+    """Whether other writers wait for the end of this transaction, or did."""
 
 
 class _Reading(threading.local):
@@ -110,11 +120,16 @@ class Transactions:
     @contextmanager
     def lock(self, user: str, timeout: float) -> Generator[None]:
         """Hold a user's lock for a transaction that sees the stored state, and whose steps are applied at once."""
-        with self._held(user, timeout, Hold(threading.get_ident())):
+        hold = Hold(threading.get_ident())
+        with self._held(user, timeout, hold):
             group = self._groups.get(user)
             if group is not None:
                 self._apply_group(user, group)
-            yield
+            try:
+                yield
+            finally:
+                if hold.has_reserved:
+                    self._end_reservation(user, hold)
 
     @contextmanager
     def attempt(self, user: str, timeout: float) -> Generator[None]:
@@ -195,9 +210,49 @@ class Transactions:
                 hold.head, hold.is_assumed = known.head, True
             else:
                 before = known.head
-                hold.head, hold.is_assumed = self._ask(user, known, known.wanted), False
+                hold.head, hold.is_assumed = self._ask_in_turn(user, known, hold), False
                 known.compare(before, hold.head)
         return hold.head
+
+    def _ask_in_turn(self, user: str, known: Remembered, hold: Hold) -> Head:
+        """Ask for the state with which a transaction begins, once no other process has reserved the user."""
+        deadline = time.monotonic() + _RESERVATION
+        while True:
+            head = self._ask(user, known, known.wanted)
+            if hold.has_reserved or RESERVED not in head.versions:
+                return head
+            if time.monotonic() >= deadline:
+                self._change_reservation(user, head, Step(removed=[RESERVED]))
+            time.sleep(_POLL)
+
+    def _reserve(self, user: str, hold: Hold) -> None:
+        """Let other writers wait for the end of this transaction, which takes longer than their pauses.
+
+        This is for fairness only: a step on an older state is refused in any case.
+        """
+        known = self.heads.of(user)
+        for _ in range(_TRIES):
+            self._touch(user)
+            head = self._ask_in_turn(user, known, hold)
+            if self._change_reservation(user, head, Step({RESERVED: "reserved\n"})):
+                hold.has_reserved = True
+                return
+
+    def _end_reservation(self, user: str, hold: Hold) -> None:
+        known = self.heads.of(user)
+        with suppress(BackendError):  # other writers end it themselves, but later
+            for _ in range(_TRIES):
+                head = self._ask_in_turn(user, known, hold)
+                if RESERVED not in head.versions or self._change_reservation(
+                    user, head, Step(removed=[RESERVED])
+                ):
+                    return
+
+    def _change_reservation(self, user: str, head: Head, step: Step) -> bool:
+        """Apply a step that begins or ends a reservation; tell whether it was applied."""
+        with suppress(DatabaseLost):
+            return self.database.apply(user, copy(head), step) is not None
+        return False
 
     def _ask(self, user: str, known: Remembered, kinds: Sequence[str] = ()) -> Head:
         """Ask the database for the state of a user, with the texts of some documents."""
@@ -297,8 +352,7 @@ class Transactions:
         known.wanted = tuple(kinds)
         error = RevisionConflict.of(user)
         if known.is_outpaced:
-            with suppress(DatabaseLost, BackendError):
-                self.database.touch(user)  # the next step of every process asks for the state first
+            self._touch(user)
         if hold is not None:
             hold.head, group = None, hold.group
             hold.group = None
@@ -307,7 +361,14 @@ class Transactions:
                 group.fail(error)
             if not hold.is_attempt:
                 known.back_off()
+                if not hold.has_reserved and time.monotonic() - hold.begin > _LONG:
+                    self._reserve(user, hold)
         return error
+
+    def _touch(self, user: str) -> None:
+        """Let the next step of every process ask for the state first."""
+        with suppress(DatabaseLost, BackendError):
+            self.database.touch(user)
 
     def _apply_group(self, user: str, group: Group) -> None:
         """Apply the step of a group; each of its attempts learns the outcome."""
