@@ -45,6 +45,28 @@ def test_fields_of_the_diary_cannot_be_given_as_own_ones(name):
     assert not alice.preferences("dishes")
 
 
+@pytest.mark.parametrize("again", [{"id": "pref001"}, {"text": "curry"}, {"text": "soup"}])
+def test_an_own_field_that_the_type_does_not_have_is_refused(again):
+    alice = cook().user("alice")
+    alice.upsert_preference("dishes", "curry", fields={"heat": 1})
+    before = alice.entry("preferences", "dishes/pref001")
+    with pytest.raises(InvalidValue, match=r"dishes\.haet: there is no such field.* heat, pinned"):
+        alice.upsert_preference("dishes", **again, fields={"haet": 4})
+    assert alice.entry("preferences", "dishes/pref001") == before
+    assert len(alice.preferences("dishes")) == 1
+
+
+def test_a_type_that_allows_further_fields_takes_them():
+    class Free(PreferenceItem, extra="allow"): ...
+
+    class Table(BaseModel):
+        dishes: dict[str, Free] = {}
+
+    alice = Diary("memory:", Table, agent="rules").user("alice")
+    alice.upsert_preference("dishes", "curry", fields={"from": "Goa"})
+    assert alice.entry("preferences", "dishes/pref001")["from"] == "Goa"
+
+
 def test_an_extractor_changes_the_own_fields_of_an_entry():
     def listen(message: str, *, deps: MemoryDeps) -> None:
         deps.upsert("dishes", "pref001", None, (), fields={"heat": 4})

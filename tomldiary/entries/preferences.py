@@ -210,6 +210,7 @@ class Preferences:
             InvalidValue: The text is blank or too long, cannot be stored, or the entry would not fit its type.
         """
         self.check_category(category)
+        self._check_names(category, fields or ())
         contexts = _clean_contexts(contexts)
         if text is not None:
             text = _stored_text(text, f"{category}.text")
@@ -252,6 +253,19 @@ class Preferences:
         self.check_fit(category, chosen, entry)
         put_noted(self._edit, (_ROOT, category, chosen), entry)
         return Outcome("created", category, chosen, 1)
+
+    def _check_names(self, category: str, names: Iterable[str]) -> None:
+        kind = self.rules.item_types.get(category)
+        if kind is None or kind.model_config.get("extra") == "allow":
+            return
+        known = {*kind.model_fields, "pinned"}
+        for name in names:
+            if name not in known and not name.startswith("_"):
+                own = ", ".join(sorted(known - PreferenceItem.model_fields.keys()))
+                raise InvalidValue(
+                    f"there is no such field. Those that you can set are: {own}. Nothing was stored.",
+                    where=f"{category}.{name}",
+                )
 
     def check_fit(self, category: str, key: str, entry: Mapping[str, Any]) -> None:
         """Check an entry with the type of its category.
