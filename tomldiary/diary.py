@@ -20,6 +20,7 @@ from tomldiary.entries.preferences import PreferenceRules
 from tomldiary.entries.schema import categories, item_type, weights
 from tomldiary.errors import IdentifierError, InvalidValue, SchemaError
 from tomldiary.extraction.dialogue import CONTEXT_TURNS, Sessions
+from tomldiary.extraction.extractor import check_extractor
 from tomldiary.extraction.operations import TurnRules
 from tomldiary.extraction.turns import Turns
 from tomldiary.identifiers.namespaces import SHARED
@@ -108,7 +109,7 @@ class Diary(Viewed, AncestorCoroutines):
             all built-in kinds, or some of `tomldiary.text.redaction.KINDS`, or a function of a text. None is off.
 
     Raises:
-        SchemaError: `pref_table_cls` cannot be read as categories.
+        SchemaError: `pref_table_cls` cannot be read as categories, or `agent` is no extractor.
         InvalidValue: An option that is a number is none, or out of its range.
     """
 
@@ -140,6 +141,7 @@ class Diary(Viewed, AncestorCoroutines):
         self.schema_name = pref_table_cls.__name__
         self.allowed: list[str] = list(descriptions)
         self.weights: dict[str, float] = weights(pref_table_cls)
+        check_extractor(agent)
         self.agent = agent
         self.max_prefs_per_category = max_prefs_per_category
         self.max_conversations = max_conversations
@@ -295,7 +297,12 @@ class Diary(Viewed, AncestorCoroutines):
         self.entry_rules.undo_edits(edit, logged, document, others, self.engine.now())
 
     def with_agent(self, agent: Any) -> Self:
-        """Return a diary with another extractor; it shares everything else."""
+        """Return a diary with another extractor; it shares everything else.
+
+        Raises:
+            SchemaError: `agent` is no extractor.
+        """
+        check_extractor(agent)
         twin = copy(self)
         twin.agent = agent
         twin.turns = Turns(twin)

@@ -9,6 +9,7 @@ import sys
 import time
 import tomllib
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 from pydantic import BaseModel, Field
@@ -157,14 +158,33 @@ def test_a_wrong_schema_class_is_one_clear_error(tmp_path, wrong):
         Diary(tmp_path, wrong)
 
 
-@pytest.mark.parametrize("agent", [object(), 3])
-def test_an_unusable_extractor_is_one_clear_error_at_the_first_turn(tmp_path, agent):
-    diary = Diary(tmp_path, Table, agent=agent)
+class Extractor:
+    def run(self, message, *, deps):
+        deps.upsert("likes", None, "tea", ())
+
+
+@pytest.mark.parametrize("agent", [object(), 3, {}, Extractor, print.__class__])
+def test_an_unusable_extractor_is_an_error_when_it_is_given(tmp_path, agent):
     with pytest.raises(SchemaError, match="cannot extract"):
-        run(diary.update_memory("alice", "s", "hello", "hi"))
+        Diary(tmp_path / "new", Table, agent=agent)
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(SchemaError, match="cannot extract"):
+        Diary(tmp_path, Table, agent=Extractor()).with_agent(agent)
+
+
+def listen(text, message, *, deps):
+    deps.upsert("likes", None, text, ())
 
 
 def kinds_of_extractors():
+    class Callable:
+        def __call__(self, message, *, deps):
+            deps.upsert("likes", None, "tea", ())
+
+    class AsyncCallable:
+        async def __call__(self, message, *, deps):
+            deps.upsert("likes", None, "tea", ())
+
     class Coroutine:
         async def run(self, message, *, deps):
             deps.upsert("likes", None, "tea", ())
@@ -184,7 +204,8 @@ def kinds_of_extractors():
         def run(self, message, *, deps):
             return coroutine(message, deps=deps)
 
-    return [Coroutine(), Plain(), function, coroutine, Awaitable()]
+    filled = [partial(listen, "tea"), Callable(), AsyncCallable()]
+    return [Coroutine(), Plain(), function, coroutine, Awaitable(), *filled]
 
 
 @pytest.mark.parametrize("agent", kinds_of_extractors(), ids=lambda a: type(a).__name__)

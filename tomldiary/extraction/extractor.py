@@ -29,6 +29,7 @@ __all__ = [
     "ExtractorStats",
     "as_extractor",
     "build_extractor",
+    "check_extractor",
     "compactor_agent",
     "extractor_agent",
     "is_retried_as_a_whole",
@@ -44,6 +45,8 @@ DEFAULT_MODEL = "openai-chat:gpt-5-mini"
 """The model that is asked for when neither `agent` nor $EXTRACTOR_MODEL names one."""
 _OF_OPENAI = ("openai", "ollama:")
 """Beginnings of names of models that need the extra `openai`."""
+_FRAMEWORKS = {"langchain_core", "pydantic_ai"}
+"""Packages whose objects an adapter makes extractors of."""
 is_retried_as_a_whole: ContextVar[bool] = ContextVar(
     "tomldiary_is_retried_as_a_whole", default=False
 )
@@ -81,11 +84,15 @@ def as_extractor(candidate: object) -> Extractor:
     """Return `candidate` as an extractor.
 
     Raises:
-        SchemaError: It has no `run` method and is no function.
+        SchemaError: It has no `run` method and cannot be called, or is a class.
     """
+    if isinstance(candidate, type):
+        raise SchemaError(
+            f"the class {candidate.__name__} cannot extract: give an object of it, {candidate.__name__}(…)."
+        )
     if callable(getattr(candidate, "run", None)):
         return candidate  # pyright: ignore[reportReturnType] - duck-typed on purpose
-    if inspect.isfunction(candidate) or inspect.ismethod(candidate):
+    if callable(candidate):
         return _FunctionExtractor(candidate)
     raise SchemaError(
         f"{type(candidate).__name__} cannot extract: give an object with run(message, deps=…), a"
@@ -175,12 +182,27 @@ def resolve_extractor(agent: object, pref_table_cls: type[BaseModel]) -> Extract
             what = f'extraction with {agent!r}, unlike with agent="rules",'
             raise MissingExtra(what, extra) from None
         return factory(pref_table_cls, agent)
-    origins = {base.__module__.partition(".")[0] for base in type(agent).__mro__}
+    origins = _origins(agent)
     if "langchain_core" in origins:
         return load_factory("chat_model_extractor", extra="langchain")(agent)
     if "pydantic_ai" in origins:
         return load_factory("extractor_agent")(pref_table_cls, agent)
     return as_extractor(agent)
+
+
+def check_extractor(agent: object) -> None:
+    """Check what `resolve_extractor` is given later, without loading a framework.
+
+    Raises:
+        SchemaError: `agent` can be no extractor.
+    """
+    if not (agent is None or isinstance(agent, str) or _origins(agent) & _FRAMEWORKS):
+        as_extractor(agent)
+
+
+def _origins(agent: object) -> set[str]:
+    """Return the names of the packages whose classes an object is an instance of."""
+    return {base.__module__.partition(".")[0] for base in type(agent).__mro__}
 
 
 def extractor_agent(
