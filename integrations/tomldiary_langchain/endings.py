@@ -11,10 +11,11 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.runnables import ensure_config
 from langchain_core.tracers.context import register_configure_hook
 from langgraph.errors import ParentCommand
 
-from tomldiary.agents.delegation import RunTree
+from tomldiary.agents.delegation import LANGCHAIN, RunTree, tell_within
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -97,4 +98,5 @@ def endings() -> Endings:
     if not _registered:
         _registered.append(True)
         register_configure_hook(_hook, inheritable=True)
+        tell_within(LANGCHAIN, lambda: _endings.is_of_agent(ensure_config()))
     return _endings

@@ -6,9 +6,10 @@ from contextvars import ContextVar
 from functools import cache
 
 from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.runnables import ensure_config
 from langchain_core.tracers.context import register_configure_hook
 
-from tomldiary.agents.delegation import RunTree
+from tomldiary.agents.delegation import LANGCHAIN, RunTree, tell_within
 
 __all__ = ["runs"]
 
@@ -22,4 +23,5 @@ def runs() -> RunTree:
     """Return the tree of this process, registered with LangChain from the first call on."""
     tree = _Runs()
     register_configure_hook(ContextVar("tomldiary_runs", default=tree), inheritable=True)
+    tell_within(LANGCHAIN, lambda: tree.is_of_agent(ensure_config()))
     return tree

@@ -12,6 +12,7 @@ from pydantic_ai import DeferredToolRequests, RunContext, TemplateStr
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
 from pydantic_ai.tools import AgentDepsT
 
+from tomldiary.agents.delegation import LANGCHAIN, is_within
 from tomldiary.agents.options import writer_of
 from tomldiary.agents.turn_messages import digest, of_memory
 from tomldiary.diary import Diary
@@ -280,7 +281,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             diary,
             owner,
             digest(self.id or "", owner.user)[:16],
-            records=self.writer is not None,
+            records=self.writer is not None and not is_within(LANGCHAIN),
             around=runs_around(diary, owner.user),
         )
         state.begin(ctx, self._last)
@@ -415,7 +416,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             if self._run is not None:
                 self._run.is_over = True
                 try:
-                    if self.writer is not None:
+                    if self._run.records:
                         await self._hand_in(ctx, self._run, status, result)
                 finally:
                     self._last.end(self._run)

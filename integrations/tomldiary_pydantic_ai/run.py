@@ -18,6 +18,7 @@ from pydantic_ai import RunContext, TemplateStr, capabilities
 from pydantic_ai.tools import AgentDepsT
 
 from tomldiary.agents import identity
+from tomldiary.agents.delegation import PYDANTIC_AI, tell_within
 from tomldiary.agents.turn_messages import digest, memory_place
 from tomldiary.errors import IdentifierError, InvalidValue, WriterBusy
 from tomldiary.runtime.lru import Recent
@@ -380,6 +381,7 @@ class LastTurns:
 
 
 _AROUND: ContextVar[tuple[RunState, ...]] = ContextVar("tomldiary_runs_around", default=())
+tell_within(PYDANTIC_AI, lambda: any(not run.is_over for run in _AROUND.get()))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Whether a graph of LangChain or LangGraph runs for an agent, so that a model wrote its prompt."""
+"""Whether an agent or a graph runs in a tool of another agent, so that a model wrote its prompt."""
 
 from __future__ import annotations
 
@@ -7,12 +7,27 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.agents.identity import field_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from uuid import UUID
 
-__all__ = ["RunTree"]
+__all__ = ["LANGCHAIN", "PYDANTIC_AI", "RunTree", "is_within", "tell_within"]
+
+LANGCHAIN, PYDANTIC_AI = "langchain", "pydantic_ai"
+"""Frameworks whose adapters know when code runs in a tool of an agent; LangGraph is of the first one."""
+_within: dict[str, list[Callable[[], bool]]] = {}
 
 _TOOL_NODE = "tools"
 """The node in which LangChain's agents run their tools."""
+
+
+def tell_within(framework: str, is_here: Callable[[], bool]) -> None:
+    """Let the adapters of other frameworks know when the calling code runs in a tool of an agent of this one."""
+    _within.setdefault(framework, []).append(is_here)
+
+
+def is_within(framework: str) -> bool:
+    """Whether the calling code runs in a tool of an agent of a framework, as far as its adapter has seen that."""
+    return any(is_here() for is_here in _within.get(framework, ()))
 
 
 class RunTree:
@@ -65,6 +80,10 @@ class RunTree:
 
     def is_delegated(self, config: Any) -> bool:
         """Whether a graph runs for an agent, as its sub-agent or in a tool; the config is one of its nodes'."""
+        return self.is_of_agent(config) or is_within(PYDANTIC_AI)
+
+    def is_of_agent(self, config: Any) -> bool:
+        """Whether what has this config runs for an agent of LangChain."""
         settings = field_of(config, "configurable")
         if field_of(settings, "ls_agent_type") == "subagent":  # deepagents says so
             return True

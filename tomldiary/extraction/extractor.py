@@ -137,7 +137,7 @@ def setup_problem(agent: object) -> str:
     It sees a missing package for a model that is given by its name, and a missing key for one of OpenAI's, which
     is the default.
     """
-    name = agent or os.environ.get("EXTRACTOR_MODEL") or DEFAULT_MODEL
+    name = os.environ.get("EXTRACTOR_MODEL") or DEFAULT_MODEL if agent is None else agent
     if not isinstance(name, str) or name == "rules":
         return ""
     is_openai = name.startswith(("openai:", "openai-"))

@@ -1,0 +1,137 @@
+"""An agent in a tool of another framework's agent: its prompt is no words of the user."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from langchain.agents import create_agent
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.tools import tool
+from langgraph.graph import START, MessagesState, StateGraph
+from pydantic_ai import Agent
+from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.models.function import FunctionModel
+
+from scripted_chat import Scripted
+from tomldiary import Diary
+from tomldiary_langchain import DiaryMiddleware
+from tomldiary_langgraph import extract_node, submit_node
+from tomldiary_pydantic_ai import DiaryCapability
+
+CONFIG = {"configurable": {"thread_id": "t1"}}
+PROMPT = "what a model asks another one"
+
+
+class Heard(list[str]):
+    """An extractor that notes what the user said in each turn."""
+
+    def __call__(self, _message, *, deps):
+        self.append(deps.user_msg)
+
+
+@pytest.fixture
+def heard():
+    return Heard()
+
+
+@pytest.fixture
+def diary(tmp_path, heard):
+    return Diary(tmp_path, agent=heard)
+
+
+def pydantic_agent(memory, *answers):
+    script = iter(answers or ["The answer."])
+
+    def model(_messages, _info):
+        answer = next(script)
+        return ModelResponse([TextPart(answer) if isinstance(answer, str) else answer])
+
+    return Agent(FunctionModel(model), capabilities=[memory])
+
+
+def langchain_agent(memory):
+    return create_agent(Scripted(answers=[AIMessage("The answer.")]), middleware=[memory])
+
+
+def graph_of(node):
+    def answer(_state):
+        return {"messages": [AIMessage("The answer.")]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("answer", answer)
+    graph.add_node("memory", node)
+    graph.add_edge(START, "answer")
+    graph.add_edge("answer", "memory")
+    return graph.compile()
+
+
+@pytest.mark.parametrize("by", ["a coroutine", "a function"])
+def test_a_pydantic_ai_agent_in_a_tool_of_langchain_is_no_turn(diary, heard, by):
+    inner = DiaryCapability(diary, "ann")
+    agent = pydantic_agent(inner)
+
+    @tool
+    async def ask(question: str) -> str:
+        """Ask."""
+        return (await agent.run(question)).output
+
+    @tool("ask")
+    def ask_now(question: str) -> str:
+        """Ask."""
+        return asyncio.run(agent.run(question)).output
+
+    call = {"name": "ask", "args": {"question": PROMPT}, "id": "1"}
+    model = Scripted(answers=[AIMessage("", tool_calls=[call]), AIMessage("Done.")])
+    outer = DiaryMiddleware(diary, user_id="ann")
+    host = create_agent(model, [ask if by == "a coroutine" else ask_now], middleware=[outer])
+    said = {"messages": [HumanMessage("I like tea.")]}
+    if by == "a coroutine":
+        done = asyncio.run(host.ainvoke(said, CONFIG))
+    else:
+        done = host.invoke(said, CONFIG)
+    assert done["messages"][-2].content == "The answer."
+    outer.writer.close_sync()
+    inner.writer.close_sync()
+    assert heard == ["I like tea."]
+
+
+def test_a_pydantic_ai_agent_in_a_node_of_langgraph_is_a_turn(diary, heard):
+    memory = DiaryCapability(diary, "ann")
+    agent = pydantic_agent(memory)
+    extract_node(diary, user_id="ann")  # from here on, the adapter knows of tools
+
+    async def chat(state):
+        answer = await agent.run(state["messages"][-1].content)
+        return {"messages": [AIMessage(answer.output)]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("chat", chat)
+    graph.add_edge(START, "chat")
+    asyncio.run(graph.compile().ainvoke({"messages": [HumanMessage("I like tea.")]}, CONFIG))
+    memory.writer.close_sync()
+    assert heard == ["I like tea."]
+
+
+@pytest.mark.parametrize("inner", ["agent", "extract", "submit"])
+def test_a_graph_in_a_tool_of_pydantic_ai_is_no_turn(diary, heard, inner):
+    memory = DiaryCapability(diary, "ann")
+    if inner == "agent":
+        graph = langchain_agent(DiaryMiddleware(diary, user_id="ann", writer=memory.writer))
+    elif inner == "extract":
+        graph = graph_of(extract_node(diary, user_id="ann"))
+    else:
+        graph = graph_of(submit_node(memory.writer, user_id="ann"))
+    agent = pydantic_agent(memory, ToolCallPart("ask", {"question": PROMPT}), "Done.")
+
+    @agent.tool_plain
+    async def ask(question: str) -> str:
+        done = await graph.ainvoke({"messages": [HumanMessage(question)]}, CONFIG)
+        return done["messages"][-1].content
+
+    assert asyncio.run(agent.run("I like tea.")).output == "Done."
+    memory.writer.flush()
+    assert heard == ["I like tea."]
+    asyncio.run(graph.ainvoke({"messages": [HumanMessage("I like jazz.")]}, CONFIG))
+    memory.writer.close_sync()
+    assert heard == ["I like tea.", "I like jazz."]
