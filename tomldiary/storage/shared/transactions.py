@@ -13,6 +13,7 @@ from collections import Counter
 from contextlib import ExitStack, contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING, TypeVar
 
 from tomldiary.errors import (
@@ -27,7 +28,7 @@ from tomldiary.storage.locks import UserLocks
 from tomldiary.storage.shared.database import RESERVED, DatabaseLost, Head, Step
 from tomldiary.storage.shared.group_commit import Group
 from tomldiary.storage.shared.heads import Heads, Remembered
-from tomldiary.storage.shared.outcomes import answer, outcome, unknown_outcome
+from tomldiary.storage.shared.outcomes import answer, outcome, pause, unknown_outcome
 from tomldiary.storage.shared.watch import Notifies, Watch
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ _RESERVATION = (
     20.0  # seconds for which other writers wait at most: the process that reserved may be dead
 )
 _TRIES = 25  # to begin or end a reservation
-_POLL = 0.02  # seconds between two looks whether a reservation has ended
 
 
 @dataclass(slots=True)
@@ -217,13 +217,14 @@ class Transactions:
     def _ask_in_turn(self, user: str, known: Remembered, hold: Hold) -> Head:
         """Ask for the state with which a transaction begins, once no other process has reserved the user."""
         deadline = time.monotonic() + _RESERVATION
-        while True:
+        for number in count():
             head = self._ask(user, known, known.wanted)
             if hold.has_reserved or RESERVED not in head.versions:
                 return head
             if time.monotonic() >= deadline:
                 self._change_reservation(user, head, Step(removed=[RESERVED]))
-            time.sleep(_POLL)
+            pause(number)
+        raise AssertionError
 
     def _reserve(self, user: str, hold: Hold) -> None:
         """Let other writers wait for the end of this transaction, which takes longer than their pauses.
