@@ -20,11 +20,12 @@ from tomldiary.errors import IdentifierError
 
 __all__ = [
     "check_signed_in",
+    "current_checkpoint",
     "field_of",
     "first_id",
     "given",
-    "is_replay",
     "kept_thread",
+    "named_checkpoint",
     "places_in",
     "saves_checkpoints",
     "session_of",
@@ -215,9 +216,17 @@ def kept_thread(settings: Any) -> str:
     return str(field_of(settings, "thread_id") or "") if saves_checkpoints(settings) else ""
 
 
-def is_replay(settings: Any) -> bool:
-    """Whether a LangGraph run with these settings goes on from a past checkpoint, instead of the thread's end."""
-    return field_of(settings, "__pregel_replay_state") is not None
+def named_checkpoint(settings: Any) -> str:
+    """Return the id of the checkpoint that a LangGraph run goes on from if its config names one; else "".
+
+    For new input, LangGraph makes a checkpoint first, and it is that one.
+    """
+    return str(field_of(field_of(settings, "__pregel_replay_state"), "checkpoint_id") or "")
+
+
+def current_checkpoint(settings: Any) -> str:
+    """Return the id of the outermost graph's checkpoint in a LangGraph run; ids of later ones are greater."""
+    return str(field_of(field_of(settings, "checkpoint_map"), "") or "")
 
 
 def _identity(place: str, user: Any) -> tuple[str, Any]:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 from weakref import WeakValueDictionary
 
-from tomldiary.agents.identity import is_replay, kept_thread
+from tomldiary.agents.identity import current_checkpoint, kept_thread, named_checkpoint
 from tomldiary.agents.options import place_of
 from tomldiary.agents.verbs import BLOCK_VERBS, VERBS
 from tomldiary.entries.episodes import ToolStep
@@ -220,7 +220,7 @@ class HandedIn:
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._known: Recent[str, None] = Recent(_KNOWN)
-        self._first_ids: Recent[str, tuple[str, ...]] = Recent(_KNOWN)
+        self._first_ids: Recent[str, tuple[tuple[str, ...], str]] = Recent(_KNOWN)
         self._owners: Recent[str, tuple[str, bool]] = Recent(_KNOWN)
         """Who said a message, and whether it was answered."""
         self._epochs: Recent[str, int] = Recent(_KNOWN)
@@ -243,10 +243,12 @@ class HandedIn:
             return ids
         key = digest(user, session, thread, *before, exchange_of(asked)[0])
         with self._guard:
-            known = self._first_ids.get(key)
-            if known is not None and is_replay(settings) and len(known) == len(ids):
+            known, seen_at = self._first_ids.get(key, ((), ""))
+            is_replay = "" < named_checkpoint(settings) < seen_at
+            if is_replay and len(known) == len(ids):
                 return known
-            return self._first_ids.keep(key, ids)
+            self._first_ids.keep(key, (ids, current_checkpoint(settings)))
+            return ids
 
     def owner(
         self, settings: Any, where: str, known: Mapping[str, str], message: Spoken, user: str
@@ -265,7 +267,7 @@ class HandedIn:
             return known.get(message.id, user)
         with self._guard:
             first, is_answered = self._owners.get(key, (user, False))
-            if is_answered and not is_replay(settings):  # the thread may have begun again
+            if is_answered and not named_checkpoint(settings):  # the thread may have begun again
                 first = user
             return self._owners.keep(key, (known.get(message.id, first), False))[0]
 

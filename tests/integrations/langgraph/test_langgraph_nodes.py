@@ -752,7 +752,8 @@ def test_node_passed_twice_records_new_messages_and_no_old_ones(kind):
 
 
 @recorded
-def test_equal_turns_of_a_thread_that_is_emptied_are_each_recorded(kind):
+@pytest.mark.parametrize("names_checkpoint", [False, True])
+def test_equal_turns_of_a_thread_that_is_emptied_are_each_recorded(names_checkpoint, kind):
     diary = Diary("memory:", agent=Likes())
     with MemoryWriter(diary) as writer:
         record = submit_node(writer) if kind == "submit" else extract_node(diary)
@@ -762,8 +763,12 @@ def test_equal_turns_of_a_thread_that_is_emptied_are_each_recorded(kind):
             ("empty", lambda _: {"messages": [RemoveMessage(REMOVE_ALL_MESSAGES)]}),
         ]
         graph = graph_of(nodes, checkpointer=InMemorySaver())
+        config = ALICE
         for _ in range(3):
-            run(graph, "I took my pills.", ALICE, "sync")
+            run(graph, "I took my pills.", config, "sync")
+            if names_checkpoint:  # as a host does that keeps the config of the state
+                last = graph.get_state(ALICE).config["configurable"]
+                config = {"configurable": {**last, "user_id": "alice"}}
         assert writer.flush(30)
     assert kept(diary) == ([("I took my pills.", 3)], 3)
 
@@ -948,3 +953,17 @@ def test_a_turn_that_another_user_replays_stays_the_first_user_s(mode):
         graph.invoke(None, config) if mode == "sync" else asyncio.run(graph.ainvoke(None, config))
     assert diary.users() == ["ann"]
     assert noted.turns == [("room", "I am Ann.", "Hello.")]
+
+
+@both
+def test_answered_words_are_in_no_turn_of_a_user_who_branches_off_before(mode):
+    noted = Noted()
+    diary = Diary("memory:", agent=noted)
+    chat = chat_node(answering("Hello.", "Hello again."))
+    nodes = [("recall", recall_node(diary)), ("chat", chat), ("extract", extract_node(diary))]
+    graph = graph_of(nodes, checkpointer=InMemorySaver())
+    run(graph, "I am Ann.", {"configurable": {"user_id": "ann", "thread_id": "room"}}, mode)
+    past = graph.get_state_history({"configurable": {"thread_id": "room"}})
+    [start] = [one.config["configurable"] for one in past if one.next == ("recall",)]
+    run(graph, "I am Bob.", {"configurable": {**start, "user_id": "bob"}}, mode)
+    assert noted.turns == [("room", "I am Ann.", "Hello."), ("room", "I am Bob.", "Hello again.")]
