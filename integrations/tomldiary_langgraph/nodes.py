@@ -337,9 +337,9 @@ def _owner(handed_in: HandedIn, config: RunnableConfig, message: Spoken, speaker
 def _operation(config: RunnableConfig, session: str, said: CurrentTurn) -> str:
     """Return an id that a node's turn has again in a replay, a retry and a second pass; "" if it has none.
 
-    Messages without ids are known by the task alone, which a retry has again.
+    Messages without ids are known by the task, which a retry has again, and their place in the thread.
     """
-    known = said.ids or (task_here(),)
+    known = said.ids or (task_here(), *said.place)
     if not known[0]:
         return ""
     node = str(config.get("metadata", {}).get("langgraph_node", ""))

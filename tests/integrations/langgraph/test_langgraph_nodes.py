@@ -25,7 +25,7 @@ from langgraph.func import entrypoint
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
 from langgraph.prebuilt import ToolNode
-from langgraph.types import RetryPolicy
+from langgraph.types import Command, RetryPolicy, interrupt
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
@@ -771,6 +771,27 @@ def test_equal_turns_of_a_thread_that_is_emptied_are_each_recorded(names_checkpo
                 config = {"configurable": {**last, "user_id": "alice"}}
         assert writer.flush(30)
     assert kept(diary) == ([("I took my pills.", 3)], 3)
+
+
+@both
+def test_equal_turns_of_one_entrypoint_without_ids_are_each_recorded(mode):
+    diary = Diary("memory:", agent=Likes())
+    extract = extract_node(diary)
+
+    @entrypoint(checkpointer=InMemorySaver())
+    def chat(text):
+        said = []
+        while text:
+            said += [("user", text), ("ai", "Noted.")]
+            extract.invoke({"messages": said})
+            text = interrupt("What else?")
+
+    for given in ("tea", Command(resume="tea"), Command(resume="tea"), Command(resume="")):
+        if mode == "sync":
+            chat.invoke(given, ALICE)
+        else:
+            asyncio.run(chat.ainvoke(given, ALICE))
+    assert kept(diary) == ([("tea", 3)], 3)
 
 
 @recorded
