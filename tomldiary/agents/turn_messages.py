@@ -223,6 +223,8 @@ class HandedIn:
         self._first_ids: Recent[str, tuple[tuple[str, ...], str]] = Recent(_KNOWN)
         self._owners: Recent[str, tuple[str, bool]] = Recent(_KNOWN)
         """Who said a message, and whether it was answered."""
+        self._sayers: Recent[str, tuple[dict[str, None], str]] = Recent(_KNOWN)
+        """Who said a text in a thread, and at which checkpoint last."""
         self._epochs: Recent[str, int] = Recent(_KNOWN)
 
     def first_ids(
@@ -266,10 +268,21 @@ class HandedIn:
         if not key:
             return known.get(message.id, user)
         with self._guard:
+            if key not in self._owners and message.id not in known:
+                user = self._sayer(settings, where, message, user)
             first, is_answered = self._owners.get(key, (user, False))
             if is_answered and not named_checkpoint(settings):  # the thread may have begun again
                 first = user
             return self._owners.keep(key, (known.get(message.id, first), False))[0]
+
+    def _sayer(self, settings: Any, where: str, message: Spoken, user: str) -> str:
+        """Return who said a message of an unknown id: in a replay, which gives new ids, who said its text."""
+        key = digest(where, kept_thread(settings), "", message.text)
+        sayers, seen_at = self._sayers.get(key, ({}, ""))
+        if user not in sayers and "" < named_checkpoint(settings) < seen_at:
+            return next(reversed(sayers))
+        self._sayers.keep(key, ({**sayers, user: None}, current_checkpoint(settings)))
+        return user
 
     def answered(self, settings: Any, where: str, messages: Iterable[Spoken]) -> None:
         """Note that messages were answered: only a replay asks who said them; the arguments are those of `owner`."""

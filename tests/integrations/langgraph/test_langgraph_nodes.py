@@ -960,7 +960,8 @@ def test_words_that_a_recall_node_saw_are_in_no_turn_of_another_user(redacts, mo
 
 
 @both
-def test_a_turn_that_another_user_replays_stays_the_first_user_s(mode):
+@pytest.mark.parametrize("place", ["__start__", "recall"])
+def test_a_turn_that_another_user_replays_stays_the_first_user_s(place, mode):
     noted = Noted()
     diary = Diary("memory:", agent=noted)
     chat = chat_node(answering("Hello.", "Hello again."))
@@ -968,7 +969,7 @@ def test_a_turn_that_another_user_replays_stays_the_first_user_s(mode):
     graph = graph_of(nodes, checkpointer=InMemorySaver())
     run(graph, "I am Ann.", {"configurable": {"user_id": "ann", "thread_id": "room"}}, mode)
     past = graph.get_state_history({"configurable": {"thread_id": "room"}})
-    [start] = [one.config["configurable"] for one in past if one.next == ("recall",)]
+    [start] = [one.config["configurable"] for one in past if one.next == (place,)]
     config = {"configurable": {**start, "user_id": "bob"}}
     with pytest.raises(IdentifierError, match="another user began this turn"):
         graph.invoke(None, config) if mode == "sync" else asyncio.run(graph.ainvoke(None, config))
