@@ -38,8 +38,9 @@ class RunTree:
 
     def __init__(self) -> None:
         self._parents: dict[UUID, UUID] = {}
-        self._tools: dict[UUID, set[UUID]] = {}
-        """The tools that a run has called."""
+        self._children: dict[UUID, set[UUID]] = {}
+        self._tools: set[UUID] = set()
+        """Those of the runs that are tools."""
 
     def on_chain_start(
         self, *_: Any, run_id: UUID, parent_run_id: UUID | None = None, **__: Any
@@ -47,32 +48,28 @@ class RunTree:
         """Note what a graph, a node or another chain runs in."""
         if parent_run_id is not None:
             self._parents[run_id] = parent_run_id
+            self._children.setdefault(parent_run_id, set()).add(run_id)
 
     def on_tool_start(
         self, *_: Any, run_id: UUID, parent_run_id: UUID | None = None, **__: Any
     ) -> None:
         """Note that a tool runs within a chain; one that the host calls itself is no agent's."""
         if parent_run_id is not None:
-            self._parents[run_id] = parent_run_id
-            self._tools.setdefault(parent_run_id, set()).add(run_id)
+            self._tools.add(run_id)
+            RunTree.on_chain_start(self, run_id=run_id, parent_run_id=parent_run_id)
 
     def on_chain_end(self, *_: Any, run_id: UUID, **__: Any) -> None:
-        """Let a run go that has ended, and its tools, of whose cancellation no event tells."""
-        self._parents.pop(run_id, None)
-        for tool in self._tools.pop(run_id, ()):
-            self._parents.pop(tool, None)
+        """Let a run go that has ended, and what ran in it: no event tells of the end of some that are cancelled."""
+        parent = self._parents.pop(run_id, None)
+        if parent is not None and (siblings := self._children.get(parent)):
+            siblings.discard(run_id)
+            if not siblings:
+                self._children.pop(parent, None)
+        self._tools.discard(run_id)
+        for child in list(self._children.pop(run_id, ())):
+            RunTree.on_chain_end(self, run_id=child)
 
-    on_chain_error = on_chain_end
-
-    def on_tool_end(
-        self, *_: Any, run_id: UUID, parent_run_id: UUID | None = None, **__: Any
-    ) -> None:
-        """Let a tool go that has ended."""
-        if parent_run_id is not None:
-            self._tools.get(parent_run_id, set()).discard(run_id)
-        self.on_chain_end(run_id=run_id)
-
-    on_tool_error = on_tool_end
+    on_chain_error = on_tool_end = on_tool_error = on_chain_end
 
     def run_of(self, config: Any) -> UUID | None:
         """Return the run that has a config of LangChain, such as that of a node."""
@@ -93,7 +90,7 @@ class RunTree:
         run = self.run_of(config)
         while run is not None:
             around = self._parents.get(run)
-            if around is not None and run in self._tools.get(around, ()):
+            if around is not None and run in self._tools:
                 return True
             run = around
         return False

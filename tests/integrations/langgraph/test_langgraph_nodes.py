@@ -41,6 +41,7 @@ from tomldiary.errors import (
 )
 from tomldiary_langchain import ChatModelExtractor
 from tomldiary_langgraph import DiaryStore, extract_node, recall_node, submit_node
+from tomldiary_langgraph.runs import runs
 
 ALICE = {"configurable": {"user_id": "alice", "thread_id": "t1"}}
 
@@ -326,6 +327,25 @@ def test_words_in_a_tool_that_the_host_calls_itself_are_a_turn():
 
     assert ask.invoke({"text": "I like rain."}) == "ok"
     assert extractor.turns == [("t1", "I like rain.", "ok")]
+
+
+def test_a_left_stream_of_events_leaves_nothing_in_the_tree_of_runs():
+    nodes = [("chat", answering("Hello.")), ("extract", extract_node("memory:"))]
+    graph = graph_of(nodes)
+
+    def kept():
+        return {name: len(each) for name, each in vars(runs()).items()}
+
+    async def main():
+        events = graph.astream_events({"messages": [HumanMessage("Hello")]}, ALICE, version="v2")
+        async for event in events:
+            if event["name"] == "chat":
+                break
+        await events.aclose()
+
+    before = kept()
+    asyncio.run(main())
+    assert kept() == before
 
 
 def test_messages_and_memory_may_have_other_names():
