@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from langchain_core.messages import convert_to_messages
+from langchain_core.messages import BaseMessage, convert_to_messages
 
 from tomldiary.agents.turn_messages import (
     Spoken,
@@ -99,5 +99,11 @@ def _thread(state: Any, key: str) -> list[Spoken]:
         held = getattr(state, key, None)
     if held is None:
         raise InvalidValue(f"the state has no {key!r}. Say in messages_key where the messages are.")
-    messages = convert_to_messages(cast("list[Any]", held) if isinstance(held, list) else [held])
+    messages = convert_to_messages([held] if _is_message(held) else list(held))
     return spoken(messages, lambda all_, number: all_[number].text.startswith(_STRUCTURED))
+
+
+def _is_message(held: Any) -> bool:
+    """Whether this is one message, also as text, as a dictionary or as role and text; else it is several."""
+    first = cast("tuple[Any, ...]", held)[0] if isinstance(held, tuple) and held else None
+    return isinstance(first, str) or isinstance(held, str | Mapping | BaseMessage)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 from uuid import uuid4
@@ -233,6 +234,9 @@ TURNS = [
     ),
     ([HumanMessage("s", additional_kwargs={"lc_source": "summarization"}), AIMessage("b")], None),
     ([HumanMessage("a")], None),
+    ((HumanMessage("a"), AIMessage("b")), ("a", "b")),
+    (deque([("user", "a"), ("ai", "b")]), ("a", "b")),
+    (("user", "a"), None),
     ([HumanMessage("a"), AIMessage(" ")], ("a", "")),
     ([HumanMessage([{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}]),
       AIMessage([{"type": "text", "text": "c"}, {"type": "text", "text": "d"}])], ("a\nb", "cd")),
