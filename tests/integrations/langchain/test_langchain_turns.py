@@ -293,14 +293,17 @@ def test_equal_text_later_in_a_thread_is_another_turn(writer):
     assert len({turn.operation_id for turn in writer.turns}) == 3
 
 
-def test_equal_turns_of_a_thread_that_loses_old_messages_are_kept(writer):
+@pytest.mark.parametrize("names_checkpoint", [False, True])
+def test_equal_turns_of_a_thread_that_loses_old_messages_are_kept(writer, names_checkpoint):
     @after_model
     def keep_the_last_two(state, runtime):
         return {"messages": [RemoveMessage(each.id) for each in state["messages"][:-2]]}
 
     agent = agent_of(writer, OK, behind=[keep_the_last_two], checkpointer=InMemorySaver())
+    config = THREAD
     for _ in range(4):
-        talk(agent, "I took my pills.", THREAD)
+        talk(agent, "I took my pills.", config)
+        config = agent.get_state(THREAD).config if names_checkpoint else THREAD
     assert writer.said == [("I took my pills.", "ok")] * 4
     assert writer.flush(20)
     assert writer.diary.user("alice").conversations()["t1"].turns == 4
