@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["edit_block", "split_tail"]
 
 _QUOTES = re.compile("\"\"\"|'''")
+_BARE = re.compile(r"(?<!\r)\n")
 _VALUE = r"""(?:"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+'|\[(?:[^\[\]"'#\n]|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')*+\]|[^\s"'#,\[\]{}]++(?:[ ][0-9:.+Z-]++)?)"""
 
 
@@ -65,7 +66,7 @@ def edit_block(
     edited = _edit_lines(text, path, old, new, newline)
     if edited is not None and _proved(edited, path, new):
         return Block(path, edited)
-    edited = _edit_tree(text, path, old, new)
+    edited = _edit_tree(text, path, old, new, newline)
     if _proved(edited, path, new):
         return Block(path, edited)
     raise InvalidValue(
@@ -97,15 +98,41 @@ def _proved(text: str, path: tuple[str, ...], want: Mapping[str, Any]) -> bool:
     return isinstance(found, dict) and same_value(found, want)
 
 
+def _written(keys: tuple[str, ...]) -> str:
+    """Return a pattern for a key, or a dotted key, in each form that it may have at the beginning of a line."""
+    forms = ({render_key(key), f'"{key}"', f"'{key}'"} for key in keys)
+    parts = [f"(?:{'|'.join(sorted(map(re.escape, each)))})" for each in forms]
+    return r"^[ \t]*" + r"[ \t]*\.[ \t]*".join(parts)
+
+
 @cleared_on_forget
 @lru_cache(maxsize=256)
-def _line_of(key: str) -> re.Pattern[str]:
-    forms = {re.escape(render_key(key)), re.escape(f'"{key}"'), re.escape(f"'{key}'")}
+def _line_of(keys: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile(
-        rf"^(?P<head>[ \t]*(?:{'|'.join(sorted(forms))})[ \t]*=[ \t]*)(?P<value>{_VALUE})"
+        rf"(?P<head>{_written(keys)}[ \t]*=[ \t]*)(?P<value>{_VALUE})"
         r"(?P<tail>[ \t]*(?:#[^\n]*)?\r?)$",
         re.MULTILINE,
     )
+
+
+@cleared_on_forget
+@lru_cache(maxsize=256)
+def _lines_below(keys: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile(rf"{_written(keys)}[ \t]*\.[^\n]*\n?", re.MULTILINE)
+
+
+def _flat(
+    table: Mapping[str, Any], text: str, keys: tuple[str, ...] = ()
+) -> dict[tuple[str, ...], Any]:
+    """Return the values of a table by key; of a table in it that dotted keys write, by dotted keys."""
+    found: dict[tuple[str, ...], Any] = {}
+    for key, value in table.items():
+        names = (*keys, key)
+        if value and isinstance(value, dict) and _lines_below(names).search(text):
+            found |= _flat(cast("dict[str, Any]", value), text, names)
+        else:
+            found[names] = value
+    return found
 
 
 def _edit_lines(
@@ -115,24 +142,30 @@ def _edit_lines(
     new: Mapping[str, Any],
     newline: str,
 ) -> str | None:
-    where = ".".join(path)
+    was, wanted = _flat(old, text), _flat(new, text)
     added: list[str] = []
-    for key, value in new.items():
-        if key in old and same_value(old[key], value):
+    for keys, value in wanted.items():
+        if keys in was and same_value(was[keys], value):
             continue
-        rendered = render_value(value, where=f"{where}.{key}", lines=True)
+        rendered = render_value(value, where=".".join((*path, *keys)), lines=True)
         if newline != "\n":
             rendered = rendered.replace("\n", newline)
-        if key not in old:
-            added.append(f"{render_key(key)} = {rendered}{newline}")
+        if keys not in was:
+            line = f"{render_path(keys)} = {rendered}{newline}"
+            siblings = list(_lines_below(keys[:-1]).finditer(text)) if keys[1:] else []
+            if siblings and siblings[-1][0].endswith("\n"):
+                end = siblings[-1].end()
+                text = f"{text[:end]}{line}{text[end:]}"
+            else:
+                added.append(line)
             continue
-        match = _line_of(key).search(text)
+        match = _line_of(keys).search(text)
         if match is None:
             return None
         text = text[: match.start("value")] + rendered + text[match.end("value") :]
-    for key in old:
-        if key not in new:
-            match = _line_of(key).search(text)
+    for keys in was:
+        if keys not in wanted:
+            match = _line_of(keys).search(text)
             if match is None:
                 return None
             text = text[: match.start()] + text[match.end() :].removeprefix("\n")
@@ -145,20 +178,28 @@ def _edit_lines(
 
 
 def _edit_tree(
-    text: str, path: tuple[str, ...], old: Mapping[str, Any], new: Mapping[str, Any]
+    text: str,
+    path: tuple[str, ...],
+    old: Mapping[str, Any],
+    new: Mapping[str, Any],
+    newline: str,
 ) -> str:
     import tomlkit  # noqa: PLC0415 - only hand-written forms need it, and it is slow to import
     from tomlkit.exceptions import TOMLKitError  # noqa: PLC0415
 
+    plain = text.removeprefix("\ufeff")
     try:
-        document = tomlkit.parse(text)
+        document = tomlkit.parse(plain)
         table: Any = document
         for key in path:
             table = table[key]
         _change_tree(table, old, new)
-        return tomlkit.dumps(cast("Any", document))
+        edited = tomlkit.dumps(cast("Any", document))
     except (TOMLKitError, KeyError, TypeError, AttributeError, IndexError):
         return ""
+    if newline != "\n" and _BARE.search(text) is None:
+        edited = _BARE.sub(newline, edited)  # of the lines that tomlkit added
+    return text[: len(text) - len(plain)] + edited
 
 
 def _change_tree(table: Any, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
