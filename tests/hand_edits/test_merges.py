@@ -278,7 +278,7 @@ BASE = "[_meta]\nseq = 1\n\n[p.a]\nx = 1\n\n# about b\n[p.b]\nx = 1  # one\n\n[p
 
 
 def merged(ours, theirs, base=BASE):
-    result = merge(Document.parse(base), Document.parse(ours), Document.parse(theirs))
+    result = merge("p", Document.parse(base), Document.parse(ours), Document.parse(theirs))
     return result.document.text, result.conflicts
 
 

@@ -1,4 +1,4 @@
-"""Entries that a person wrote inline or with dotted keys are changed like those with headers."""
+"""Entries that a person wrote inline or with dotted keys merge and roll back like those with headers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 from hand_edits import age, texts
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
+from tomldiary.errors import EntryConflict
 
 META = '[_meta]\nversion = "0.3"\nschema_name = "DefaultPrefTable"\nseq = 1\n\n'
 LAYOUTS = {
@@ -44,6 +45,95 @@ def written(request, alice, file):
 def change(alice):
     alice.upsert_preference("likes", "bebop", id="b")
     alice.upsert_preference("likes", "water", id="c")
+
+
+def test_an_older_buffer_reverts_no_write_to_such_entries(alice, written):
+    buffer = written.read_text()
+    change(alice)
+    written.write_text(buffer.replace('"tea"', '"green tea"') + "# mine\n")
+    age(written)
+    assert texts(alice) == ["green tea", "bebop", "water"]
+    alice.upsert_preference("work", "a baker")
+    assert texts(alice) == ["green tea", "bebop", "water"]
+    assert all(f"# {each}\n" in written.read_text() for each in ("one", "two", "mine"))
+
+
+def test_an_older_buffer_brings_no_such_entry_back(alice, written):
+    buffer = written.read_text()
+    alice.remove_preference("likes", "b")
+    written.write_text(buffer.replace('"tea"', '"green tea"'))
+    age(written)
+    assert texts(alice) == ["green tea"]
+
+
+def test_a_second_save_of_a_buffer_reverts_no_write_to_such_entries(alice, written):
+    buffer = written.read_text().replace('"tea"', '"green tea"')
+    written.write_text(buffer)
+    age(written)
+    change(alice)
+    alice.upsert_preference("likes", "black tea", id="a")
+    written.write_text(f"{buffer}# mine\n")
+    age(written)
+    assert texts(alice) == ["black tea", "bebop", "water"]
+
+
+def test_a_save_during_a_transaction_reverts_no_such_entry(alice, written):
+    buffer = written.read_text()
+    with alice.transaction() as tx:
+        tx.upsert_preference("likes", "bebop", id="b")
+        written.write_text(buffer.replace('"tea"', '"green tea"'))
+        age(written)
+    assert texts(alice) == ["green tea", "bebop"]
+
+
+def test_both_changes_of_one_such_entry_are_a_conflict_in_history(alice, written):
+    buffer = written.read_text()
+    change(alice)
+    written.write_text(buffer.replace('"jazz"', '"swing"'))
+    age(written)
+    alice.upsert_preference("work", "a baker")
+    assert texts(alice) == ["tea", "swing", "water"]
+    conflicts = [entry for entry in alice.history() if entry.is_conflict]
+    assert [(each.before["text"], each.after["text"]) for each in conflicts] == [("bebop", "swing")]
+
+
+def test_such_an_entry_is_rolled_back(alice, written):
+    before = alice.preferences("likes")
+    change(alice)
+    assert alice.rollback(2).keys == ["likes/b", "likes/c"]
+    assert alice.preferences("likes") == before
+    alice.remove_preference("likes", "b")
+    alice.rollback()
+    assert alice.preferences("likes") == before
+
+
+def test_such_an_entry_that_a_save_lacks_is_waited_for(alice, written):
+    lines = written.read_text().replace(', b = {text = "jazz"}', "").split("\n")
+    written.write_text("\n".join(line for line in lines if "jazz" not in line))
+    assert texts(alice) == ["tea", "jazz"]
+    age(written)
+    assert texts(alice) == ["tea"]
+
+
+def test_such_an_entry_is_imported_into_a_memory_that_has_others(alice, written):
+    export = alice.export()
+    bob = alice.diary.user("bob")
+    bob.upsert_preference("likes", "rock", id="z")
+    bob.import_(export)
+    assert texts(bob) == ["rock", "tea", "jazz"]
+    carla = alice.diary.user("carla")
+    carla.upsert_preference("likes", "coffee", id="a")
+    with pytest.raises(EntryConflict, match=r"preferences\.likes\.a"):
+        carla.import_(export)
+    assert texts(carla) == ["coffee"]
+
+
+def test_a_secret_in_such_an_entry_is_redacted_when_it_is_imported(alice, written, tmp_path):
+    written.write_text(written.read_text().replace("jazz", "ann@example.org"))
+    age(written)
+    bob = Diary(LocalBackend(tmp_path), agent="rules", redact=True).user("bob")
+    bob.import_(alice.export())
+    assert texts(bob) == ["tea", "[redacted: email]"]
 
 
 @pytest.mark.parametrize("mark", ["", "\ufeff"], ids=["plain", "with a byte order mark"])

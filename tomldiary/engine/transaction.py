@@ -221,7 +221,7 @@ class Transaction:
             if now is None:
                 fresh[kind] = None, edit
                 continue
-            merged, conflicts = rebased(_document_of(base), edit.peek(), now.document)
+            merged, conflicts = rebased(kind, _document_of(base), edit.peek(), now.document)
             self.engine.undo_edits(self.user, kind, merged, now)
             fresh[kind] = now, merged
             is_displaced = is_displaced or bool(conflicts)

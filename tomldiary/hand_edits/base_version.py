@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from tomldiary.entries.kinds import entry_path, own_tables, own_values
 from tomldiary.errors import DocumentError
 from tomldiary.hand_edits.three_way_merge import changed_tables, closest
 from tomldiary.history.record import Record, redo
@@ -47,7 +48,7 @@ def base_of_save(
         if any(record.results[kind] == EMPTY for record in later):
             # The file was removed since, so the save wants all of its text.
             return NOTHING
-        base = closest(_versions(timeline, kind, seq, later, ours.text), saved)
+        base = closest(kind, _versions(timeline, kind, seq, later, ours.text), saved)
         return _with_earlier_saves(base, kind, saved, later)
     except DocumentError:
         # Too old to know; with an empty base, neither side deletes anything.
@@ -111,16 +112,18 @@ def _with_earlier_saves(
     """
     saves = [_Save(record, kind) for record in reversed(later) if record.type == "hand"]
     edit = Edit(base)
-    for path in changed_tables(base, saved) if saves else ():
-        values = saved.own_values(path)
+    for path in changed_tables(kind, base, saved) if saves else ():
+        values = own_values(kind, saved, path)
         save = next((save for save in saves if save.made(path, values)), None)
         if save is None or path[0] == "_meta":
             continue
         block = save.block(path)
-        if block is None:
+        if values is None and entry_path(kind, path) is not None:
             edit.delete(path)
-        elif values is not None:
+        elif values and block is not None and same_value(values, saved.own_values(path)):
             edit.restore(path, block.text, values)
+        else:
+            edit.replace_values(path, own_values(kind, base, path), values or {})
     return edit.done() if edit.is_changed else base
 
 
@@ -128,11 +131,16 @@ class _Save:
     """One hand edit in history, by table."""
 
     def __init__(self, record: Record, kind: str) -> None:
+        self._kind = kind
         self._changes = [change for change in record.changes if change.doc == kind]
 
     @cached_property
-    def _before(self) -> list[Document]:
-        return [Document.parse(change.old) for change in self._changes]
+    def _before(self) -> list[dict[Path, Table]]:
+        return [own_tables(self._kind, Document.parse(change.old)) for change in self._changes]
+
+    @cached_property
+    def _made(self) -> list[dict[Path, Table]]:
+        return [own_tables(self._kind, part) for part in self._after]
 
     @cached_property
     def _after(self) -> list[Document]:
@@ -144,7 +152,7 @@ class _Save:
             path[-1] in text for change in self._changes for text in (change.old, change.new)
         ):
             return False
-        before, after = _values_in(self._before, path), _values_in(self._after, path)
+        before, after = _values_in(self._before, path), _values_in(self._made, path)
         return not same_value(before, after) and same_value(after, values)
 
     def block(self, path: Path) -> Block | None:
@@ -152,5 +160,5 @@ class _Save:
         return next((part.index[path] for part in self._after if path in part.index), None)
 
 
-def _values_in(parts: list[Document], path: Path) -> Table | None:
-    return next((part.own_values(path) for part in parts if path in part.index), None)
+def _values_in(parts: list[dict[Path, Table]], path: Path) -> Table | None:
+    return next((part[path] for part in parts if path in part), None)

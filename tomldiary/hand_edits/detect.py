@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from tomldiary.entries.kinds import own_tables
 from tomldiary.entries.models import FORMAT_VERSION
 from tomldiary.errors import DocumentError, InvalidTOML, NewerVersion, UnsafeDocument
 from tomldiary.hand_edits.base_version import NOTHING, base_of_save
@@ -115,7 +116,7 @@ def look(
     if problem is not None:
         return _unusable(good, problem, cached)
     is_fresh = 0 <= _age(stored.token) < _SETTLING
-    if is_fresh and not ours.index.keys() <= document.index.keys():
+    if is_fresh and not own_tables(kind, ours).keys() <= own_tables(kind, document).keys():
         return replace(good, is_settling=True, is_young=True)
     base = base_of_save(timeline, kind, document, ours, last)
     if base.text == document.text:
@@ -124,7 +125,7 @@ def look(
         return replace(good, is_settling=True, is_young=True)
     if is_blank(stored.text):
         return _unusable(good, emptied(place), cached)
-    return _merged(good, base, document)
+    return _merged(kind, good, base, document)
 
 
 def _parsed(stored: Stored, place: str) -> tuple[Document, DocumentError | None]:
@@ -152,10 +153,10 @@ def _unusable(good: Known, problem: DocumentError, cached: Known | None) -> Know
     return replace(good, problem=problem)
 
 
-def _merged(good: Known, base: Document, saved: Document) -> Known:
+def _merged(kind: str, good: Known, base: Document, saved: Document) -> Known:
     """Return a hand edit merged with the writes since its base; `good` is the end of history."""
     ours = good.document
-    merged = merge(base, ours, saved)
+    merged = merge(kind, base, ours, saved)
     result = merged.document.sharing_blocks_of(ours)
     if digest(result.text) == good.digest:
         # The merged edit is in history already; only the file was not replaced.

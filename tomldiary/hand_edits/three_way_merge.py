@@ -11,8 +11,9 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tomldiary.entries.kinds import entry_path, own_tables, own_values
 from tomldiary.toml.block_edit import split_tail
-from tomldiary.toml.document import Document, Path
+from tomldiary.toml.document import Document, Path, Table
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.lexer import Block
 from tomldiary.toml.values import render_path, same_value
@@ -35,12 +36,12 @@ class Merged:
     conflicts: list[str] = field(default_factory=list[str])
 
 
-def merge(base: Document, ours: Document, theirs: Document) -> Merged:
-    """Merge `ours` into `theirs`, both grown from `base`."""
+def merge(kind: str, base: Document, ours: Document, theirs: Document) -> Merged:
+    """Merge `ours` into `theirs`, both grown from `base`: versions of the document named `kind`."""
     edit = Edit(theirs)
     conflicts: list[str] = []
-    for path in changed_tables(base, ours):
-        old, new, now = base.own_values(path), ours.own_values(path), theirs.own_values(path)
+    for path in changed_tables(kind, base, ours):
+        old, new, now = (own_values(kind, each, path) for each in (base, ours, theirs))
         if same_value(now, new):
             continue
         if path[0] == _META:
@@ -52,18 +53,18 @@ def merge(base: Document, ours: Document, theirs: Document) -> Merged:
         if not same_value(now, old):
             conflicts.append(render_path(path))
             continue
-        if new is None:
+        if new is None and entry_path(kind, path) is not None:
             edit.delete(path)
             continue
-        _take(edit, base, ours, theirs, path, new)
+        _take(edit, base, ours, theirs, path, old, new or {})
     for path in _rewritten(base, ours, theirs):
         edit.restore(path, ours.index[path].text, ours.own_values(path) or {})
     return Merged(_with_comments(base, ours, edit.done()), conflicts)
 
 
-def rebased(base: Document, ours: Document, theirs: Document) -> tuple[Edit, list[str]]:
+def rebased(kind: str, base: Document, ours: Document, theirs: Document) -> tuple[Edit, list[str]]:
     """Return an edit of `theirs` that has our changes merged into it, and the conflicts, see `merge`."""
-    result = merge(base, ours, theirs)
+    result = merge(kind, base, ours, theirs)
     merged = result.document
     fresh = Edit(theirs)
     for path in {**merged.index, **theirs.index}:
@@ -72,15 +73,21 @@ def rebased(base: Document, ours: Document, theirs: Document) -> tuple[Edit, lis
             fresh.delete(path)
         elif block is not theirs.index.get(path):
             fresh.restore(path, block.text, merged.own_values(path) or {})
+    for path in changed_tables(kind, theirs, merged):
+        values = merged.table(path)
+        if values is None:
+            fresh.delete(path)
+        else:
+            fresh.put(path, values)  # a table without a header; others are equal by now
     return fresh, result.conflicts
 
 
-def closest(versions: Sequence[Document], saved: Document) -> Document:
+def closest(kind: str, versions: Sequence[Document], saved: Document) -> Document:
     """Return the version that a hand edit differs least from: in values, then in text, then the newest."""
 
     def distance(version: Document) -> tuple[int, int]:
         known = {block.text for block in version.blocks}
-        return len(changed_tables(version, saved)), sum(
+        return len(changed_tables(kind, version, saved)), sum(
             block.text not in known for block in saved.blocks
         )
 
@@ -135,7 +142,13 @@ def _comments(document: Document) -> Iterator[tuple[Path, str]]:
 
 
 def _take(
-    edit: Edit, base: Document, ours: Document, theirs: Document, path: Path, new: dict[str, Any]
+    edit: Edit,
+    base: Document,
+    ours: Document,
+    theirs: Document,
+    path: Path,
+    old: Table | None,
+    new: Table,
 ) -> None:
     block, known = ours.index.get(path), theirs.index.get(path)
     untouched = (
@@ -143,21 +156,17 @@ def _take(
         or (was := base.index.get(path)) is None
         or split_tail(was.text)[0] == split_tail(known.text)[0]
     )
-    if block is not None and untouched:
+    if block is not None and untouched and same_value(new, ours.own_values(path)):
         edit.restore(path, block.text, new, after=ours.before(path))
     else:
-        edit.put(path, {**(theirs.table(path) or {}), **new})
+        edit.replace_values(path, old, new)
 
 
-def changed_tables(base: Document, ours: Document) -> list[Path]:
+def changed_tables(kind: str, base: Document, ours: Document) -> list[Path]:
     """Return the tables that differ, in the order of the documents."""
-    paths = dict.fromkeys([*base.index, *ours.index])
-    shared = ours.sharing_blocks_of(base).index
+    before, after = own_tables(kind, base), own_tables(kind, ours)
     return [
-        path
-        for path in paths
-        if shared.get(path) is not base.index.get(path)
-        and not same_value(base.own_values(path), ours.own_values(path))
+        path for path in {**before, **after} if not same_value(before.get(path), after.get(path))
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.entries.kinds import entry_key, entry_kind
+from tomldiary.entries.kinds import entry_key, entry_kind, entry_path, own_tables, own_values
 from tomldiary.errors import EntryConflict, InvalidValue, RollbackConflict
 from tomldiary.history.record import SNAPSHOT, Record, Source
 from tomldiary.history.timeline import check_follows, out_of_reach, pruned
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Rollback", "Undo"]
 
-_States = dict[tuple[str, "Path"], "tuple[Block, dict[str, Any]] | None"]
+_State = tuple["Block | None", dict[str, Any]]
+"""A table: its block, if it has one that holds nothing else, and its values; see `own_values`."""
+_States = dict[tuple[str, "Path"], "_State | None"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -97,7 +99,8 @@ class Undo:
             before, expected = (_placed(transaction, each) for each in _inverse(records))
             wanted = {place: state and state[1] for place, state in expected.items()}
             found = {
-                (kind, path): transaction.document(kind).own_values(path) for kind, path in wanted
+                (kind, path): own_values(kind, transaction.document(kind), path)
+                for kind, path in wanted
             }
             changed = [place for place in wanted if not same_value(found[place], wanted[place])]
             conflicts = [entry_key(path, kind) for kind, path in changed]
@@ -144,12 +147,12 @@ class Undo:
         ]
 
     def _restore(self, transaction: Transaction, oldest: int, before: _States) -> None:
-        back: dict[str, dict[Path, tuple[Block, dict[str, Any]]]] = {}
+        back: dict[str, dict[Path, _State]] = {}
         for (kind, path), state in before.items():
-            if state is not None:
-                back.setdefault(kind, {})[path] = state
-                continue
-            entry_kind(kind).remove(transaction.edit(kind), path, self._rules)
+            if state is None and entry_path(kind, path) is not None:
+                entry_kind(kind).remove(transaction.edit(kind), path, self._rules)
+            else:
+                back.setdefault(kind, {})[path] = state or (None, {})
         for kind, states in back.items():
             edit = transaction.edit(kind)
             after: Path | None = None
@@ -162,13 +165,17 @@ class Undo:
                 order = [block for block in split_blocks(text) if block.path and not block.is_array]
             # In document order, so that each block is restored behind its former predecessor.
             for block in order:
-                state = states.pop(block.path, None)
-                if state is not None:
-                    edit.restore(block.path, state[0].text, state[1], after=after, behind=behind)
+                was, values = states.get(block.path, (None, {}))
+                if was is not None:
+                    edit.restore(block.path, was.text, values, after=after, behind=behind)
+                    del states[block.path]
                 if edit.table(block.path) is not None:
                     after, behind = block.path, split_tail(block.text)[1]
-            for path, state in states.items():
-                edit.restore(path, state[0].text, state[1])
+            for path, (was, values) in states.items():
+                if was is not None:
+                    edit.restore(path, was.text, values)
+                else:
+                    edit.replace_values(path, own_values(kind, edit.peek(), path), values)
 
     def _undoable(self, steps: int, session_id: str | None, to: Point | None) -> list[Record]:
         floor = self._past.sequence(to) if to is not None else None
@@ -216,9 +223,11 @@ def _inverse(records: Sequence[Record]) -> tuple[_States, _States]:
         for change in record.changes:
             for text, states in ((change.old, old), (change.new, new)):
                 document = Document.parse(text)
-                for path in document.index:
+                for path, values in own_tables(change.doc, document).items():
                     if path[0] != "_meta":
-                        states[change.doc, path] = _state(document, path)
+                        is_whole = same_value(values, document.own_values(path))
+                        block = document.index.get(path) if is_whole else None
+                        states[change.doc, path] = (block, values)
         for place in dict.fromkeys([*old, *new]):
             was, became = old.get(place), new.get(place)
             if not same_value(was and was[1], became and became[1]):
@@ -235,8 +244,3 @@ def _placed(transaction: Transaction, states: _States) -> _States:
         if found.get(place) is None:
             found[place] = state
     return found
-
-
-def _state(document: Document, path: Path) -> tuple[Block, dict[str, Any]] | None:
-    block = document.index.get(path)
-    return None if block is None else (block, document.own_values(path) or {})

@@ -58,6 +58,13 @@ class Edit(Overlay):
         self._changed = True
         self._set_data(path, dict(data))
 
+    def replace_values(
+        self, path: Path, old: Mapping[str, Any] | None, new: Mapping[str, Any]
+    ) -> None:
+        """Make the table at `path` hold `new` in place of `old`; its other keys stay, such as tables in it."""
+        known = self.table(path) or {}
+        self.put(path, {**{key: known[key] for key in known if key not in (old or ())}, **new})
+
     def restore(
         self,
         path: Path,

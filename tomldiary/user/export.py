@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.engine.transaction import Source
 from tomldiary.entries.fields import sessions
-from tomldiary.entries.kinds import KINDS, entries_in, entry_kind
+from tomldiary.entries.kinds import KINDS, entries_in, entry_kind, own_tables, own_values
 from tomldiary.entries.kinds.parts import part_name, part_of
 from tomldiary.entries.models import timestamp
 from tomldiary.entries.preferences import reserve_ids
@@ -161,7 +161,7 @@ class UserExport:
         documents = _renamed(_checked(data), data.get("user"), self._user)
         if self._context.diary.redactor is not None:
             redact = self._context.diary.redactor.entry
-            documents = {kind: _redacted(each, redact) for kind, each in documents.items()}
+            documents = {kind: _redacted(kind, each, redact) for kind, each in documents.items()}
 
         def change(tx: Transaction) -> tuple[list[str], list[Difference]]:
             conflicts: list[str] = []
@@ -332,12 +332,12 @@ def _labels(base: str, document: Document, user: str) -> Namespace | None:
 
 
 def _redacted(
-    document: Document, redact: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    kind: str, document: Document, redact: Callable[[Mapping[str, Any]], Mapping[str, Any]]
 ) -> Document:
     """Return a document with the values of every table redacted."""
     edit = Edit(document)
     edit.redact = redact
-    for path in document.index:
+    for path in own_tables(kind, document):
         if path[0] != "_meta":
             edit.put(path, edit.table(path) or {})
     return edit.done() if edit.is_changed else document
@@ -348,7 +348,7 @@ def _home(document: str) -> str:
 
 
 def _has_entries(document: Document) -> bool:
-    return any(path[0] != "_meta" for path in document.index)
+    return any(value and key != "_meta" for key, value in document.data.items())
 
 
 def _added(tx: Transaction, kind: str, document: Document) -> list[str]:
@@ -358,14 +358,17 @@ def _added(tx: Transaction, kind: str, document: Document) -> list[str]:
     known = entry_kind(kind)
     edit = tx.entries(known.name if known.is_split else kind)
     conflicts: list[str] = []
-    for path, block in document.index.items():
+    for path, values in own_tables(kind, document).items():
         if path[0] == "_meta":
             continue
-        values = document.own_values(path) or {}
-        if edit.table(path) is None:
+        block = document.index.get(path)
+        if edit.table(path) is not None:
+            if not same_value(_said(own_values(kind, edit, path) or {}), _said(values)):
+                conflicts.append(render_path(path))
+        elif block is not None and same_value(values, document.own_values(path)):
             edit.restore(path, block.text, values, after=document.before(path))
-        elif not same_value(_said(edit.own_values(path) or {}), _said(values)):
-            conflicts.append(render_path(path))
+        else:
+            edit.put(path, values)
     reserved: Any = (document.table(("_meta",)) or {}).get("next_ids")
     if isinstance(reserved, Mapping):  # ids that were given out before the export are not reused
         known_ids = cast("Mapping[str, Any]", reserved).items()

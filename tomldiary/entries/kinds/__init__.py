@@ -7,7 +7,7 @@ The long kinds have a module here, the others one in `entries`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tomldiary.entries.blocks import BlockKind
 from tomldiary.entries.conversations import ConversationKind
@@ -24,7 +24,7 @@ from tomldiary.toml.values import checked_text
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from tomldiary.toml.document import Document, Path
+    from tomldiary.toml.document import Document, Path, Table
 
 __all__ = [
     "BLOCKS",
@@ -41,6 +41,8 @@ __all__ = [
     "entry_key",
     "entry_kind",
     "entry_path",
+    "own_tables",
+    "own_values",
     "path_of",
     "recalled_kinds",
     "register",
@@ -82,12 +84,42 @@ def typed_kinds() -> list[EntryKind]:
 # Keys
 
 
+class _HasTables(Protocol):
+    def own_values(self, path: Path) -> Table | None: ...
+
+
 def entry_path(document: str, path: Path) -> Path | None:
     """Return the entry that the table at `path` is or belongs to; None if it is above all entries."""
     if not path or path[0] == "_meta":
         return None
     depth = entry_kind(document).depth_of(path)
     return path[:depth] if len(path) >= depth else None
+
+
+def own_values(name: str, document: _HasTables, path: Path) -> Table | None:
+    """Return the values of a table without those tables in it that are of their own; None if there is none.
+
+    A table is of its own if it has a header. In tables above all entries, each table is, however it is written.
+
+    Args:
+        name: The name of the document.
+        document: The document, a part of its text, or an edit of it.
+        path: The table.
+    """
+    values = document.own_values(path)
+    if not values or path[0] == "_meta" or entry_path(name, path) is not None:
+        return values
+    return {key: value for key, value in values.items() if not isinstance(value, dict)}
+
+
+def own_tables(name: str, document: Document) -> dict[Path, Table]:
+    """Return the values of all tables with a header, and of `_meta` and the entries however they are written.
+
+    See `own_values`. A table without a header or values is none.
+    """
+    paths = dict.fromkeys([*document.index, ("_meta",), *entry_kind(name).tables(document)])
+    found = ((path, own_values(name, document, path)) for path in paths)
+    return {path: values or {} for path, values in found if values or path in document.index}
 
 
 def entry_key(path: Path, document: str = "") -> str:

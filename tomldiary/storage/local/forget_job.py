@@ -331,6 +331,8 @@ def _publish_document(files: FileSystem, folder: Path, kind: str, document: dict
             edit.delete(path)
             if block is not None:
                 edit.restore(path, block.text, made.own_values(path) or {})
+            elif (table := made.table(path)) is not None:
+                edit.put(path, table)
         # The staged file is replaced atomically: without it the document would count as published.
         merged = staged.with_name(f"{staged.name}-merged")
         files.discard(merged)
