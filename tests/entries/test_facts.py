@@ -606,13 +606,13 @@ def test_an_immutable_fact_removed_by_hand_comes_back(alice, file, in_transactio
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (('food = "vegan"', "food = 7"), "facts.diet.user.food: expected text, found number."),
+        (('food = "vegan"', "food = 7"), "facts.diet.user.food: expected text, found number"),
         (
             ('role = "user"', 'role = "bob"'),
             "facts.diet.user: its fields say that its key is 'bob'",
         ),
         (("[facts.diet.user]", "[facts.diet.bob]"), "facts.diet.bob: its fields say"),
-        (('role = "user"\n', ""), "facts.diet.user.role: expected a value, found nothing."),
+        (('role = "user"\n', ""), "facts.diet.user.role: expected a value, found nothing"),
     ],
 )
 def test_a_fact_that_breaks_its_rules_is_kept_but_not_read(diary, alice, file, change, message):

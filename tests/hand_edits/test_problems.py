@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tomldiary import Diary
+from tomldiary.doctor.doctor import check
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,6 +41,30 @@ def test_an_entry_that_is_not_read_as_meant_is_named(
     age(file)
     [problem] = map(str, alice.problems())
     assert problem.startswith(named)
+
+
+@pytest.mark.parametrize(
+    ("document", "written", "named"),
+    [
+        ("preferences", "preferences = 'tea'", "preferences: expected a table, found text"),
+        ("preferences", "_meta = 3", "_meta: expected a table, found number"),
+        ("blocks", "[blocks]\npersona = 'a cook'", "blocks.persona: expected an entry, found text"),
+        ("blocks", "[blocks.persona]\ntxt = 'a cook'", "blocks.persona.text: expected text"),
+        ("conversations", "[conversations]\ns = 'tea'", "conversations.s: expected an entry"),
+        ("items/notes", "items = ['a']", "items/notes.toml: items: expected a table, found a list"),
+    ],
+)
+def test_a_value_in_place_of_a_table_is_named(
+    tmp_path: Path, document: str, written: str, named: str
+) -> None:
+    file = tmp_path / f"alice/{document}.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"{written}\n")
+    age(file)
+    diary = Diary(tmp_path, agent="rules")
+    [problem] = map(str, diary.user("alice").problems())
+    assert problem.startswith(named)
+    assert any(named.rpartition(": ")[2] in finding.message for finding in check(diary))
 
 
 def test_a_file_without_a_good_state_is_named_beside_the_others(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tomldiary.entries.kinds import entry_kind
+from tomldiary.entries.kinds import problems_in
 from tomldiary.errors import DocumentError
 from tomldiary.hand_edits.detect import check_version, is_blank
 from tomldiary.text.visible import one_line
@@ -89,7 +89,7 @@ def _problems(diary: Diary, document: str, text: str) -> Iterator[tuple[str, str
         parsed = Document.parse(text)
     except DocumentError:
         return
-    for problem in entry_kind(document).problems(parsed, diary):
+    for problem in problems_in(document, parsed, diary):
         yield problem.where, f"{problem.message}. {problem.remedy}"
 
 

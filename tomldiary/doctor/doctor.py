@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tomldiary.doctor.files import Finding, Findings, check_files, check_place
-from tomldiary.entries.kinds import entry_kind, typed_kinds
+from tomldiary.entries.kinds import problems_in, typed_kinds
 from tomldiary.entries.kinds.parts import duplicates
 from tomldiary.errors import BackendError, DiaryError, DocumentError, NewerVersion
 from tomldiary.hand_edits.detect import check_version, emptied, is_blank
@@ -144,7 +144,7 @@ def _check_user(diary: Diary, user: str) -> Iterator[Finding]:
         yield from problems
         if document is not None:
             place = backend.place(user, kind)
-            for where, message, remedy in entry_kind(kind).problems(document, diary):
+            for where, message, remedy in problems_in(kind, document, diary):
                 yield Finding("warning", place, f"{where}: {message}", remedy)
     for kind in typed_kinds():
         for part, path, earlier in duplicates(kind, documents):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine.engine import Source
 from tomldiary.entries.conversations import Conversations
-from tomldiary.entries.kinds import entry_kind, typed_kinds
+from tomldiary.entries.kinds import entry_kind, problems_in, typed_kinds
 from tomldiary.entries.kinds.parts import duplicates
 from tomldiary.errors import DiaryError, InvalidValue, NotSupported, UnknownEntry
 from tomldiary.extraction.consolidation import Consolidated, consolidate
@@ -460,7 +460,7 @@ class UserDiary(Viewed, DeprecatedNames):
                 f"{problem.message}. {problem.remedy}", where=f"{_place(name)}{problem.where}"
             )
             for name, document in documents.items()
-            for problem in entry_kind(name).problems(document, self.diary)
+            for problem in problems_in(name, document, self.diary)
         ]
         return [*broken, *twice, *wrong]
 

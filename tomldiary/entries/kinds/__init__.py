@@ -7,11 +7,12 @@ The long kinds have a module here, the others one in `entries`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from tomldiary.entries.blocks import BlockKind
 from tomldiary.entries.conversations import ConversationKind
 from tomldiary.entries.episodes import EpisodeKind
+from tomldiary.entries.fields import Problem, toml_word
 from tomldiary.entries.kind import EntryKind
 from tomldiary.entries.kinds.facts import FactKind
 from tomldiary.entries.kinds.items import ItemKind
@@ -19,11 +20,12 @@ from tomldiary.entries.kinds.parts import part_of
 from tomldiary.entries.kinds.pending import PendingKind
 from tomldiary.entries.kinds.preferences import PreferenceKind
 from tomldiary.errors import UnknownEntry
-from tomldiary.toml.values import checked_text
+from tomldiary.toml.values import checked_text, render_path
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
+    from tomldiary.entries.kind import Rules
     from tomldiary.toml.document import Document, Path, Table
 
 __all__ = [
@@ -44,11 +46,15 @@ __all__ = [
     "own_tables",
     "own_values",
     "path_of",
+    "problems_in",
     "recalled_kinds",
     "register",
     "shown_kinds",
     "typed_kinds",
 ]
+
+_SHALLOW = 2
+"""The depth of kinds without categories or types; the others look for values in place of tables themselves."""
 
 KINDS: dict[str, EntryKind] = {}
 """The registered kinds by name; a document belongs to the kind that its name begins with."""
@@ -64,6 +70,21 @@ def entry_kind(document: str) -> EntryKind:
     """Return the kind of the entries in a document; a plain one for a document of no registered kind."""
     name = document.partition("/")[0]
     return KINDS.get(name) or _Unregistered(name)
+
+
+def problems_in(name: str, document: Document, rules: Rules) -> Iterator[Problem]:
+    """Yield what is wrong with a document by this name: values in place of tables, then what its kind finds."""
+    kind = entry_kind(name)
+    for root in ("_meta", kind.name):
+        found = document.data.get(root, {})
+        if not isinstance(found, dict):
+            yield Problem(root, f"expected a table, found {toml_word(found)}; it is left out")
+        elif root != "_meta" and kind.depth == _SHALLOW:
+            for key, entry in cast("Table", found).items():
+                if not isinstance(entry, dict):
+                    message = f"expected an entry, found {toml_word(entry)}; it is left out"
+                    yield Problem(render_path((root, key)), message)
+    yield from kind.problems(document, rules)
 
 
 def recalled_kinds() -> list[EntryKind]:

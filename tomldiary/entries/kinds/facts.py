@@ -99,7 +99,7 @@ class FactKind(EntryKind):
 
     def problems(self, document: Document, rules: Rules) -> Iterator[Problem]:
         for problem in Facts(document, rules.fact_schemas).problems():
-            message = str(problem).removeprefix(f"{problem.where}: ")
+            message = str(problem).removeprefix(f"{problem.where}: ").removesuffix(".")
             yield Problem(problem.where, message, "Correct it; until then it is not read.")
 
     def forbidden(
