@@ -594,6 +594,7 @@ def test_a_closed_pipe_is_not_an_error(memories):
         told = child.stderr.read()
     assert b"Traceback" not in told
     assert b"Exception ignored" not in told
+    assert child.returncode == 1  # docs/cli.md
 
 
 def test_a_terminal_without_unicode_gets_escapes(tmp_path):

@@ -348,6 +348,25 @@ def test_edit_stores_no_text_that_the_editor_emptied(memories):
         assert (memories / "alice/preferences.toml").read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    ("encoding", "place", "message"),
+    [
+        ("latin-1", r"\d+:\d+", "the byte 0xe9 is not UTF-8"),
+        ("utf-16", "1:1", "UTF-16 is not UTF-8"),
+    ],
+)
+def test_edit_names_the_place_of_what_is_not_utf_8(memories, encoding, place, message):
+    before = (memories / "alice/preferences.toml").read_bytes()
+    script = (
+        "import pathlib, sys; file = pathlib.Path(sys.argv[1]);"
+        f" file.write_text(file.read_text() + '# café', encoding={encoding!r})"
+    )
+    done = call("edit", "--path", memories, VISUAL=shlex.join([sys.executable, "-c", script]))
+    assert done.returncode == 2, done.stderr
+    assert re.match(rf"preferences\.toml:{place}: {message}\. Save the file as", done.stdout)
+    assert (memories / "alice/preferences.toml").read_bytes() == before
+
+
 def test_edit_names_the_line_of_a_field_that_does_not_fit(memories, edit):
     done = edit('text = "I love dark roast."', "text = 3", answers="n\n")
     text = (memories / "alice/preferences.toml").read_text()

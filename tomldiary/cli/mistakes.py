@@ -11,6 +11,7 @@ from tomldiary.errors import DocumentError
 from tomldiary.hand_edits.detect import check_version, is_blank
 from tomldiary.text.visible import one_line
 from tomldiary.toml.document import Document
+from tomldiary.toml.parse import decode_utf8
 from tomldiary.toml.values import render_path
 
 if TYPE_CHECKING:
@@ -44,11 +45,12 @@ class Mistake:
 
 
 def readable(text: str, path: str) -> Document:
-    """Return the document of an edited text.
+    """Return the document of an edited text, in which surrogates stand for bytes that are not UTF-8.
 
     Raises:
         DocumentError: It cannot be read, or is empty, as an editor leaves it that was given up.
     """
+    decode_utf8(text.encode("utf-8", "surrogateescape"), path=path)
     document = Document.parse(text, path=path)
     check_version(document, path)
     if is_blank(text):
@@ -74,7 +76,7 @@ def mistakes(diary: Diary, document: str, text: str, before: str) -> list[Mistak
     except DocumentError as error:
         lines = text.split("\n")
         line = error.line if error.line is not None and error.line <= len(lines) else None
-        shown = lines[line - 1] if line is not None else ""
+        shown = lines[line - 1].removesuffix("\r") if line is not None else ""
         return [Mistake(str(error), line, error.column, shown, is_fatal=True)]
     known = set(_problems(diary, document, before))
     return [
