@@ -444,6 +444,31 @@ def test_the_shell_completes_users_categories_and_keys(memories, line, offered):
     assert offered in completed(line, TOMLDIARY_PATH=str(memories))
 
 
+def test_nothing_that_a_shell_would_run_is_completed(memories):
+    diary = Diary(memories)
+    names = [
+        "a$(id)",
+        "a`id`",
+        "a;id",
+        r"a\$(id)",
+        "a b",
+        "a'b",
+        "a*",
+        "a\nb",
+        "a\u202eb",
+        "a|b",
+        "a>b",
+    ]
+    for name in names:
+        diary.user(name).upsert_preference("likes", "tea", id=name.replace("\n", " "))
+    offered = completed("tomldiary show --user a", TOMLDIARY_PATH=str(memories))
+    assert [name for name in offered if name] == ["alice"]
+    line = "tomldiary why --user a;id likes/"
+    assert [key for key in completed(line, TOMLDIARY_PATH=str(memories)) if key] == []
+    diary.user("anné@example.org").upsert_preference("likes", "tea")
+    assert "anné@example.org" in completed("tomldiary show --user a", TOMLDIARY_PATH=str(memories))
+
+
 def test_a_completion_without_a_memory_is_empty(tmp_path):
     assert completed("tomldiary why x", TOMLDIARY_PATH=str(tmp_path / "none")) == ["", ""]
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-
-from tomldiary.text.visible import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -26,6 +25,8 @@ __all__ = [
 ]
 
 _MOST = 500
+_PLAIN = re.compile(r"[\w@%+:,./][\w@%+:,./-]*")
+"""What every shell reads as it is. A shell inserts a completion unquoted, and would run a `$(…)` in it."""
 _PROGRAM, _VARIABLE = "tomldiary", "_TOMLDIARY_COMPLETE"
 
 
@@ -53,7 +54,7 @@ def _offered(values: Callable[[], Iterable[str]], incomplete: str) -> list[str]:
     found: list[str] = []
     with suppress(Exception):  # a completion that fails is empty, and prints nothing
         for value in values():
-            if value.startswith(incomplete) and one_line(value) == value:
+            if value.startswith(incomplete) and _PLAIN.fullmatch(value):
                 found.append(value)
                 if len(found) == _MOST:
                     break
