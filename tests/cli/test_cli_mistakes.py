@@ -84,6 +84,16 @@ def test_a_second_import_of_an_export_changes_nothing(memories, tmp_path):
     assert call(*words).stdout == "Everything in it exists already.\n"
 
 
+def test_a_dry_run_of_an_import_creates_no_folder(memories, tmp_path):
+    file = tmp_path / "alice.json"
+    call("export", "--user", "alice", "--path", str(memories), "--output", str(file))
+    for option in ("--dry-run", "--replace"):
+        done = call("import", str(file), "--user", "bob", "--path", str(tmp_path / "m"), option)
+        assert "+ likes/pref001" in done.stdout
+        assert done.stdout.endswith("Nothing was changed; to do it, add --yes.\n")
+        assert not (tmp_path / "m").exists()
+
+
 def test_a_point_before_a_document_does_not_show_it(memories):
     Diary(memories, agent="rules").user("alice").upsert_preference("goals", "a marathon")
     shown = call("show", "alice", "--at", "1", "--path", str(memories)).stdout

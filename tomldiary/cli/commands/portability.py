@@ -145,10 +145,14 @@ def import_memory(
     ):
         if given:
             raise InvalidValue("goes with --from", where=name)
-    alice = Diary(writable(path), agent="rules").user(user)
+    is_trial = dry_run or (replace and not yes)
+    place = writable(path)
+    if is_trial and "://" not in place and not Path(place).exists():
+        place = "memory:"  # a dry run creates no folder
+    alice = Diary(place, agent="rules").user(user)
     data = _read(file)
     try:
-        if dry_run or (replace and not yes):
+        if is_trial:
             _show(alice.import_preview(data, replace=replace), as_json=as_json)
             return
         changed = alice.import_(data, replace=replace, actor="hand", reason="tomldiary import")
