@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+import tempfile
 import threading
 
 import pytest
@@ -82,6 +83,31 @@ def test_a_second_import_of_an_export_changes_nothing(memories, tmp_path):
     words = ["import", str(file), "--user", "bob", "--path", str(memories)]
     assert call(*words).stdout == "imported: blocks, preferences\n"
     assert call(*words).stdout == "Everything in it exists already.\n"
+
+
+def test_an_edited_text_that_cannot_be_stored_is_kept(memories, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (memories / "alice/.preferences.toml.edit").mkdir()  # in the way of the save
+    script = (
+        "import pathlib, sys; file = pathlib.Path(sys.argv[1]);"
+        " file.write_text(file.read_text() + '# an hour of work')"
+    )
+    editor = shlex.join([sys.executable, "-c", script])
+    done = call("edit", "--path", str(memories), VISUAL=editor)
+    assert (done.returncode, "directory" in done.stderr) == (2, True)
+    [kept] = tmp_path.glob("tomldiary-*/preferences.toml")
+    assert f"The edited text is kept in {kept}." in done.stderr
+    assert kept.read_text().endswith("# an hour of work")
+    assert kept.stat().st_mode & 0o777 == 0o600
+
+
+def test_an_export_that_does_not_fit_on_the_disk_leaves_no_file(memories, tmp_path):
+    file = tmp_path / "alice.json"
+    line = [sys.executable, "-m", "tomldiary", "export", "--path", memories, "--output", file]
+    shell = ["bash", "-c", f"ulimit -f 0; exec {shlex.join(map(str, line))}"]
+    done = subprocess.run(shell, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (2, f"{file}: File too large.\n")
+    assert not file.exists()
 
 
 def test_a_dry_run_of_an_import_creates_no_folder(memories, tmp_path):

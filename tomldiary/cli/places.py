@@ -1,7 +1,8 @@
-"""The storage that `--path` names."""
+"""The storage that `--path` names, and files that commands write."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from tomldiary.storage.shared.database import without_secrets
 if TYPE_CHECKING:
     from tomldiary.storage.protocol import Backend
 
-__all__ = ["open_storage", "shown", "writable"]
+__all__ = ["open_storage", "shown", "writable", "write_new"]
 
 
 def open_storage(path: str, remedy: str = "name another one with --path") -> Backend:
@@ -49,6 +50,23 @@ def writable(path: str) -> str:
 def _is_of_one_user(folder: Path) -> bool:
     """Whether a folder is inside that of a memory, and none itself."""
     return not (folder / SYSTEM).is_dir() and (folder.resolve().parent / SYSTEM).is_dir()
+
+
+def write_new(file: Path, text: str) -> None:
+    """Write a new private file, whole or not at all.
+
+    Raises:
+        OSError: Names the file.
+    """
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with open(descriptor, "wb") as out:  # noqa: PTH123 - a descriptor is no path
+            out.write(text.encode())
+    except BaseException as error:
+        file.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise OSError(error.errno, error.strerror, str(file)) from None
+        raise
 
 
 def shown(path: str) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,10 +21,10 @@ from tomldiary.cli.memory import known_user, open_memory, user_to_change
 from tomldiary.cli.mistakes import mistakes, readable
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, PreferenceTable, UserName
 from tomldiary.cli.output import print_error, print_json, print_text
-from tomldiary.cli.places import writable
+from tomldiary.cli.places import writable, write_new
 from tomldiary.cli.tables import load_table
 from tomldiary.entries.kinds import BLOCKS, KINDS, PREFERENCES, entry_kind
-from tomldiary.errors import Forgotten, InvalidValue
+from tomldiary.errors import DiaryError, Forgotten, InvalidValue
 from tomldiary.identifiers.user_ids import decode_folder, encode_folder
 from tomldiary.runtime.views import counted
 from tomldiary.storage.shared.backend import SharedBackend
@@ -113,7 +114,9 @@ def edit(
     if stored is None:
         names = ", ".join(backend.kinds(alice.user_id))
         raise InvalidValue(f"there is no such document; there are {names}", where=document)
-    with tempfile.TemporaryDirectory(prefix="tomldiary-") as folder:
+    with ExitStack() as cleaned_up:
+        folder = tempfile.mkdtemp(prefix="tomldiary-")
+        cleaned_up.callback(shutil.rmtree, folder, ignore_errors=True)
         file = Path(folder) / f"{document.replace('/', '-')}.toml"
         file.write_text(stored.text, "utf-8", newline="")
         file.chmod(0o600)
@@ -126,11 +129,17 @@ def edit(
                     raise InvalidValue("nothing was stored", where=document)
                 break
             text = _edited(file)
-    is_changed = text != stored.text
-    problems: list[str] = []
-    if is_changed:
-        save_text(alice.diary, alice.user_id, document, text, epoch)
-        problems = [one_line(problem) for problem in alice.problems()]
+        is_changed = text != stored.text
+        try:
+            if is_changed:
+                save_text(alice.diary, alice.user_id, document, text, epoch)
+        except Forgotten:
+            raise
+        except (DiaryError, OSError):
+            cleaned_up.pop_all()
+            print_error(f"The edited text is kept in {file}.")
+            raise
+    problems = [one_line(problem) for problem in alice.problems()] if is_changed else []
     if as_json:
         print_json({"document": document, "is_changed": is_changed, "problems": problems})
         return
@@ -169,9 +178,7 @@ def replace_file(file: Path, text: str) -> None:
     """Save a text as an editor does that is known to have saved all of it."""
     fresh = file.with_name(f".{file.name}.edit")
     fresh.unlink(missing_ok=True)
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(descriptor, "w", encoding="utf-8", newline="") as out:  # noqa: PTH123 - a descriptor is no path
-        out.write(text)
+    write_new(fresh, text)
     # The engine waits before it merges a fresh save that lost entries, in case it is half of one. This one is whole.
     whole = time.time() - _SETTLED
     os.utime(fresh, (whole, whole))
@@ -200,7 +207,7 @@ def pull(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
             stored = backend.read(user, kind)
             if stored is not None:
                 names.add(f"{encode_folder(user)}/{kind}.toml")
-                pulled.write(f"{encode_folder(user)}/{kind}.toml", stored.text.encode(), epoch)
+                pulled.write(f"{encode_folder(user)}/{kind}.toml", stored.text, epoch)
     pulled.keep_only(names)
     if as_json:
         print_json({"folder": str(folder), "documents": len(names)})
@@ -297,18 +304,16 @@ class _PulledFolder:
         with open(descriptor, "w", encoding="utf-8") as out:  # noqa: PTH123 - a descriptor is no path
             out.write(self._lines[name])
 
-    def write(self, name: str, data: bytes, epoch: int) -> None:
+    def write(self, name: str, text: str, epoch: int) -> None:
         """Write a file, whole or not at all."""
-        self.note(name, data, epoch)
-        self._replace(self._folder / name, data)
+        self.note(name, text.encode(), epoch)
+        self._replace(self._folder / name, text)
 
-    def _replace(self, file: Path, data: bytes) -> None:
+    def _replace(self, file: Path, text: str) -> None:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fresh = file.with_name(f".{file.name}.new")
         fresh.unlink(missing_ok=True)
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(descriptor, "wb") as out:  # noqa: PTH123 - see above
-            out.write(data)
+        write_new(fresh, text)
         fresh.replace(file)
 
     def keep_only(self, names: set[str]) -> None:
@@ -317,7 +322,7 @@ class _PulledFolder:
             if file.relative_to(self._folder).as_posix() not in names:
                 file.unlink()
         if names:
-            self._replace(self._list, "".join(map(self._lines.__getitem__, sorted(names))).encode())
+            self._replace(self._list, "".join(map(self._lines.__getitem__, sorted(names))))
         else:
             self._list.unlink(missing_ok=True)
 

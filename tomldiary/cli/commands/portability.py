@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -23,7 +22,7 @@ from tomldiary.cli.options import (
     Yes,
 )
 from tomldiary.cli.output import print_json, print_not_done, print_text, progress_bar
-from tomldiary.cli.places import open_storage, shown, writable
+from tomldiary.cli.places import open_storage, shown, writable, write_new
 from tomldiary.cli.tables import load_table
 from tomldiary.diary import Diary
 from tomldiary.errors import EntryConflict, InvalidValue
@@ -61,12 +60,9 @@ def export_memory(
         print_json(exported)
         return
     try:
-        descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        write_new(output, f"{json.dumps(exported, indent=2)}\n")
     except FileExistsError:
         raise InvalidValue("the file exists; name a new one", where=str(output)) from None
-    with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor is no path
-        json.dump(exported, file, indent=2)
-        file.write("\n")
     print_text(f"wrote {len(exported['documents'])} documents to {one_line(output)}")
 
 
