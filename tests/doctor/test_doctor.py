@@ -150,6 +150,20 @@ def test_files_that_others_can_read_are_found(root):
     assert wrong(root) == []
 
 
+@pytest.mark.skipif(
+    not hasattr(os, "fork") or os.geteuid() != 0, reason="only root gives files away"
+)
+def test_files_of_another_account_are_found(root):
+    for path in [root, *root.rglob("*")]:
+        os.chown(path, 65534, 65534)
+    Diary(root, agent="rules").user("alice").upsert_preference("likes", "tea")  # as root
+    found = only(wrong(root))
+    assert (found.level, found.place) == ("problem", str(root / "alice/preferences.toml"))
+    assert "belongs to another account" in found.message
+    subprocess.run(found.remedy.removeprefix("Run: "), shell=True, check=True)  # noqa: S602 - the remedy is a command
+    assert wrong(root) == []
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="a process of another user is needed")
 def test_unreadable_and_unwritable_files_are_found():
     with tempfile.TemporaryDirectory() as folder:

@@ -101,17 +101,22 @@ def _file_system(path: Path, mounts: Path) -> str | None:
 
 
 def check_files(top: Path) -> Iterator[Finding]:
-    """Find files and folders with wrong permissions, and what a crash left half done."""
+    """Find files and folders with wrong owners or permissions, and what a crash left half done."""
     unreadable: list[str] = []
     unwritable: list[str] = []
     open_folders: list[str] = []
     open_files: list[str] = []
+    foreign: list[str] = []
+    owner: int | None = None
     for path, status in _below(top):
+        owner = status.st_uid if owner is None else owner  # the folder itself comes first
         is_folder = stat.S_ISDIR(status.st_mode)
         if not os.access(path, os.R_OK | (os.X_OK if is_folder else 0)):
             unreadable.append(path)
         elif not os.access(path, os.W_OK):
             unwritable.append(path)
+        if status.st_uid != owner:
+            foreign.append(path)
         if os.name == "posix" and status.st_mode & 0o077:
             (open_folders if is_folder else open_files).append(path)
         name = os.path.basename(path)  # noqa: PTH119 - paths are strings here
@@ -131,7 +136,10 @@ def check_files(top: Path) -> Iterator[Finding]:
             )
     yield from _counted("problem", unreadable, "cannot be read", "Give yourself the right to.")
     yield from _counted("problem", unwritable, "cannot be written", "Give yourself the right to.")
-    remedy = f"Run: chmod -R go= {shlex.quote(str(top))}"
+    place = shlex.quote(str(top))
+    told = "belongs to another account than the folder, so programs of that one cannot read it"
+    yield from _counted("problem", foreign, told, f"Run: chown -R {owner} {place}")
+    remedy = f"Run: chmod -R go= {place}"
     yield from _counted("warning", open_folders, "can be entered by others (not 0700)", remedy)
     yield from _counted("warning", open_files, "can be read by others (not 0600)", remedy)
 
