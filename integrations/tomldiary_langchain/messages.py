@@ -16,6 +16,7 @@ from tomldiary.agents.turn_messages import (
     Spoken,
     earlier_exchanges,
     exchange_of,
+    is_before_question,
     is_question,
     own_words,
     spoken,
@@ -23,7 +24,7 @@ from tomldiary.agents.turn_messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
 __all__ = ["Turn", "as_in", "first_exchange", "said_in", "turn_of", "with_memory", "with_text"]
 
@@ -58,6 +59,7 @@ def turn_of(
     is_handed_in: Callable[[Spoken], bool],
     is_others: Callable[[Spoken], bool],
     begun_with: Mapping[str, str],
+    ended: Collection[str],
     *,
     goes_on: bool,
 ) -> Turn:
@@ -69,12 +71,13 @@ def turn_of(
         is_others: Whether another user said it.
         begun_with: By id, the texts of the messages that the last run began with, if it did not end well. What
             follows them is of the turn, also the result of a tool or an answer before a further message.
+        ended: The ids of the last messages of turns that ended, perhaps without an answer.
         goes_on: Whether that run goes on. What a summary replaced is of the turn anyway.
 
     Raises:
         IdentifierError: Another user said the last of what is unanswered.
     """
-    thread = _spoken(messages)
+    thread = [one._replace(is_answer=one.is_answer or one.id in ended) for one in _spoken(messages)]
     if goes_on or any(one.additional_kwargs.get(SOURCE) for one in messages):
         thread = _with_begun(thread, begun_with)  # else a host removed what is missing
     start = turn_start(thread)
@@ -174,9 +177,5 @@ def _start(messages: Sequence[BaseMessage], turn: Turn) -> int:
 
 
 def _spoken(messages: Sequence[BaseMessage]) -> list[Spoken]:
-    return spoken(messages, _is_last_word)
-
-
-def _is_last_word(messages: Sequence[BaseMessage], number: int) -> bool:
-    # An agent that goes on asks its model; what it does not show a model is its answer.
-    return any(map(is_question, messages[number + 1 : number + 2]))
+    # An agent that goes on asks its model; a tool's result that it does not show a model is its answer.
+    return spoken(messages, is_before_question)

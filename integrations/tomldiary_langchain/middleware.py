@@ -118,12 +118,10 @@ _calling: ContextVar[tuple[object, _Run, str] | None] = ContextVar(
     "tomldiary_langchain_calling", default=None
 )
 """The run whose tool is being called, and an id of the call: LangChain's tools do not see the state."""
+_ByMessage = dict[str, dict[str, str]]
 
 
-_Unanswered = dict[str, dict[str, str]]
-
-
-def _merged(old: _Unanswered, new: _Unanswered) -> _Unanswered:
+def _merged(old: _ByMessage, new: _ByMessage) -> _ByMessage:
     return old | new
 
 
@@ -132,13 +130,12 @@ class DiaryState(AgentState[Any]):
 
     # Untracked: a copy of the memory in a checkpoint would outlive what `forget` removes.
     diary_run: NotRequired[Annotated[Any, UntrackedValue, PrivateStateAttr]]
-    diary_asked_by: NotRequired[Annotated[_Unanswered, PrivateStateAttr, _merged]]
+    diary_asked_by: NotRequired[Annotated[_ByMessage, PrivateStateAttr, _merged]]
     """By middleware and message: a digest of the user who said it, as long as it has no answer."""
-    diary_asked: NotRequired[Annotated[_Unanswered, PrivateStateAttr, _merged]]
+    diary_asked: NotRequired[Annotated[_ByMessage, PrivateStateAttr, _merged]]
     """The texts of these messages, which a summary may cut out of the thread before the run is resumed."""
-
-
-_UNANSWERED = ("diary_asked_by", "diary_asked")
+    diary_ended: NotRequired[Annotated[_ByMessage, PrivateStateAttr, _merged]]
+    """By middleware: the last message of the last turn that ended, which may be no answer."""
 
 
 class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
@@ -268,6 +265,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             lambda one: self._handed_in.has(user, session, one),
             lambda one: self._owner(state, user, one) != own,
             _kept(state, "diary_asked").get(self.name, {}),
+            _kept(state, "diary_ended").get(self.name, {}),
             goes_on=not begins,
         )
         config = agent_config()
@@ -371,9 +369,10 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             if self._on_error == "raise":
                 raise
             _logger.warning("a turn could not be queued: %s", type(error).__name__)
-        settings = agent_config().get("configurable")
-        self._handed_in.answered(settings, self._where, run.turn.asked)
-        return {name: {self.name: {}} for name in _UNANSWERED}
+        self._handed_in.answered(agent_config().get("configurable"), self._where, run.turn.asked)
+        ended = {str(one.id): "" for one in state["messages"][-1:]}
+        kept = {"diary_asked_by": {}, "diary_asked": {}, "diary_ended": ended}
+        return {field: {self.name: value} for field, value in kept.items()}
 
     async def aafter_agent(
         self, state: AgentState[Any], runtime: Runtime[ContextT]
@@ -476,7 +475,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
 
 
 def _kept(state: AgentState[Any], field: str) -> dict[str, dict[str, str]]:
-    """Return, by middleware and message, what the state keeps of messages without an answer when the run began."""
+    """Return, by middleware and message, what the state keeps of messages from when the run began."""
     return cast("dict[str, Any]", state).get(field) or {}
 
 

@@ -35,6 +35,7 @@ __all__ = [
     "digest",
     "earlier_exchanges",
     "exchange_of",
+    "is_before_question",
     "is_question",
     "memory_place",
     "of_memory",
@@ -67,7 +68,8 @@ class Spoken(NamedTuple):
     """ "other" are instructions, and what stands in for people: summaries, memory, prompts of models."""
     text: str = ""
     is_answer: bool = False
-    """Whether it ended a turn: the assistant called no tool, or the call's result was the answer."""
+    """Whether it ended a turn: the assistant called no tool, or none that could be read, or the call's result was
+    the answer."""
     id: str = ""
     """Its id in the thread; "" if it has none."""
     calls: tuple[tuple[str, str, object], ...] = ()
@@ -91,7 +93,8 @@ def spoken(
         text, id_ = str(message.text).strip(), message.id or ""
         if by == "assistant":
             called = getattr(message, "tool_calls", ())
-            is_answer = not (called or getattr(message, "invalid_tool_calls", ()))
+            is_unreadable = bool(getattr(message, "invalid_tool_calls", ()))
+            is_answer = not called and (not is_unreadable or is_before_question(messages, number))
             calls = tuple((each["id"] or "", each["name"], each["args"]) for each in called)
             said.append(Spoken(by, text, is_answer, id_, calls))
         elif by == "tool":
@@ -109,6 +112,11 @@ def is_question(message: Any) -> bool:
     marks: dict[str, Any] = message.additional_kwargs
     is_of_tool = any(name.endswith("tool_call_id") for name in marks)
     return _by(message) == "user" and not (marks.get(SOURCE) or is_of_tool)
+
+
+def is_before_question(messages: Sequence[Any], number: int) -> bool:
+    """Whether a user's own message follows the one of this number."""
+    return any(map(is_question, messages[number + 1 : number + 2]))
 
 
 def _by(message: Any) -> str:

@@ -61,6 +61,21 @@ def ended(writer):
     return [(turn.status, turn.user_msg, turn.assistant_msg) for turn in writer.turns]
 
 
+UNREADABLE = {"type": "invalid_tool_call", "name": "noop", "args": "{", "id": "1", "error": None}
+
+
+@after_model(can_jump_to=["end"])
+def hang_up(state, runtime):
+    return {"jump_to": "end"}
+
+
+endings_without_answer = pytest.mark.parametrize(
+    ("answer", "behind"),
+    [(AIMessage("Let me", invalid_tool_calls=[UNREADABLE]), []), (NOOP, [hang_up])],
+    ids=["unreadable call", "call that is not run"],
+)
+
+
 # All that the user said since the last answer
 
 
@@ -252,6 +267,16 @@ def test_messages_of_a_failed_run_are_not_submitted_twice(writer):
         talk(agent, "I am a vegan.", THREAD)
     talk(agent, "What should I cook?", THREAD)
     assert ended(writer) == [("failed", "I am a vegan.", ""), ("completed", "What should I cook?", "ok")]  # fmt: skip
+
+
+@endings_without_answer
+def test_words_of_a_turn_that_ended_are_not_submitted_by_another_process(answer, behind):
+    saver, said = InMemorySaver(), []
+    for text, reply in (("I am Ann.", answer), ("Hello?", OK)):
+        with Recording(Diary("memory:", agent="rules")) as own:  # it knows of no turn before
+            talk(agent_of(own, reply, behind=behind, checkpointer=saver), text, THREAD)
+            said += [turn.user_msg for turn in own.turns]
+    assert said == ["I am Ann.", "Hello?"]
 
 
 def test_messages_left_unanswered_by_another_process_join_the_turn(writer):
@@ -651,6 +676,31 @@ def test_unanswered_words_of_another_user_are_no_part_of_a_turn(writer, mode):
         ("bob", "I am Bob.", "ok"),
         ("ann", "Ann again.", "ok"),
     ]
+
+
+@both
+@endings_without_answer
+def test_words_of_a_turn_that_ended_are_not_another_user_s(writer, answer, behind, mode):
+    memory = DiaryMiddleware(writer.diary, writer=writer)
+    agent = create_agent(
+        Scripted(answers=[answer, OK]),
+        [noop],
+        middleware=[memory, *behind],
+        checkpointer=InMemorySaver(),
+    )
+    for user in ("ann", "bob"):
+        talk(agent, f"I am {user}.", in_room(user), mode)
+    assert said_by(writer) == [("ann", "I am ann.", answer.text), ("bob", "I am bob.", "ok")]
+
+
+def test_an_agent_within_a_graph_ends_a_turn_with_an_unreadable_call(writer):
+    memory = DiaryMiddleware(writer.diary, writer=writer)
+    model = Scripted(answers=[AIMessage("Let me", invalid_tool_calls=[UNREADABLE]), OK])
+    builder = StateGraph(MessagesState).add_node("agent", create_agent(model, middleware=[memory]))
+    graph = builder.add_edge(START, "agent").compile(checkpointer=InMemorySaver())
+    for user in ("ann", "bob"):
+        talk(graph, f"I am {user}.", in_room(user))
+    assert said_by(writer) == [("ann", "I am ann.", "Let me"), ("bob", "I am bob.", "ok")]
 
 
 def test_words_of_another_user_between_two_messages_are_no_part_of_a_turn(writer):
