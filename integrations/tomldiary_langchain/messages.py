@@ -106,7 +106,8 @@ def _with_begun(thread: list[Spoken], begun_with: Mapping[str, str]) -> list[Spo
 
 def as_in(messages: Sequence[BaseMessage], turn: Turn) -> Turn:
     """Return a turn with its words as a thread has them now: a middleware may have redacted them."""
-    now = {one.id: one for one in _spoken(messages) if one.id}
+    ids = {one.id for one in turn.unanswered if one.id}
+    now = {one.id: one for one in _spoken([one for one in messages if one.id in ids])}
     asked, unanswered = (
         tuple(now.get(one.id, one) for one in each) for each in (turn.asked, turn.unanswered)
     )

@@ -55,7 +55,7 @@ from tomldiary_langchain.tools import TOOL_NAMES, ToolName, tools_of
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Awaitable, Callable, Collection, Generator
+    from collections.abc import Awaitable, Callable, Collection, Generator, Sequence
 
     from langchain.agents.middleware.types import (
         ModelCallResult,
@@ -93,8 +93,15 @@ class _Run:
     memory: str = ""
     epoch: int | None = None
     """How often something of the user was erased before the run; None is unknown."""
+    is_delegated: bool = False
+    """Whether a model wrote the prompt, so that the turn is not submitted."""
     is_over: bool = False
-    """Whether the turn was submitted, or is not to be."""
+    """Whether the turn ended well."""
+
+    def see(self, messages: Sequence[BaseMessage]) -> None:
+        """Take the thread as it is now, and the words of the turn: a middleware may have redacted them."""
+        self.messages = list(messages)
+        self.turn = as_in(messages, self.turn)
 
 
 class _Held(str):
@@ -278,7 +285,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             ids,
             list(messages),
             turn.asked,
-            is_over=self._endings.is_delegated(config),
+            is_delegated=self._endings.is_delegated(config),
         )
         self._endings.watch(config, self, run, self._submit_broken)
         return run
@@ -337,8 +344,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         return self._with_response(run, request, await handler(self._shown(request, run)))
 
     def _shown(self, request: ModelRequest[ContextT], run: _Run) -> ModelRequest[ContextT]:
-        run.messages = list(request.state["messages"])
-        run.turn = as_in(run.messages, run.turn)
+        run.see(request.state["messages"])
         if not run.memory:
             return request
         if self._inject == "instructions":
@@ -363,6 +369,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             Exception: The writer does not take it, and `on_error` is "raise".
         """
         run = self._settled(state) or self._settle(state, runtime)
+        run.is_over = True
         try:
             self._submit(run, state, "completed")
         except Exception as error:
@@ -382,6 +389,8 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
 
     def _submit_broken(self, run: _Run, error: BaseException) -> None:
         """Queue the turn of a run that ended in an error."""
+        if run.is_over:
+            return
         status: TurnStatus = "failed"
         if isinstance(error, ParentCommand):  # a handoff: another agent has answered
             status = "completed"
@@ -397,9 +406,8 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             _logger.warning("a turn could not be queued: %s", type(failure).__name__)
 
     def _submit(self, run: _Run, state: AgentState[Any], status: TurnStatus) -> None:
-        if run.is_over:
+        if run.is_delegated:
             return
-        run.is_over = True
         messages = cast("list[BaseMessage]", state["messages"])
         turn = said_in(run.turn, messages, state.get("structured_response"))
         if not turn:
@@ -453,7 +461,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         called: Any = request  # its runtime is no `Runtime`, but has all that is asked of one here
         run = self._settled(called.state)
         if run is not None:  # an `after_model` may have redacted the answer
-            run.messages = list(called.state["messages"])
+            run.see(called.state["messages"])
         if request.tool_call["name"] not in self._tool_names:
             yield
             return

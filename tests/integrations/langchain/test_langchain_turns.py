@@ -10,14 +10,19 @@ import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import (
     HumanInTheLoopMiddleware,
+    LLMToolSelectorMiddleware,
     ModelFallbackMiddleware,
     ModelRetryMiddleware,
     PIIDetectionError,
     PIIMiddleware,
     SummarizationMiddleware,
+    ToolCallLimitMiddleware,
+    after_agent,
     after_model,
     before_agent,
+    before_model,
 )
+from langchain.agents.middleware.tool_call_limit import ToolCallLimitExceededError
 from langchain.agents.structured_output import ToolStrategy
 from langchain.tools import ToolRuntime, tool
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
@@ -484,6 +489,33 @@ def test_an_answer_that_was_redacted_before_its_tool_failed_stays_redacted(write
 
 
 @both
+@pytest.mark.parametrize("place", ["before_model", "wrap_model_call"])
+def test_redacted_words_of_a_run_without_a_model_call_stay_redacted(writer, place, mode):
+    @before_model
+    def check(state, runtime):
+        raise Down
+
+    select = LLMToolSelectorMiddleware(model=Scripted(answers=[Down()]))
+    fails = check if place == "before_model" else select
+    agent = agent_of(writer, OK, before=[PIIMiddleware("email"), fails])
+    with pytest.raises(Down):
+        talk(agent, "I am ann@example.com.", mode=mode)
+    assert ended(writer) == [("failed", "I am [REDACTED_EMAIL].", "")]
+
+
+@both
+def test_a_redacted_answer_of_a_run_that_fails_behind_it_stays_redacted(writer, mode):
+    limit = ToolCallLimitMiddleware(run_limit=1, exit_behavior="error")
+    answer = calling(("noop", {}), ("noop", {})).model_copy(
+        update={"content": "To ann@example.com."}
+    )
+    behind = [limit, PIIMiddleware("email", apply_to_output=True)]
+    with pytest.raises(ToolCallLimitExceededError):
+        talk(agent_of(writer, answer, behind=behind), "Write.", mode=mode)
+    assert ended(writer) == [("failed", "Write.", "To [REDACTED_EMAIL].")]
+
+
+@both
 def test_redacted_words_of_a_failed_run_within_a_graph_are_submitted_once(writer, mode):
     agent = agent_of(writer, Down(), OK, behind=[PIIMiddleware("email")])
     builder = StateGraph(MessagesState).add_node("agent", agent).add_edge(START, "agent")
@@ -515,6 +547,16 @@ def test_words_that_are_blocked_are_not_submitted(writer, mode):
 
 class Booking(BaseModel):
     city: str
+
+
+@both
+def test_an_answer_behind_a_turn_that_goes_on_is_submitted(writer, mode):
+    @after_agent(can_jump_to=["model"])
+    def check(state, runtime):
+        return {"jump_to": "model"} if state["messages"][-1].text == "draft" else None
+
+    talk(agent_of(writer, AIMessage("draft"), OK, before=[check]), "Write.", mode=mode)
+    assert writer.said == [("Write.", "draft"), ("", "ok")]
 
 
 @pytest.mark.parametrize("said", ["", "Here:"])
