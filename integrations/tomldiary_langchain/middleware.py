@@ -35,6 +35,7 @@ from tomldiary.agents.turn_messages import (
 )
 from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.diary import Diary, diary_of
+from tomldiary.errors import IdentifierError
 from tomldiary.logging import get_logger
 from tomldiary.retrieval.render import render_memory
 from tomldiary.runtime.async_bridge import in_thread
@@ -475,9 +476,13 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
     def _verbs(self, config: RunnableConfig) -> MemoryVerbs:
         owner, run, call_id = _calling.get() or (None, None, "")
         if run is None or owner is not self:  # not called by the agent
-            bound = self._user_id if isinstance(self._user_id, str) else None
-            user_id, session = resolve_user(bound, config), resolve_session(None, config)
-            return MemoryVerbs(self.diary.user(user_id), session)
+            if callable(self._user_id):  # it needs a state; the config could name another user
+                raise IdentifierError(
+                    "user_id is a function of the agent's run. Outside of it use diary_tools(diary, user_id)."
+                )
+            user_id = resolve_user(self._user_id, config)
+            session = None if callable(self._session_id) else self._session_id
+            return MemoryVerbs(self.diary.user(user_id), resolve_session(session, config))
         user = self.diary.user(run.user)
         return MemoryVerbs(user, run.session, operation_id=call_id, epoch=run.epoch)
 
