@@ -7,6 +7,7 @@ memory that is shown to a model. They are never taken for the user's words.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
 
 from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage, SystemMessage
 from pydantic_core import to_json
@@ -26,7 +27,16 @@ from tomldiary.agents.turn_messages import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-__all__ = ["Turn", "as_in", "first_exchange", "said_in", "turn_of", "with_memory", "with_text"]
+__all__ = [
+    "Turn",
+    "as_in",
+    "first_exchange",
+    "identified",
+    "said_in",
+    "turn_of",
+    "with_memory",
+    "with_text",
+]
 
 _OURS = "tomldiary"
 
@@ -102,6 +112,11 @@ def _with_begun(thread: list[Spoken], begun_with: Mapping[str, str]) -> list[Spo
     gone = [Spoken("user", text, id=id_) for id_, text in begun_with.items() if id_ not in present]
     behind = max((number + 1 for number, one in enumerate(thread) if one.is_answer), default=0)
     return [*thread[:behind], *gone, *thread[behind:]]
+
+
+def identified(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """Return messages that all have ids: deep agents give none to a message that is a text or a tuple."""
+    return [one if one.id else one.model_copy(update={"id": str(uuid4())}) for one in messages]
 
 
 def as_in(messages: Sequence[BaseMessage], turn: Turn) -> Turn:

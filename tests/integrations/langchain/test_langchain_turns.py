@@ -721,6 +721,40 @@ def test_unanswered_words_of_another_user_are_no_part_of_a_turn(writer, mode):
 
 
 @both
+def test_words_of_a_deep_agent_are_known_again_without_ids(writer, mode):
+    create_deep_agent = pytest.importorskip("deepagents").create_deep_agent
+    memory = DiaryMiddleware(writer.diary, writer=writer)
+    model = Scripted(answers=[Down(), NOOP, OK])
+    agent = create_deep_agent(model, [noop], middleware=[memory], checkpointer=InMemorySaver())
+    with pytest.raises(Down):
+        talk(agent, {"messages": [("user", "I am Ann.")]}, in_room("ann"), mode)
+    for user, text in (("bob", "I am Bob."), ("ann", "Ann again.")):
+        talk(agent, {"messages": [("user", text)]}, in_room(user), mode)
+    assert said_by(writer) == [
+        ("ann", "I am Ann.", ""),
+        ("bob", "I am Bob.", "ok"),
+        ("ann", "Ann again.", "ok"),
+    ]
+    assert [step.tool for step in writer.turns[1].steps] == ["noop"]
+
+
+@both
+def test_words_before_a_message_to_a_pending_deep_agent_are_recorded(writer, mode):
+    create_deep_agent = pytest.importorskip("deepagents").create_deep_agent
+    memory = DiaryMiddleware(writer.diary, user_id="alice", writer=writer)
+    agent = create_deep_agent(
+        Scripted(answers=[NOOP, OK]),
+        [noop],
+        middleware=[memory],
+        interrupt_on={"noop": True},
+        checkpointer=InMemorySaver(),
+    )
+    for text in ("I am Ann.", "Hello?"):
+        talk(agent, {"messages": text}, THREAD, mode)
+    assert writer.said == [("I am Ann.\n\nHello?", "ok")]
+
+
+@both
 @endings_without_answer
 def test_words_of_a_turn_that_ended_are_not_another_user_s(writer, answer, behind, mode):
     memory = DiaryMiddleware(writer.diary, writer=writer)
