@@ -11,6 +11,7 @@ import hashlib
 import json
 import threading
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 from weakref import WeakValueDictionary
 
@@ -176,12 +177,14 @@ def exchange_of(turn: Sequence[Spoken], *, is_over: bool = True) -> tuple[str, s
 
 def earlier_exchanges(thread: Sequence[Spoken], start: int) -> list[tuple[str, str]]:
     """Return the exchanges before the turn that begins at `start`, oldest first."""
-    exchanges: list[tuple[str, str]] = []
-    end = start
-    while (begin := turn_start(thread[:end])) is not None:
-        exchanges.append(exchange_of(thread[begin:end]))
-        end = begin
-    return exchanges[::-1]
+    begins: list[int] = []
+    is_answered = True
+    for number, one in enumerate(thread[:start]):
+        if one.by == "user" and is_answered:
+            begins.append(number)
+            is_answered = False
+        is_answered = is_answered or one.is_answer
+    return [exchange_of(thread[begin:end]) for begin, end in pairwise([*begins, start])]
 
 
 def steps_of(turn: Iterable[Spoken], ours: Collection[str] = ()) -> tuple[ToolStep, ...]:
