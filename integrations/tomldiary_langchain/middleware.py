@@ -376,7 +376,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
                     status=status,
                     operation_id=operation if said == whole else digest(operation, *said),
                     earlier=run.turn.earlier or None,
-                    steps=steps_of(new, self._tool_names),
+                    steps=steps_of(new),
                     episode=self._episodes,
                     epoch=run.epoch,
                 )

@@ -11,7 +11,5 @@ def test_the_exchanges_of_a_long_thread_are_found_in_linear_time():
     said = [Spoken("user", "Hi."), Spoken("user", "Hello?"), Spoken("assistant", "Yes.", True)]
     began = time.process_time()
     found = earlier_exchanges(said * 5_000, 15_000)
-    assert (
-        time.process_time() - began < 0.5
-    )
+    assert time.process_time() - began < 0.5
     assert found == [("Hi.\n\nHello?", "Yes.")] * 5_000

@@ -38,6 +38,7 @@ __all__ = [
     "exchange_of",
     "is_before_question",
     "is_question",
+    "keep_out_of_steps",
     "memory_place",
     "of_memory",
     "own_words",
@@ -60,6 +61,7 @@ _BY = {
 _ROLES = {"user": "user", "human": "user", "assistant": "assistant", "ai": "assistant"}
 _TEXTS = ("text", "input_text")
 _KNOWN = 16_384  # messages and turns that are recognised
+_our_tools = {*VERBS, *BLOCK_VERBS}
 
 
 class Spoken(NamedTuple):
@@ -187,11 +189,11 @@ def earlier_exchanges(thread: Sequence[Spoken], start: int) -> list[tuple[str, s
     return [exchange_of(thread[begin:end]) for begin, end in pairwise([*begins, start])]
 
 
-def steps_of(turn: Iterable[Spoken], ours: Collection[str] = ()) -> tuple[ToolStep, ...]:
+def steps_of(turn: Iterable[Spoken]) -> tuple[ToolStep, ...]:
     """Return the tools that were called in a turn; see `tool_steps`."""
     turn = list(turn)
     results = {one.call: one.text for one in turn if one.by == "tool"}
-    return tool_steps((call for one in turn for call in one.calls), results, ours)
+    return tool_steps((call for one in turn for call in one.calls), results)
 
 
 def tool_steps(
@@ -199,19 +201,24 @@ def tool_steps(
 ) -> tuple[ToolStep, ...]:
     """Return the calls of tools with their results, for the episode of a turn.
 
-    The diary's own tools are left out: their results repeat entries that may be forgotten later.
+    Tools of diaries are left out: their results repeat entries that may be forgotten later, or of another memory.
 
     Args:
         calls: Id, name and arguments of each call, in their order.
         results: The text of each result by the id of its call.
         ours: Further names of the diary's tools.
     """
-    known = {*VERBS, *BLOCK_VERBS, *ours}
+    known = {*_our_tools, *ours}
     return tuple(
         ToolStep(name, given if isinstance(given, str) else _as_json(given), results.get(id_, ""))
         for id_, name, given in calls
         if name not in known
     )
+
+
+def keep_out_of_steps(tools: Iterable[str]) -> None:
+    """Note names that tools of a diary have in this process, for `tool_steps`."""
+    _our_tools.update(tools)
 
 
 def digest(*parts: str) -> str:

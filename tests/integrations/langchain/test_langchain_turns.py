@@ -37,7 +37,7 @@ from test_langchain_middleware import OK, THREAD, Down, Recording, both, memorie
 from scripted_chat import Scripted, calling
 from tomldiary import Diary, MemoryWriter
 from tomldiary.errors import IdentifierError, InvalidValue
-from tomldiary_langchain import DiaryMiddleware, DiaryRetriever
+from tomldiary_langchain import DiaryMiddleware, DiaryRetriever, diary_tools
 from tomldiary_langchain.endings import endings
 from tomldiary_langgraph import DiaryStore
 
@@ -899,6 +899,25 @@ def test_an_agent_can_have_a_user_memory_and_a_team_memory(tmp_path, writer, mod
     assert ["team" in text for text in shown].count(True) == 1
     assert {tool["name"] for tool in model.offered} >= {"recall", "team_recall"}
     assert any("stand-ups" in one.text for one in last["messages"] if one.type == "tool")
+
+
+def test_what_tools_look_up_in_one_memory_is_no_step_in_another(writer):
+    writer.diary.user("alice").upsert_preference("likes", "rain")
+    with Recording(Diary("memory:", agent="rules")) as team:
+        own = DiaryMiddleware(
+            writer.diary, user_id="alice", writer=writer, tools=["recall"], name="own"
+        )
+        shared = DiaryMiddleware(team.diary, user_id="blue", writer=team)
+        look_up = diary_tools(writer.diary, "alice", tools=["recall"], names={"recall": "look_up"})
+        rain = {"query": "rain"}
+        asks = calling(("own_recall", rain), ("look_up", rain), ("noop", {}))
+        agent = create_agent(
+            Scripted(answers=[asks, OK]), [noop, *look_up], middleware=[own, shared]
+        )
+        messages = talk(agent, "Hello.")["messages"]
+        assert [one.text.count("rain") for one in messages if one.type == "tool"] == [1, 1, 0]
+        steps = [*team.turns[0].steps, *writer.turns[0].steps]
+        assert [step.tool for step in steps] == ["noop", "noop"]
 
 
 # Options that cannot be meant
