@@ -25,7 +25,7 @@ from tomldiary.runtime.lru import Recent
 from tomldiary.storage.protocol import LocalFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
     from tomldiary.diary import Diary
 
@@ -197,7 +197,7 @@ def steps_of(turn: Iterable[Spoken]) -> tuple[ToolStep, ...]:
 
 
 def tool_steps(
-    calls: Iterable[tuple[str, str, object]], results: Mapping[str, str], ours: Collection[str] = ()
+    calls: Iterable[tuple[str, str, object]], results: Mapping[str, str]
 ) -> tuple[ToolStep, ...]:
     """Return the calls of tools with their results, for the episode of a turn.
 
@@ -206,13 +206,11 @@ def tool_steps(
     Args:
         calls: Id, name and arguments of each call, in their order.
         results: The text of each result by the id of its call.
-        ours: Further names of the diary's tools.
     """
-    known = {*_our_tools, *ours}
     return tuple(
         ToolStep(name, given if isinstance(given, str) else _as_json(given), results.get(id_, ""))
         for id_, name, given in calls
-        if name not in known
+        if name not in _our_tools
     )
 
 
