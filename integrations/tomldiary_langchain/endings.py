@@ -16,6 +16,7 @@ from langchain_core.tracers.context import register_configure_hook
 from langgraph.errors import ParentCommand
 
 from tomldiary.agents.delegation import LANGCHAIN, RunTree, tell_within
+from tomldiary.agents.identity import field_of
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -48,7 +49,10 @@ class Endings(RunTree, BaseCallbackHandler):
         run: Any,
         failed: Failed,
     ) -> None:
-        """Keep `run` for the graph whose node this is called in; call `failed` if the graph ends in an error."""
+        """Keep `run` for the graph whose node this is called in; call `failed` if the graph ends in an error.
+
+        Meanwhile `run.see` is called with the messages that each node is given.
+        """
         graph = self._graph(config)
         if graph is not None:
             self._watched.setdefault(graph, {})[owner] = run, failed
@@ -62,6 +66,22 @@ class Endings(RunTree, BaseCallbackHandler):
     def _graph(self, config: RunnableConfig) -> UUID | None:
         node = self.run_of(config)
         return self._parents.get(node) if node is not None else None
+
+    def on_chain_start(
+        self,
+        serialized: Any,  # noqa: ARG002 - the base class has it
+        inputs: Any,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        **__: Any,
+    ) -> None:
+        """Show the runs of a graph the messages that one of its nodes is given."""
+        super().on_chain_start(run_id=run_id, parent_run_id=parent_run_id)
+        messages = field_of(inputs, "messages")
+        if messages and parent_run_id is not None:
+            for run, _ in self._watched.get(parent_run_id, {}).values():
+                run.see(messages)
 
     def on_chain_end(self, *_: Any, run_id: UUID, **__: Any) -> None:
         """Let a run go that ended well, or was interrupted."""

@@ -7,6 +7,7 @@ memory that is shown to a model. They are never taken for the user's words.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
 
 from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage, SystemMessage
 from pydantic_core import to_json
@@ -16,6 +17,7 @@ from tomldiary.agents.turn_messages import (
     Spoken,
     earlier_exchanges,
     exchange_of,
+    is_before_question,
     is_question,
     own_words,
     spoken,
@@ -23,9 +25,18 @@ from tomldiary.agents.turn_messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
-__all__ = ["Turn", "as_in", "first_exchange", "said_in", "turn_of", "with_memory", "with_text"]
+__all__ = [
+    "Turn",
+    "as_in",
+    "first_exchange",
+    "identified",
+    "said_in",
+    "turn_of",
+    "with_memory",
+    "with_text",
+]
 
 _OURS = "tomldiary"
 
@@ -58,6 +69,7 @@ def turn_of(
     is_handed_in: Callable[[Spoken], bool],
     is_others: Callable[[Spoken], bool],
     begun_with: Mapping[str, str],
+    ended: Collection[str],
     *,
     goes_on: bool,
 ) -> Turn:
@@ -69,12 +81,13 @@ def turn_of(
         is_others: Whether another user said it.
         begun_with: By id, the texts of the messages that the last run began with, if it did not end well. What
             follows them is of the turn, also the result of a tool or an answer before a further message.
+        ended: The ids of the last messages of turns that ended, perhaps without an answer.
         goes_on: Whether that run goes on. What a summary replaced is of the turn anyway.
 
     Raises:
         IdentifierError: Another user said the last of what is unanswered.
     """
-    thread = _spoken(messages)
+    thread = [one._replace(is_answer=one.is_answer or one.id in ended) for one in _spoken(messages)]
     if goes_on or any(one.additional_kwargs.get(SOURCE) for one in messages):
         thread = _with_begun(thread, begun_with)  # else a host removed what is missing
     start = turn_start(thread)
@@ -101,9 +114,15 @@ def _with_begun(thread: list[Spoken], begun_with: Mapping[str, str]) -> list[Spo
     return [*thread[:behind], *gone, *thread[behind:]]
 
 
+def identified(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """Return messages that all have ids: deep agents give none to a message that is a text or a tuple."""
+    return [one if one.id else one.model_copy(update={"id": str(uuid4())}) for one in messages]
+
+
 def as_in(messages: Sequence[BaseMessage], turn: Turn) -> Turn:
     """Return a turn with its words as a thread has them now: a middleware may have redacted them."""
-    now = {one.id: one for one in _spoken(messages) if one.id}
+    ids = {one.id for one in turn.unanswered if one.id}
+    now = {one.id: one for one in _spoken([one for one in messages if one.id in ids])}
     asked, unanswered = (
         tuple(now.get(one.id, one) for one in each) for each in (turn.asked, turn.unanswered)
     )
@@ -174,9 +193,5 @@ def _start(messages: Sequence[BaseMessage], turn: Turn) -> int:
 
 
 def _spoken(messages: Sequence[BaseMessage]) -> list[Spoken]:
-    return spoken(messages, _is_last_word)
-
-
-def _is_last_word(messages: Sequence[BaseMessage], number: int) -> bool:
-    # An agent that goes on asks its model; what it does not show a model is its answer.
-    return any(map(is_question, messages[number + 1 : number + 2]))
+    # An agent that goes on asks its model; a tool's result that it does not show a model is its answer.
+    return spoken(messages, is_before_question)

@@ -8,19 +8,16 @@ from __future__ import annotations
 import asyncio
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from langchain.agents.middleware import PIIDetectionError
 from langchain.agents.middleware.types import (
     AgentMiddleware,
     AgentState,
     ExtendedModelResponse,
-    PrivateStateAttr,
 )
-from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.errors import GraphBubbleUp, ParentCommand
-from langgraph.types import Command
+from langgraph.types import Command, Overwrite
 from typing_extensions import TypeVar  # Python 3.11 has none with a default
 
 from tomldiary.agents.options import checked_count, memory_name, one_of, writer_of
@@ -35,6 +32,7 @@ from tomldiary.agents.turn_messages import (
 )
 from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.diary import Diary, diary_of
+from tomldiary.errors import IdentifierError
 from tomldiary.logging import get_logger
 from tomldiary.retrieval.render import render_memory
 from tomldiary.runtime.async_bridge import in_thread
@@ -50,7 +48,14 @@ from tomldiary_langchain.identity import (
     resolve_session,
     resolve_user,
 )
-from tomldiary_langchain.messages import Turn, as_in, said_in, turn_of, with_memory, with_text
+from tomldiary_langchain.messages import (
+    identified,
+    said_in,
+    turn_of,
+    with_memory,
+    with_text,
+)
+from tomldiary_langchain.state import DiaryState, Held, Run, kept
 from tomldiary_langchain.tools import TOOL_NAMES, ToolName, tools_of
 
 if TYPE_CHECKING:
@@ -77,68 +82,10 @@ ContextT = TypeVar("ContextT", bound="StateLike | None", default=Any)
 _logger = get_logger(__name__)
 
 
-@dataclass(eq=False, slots=True)
-class _Run:
-    """The owner and session of a turn, and its messages so far."""
-
-    user: str
-    session: str
-    turn: Turn
-    ids: tuple[str, ...]
-    """The ids of the user's messages, as they were before a replay."""
-    messages: list[BaseMessage]
-    """The thread as it was last seen."""
-    as_said: tuple[Spoken, ...]
-    """The user's messages as they were when the run began."""
-    memory: str = ""
-    epoch: int | None = None
-    """How often something of the user was erased before the run; None is unknown."""
-    is_over: bool = False
-    """Whether the turn was submitted, or is not to be."""
-
-
-class _Held(str):
-    """Runs in the state; as text it says nothing, because streams and traces show private fields too."""
-
-    __slots__ = ("runs",)
-
-    runs: dict[object, _Run]
-
-    def __new__(cls, runs: dict[object, _Run]) -> Self:
-        held = super().__new__(cls, "settled")
-        held.runs = runs
-        return held
-
-    def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        """Leave the runs out of what a server stores of the state."""
-        return str, (str(self),)
-
-
-_calling: ContextVar[tuple[object, _Run, str] | None] = ContextVar(
+_calling: ContextVar[tuple[object, Run, str] | None] = ContextVar(
     "tomldiary_langchain_calling", default=None
 )
 """The run whose tool is being called, and an id of the call: LangChain's tools do not see the state."""
-
-
-_Unanswered = dict[str, dict[str, str]]
-
-
-def _merged(old: _Unanswered, new: _Unanswered) -> _Unanswered:
-    return old | new
-
-
-class DiaryState(AgentState[Any]):
-    """An agent's state with private fields that are in no input or output; the memory is in no checkpoint either."""
-
-    # Untracked: a copy of the memory in a checkpoint would outlive what `forget` removes.
-    diary_run: NotRequired[Annotated[Any, UntrackedValue, PrivateStateAttr]]
-    diary_asked_by: NotRequired[Annotated[_Unanswered, PrivateStateAttr, _merged]]
-    """By middleware and message: a digest of the user who said it, as long as it has no answer."""
-    diary_asked: NotRequired[Annotated[_Unanswered, PrivateStateAttr, _merged]]
-    """The texts of these messages, which a summary may cut out of the thread before the run is resumed."""
-
-
-_UNANSWERED = ("diary_asked_by", "diary_asked")
 
 
 class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
@@ -238,27 +185,30 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         run = self._settle(state, runtime, begins=True)
         return self._holding(state, await in_thread(self._read, run))
 
-    def _holding(self, state: AgentState[Any], run: _Run) -> dict[str, Any]:
+    def _holding(self, state: AgentState[Any], run: Run) -> dict[str, Any]:
         held = cast("dict[str, Any]", state).get("diary_run")
-        others = held.runs if isinstance(held, _Held) else {}
+        others = held.runs if isinstance(held, Held) else {}
         asked = run.turn.unanswered
         owners = {one.id: self._owner(state, run.user, one) for one in asked}
-        return {
-            "diary_run": _Held({**others, self: run}),
+        update: dict[str, Any] = {
+            "diary_run": Held({**others, self: run}),
             "diary_asked_by": {self.name: owners},
             "diary_asked": {self.name: {one.id: one.text for one in asked}},
         }
+        if not all(one.id for one in state["messages"]):  # the next run has to know them again
+            update["messages"] = Overwrite(run.messages)
+        return update
 
     def _owner(self, state: AgentState[Any], user: str, message: Spoken) -> str:
         """Return a digest of the user who said an unanswered message."""
-        known = _kept(state, "diary_asked_by").get(self.name, {})
+        known = kept(state, "diary_asked_by").get(self.name, {})
         settings = agent_config().get("configurable")
         return self._handed_in.owner(settings, self._where, known, message, digest(user))
 
     def _settle(
         self, state: AgentState[Any], runtime: Runtime[ContextT], *, begins: bool = False
-    ) -> _Run:
-        messages = cast("list[BaseMessage]", state["messages"])
+    ) -> Run:
+        messages = identified(state["messages"])
         user = self.diary.user(agent_user(self._user_id, state, runtime)).user_id
         chat = self._chats.session(user, messages)
         session = agent_session(self._session_id, state, runtime, default=chat)
@@ -267,25 +217,26 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             messages,
             lambda one: self._handed_in.has(user, session, one),
             lambda one: self._owner(state, user, one) != own,
-            _kept(state, "diary_asked").get(self.name, {}),
+            kept(state, "diary_asked").get(self.name, {}),
+            kept(state, "diary_ended").get(self.name, {}),
             goes_on=not begins,
         )
         config = agent_config()
         settings = config.get("configurable")
         ids = self._handed_in.first_ids(settings, user, session, turn.before, turn.asked)
-        run = _Run(
+        run = Run(
             user,
             session,
             turn,
             ids,
-            list(messages),
+            messages,
             turn.asked,
-            is_over=self._endings.is_delegated(config),
+            is_delegated=self._endings.is_delegated(config),
         )
         self._endings.watch(config, self, run, self._submit_broken)
         return run
 
-    def _read(self, run: _Run) -> _Run:
+    def _read(self, run: Run) -> Run:
         query = run.turn.question if self._query != "none" else None
         try:
             user = self.diary.user(run.user)
@@ -308,10 +259,10 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             _logger.warning("a run goes on without its memory: %s", type(error).__name__)
         return run
 
-    def _settled(self, state: AgentState[Any]) -> _Run | None:
+    def _settled(self, state: AgentState[Any]) -> Run | None:
         """Return the owner and session of the run; None in a resumed run, the first time."""
         held = cast("dict[str, Any]", state).get("diary_run")
-        run = held.runs.get(self) if isinstance(held, _Held) else None
+        run = held.runs.get(self) if isinstance(held, Held) else None
         return run or self._endings.watched(agent_config(), self)
 
     # Around the model
@@ -338,9 +289,8 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             run = await in_thread(self._read, self._settle(request.state, request.runtime))
         return self._with_response(run, request, await handler(self._shown(request, run)))
 
-    def _shown(self, request: ModelRequest[ContextT], run: _Run) -> ModelRequest[ContextT]:
-        run.messages = list(request.state["messages"])
-        run.turn = as_in(run.messages, run.turn)
+    def _shown(self, request: ModelRequest[ContextT], run: Run) -> ModelRequest[ContextT]:
+        run.see(request.state["messages"])
         if not run.memory:
             return request
         if self._inject == "instructions":
@@ -348,11 +298,11 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         return request.override(messages=with_memory(request.messages, run.turn, run.memory))
 
     def _with_response(
-        self, run: _Run, request: ModelRequest[ContextT], response: ModelResponse[Any]
+        self, run: Run, request: ModelRequest[ContextT], response: ModelResponse[Any]
     ) -> ModelCallResult[Any]:
         run.messages = [*request.state["messages"], *response.result]
         asked = {one.id: one.text for one in run.turn.unanswered}
-        if asked == _kept(request.state, "diary_asked").get(self.name, {}):
+        if asked == kept(request.state, "diary_asked").get(self.name, {}):
             return response
         return ExtendedModelResponse(response, Command(update={"diary_asked": {self.name: asked}}))
 
@@ -365,15 +315,17 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             Exception: The writer does not take it, and `on_error` is "raise".
         """
         run = self._settled(state) or self._settle(state, runtime)
+        run.is_over = True
         try:
             self._submit(run, state, "completed")
         except Exception as error:
             if self._on_error == "raise":
                 raise
             _logger.warning("a turn could not be queued: %s", type(error).__name__)
-        settings = agent_config().get("configurable")
-        self._handed_in.answered(settings, self._where, run.turn.asked)
-        return {name: {self.name: {}} for name in _UNANSWERED}
+        self._handed_in.answered(agent_config().get("configurable"), self._where, run.turn.asked)
+        ended = {str(one.id): "" for one in state["messages"][-1:]}
+        fields = {"diary_asked_by": {}, "diary_asked": {}, "diary_ended": ended}
+        return {field: {self.name: value} for field, value in fields.items()}
 
     async def aafter_agent(
         self, state: AgentState[Any], runtime: Runtime[ContextT]
@@ -381,8 +333,10 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         """Do what `after_agent` does: queueing waits for nothing."""
         return self.after_agent(state, runtime)
 
-    def _submit_broken(self, run: _Run, error: BaseException) -> None:
+    def _submit_broken(self, run: Run, error: BaseException) -> None:
         """Queue the turn of a run that ended in an error."""
+        if run.is_over:
+            return
         status: TurnStatus = "failed"
         if isinstance(error, ParentCommand):  # a handoff: another agent has answered
             status = "completed"
@@ -397,10 +351,9 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         except Exception as failure:  # noqa: BLE001 - the run's own error is the one to raise
             _logger.warning("a turn could not be queued: %s", type(failure).__name__)
 
-    def _submit(self, run: _Run, state: AgentState[Any], status: TurnStatus) -> None:
-        if run.is_over:
+    def _submit(self, run: Run, state: AgentState[Any], status: TurnStatus) -> None:
+        if run.is_delegated:
             return
-        run.is_over = True
         messages = cast("list[BaseMessage]", state["messages"])
         turn = said_in(run.turn, messages, state.get("structured_response"))
         if not turn:
@@ -423,7 +376,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
                     status=status,
                     operation_id=operation if said == whole else digest(operation, *said),
                     earlier=run.turn.earlier or None,
-                    steps=steps_of(new, self._tool_names),
+                    steps=steps_of(new),
                     episode=self._episodes,
                     epoch=run.epoch,
                 )
@@ -454,7 +407,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         called: Any = request  # its runtime is no `Runtime`, but has all that is asked of one here
         run = self._settled(called.state)
         if run is not None:  # an `after_model` may have redacted the answer
-            run.messages = list(called.state["messages"])
+            run.see(called.state["messages"])
         if request.tool_call["name"] not in self._tool_names:
             yield
             return
@@ -468,16 +421,15 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
     def _verbs(self, config: RunnableConfig) -> MemoryVerbs:
         owner, run, call_id = _calling.get() or (None, None, "")
         if run is None or owner is not self:  # not called by the agent
-            bound = self._user_id if isinstance(self._user_id, str) else None
-            user_id, session = resolve_user(bound, config), resolve_session(None, config)
-            return MemoryVerbs(self.diary.user(user_id), session)
+            if callable(self._user_id):  # it needs a state; the config could name another user
+                raise IdentifierError(
+                    "user_id is a function of the agent's run. Outside of it use diary_tools(diary, user_id)."
+                )
+            user_id = resolve_user(self._user_id, config)
+            session = None if callable(self._session_id) else self._session_id
+            return MemoryVerbs(self.diary.user(user_id), resolve_session(session, config))
         user = self.diary.user(run.user)
         return MemoryVerbs(user, run.session, operation_id=call_id, epoch=run.epoch)
-
-
-def _kept(state: AgentState[Any], field: str) -> dict[str, dict[str, str]]:
-    """Return, by middleware and message, what the state keeps of messages without an answer when the run began."""
-    return cast("dict[str, Any]", state).get(field) or {}
 
 
 def _call_id(request: ToolCallRequest) -> str:

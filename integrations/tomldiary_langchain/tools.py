@@ -13,6 +13,7 @@ from langchain_core.tools import StructuredTool, ToolException
 from pydantic import ValidationError
 
 from tomldiary.agents.options import chosen_tools, known_tools
+from tomldiary.agents.turn_messages import keep_out_of_steps
 from tomldiary.agents.verbs import (
     BLOCK_VERBS,
     READING_VERBS,
@@ -92,12 +93,14 @@ def tools_of(
     known_tools("descriptions", described, TOOL_NAMES)
     known_tools("names", renamed, TOOL_NAMES)
     notes = {"remember": f"Categories: {naming_categories(diary)}"}
-    return [
+    made = [
         _tool(
             _calling(name, verbs), renamed.get(name, name), described.get(name), notes.get(name, "")
         )
         for name in chosen_tools(tools, TOOL_NAMES, READING_VERBS)
     ]
+    keep_out_of_steps(tool.name for tool in made)
+    return made
 
 
 def _calling(verb: str, verbs: Callable[[RunnableConfig], MemoryVerbs]) -> Callable[..., Answer]:

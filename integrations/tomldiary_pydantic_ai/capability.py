@@ -454,7 +454,6 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         if is_paused:
             output = None
         user_msg = "\n\n".join(self._last.take_words(run.outermost))
-        ours = self._toolset.tool_names(ctx).values()
         assistant_msg = answered(messages, ctx.run_id, output, is_parsed=run.is_parsed)
         if not user_msg and not assistant_msg:
             return
@@ -469,7 +468,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                     status,
                     ctx.run_id or "",
                     run.earlier or None,
-                    [list(each) for each in steps_in(messages, ctx.run_id, ours)],
+                    [list(each) for each in steps_in(messages, ctx.run_id)],
                     run.epoch,
                 )
             except Exception as error:  # noqa: BLE001 - the run has ended, and its outcome is not ours to change

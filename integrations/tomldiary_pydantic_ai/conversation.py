@@ -222,10 +222,8 @@ def _rejected(messages: Sequence[ModelMessage]) -> set[int]:
     }
 
 
-def steps_in(
-    messages: Sequence[ModelMessage], run_id: str | None, ours: Iterable[str]
-) -> tuple[ToolStep, ...]:
-    """Return the tools that were called in a run; `ours` are names of the diary's tools."""
+def steps_in(messages: Sequence[ModelMessage], run_id: str | None) -> tuple[ToolStep, ...]:
+    """Return the tools that were called in a run, without those of diaries."""
     parts = [part for message in messages if message.run_id == run_id for part in message.parts]
     calls = [
         (part.tool_call_id, part.tool_name, part.args)
@@ -237,7 +235,7 @@ def steps_in(
         for part in parts
         if isinstance(part, ToolReturnPart)
     }
-    return tool_steps(calls, results, frozenset(ours))
+    return tool_steps(calls, results)
 
 
 def prompt_words(prompt: object) -> str | None:

@@ -14,6 +14,7 @@ from pydantic_ai.tools import AgentDepsT
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, WrapperToolset
 
 from tomldiary.agents.options import checked_count, chosen_tools, known_tools, one_of
+from tomldiary.agents.turn_messages import keep_out_of_steps
 from tomldiary.agents.verbs import VERBS, MemoryVerbs
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import cause_of
@@ -273,8 +274,10 @@ class DiaryToolset(RunToolset[AgentDepsT]):
         names: dict[str, str] = {}
         for name, tool in ctx.tools.items():
             mark = (tool.metadata or {}).get(_MARK)
-            if mark is not None and mark["memory"] == self.id:
-                names[mark["verb"]] = name
+            if mark is not None:
+                keep_out_of_steps([name])  # when the run has ended, the context names no tools
+                if mark["memory"] == self.id:
+                    names[mark["verb"]] = name
         return names
 
     def guidance(self, ctx: RunContext[AgentDepsT]) -> str:

@@ -11,6 +11,7 @@ import hashlib
 import json
 import threading
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 from weakref import WeakValueDictionary
 
@@ -24,7 +25,7 @@ from tomldiary.runtime.lru import Recent
 from tomldiary.storage.protocol import LocalFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
     from tomldiary.diary import Diary
 
@@ -35,7 +36,9 @@ __all__ = [
     "digest",
     "earlier_exchanges",
     "exchange_of",
+    "is_before_question",
     "is_question",
+    "keep_out_of_steps",
     "memory_place",
     "of_memory",
     "own_words",
@@ -58,6 +61,7 @@ _BY = {
 _ROLES = {"user": "user", "human": "user", "assistant": "assistant", "ai": "assistant"}
 _TEXTS = ("text", "input_text")
 _KNOWN = 16_384  # messages and turns that are recognised
+_our_tools = {*VERBS, *BLOCK_VERBS}
 
 
 class Spoken(NamedTuple):
@@ -67,7 +71,8 @@ class Spoken(NamedTuple):
     """ "other" are instructions, and what stands in for people: summaries, memory, prompts of models."""
     text: str = ""
     is_answer: bool = False
-    """Whether it ended a turn: the assistant called no tool, or the call's result was the answer."""
+    """Whether it ended a turn: the assistant called no tool, or none that could be read, or the call's result was
+    the answer."""
     id: str = ""
     """Its id in the thread; "" if it has none."""
     calls: tuple[tuple[str, str, object], ...] = ()
@@ -91,7 +96,8 @@ def spoken(
         text, id_ = str(message.text).strip(), message.id or ""
         if by == "assistant":
             called = getattr(message, "tool_calls", ())
-            is_answer = not (called or getattr(message, "invalid_tool_calls", ()))
+            is_unreadable = bool(getattr(message, "invalid_tool_calls", ()))
+            is_answer = not called and (not is_unreadable or is_before_question(messages, number))
             calls = tuple((each["id"] or "", each["name"], each["args"]) for each in called)
             said.append(Spoken(by, text, is_answer, id_, calls))
         elif by == "tool":
@@ -109,6 +115,11 @@ def is_question(message: Any) -> bool:
     marks: dict[str, Any] = message.additional_kwargs
     is_of_tool = any(name.endswith("tool_call_id") for name in marks)
     return _by(message) == "user" and not (marks.get(SOURCE) or is_of_tool)
+
+
+def is_before_question(messages: Sequence[Any], number: int) -> bool:
+    """Whether a user's own message follows the one of this number."""
+    return any(map(is_question, messages[number + 1 : number + 2]))
 
 
 def _by(message: Any) -> str:
@@ -168,39 +179,44 @@ def exchange_of(turn: Sequence[Spoken], *, is_over: bool = True) -> tuple[str, s
 
 def earlier_exchanges(thread: Sequence[Spoken], start: int) -> list[tuple[str, str]]:
     """Return the exchanges before the turn that begins at `start`, oldest first."""
-    exchanges: list[tuple[str, str]] = []
-    end = start
-    while (begin := turn_start(thread[:end])) is not None:
-        exchanges.append(exchange_of(thread[begin:end]))
-        end = begin
-    return exchanges[::-1]
+    begins: list[int] = []
+    is_answered = True
+    for number, one in enumerate(thread[:start]):
+        if one.by == "user" and is_answered:
+            begins.append(number)
+            is_answered = False
+        is_answered = is_answered or one.is_answer
+    return [exchange_of(thread[begin:end]) for begin, end in pairwise([*begins, start])]
 
 
-def steps_of(turn: Iterable[Spoken], ours: Collection[str] = ()) -> tuple[ToolStep, ...]:
+def steps_of(turn: Iterable[Spoken]) -> tuple[ToolStep, ...]:
     """Return the tools that were called in a turn; see `tool_steps`."""
     turn = list(turn)
     results = {one.call: one.text for one in turn if one.by == "tool"}
-    return tool_steps((call for one in turn for call in one.calls), results, ours)
+    return tool_steps((call for one in turn for call in one.calls), results)
 
 
 def tool_steps(
-    calls: Iterable[tuple[str, str, object]], results: Mapping[str, str], ours: Collection[str] = ()
+    calls: Iterable[tuple[str, str, object]], results: Mapping[str, str]
 ) -> tuple[ToolStep, ...]:
     """Return the calls of tools with their results, for the episode of a turn.
 
-    The diary's own tools are left out: their results repeat entries that may be forgotten later.
+    Tools of diaries are left out: their results repeat entries that may be forgotten later, or of another memory.
 
     Args:
         calls: Id, name and arguments of each call, in their order.
         results: The text of each result by the id of its call.
-        ours: Further names of the diary's tools.
     """
-    known = {*VERBS, *BLOCK_VERBS, *ours}
     return tuple(
         ToolStep(name, given if isinstance(given, str) else _as_json(given), results.get(id_, ""))
         for id_, name, given in calls
-        if name not in known
+        if name not in _our_tools
     )
+
+
+def keep_out_of_steps(tools: Iterable[str]) -> None:
+    """Note names that tools of a diary have in this process, for `tool_steps`."""
+    _our_tools.update(tools)
 
 
 def digest(*parts: str) -> str:

@@ -747,6 +747,28 @@ def test_a_user_in_the_state_is_found_by_a_function(diary, writer):
     assert writer.turns[0].user_id == "bob"
 
 
+@both
+def test_tools_of_a_user_function_work_only_within_their_agent(diary, writer, mode):
+    memory = DiaryMiddleware(diary, user_id=lambda *_: "alice", writer=writer, tools=["recall"])
+    bob = {"configurable": {"user_id": "bob"}}
+    model = Scripted(answers=[calling(("recall", {"query": "roast"})), OK])
+    messages = talk(create_agent(model, middleware=[memory]), "Hello", bob, mode)["messages"]
+    assert "dark roast" in messages[2].text
+    model.answers.insert(0, calling(("recall", {"query": "roast"})))
+    with pytest.raises(IdentifierError, match="Outside of it use"):
+        talk(create_agent(model, memory.tools), "Hello", bob, mode)
+
+
+def test_bound_tools_outside_of_their_agent_keep_user_and_session(diary, writer):
+    memory = DiaryMiddleware(
+        diary, user_id="alice", session_id="monday", writer=writer, tools=["remember"]
+    )
+    memory.tools[0].invoke(
+        {"text": "tea", "category": "likes"}, {"configurable": {"user_id": "bob"}}
+    )
+    assert diary.user("alice").preferences("likes")["pref002"].created_by == "monday"
+
+
 @pytest.mark.parametrize(
     ("explicit", "settings", "session"),
     [

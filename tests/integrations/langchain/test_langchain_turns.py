@@ -10,14 +10,19 @@ import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import (
     HumanInTheLoopMiddleware,
+    LLMToolSelectorMiddleware,
     ModelFallbackMiddleware,
     ModelRetryMiddleware,
     PIIDetectionError,
     PIIMiddleware,
     SummarizationMiddleware,
+    ToolCallLimitMiddleware,
+    after_agent,
     after_model,
     before_agent,
+    before_model,
 )
+from langchain.agents.middleware.tool_call_limit import ToolCallLimitExceededError
 from langchain.agents.structured_output import ToolStrategy
 from langchain.tools import ToolRuntime, tool
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
@@ -32,7 +37,7 @@ from test_langchain_middleware import OK, THREAD, Down, Recording, both, memorie
 from scripted_chat import Scripted, calling
 from tomldiary import Diary, MemoryWriter
 from tomldiary.errors import IdentifierError, InvalidValue
-from tomldiary_langchain import DiaryMiddleware, DiaryRetriever
+from tomldiary_langchain import DiaryMiddleware, DiaryRetriever, diary_tools
 from tomldiary_langchain.endings import endings
 from tomldiary_langgraph import DiaryStore
 
@@ -59,6 +64,21 @@ def agent_of(writer, *answers, tools=(noop,), before=(), behind=(), name="", **o
 
 def ended(writer):
     return [(turn.status, turn.user_msg, turn.assistant_msg) for turn in writer.turns]
+
+
+UNREADABLE = {"type": "invalid_tool_call", "name": "noop", "args": "{", "id": "1", "error": None}
+
+
+@after_model(can_jump_to=["end"])
+def hang_up(state, runtime):
+    return {"jump_to": "end"}
+
+
+endings_without_answer = pytest.mark.parametrize(
+    ("answer", "behind"),
+    [(AIMessage("Let me", invalid_tool_calls=[UNREADABLE]), []), (NOOP, [hang_up])],
+    ids=["unreadable call", "call that is not run"],
+)
 
 
 # All that the user said since the last answer
@@ -252,6 +272,16 @@ def test_messages_of_a_failed_run_are_not_submitted_twice(writer):
         talk(agent, "I am a vegan.", THREAD)
     talk(agent, "What should I cook?", THREAD)
     assert ended(writer) == [("failed", "I am a vegan.", ""), ("completed", "What should I cook?", "ok")]  # fmt: skip
+
+
+@endings_without_answer
+def test_words_of_a_turn_that_ended_are_not_submitted_by_another_process(answer, behind):
+    saver, said = InMemorySaver(), []
+    for text, reply in (("I am Ann.", answer), ("Hello?", OK)):
+        with Recording(Diary("memory:", agent="rules")) as own:  # it knows of no turn before
+            talk(agent_of(own, reply, behind=behind, checkpointer=saver), text, THREAD)
+            said += [turn.user_msg for turn in own.turns]
+    assert said == ["I am Ann.", "Hello?"]
 
 
 def test_messages_left_unanswered_by_another_process_join_the_turn(writer):
@@ -459,6 +489,33 @@ def test_an_answer_that_was_redacted_before_its_tool_failed_stays_redacted(write
 
 
 @both
+@pytest.mark.parametrize("place", ["before_model", "wrap_model_call"])
+def test_redacted_words_of_a_run_without_a_model_call_stay_redacted(writer, place, mode):
+    @before_model
+    def check(state, runtime):
+        raise Down
+
+    select = LLMToolSelectorMiddleware(model=Scripted(answers=[Down()]))
+    fails = check if place == "before_model" else select
+    agent = agent_of(writer, OK, before=[PIIMiddleware("email"), fails])
+    with pytest.raises(Down):
+        talk(agent, "I am ann@example.com.", mode=mode)
+    assert ended(writer) == [("failed", "I am [REDACTED_EMAIL].", "")]
+
+
+@both
+def test_a_redacted_answer_of_a_run_that_fails_behind_it_stays_redacted(writer, mode):
+    limit = ToolCallLimitMiddleware(run_limit=1, exit_behavior="error")
+    answer = calling(("noop", {}), ("noop", {})).model_copy(
+        update={"content": "To ann@example.com."}
+    )
+    behind = [limit, PIIMiddleware("email", apply_to_output=True)]
+    with pytest.raises(ToolCallLimitExceededError):
+        talk(agent_of(writer, answer, behind=behind), "Write.", mode=mode)
+    assert ended(writer) == [("failed", "Write.", "To [REDACTED_EMAIL].")]
+
+
+@both
 def test_redacted_words_of_a_failed_run_within_a_graph_are_submitted_once(writer, mode):
     agent = agent_of(writer, Down(), OK, behind=[PIIMiddleware("email")])
     builder = StateGraph(MessagesState).add_node("agent", agent).add_edge(START, "agent")
@@ -490,6 +547,16 @@ def test_words_that_are_blocked_are_not_submitted(writer, mode):
 
 class Booking(BaseModel):
     city: str
+
+
+@both
+def test_an_answer_behind_a_turn_that_goes_on_is_submitted(writer, mode):
+    @after_agent(can_jump_to=["model"])
+    def check(state, runtime):
+        return {"jump_to": "model"} if state["messages"][-1].text == "draft" else None
+
+    talk(agent_of(writer, AIMessage("draft"), OK, before=[check]), "Write.", mode=mode)
+    assert writer.said == [("Write.", "draft"), ("", "ok")]
 
 
 @pytest.mark.parametrize("said", ["", "Here:"])
@@ -653,6 +720,65 @@ def test_unanswered_words_of_another_user_are_no_part_of_a_turn(writer, mode):
     ]
 
 
+@both
+def test_words_of_a_deep_agent_are_known_again_without_ids(writer, mode):
+    create_deep_agent = pytest.importorskip("deepagents").create_deep_agent
+    memory = DiaryMiddleware(writer.diary, writer=writer)
+    model = Scripted(answers=[Down(), NOOP, OK])
+    agent = create_deep_agent(model, [noop], middleware=[memory], checkpointer=InMemorySaver())
+    with pytest.raises(Down):
+        talk(agent, {"messages": [("user", "I am Ann.")]}, in_room("ann"), mode)
+    for user, text in (("bob", "I am Bob."), ("ann", "Ann again.")):
+        talk(agent, {"messages": [("user", text)]}, in_room(user), mode)
+    assert said_by(writer) == [
+        ("ann", "I am Ann.", ""),
+        ("bob", "I am Bob.", "ok"),
+        ("ann", "Ann again.", "ok"),
+    ]
+    assert [step.tool for step in writer.turns[1].steps] == ["noop"]
+
+
+@both
+def test_words_before_a_message_to_a_pending_deep_agent_are_recorded(writer, mode):
+    create_deep_agent = pytest.importorskip("deepagents").create_deep_agent
+    memory = DiaryMiddleware(writer.diary, user_id="alice", writer=writer)
+    agent = create_deep_agent(
+        Scripted(answers=[NOOP, OK]),
+        [noop],
+        middleware=[memory],
+        interrupt_on={"noop": True},
+        checkpointer=InMemorySaver(),
+    )
+    for text in ("I am Ann.", "Hello?"):
+        talk(agent, {"messages": text}, THREAD, mode)
+    assert writer.said == [("I am Ann.\n\nHello?", "ok")]
+
+
+@both
+@endings_without_answer
+def test_words_of_a_turn_that_ended_are_not_another_user_s(writer, answer, behind, mode):
+    memory = DiaryMiddleware(writer.diary, writer=writer)
+    agent = create_agent(
+        Scripted(answers=[answer, OK]),
+        [noop],
+        middleware=[memory, *behind],
+        checkpointer=InMemorySaver(),
+    )
+    for user in ("ann", "bob"):
+        talk(agent, f"I am {user}.", in_room(user), mode)
+    assert said_by(writer) == [("ann", "I am ann.", answer.text), ("bob", "I am bob.", "ok")]
+
+
+def test_an_agent_within_a_graph_ends_a_turn_with_an_unreadable_call(writer):
+    memory = DiaryMiddleware(writer.diary, writer=writer)
+    model = Scripted(answers=[AIMessage("Let me", invalid_tool_calls=[UNREADABLE]), OK])
+    builder = StateGraph(MessagesState).add_node("agent", create_agent(model, middleware=[memory]))
+    graph = builder.add_edge(START, "agent").compile(checkpointer=InMemorySaver())
+    for user in ("ann", "bob"):
+        talk(graph, f"I am {user}.", in_room(user))
+    assert said_by(writer) == [("ann", "I am ann.", "Let me"), ("bob", "I am bob.", "ok")]
+
+
 def test_words_of_another_user_between_two_messages_are_no_part_of_a_turn(writer):
     approval = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
     memory = DiaryMiddleware(writer.diary, writer=writer)
@@ -773,6 +899,25 @@ def test_an_agent_can_have_a_user_memory_and_a_team_memory(tmp_path, writer, mod
     assert ["team" in text for text in shown].count(True) == 1
     assert {tool["name"] for tool in model.offered} >= {"recall", "team_recall"}
     assert any("stand-ups" in one.text for one in last["messages"] if one.type == "tool")
+
+
+def test_what_tools_look_up_in_one_memory_is_no_step_in_another(writer):
+    writer.diary.user("alice").upsert_preference("likes", "rain")
+    with Recording(Diary("memory:", agent="rules")) as team:
+        own = DiaryMiddleware(
+            writer.diary, user_id="alice", writer=writer, tools=["recall"], name="own"
+        )
+        shared = DiaryMiddleware(team.diary, user_id="blue", writer=team)
+        look_up = diary_tools(writer.diary, "alice", tools=["recall"], names={"recall": "look_up"})
+        rain = {"query": "rain"}
+        asks = calling(("own_recall", rain), ("look_up", rain), ("noop", {}))
+        agent = create_agent(
+            Scripted(answers=[asks, OK]), [noop, *look_up], middleware=[own, shared]
+        )
+        messages = talk(agent, "Hello.")["messages"]
+        assert [one.text.count("rain") for one in messages if one.type == "tool"] == [1, 1, 0]
+        steps = [*team.turns[0].steps, *writer.turns[0].steps]
+        assert [step.tool for step in steps] == ["noop", "noop"]
 
 
 # Options that cannot be meant

@@ -268,6 +268,20 @@ def test_two_memories_in_one_agent_are_kept_apart():
     assert guidance.count("of the same name and user") == 2
 
 
+def test_what_a_renamed_tool_looks_up_is_in_no_episode():
+    with MemoryWriter(diary_with("deploys on Fridays")) as writer:
+        team = DiaryCapability(writer.diary, "alice", id="team", writer=writer, episodes=True)
+        own = DiaryToolset(diary_with("tea"), "alice", id="own", tools="read")
+        look_up = own.renamed({"look_up": "recall", "look_at": "read_block"})
+        talk = Talk(team, toolsets=[look_up])
+        talk.replies.append(ModelResponse([ToolCallPart("look_up", {"query": "tea"})]))
+        talk.say("hello")
+        writer.flush()
+        assert "tea" in str(talk.messages)
+        (episode,) = writer.diary.user("alice").episodes()
+        assert (episode.input, episode.steps) == ("hello", ())
+
+
 @pytest.mark.parametrize("is_first", [True, False])
 def test_memory_is_injected_for_any_order_of_capabilities(is_first: bool):
     def shorten(messages: list[ModelMessage]) -> list[ModelMessage]:
