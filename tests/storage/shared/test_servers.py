@@ -39,7 +39,9 @@ IN_TIME = 20  # seconds: a busy machine takes part of them; without the limit a 
     "url",
     [
         "postgresql://ann:secret@127.0.0.1:{port}/x?timeout=1",
+        "postgresql:///x?host=/missing&user=ann&password=secret&timeout=1",
         "redis://:secret@127.0.0.1:{port}/0?timeout=1",
+        "unix:///missing.sock?username=ann&password=secret&timeout=1",
         "firestore://project/app/memory?timeout=1",
     ],
 )
@@ -162,6 +164,7 @@ def test_a_wrong_password_of_postgres_names_the_remedy(password, monkeypatch):
         ("{user}@127.0.0.1:x/postgres", "is not an address of PostgreSQL"),
         ("ann:sec/ret@{host}/postgres", "is not an address of PostgreSQL"),
         ("ann:sec?ret@{host}/postgres", "is not an address of PostgreSQL"),
+        ("ann:s@ret?s@{host}/postgres", "is not an address of PostgreSQL"),
     ],
 )
 def test_a_wrong_address_of_postgres_names_what_is_wrong(place, reason):
