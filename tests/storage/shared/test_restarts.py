@@ -120,6 +120,21 @@ def test_a_redis_that_may_lose_writes_says_so(place, settings, remedy, caplog):
     assert all(each.endswith(remedy) for each in caplog.messages)
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("", []),
+        ("&options=-c%20synchronous_commit%3Dlocal", []),
+        ("&options=-c%20synchronous_commit%3Doff", ["synchronous_commit off, so a power cut loses"]),
+    ],
+)  # fmt: skip
+def test_a_postgres_that_may_lose_writes_says_so(options, said, caplog):
+    with Diary(f"{engines.space('postgres').url}{options}") as diary:
+        assert diary.stats()["durability"] == ("process" if said else "full")
+    assert len(caplog.messages) == len(said)
+    assert all(part in each for part, each in zip(said, caplog.messages, strict=True))
+
+
 def emptied(engine):
     """Remove everything from a place, as a server does that is restored from an old copy."""
     name = engine.url.rpartition("=")[2]

@@ -81,6 +81,7 @@ def refusal(url):
         "postgresql://ann:sec\u2100ret@127.0.0.1/x",
         "postgresql://127.0.0.1/x?schema=",
         f"postgresql://127.0.0.1/x?schema={'x' * 64}",
+        "postgresql://127.0.0.1/x?schema=50%25",
         "postgresql+psycopg://ann:secret@127.0.0.1/x",
         "POSTGRESQL://ann:secret@127.0.0.1/x?password=secret",
         "redis+cluster://:secret@127.0.0.1/0",
@@ -276,9 +277,14 @@ def test_a_missing_permission_of_postgres_names_the_remedy():
         connection.execute(f"REVOKE CREATE ON DATABASE postgres FROM {role}")
     address = engine.url.partition("@")[2]
     backend = open_backend(f"postgresql://{role}:secret@{address}", None)
-    with pytest.raises(BackendError, match="permission is missing") as caught:
-        Diary(backend, agent="rules").user("alice").preferences()
+    alice = Diary(backend, agent="rules").user("alice")
+    with pytest.raises(BackendError, match="let an owner create the schema") as caught:
+        alice.preferences()
     assert "secret" not in str(caught.value)
+    with psycopg.connect(engine.server, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {engine.url.rpartition('=')[2]} AUTHORIZATION {role}")
+    alice.upsert_preference("likes", "tea")
+    assert len(alice.preferences("likes")) == 1
     backend.close()
 
 

@@ -8,6 +8,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, LiteralString, TypeVar
 
 from tomldiary.errors import BackendError, MissingExtra
+from tomldiary.logging import get_logger
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.storage.shared.database import (
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["PostgresBackend", "PostgresDatabase"]
 
 R = TypeVar("R")
+_logger = get_logger(__name__)
 _VERSION = 1
 _SCHEMA_LOCK = 7_046_151_318_604_118_370  # an advisory lock: one process creates the tables
 _PAGE = 1000
@@ -57,8 +59,6 @@ class PostgresDatabase:
         timeout: Seconds to wait for a connection or an answer.
     """
 
-    durability: Durability = "full"
-
     def __init__(
         self, url: str, *, schema: str = "tomldiary", connections: int = 8, timeout: float = 5.0
     ) -> None:
@@ -68,13 +68,14 @@ class PostgresDatabase:
             from tomldiary.storage.shared.postgres.connection import connection_class  # noqa: PLC0415 - see above
         except ImportError as error:
             raise MissingExtra("a PostgreSQL backend", "postgres") from error
-        if not 0 < len(schema.encode()) <= _LONGEST_NAME:
+        if not 0 < len(schema.encode()) <= _LONGEST_NAME or "%" in schema:
             raise BackendError(
-                f"the schema {schema!r} has no valid length. PostgreSQL allows {_LONGEST_NAME} bytes."
+                f"the schema {schema!r} has no valid name. Write at most {_LONGEST_NAME} bytes without a percent sign."
             )
         self._url = url
         self._schema = schema
         self._is_ready = False
+        self._durability: Durability | None = None
         self._composed: dict[str, bytes] = {}
         self._connections = connection_class(timeout)
         self._settings: dict[str, Any] = {
@@ -104,6 +105,24 @@ class PostgresDatabase:
     def __str__(self) -> str:
         """Return the address without user, password and parameters."""
         return without_secrets(self._url)
+
+    @property
+    def durability(self) -> Durability:
+        """`full` if a commit waits until it is on the server's disk; asked once, with a warning if not."""
+        if self._durability is None:
+            try:
+                off = [name for (name,) in self._rows(statements.MAY_LOSE)]
+            except (BackendError, DatabaseLost):
+                _logger.warning("%s: cannot be asked what a power cut loses.", self)
+                return "process"
+            if off:
+                _logger.warning(
+                    "%s: has %s off, so a power cut loses writes. Set it on.",
+                    self,
+                    " and ".join(off),
+                )
+            self._durability = "process" if off else "full"
+        return self._durability
 
     # Statements
 
@@ -201,6 +220,9 @@ class PostgresDatabase:
         if found is None or found[0] is None:
             with connection.transaction():
                 connection.execute("SELECT pg_advisory_xact_lock(%s)", [_SCHEMA_LOCK])
+                # A role without CREATE on the database may create tables in a schema that it was given.
+                if connection.execute(statements.HAS_SCHEMA, [self._schema]).fetchone() is None:
+                    connection.execute(self._sql(statements.CREATE_SCHEMA))
                 connection.execute(self._sql(statements.CREATE))
                 if connection.execute(statements.HAS_LZ4).fetchone() is not None:
                     connection.execute(self._sql(statements.USE_LZ4))
