@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 import threading
 from pathlib import Path
@@ -118,6 +119,30 @@ def test_a_redis_that_may_lose_writes_says_so(place, settings, remedy, caplog):
         assert diary.stats()["durability"] == ("process" if remedy else "full")
     assert bool(caplog.messages) is bool(remedy)
     assert all(each.endswith(remedy) for each in caplog.messages)
+
+
+@pytest.mark.parametrize("name", ["redis"])
+@pytest.mark.parametrize(
+    ("setting", "remedy"),
+    [
+        (("maxmemory", "1"), "Its memory is full: raise maxmemory."),
+        (("replicaof", "127.0.0.1 1"), "Use the address of the primary server."),
+    ],
+)
+def test_a_redis_that_takes_no_writes_names_the_remedy(place, setting, remedy):
+    import redis  # noqa: PLC0415 - slow to import, and used with servers only
+
+    with servers.redis(*place) as url, Diary(url, agent="rules") as diary:
+        alice = diary.user("alice")
+        alice.upsert_preference("likes", "tea")
+        with redis.Redis.from_url(url) as client:
+            if setting[0] == "replicaof":
+                client.replicaof(*setting[1].split())
+            else:
+                client.config_set(*setting)
+        with pytest.raises(BackendError, match=re.escape(remedy)):
+            alice.upsert_preference("likes", "coffee")
+        assert len(alice.preferences("likes")) == 1
 
 
 @pytest.mark.parametrize(

@@ -374,6 +374,30 @@ def test_no_statement_is_prepared_behind_a_pooler_of_postgres(is_pooled):
     assert bool(prepared) is not is_pooled
 
 
+def test_a_full_disk_of_postgres_names_the_remedy():
+    engine = engines.space("postgres")
+    import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
+
+    schema = engine.url.rpartition("=")[2]
+    with Diary(f"{engine.url}&timeout=60", agent="rules") as diary:
+        alice = diary.user("alice")
+        alice.upsert_preference("likes", "tea")
+        with psycopg.connect(engine.server, autocommit=True) as connection:
+            connection.execute(
+                f"CREATE FUNCTION {schema}.fail() RETURNS trigger LANGUAGE plpgsql AS"
+                " $$ BEGIN RAISE disk_full USING MESSAGE = 'No space left on device'; END $$"
+            )
+            connection.execute(
+                f"CREATE TRIGGER fail BEFORE INSERT ON {schema}.history"
+                f" FOR EACH ROW EXECUTE FUNCTION {schema}.fail()"
+            )
+        begin = time.monotonic()
+        with pytest.raises(BackendError, match=r"is full .*Nothing was changed"):
+            alice.upsert_preference("likes", "coffee")
+        assert time.monotonic() - begin < IN_TIME
+        assert [item.text for item in alice.preferences("likes").values()] == ["tea"]
+
+
 def test_a_read_only_server_of_postgres_names_the_remedy():
     engine = engines.space("postgres")
     first = engine.backend()

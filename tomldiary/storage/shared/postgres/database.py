@@ -154,6 +154,10 @@ class PostgresDatabase:
                 self._pool.open()
             with self._pool.connection() as connection:
                 return work(connection)
+        except psycopg.errors.DiskFull as error:
+            raise BackendError(
+                f"{self}: the disk of the server is full ({reason(error)}). Nothing was changed. Free space on it."
+            ) from error
         except (
             psycopg.OperationalError,
             psycopg.InterfaceError,
