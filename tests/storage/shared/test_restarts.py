@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -95,6 +98,40 @@ def test_turns_in_the_queue_outlive_a_crash_of_the_server(name, place):
             assert diary.user(user).conversations()["s"].turns == 15
         writer.close_sync()
         backend.close()
+
+
+def test_a_silent_server_is_waited_for_once_and_not_for_each_connection():
+    import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
+
+    engine = engines.space("postgres")
+    schema = engine.url.rpartition("=")[2]
+    with Diary(f"{engine.url}&timeout=3&application_name={schema}", agent="rules") as diary:
+        diary.user("alice").upsert_preference("likes", "tea")
+        readers = [threading.Thread(target=diary.user("alice").preferences) for _ in range(8)]
+        with (
+            psycopg.connect(engine.server) as locking,
+            psycopg.connect(engine.server, autocommit=True) as observing,
+        ):
+            locking.execute(f"LOCK TABLE {schema}.users IN ACCESS EXCLUSIVE MODE")
+            for reader in readers:
+                reader.start()
+            query = "SELECT pid FROM pg_stat_activity WHERE application_name = %s"
+            until(lambda: len(observing.execute(query, [schema]).fetchall()) == len(readers), 20)
+            locking.rollback()
+            for reader in readers:
+                reader.join()
+            opened = [pid for (pid,) in observing.execute(query, [schema]).fetchall()]
+        for pid in opened:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            begin = time.monotonic()
+            with pytest.raises(BackendError, match="no answer within 3 seconds"):
+                diary.user("alice").preferences()
+            assert time.monotonic() - begin < len(opened)
+            diary.user("alice").upsert_preference("likes", "coffee")
+        finally:
+            for pid in opened:
+                os.kill(pid, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("name", ["redis"])

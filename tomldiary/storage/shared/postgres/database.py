@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from functools import partial
 from hashlib import sha256
+from threading import Lock
 from typing import TYPE_CHECKING, Any, LiteralString, TypeVar
 
 from tomldiary.errors import BackendError, MissingExtra
 from tomldiary.logging import get_logger
-from tomldiary.runtime.fork_safety import renew_after_fork
+from tomldiary.runtime.fork_safety import fork_safe, renew_after_fork
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.storage.shared.database import (
     DatabaseLost,
@@ -95,6 +96,7 @@ class PostgresDatabase:
             open=False,
             name="tomldiary",
         )
+        self._replacing = fork_safe(Lock())
         self.renew()
         renew_after_fork(self)
 
@@ -147,12 +149,13 @@ class PostgresDatabase:
         import psycopg  # noqa: PLC0415 - an optional dependency
         import psycopg_pool  # noqa: PLC0415 - see above
 
+        pool, connection = self._pool, None
         try:
             if not self._is_ready:
                 self._prepare()
-            if self._pool.closed:
-                self._pool.open()
-            with self._pool.connection() as connection:
+            if pool.closed:
+                pool.open()
+            with pool.connection() as connection:
                 return work(connection)
         except psycopg.errors.DiskFull as error:
             raise BackendError(
@@ -163,8 +166,9 @@ class PostgresDatabase:
             psycopg.InterfaceError,
             psycopg_pool.PoolTimeout,
         ) as error:
-            if not self._pool.closed:
-                self._pool.check()  # a restarted server has closed the other connections too
+            if connection is not None and connection.closed:
+                # The others are lost too; to ask each one would wait for each if the server is silent.
+                self._replace(pool, patience=0.1)
             raise DatabaseLost(reason(error)) from error
         except psycopg.errors.InsufficientPrivilege as error:
             raise BackendError(
@@ -357,9 +361,14 @@ class PostgresDatabase:
 
     def close(self) -> None:
         """Close all connections; a later call opens new ones."""
-        pool = self._pool
-        self.renew()  # a closed pool cannot be opened again
-        pool.close()
+        self._replace(self._pool)
+
+    def _replace(self, pool: ConnectionPool[psycopg.Connection[Any]], patience: float = 5) -> None:
+        """Close a pool, which cannot be opened again, after waiting so many seconds for its threads."""
+        with self._replacing:
+            if self._pool is pool:
+                self.renew()
+        pool.close(patience)
 
 
 class PostgresBackend(SharedBackend):
