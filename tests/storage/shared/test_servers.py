@@ -374,6 +374,17 @@ def test_no_statement_is_prepared_behind_a_pooler_of_postgres(is_pooled):
     assert bool(prepared) is not is_pooled
 
 
+def test_a_user_id_that_is_too_long_for_postgres_is_refused_at_once():
+    user = "".join(map(chr, range(0x4E00, 0x4E00 + 1000)))  # 3,000 bytes that cannot be compressed
+    with Diary(f"{engines.space('postgres').url}&timeout=60", agent="rules") as diary:
+        begin = time.monotonic()
+        with pytest.raises(BackendError, match="Use a shorter user id") as caught:
+            diary.user(user).upsert_preference("likes", "tea")
+        assert time.monotonic() - begin < IN_TIME
+        assert "unknown" not in str(caught.value)
+        assert diary.users() == []
+
+
 def test_a_full_disk_of_postgres_names_the_remedy():
     engine = engines.space("postgres")
     import psycopg  # noqa: PLC0415 - slow to import, and used with servers only

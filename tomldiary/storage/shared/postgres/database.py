@@ -161,6 +161,10 @@ class PostgresDatabase:
             raise BackendError(
                 f"{self}: the disk of the server is full ({reason(error)}). Nothing was changed. Free space on it."
             ) from error
+        except psycopg.errors.ProgramLimitExceeded as error:
+            raise BackendError(
+                f"{self}: a key is too long ({reason(error)}). Nothing was changed. Use a shorter user id or namespace."
+            ) from error
         except (
             psycopg.OperationalError,
             psycopg.InterfaceError,
