@@ -113,17 +113,13 @@ class PostgresDatabase:
         """`full` if a commit waits until it is on the server's disk; asked once, with a warning if not."""
         if self._durability is None:
             try:
-                off = [name for (name,) in self._rows(statements.MAY_LOSE)]
+                off = " and ".join(name for (name,) in self._rows(statements.MAY_LOSE))
+                warning = off and f"has {off} off, so a power cut loses writes. Set it on."
             except (BackendError, DatabaseLost):
-                _logger.warning("%s: cannot be asked what a power cut loses.", self)
-                return "process"
-            if off:
-                _logger.warning(
-                    "%s: has %s off, so a power cut loses writes. Set it on.",
-                    self,
-                    " and ".join(off),
-                )
-            self._durability = "process" if off else "full"
+                warning = "does not tell its settings; losses after a power cut are unknown."
+            if warning:
+                _logger.warning("%s: %s", self, warning)
+            self._durability = "process" if warning else "full"
         return self._durability
 
     # Statements

@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 HAS_SCHEMA: LiteralString = "SELECT FROM pg_namespace WHERE nspname = %s"
-CREATE_SCHEMA: LiteralString = "CREATE SCHEMA {schema}"
+CREATE_SCHEMA: LiteralString = "CREATE SCHEMA IF NOT EXISTS {schema}"
 CREATE: LiteralString = """
 CREATE TABLE IF NOT EXISTS {schema}.users (
     user_id text COLLATE "C" PRIMARY KEY, revision bigint NOT NULL, epoch bigint NOT NULL);
