@@ -78,12 +78,32 @@ def test_the_arguments_of_0_9_are_taken():
         FirestoreBackend(project_id="p", base_path="users")
 
 
-@pytest.mark.parametrize("user", ["__x__", "_tomldiary", "100%", "😀", "x" * 200])
+USERS = ["__x__", "_tomldiary", "a/b", "a%2Fb", ".%a%2Fb", ".%2E", ".", "..", "😀", "x" * 200]
+
+
+@pytest.mark.parametrize("user", USERS)
 def test_a_user_id_that_firestore_refuses_is_stored_under_another_name(backend, user):
     diary = Diary(backend, agent="rules")
     diary.user(user).upsert_preference("likes", "tea")
     assert diary.users() == [user]
     assert len(diary.user(user).preferences("likes")) == 1
+
+
+def test_user_ids_are_kept_apart_and_those_of_0_9_keep_their_names(backend):
+    from google.cloud import firestore  # noqa: PLC0415 - slow to import, and used with servers only
+
+    diary = Diary(backend, agent="rules")
+    taken = ["50%", "ann%40example.org", "ann@example.org", "__a", "José", "Jose\u0301"]
+    for user in (*USERS, *taken):
+        diary.user(user).upsert_preference("likes", f"tea of {user}")
+    assert diary.users() == sorted([*USERS, *taken])
+    for user in (*USERS, *taken):
+        [liked] = diary.user(user).preferences("likes").values()
+        assert liked.text == f"tea of {user}"
+    client = firestore.Client(project="tests")
+    place = client.document("/".join(str(backend.database).split("/")[3:]))
+    assert {*taken} <= {each.id for each in place.collections()}
+    client.close()
 
 
 def test_a_step_larger_than_a_batch_is_applied_whole(backend):

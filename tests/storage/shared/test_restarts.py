@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -96,6 +100,40 @@ def test_turns_in_the_queue_outlive_a_crash_of_the_server(name, place):
         backend.close()
 
 
+def test_a_silent_server_is_waited_for_once_and_not_for_each_connection():
+    import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
+
+    engine = engines.space("postgres")
+    schema = engine.url.rpartition("=")[2]
+    with Diary(f"{engine.url}&timeout=3&application_name={schema}", agent="rules") as diary:
+        diary.user("alice").upsert_preference("likes", "tea")
+        readers = [threading.Thread(target=diary.user("alice").preferences) for _ in range(8)]
+        with (
+            psycopg.connect(engine.server) as locking,
+            psycopg.connect(engine.server, autocommit=True) as observing,
+        ):
+            locking.execute(f"LOCK TABLE {schema}.users IN ACCESS EXCLUSIVE MODE")
+            for reader in readers:
+                reader.start()
+            query = "SELECT pid FROM pg_stat_activity WHERE application_name = %s"
+            until(lambda: len(observing.execute(query, [schema]).fetchall()) == len(readers), 20)
+            locking.rollback()
+            for reader in readers:
+                reader.join()
+            opened = [pid for (pid,) in observing.execute(query, [schema]).fetchall()]
+        for pid in opened:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            begin = time.monotonic()
+            with pytest.raises(BackendError, match="no answer within 3 seconds"):
+                diary.user("alice").preferences()
+            assert time.monotonic() - begin < len(opened)
+            diary.user("alice").upsert_preference("likes", "coffee")
+        finally:
+            for pid in opened:
+                os.kill(pid, signal.SIGCONT)
+
+
 @pytest.mark.parametrize("name", ["redis"])
 @pytest.mark.parametrize(
     ("settings", "remedy"),
@@ -118,6 +156,45 @@ def test_a_redis_that_may_lose_writes_says_so(place, settings, remedy, caplog):
         assert diary.stats()["durability"] == ("process" if remedy else "full")
     assert bool(caplog.messages) is bool(remedy)
     assert all(each.endswith(remedy) for each in caplog.messages)
+
+
+@pytest.mark.parametrize("name", ["redis"])
+@pytest.mark.parametrize(
+    ("setting", "remedy"),
+    [
+        (("maxmemory", "1"), "Its memory is full: raise maxmemory."),
+        (("replicaof", "127.0.0.1 1"), "Use the address of the primary server."),
+    ],
+)
+def test_a_redis_that_takes_no_writes_names_the_remedy(place, setting, remedy):
+    import redis  # noqa: PLC0415 - slow to import, and used with servers only
+
+    with servers.redis(*place) as url, Diary(url, agent="rules") as diary:
+        alice = diary.user("alice")
+        alice.upsert_preference("likes", "tea")
+        with redis.Redis.from_url(url) as client:
+            if setting[0] == "replicaof":
+                client.replicaof(*setting[1].split())
+            else:
+                client.config_set(*setting)
+        with pytest.raises(BackendError, match=re.escape(remedy)):
+            alice.upsert_preference("likes", "coffee")
+        assert len(alice.preferences("likes")) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("", []),
+        ("&options=-c%20synchronous_commit%3Dlocal", []),
+        ("&options=-c%20synchronous_commit%3Doff", ["synchronous_commit off, so a power cut loses"]),
+    ],
+)  # fmt: skip
+def test_a_postgres_that_may_lose_writes_says_so(options, said, caplog):
+    with Diary(f"{engines.space('postgres').url}{options}") as diary:
+        assert diary.stats()["durability"] == ("process" if said else "full")
+    assert len(caplog.messages) == len(said)
+    assert all(part in each for part, each in zip(said, caplog.messages, strict=True))
 
 
 def emptied(engine):

@@ -39,7 +39,9 @@ IN_TIME = 20  # seconds: a busy machine takes part of them; without the limit a 
     "url",
     [
         "postgresql://ann:secret@127.0.0.1:{port}/x?timeout=1",
+        "postgresql:///x?host=/missing&user=ann&password=secret&timeout=1",
         "redis://:secret@127.0.0.1:{port}/0?timeout=1",
+        "unix:///missing.sock?username=ann&password=secret&timeout=1",
         "firestore://project/app/memory?timeout=1",
     ],
 )
@@ -79,6 +81,7 @@ def refusal(url):
         "postgresql://ann:sec\u2100ret@127.0.0.1/x",
         "postgresql://127.0.0.1/x?schema=",
         f"postgresql://127.0.0.1/x?schema={'x' * 64}",
+        "postgresql://127.0.0.1/x?schema=50%25",
         "postgresql+psycopg://ann:secret@127.0.0.1/x",
         "POSTGRESQL://ann:secret@127.0.0.1/x?password=secret",
         "redis+cluster://:secret@127.0.0.1/0",
@@ -162,6 +165,7 @@ def test_a_wrong_password_of_postgres_names_the_remedy(password, monkeypatch):
         ("{user}@127.0.0.1:x/postgres", "is not an address of PostgreSQL"),
         ("ann:sec/ret@{host}/postgres", "is not an address of PostgreSQL"),
         ("ann:sec?ret@{host}/postgres", "is not an address of PostgreSQL"),
+        ("ann:s@ret?s@{host}/postgres", "is not an address of PostgreSQL"),
     ],
 )
 def test_a_wrong_address_of_postgres_names_what_is_wrong(place, reason):
@@ -273,9 +277,14 @@ def test_a_missing_permission_of_postgres_names_the_remedy():
         connection.execute(f"REVOKE CREATE ON DATABASE postgres FROM {role}")
     address = engine.url.partition("@")[2]
     backend = open_backend(f"postgresql://{role}:secret@{address}", None)
-    with pytest.raises(BackendError, match="permission is missing") as caught:
-        Diary(backend, agent="rules").user("alice").preferences()
+    alice = Diary(backend, agent="rules").user("alice")
+    with pytest.raises(BackendError, match="let an owner create the schema") as caught:
+        alice.preferences()
     assert "secret" not in str(caught.value)
+    with psycopg.connect(engine.server, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {engine.url.rpartition('=')[2]} AUTHORIZATION {role}")
+    alice.upsert_preference("likes", "tea")
+    assert len(alice.preferences("likes")) == 1
     backend.close()
 
 
@@ -363,6 +372,41 @@ def test_no_statement_is_prepared_behind_a_pooler_of_postgres(is_pooled):
             )
             assert len(diary.user("alice").preferences("likes")) == 10
     assert bool(prepared) is not is_pooled
+
+
+def test_a_user_id_that_is_too_long_for_postgres_is_refused_at_once():
+    user = "".join(map(chr, range(0x4E00, 0x4E00 + 1000)))  # 3,000 bytes that cannot be compressed
+    with Diary(f"{engines.space('postgres').url}&timeout=60", agent="rules") as diary:
+        begin = time.monotonic()
+        with pytest.raises(BackendError, match="Use a shorter user id") as caught:
+            diary.user(user).upsert_preference("likes", "tea")
+        assert time.monotonic() - begin < IN_TIME
+        assert "unknown" not in str(caught.value)
+        assert diary.users() == []
+
+
+def test_a_full_disk_of_postgres_names_the_remedy():
+    engine = engines.space("postgres")
+    import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
+
+    schema = engine.url.rpartition("=")[2]
+    with Diary(f"{engine.url}&timeout=60", agent="rules") as diary:
+        alice = diary.user("alice")
+        alice.upsert_preference("likes", "tea")
+        with psycopg.connect(engine.server, autocommit=True) as connection:
+            connection.execute(
+                f"CREATE FUNCTION {schema}.fail() RETURNS trigger LANGUAGE plpgsql AS"
+                " $$ BEGIN RAISE disk_full USING MESSAGE = 'No space left on device'; END $$"
+            )
+            connection.execute(
+                f"CREATE TRIGGER fail BEFORE INSERT ON {schema}.history"
+                f" FOR EACH ROW EXECUTE FUNCTION {schema}.fail()"
+            )
+        begin = time.monotonic()
+        with pytest.raises(BackendError, match=r"is full .*Nothing was changed"):
+            alice.upsert_preference("likes", "coffee")
+        assert time.monotonic() - begin < IN_TIME
+        assert [item.text for item in alice.preferences("likes").values()] == ["tea"]
 
 
 def test_a_read_only_server_of_postgres_names_the_remedy():

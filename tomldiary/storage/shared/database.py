@@ -107,7 +107,7 @@ def without_secrets(url: str) -> str:
     if not separator:
         return url
     place, _, query = rest.partition("?")
-    if "@" in unquote(query) and ":" in place and "@" not in place:
+    if "@" in unquote(query) and ":" in place:
         return f"{scheme}{separator}…"  # perhaps a password with a question mark
     return f"{scheme}{separator}{place.rpartition('@')[2]}"
 

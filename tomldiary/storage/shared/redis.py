@@ -35,6 +35,11 @@ __all__ = ["RedisBackend", "RedisDatabase"]
 R = TypeVar("R")
 _logger = get_logger(__name__)
 _PAGE = 1000
+_REMEDIES = {
+    "'maxmemory'": "Its memory is full: raise maxmemory.",
+    "read only replica": "Use the address of the primary server.",
+}
+"""What to do, by a part of the server's message."""
 # KEYS: the beginning of the user's keys. ARGV: names of documents whose texts are wanted.
 _HEAD = """
 local user = KEYS[1]
@@ -184,9 +189,12 @@ class RedisDatabase:
         except exceptions.NoPermissionError as error:
             raise BackendError(f"{self}: a permission is missing ({error}). Grant it.") from error
         except exceptions.RedisError as error:
-            raise BackendError(
-                f"{self}: the server refused ({error}). Check the number of the database and the server's settings."
-            ) from error
+            reason = str(error).partition(" script: ")[0].rstrip(".")
+            remedy = next(
+                (each for part, each in _REMEDIES.items() if part in reason),
+                "Check the number of the database and the server's settings.",
+            )
+            raise BackendError(f"{self}: the server refused ({reason}). {remedy}") from error
 
     def _key(self, user: str, part: str = "") -> str:
         return f"{self._prefix}:{{{quote(user, safe='')}}}:{part}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote_plus, urlsplit, urlunsplit
+from urllib.parse import unquote_plus, urlsplit
 
 from tomldiary.errors import BackendError, InvalidValue
 from tomldiary.storage.shared.database import without_secrets
@@ -108,4 +108,7 @@ def open_url(url: str) -> SharedBackend:
             return made(parts.netloc, **path, **options)
         except ValueError as error:
             raise InvalidValue(" ".join(str(error).split()), where=url) from error
-    return made(urlunsplit(parts._replace(query="&".join(rest))), **options)
+    # `urlunsplit` would leave the slashes of an address without a host out.
+    query = f"?{'&'.join(rest)}" if rest else ""
+    fragment = f"#{parts.fragment}" if parts.fragment else ""
+    return made(f"{parts.scheme}://{parts.netloc}{parts.path}{query}{fragment}", **options)

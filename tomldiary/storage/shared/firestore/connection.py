@@ -6,7 +6,7 @@ import os
 import re
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from tomldiary.errors import BackendError, IdentifierError, MissingExtra
 from tomldiary.storage.shared.database import DatabaseLost
@@ -14,12 +14,14 @@ from tomldiary.storage.shared.database import DatabaseLost
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["HEAD", "HISTORY", "PARTS", "SUFFIX", "Connection", "Refused"]
+__all__ = ["HEAD", "HISTORY", "PARTS", "SUFFIX", "Connection", "Refused", "user_of"]
 
 R = TypeVar("R")
 HEAD = "_tomldiary"
 """The document with the state of a user; beside the users, the collection of their marks."""
 SUFFIX = ".toml"
+_QUOTED = ".%"
+"""How the segment of a user begins whose id Firestore refuses."""
 HISTORY = "history-"
 PARTS = "parts"
 # The message for a missing document names the database too, in its path.
@@ -146,7 +148,7 @@ class Connection:
 
     def user(self, user: str) -> Any:
         """Return the collection of a user's documents."""
-        return self.base.collection(_segment(user))
+        return self.base.collection(_segment_of_user(user))
 
     def document(self, user: str, kind: str) -> Any:
         """Return the place of a document of the memory."""
@@ -162,7 +164,7 @@ class Connection:
 
     def mark(self, user: str) -> Any:
         """Return the place of the document that marks a user with hidden documents."""
-        return self.base.collection(HEAD).document(_segment(user))
+        return self.base.collection(HEAD).document(_segment_of_user(user))
 
 
 def _reason(error: Exception) -> str:
@@ -175,14 +177,32 @@ def _reason(error: Exception) -> str:
 
 
 def _segment(name: str) -> str:
-    """Return a name as a segment of a path; the names that Firestore allows stay as they are, as in TOMLDiary 0.9."""
+    """Return the name of a document as a segment of a path."""
     if "/" in name or "%" in name:
         name = quote(name, safe=" !$&'()*+,;=:@~[]{}|^`\"<>\\#?")
-    if name in {".", "..", HEAD} or (name.startswith("__") and name.endswith("__")):
-        name = f"%{ord(name[0]):02X}{name[1:]}"
-    if len(name.encode()) > 1400:  # noqa: PLR2004 - Firestore allows 1,500 bytes
+    return _checked(name)
+
+
+def _segment_of_user(user: str) -> str:
+    """Return a user id as a segment of a path.
+
+    What TOMLDiary 0.9 takes stays as it is; it takes no id with a dot at its beginning.
+    """
+    is_reserved = user in {".", "..", HEAD} or (user.startswith("__") and user.endswith("__"))
+    if is_reserved or "/" in user or user.startswith(_QUOTED):
+        user = _QUOTED + quote(user, safe="")
+    return _checked(user)
+
+
+def _checked(segment: str) -> str:
+    if len(segment.encode()) > 1400:  # noqa: PLR2004 - Firestore allows 1,500 bytes
         raise IdentifierError("a Firestore id has at most 1,400 bytes. Use a shorter user id.")
-    return name
+    return segment
+
+
+def user_of(segment: str) -> str:
+    """Return the user id of a segment."""
+    return unquote(segment.removeprefix(_QUOTED)) if segment.startswith(_QUOTED) else segment
 
 
 def _credentials(path: str | None, values: Mapping[str, Any] | None) -> Any:

@@ -41,6 +41,7 @@ from tomldiary.storage.shared.firestore.connection import (
     SUFFIX,
     Connection,
     Refused,
+    user_of,
 )
 
 if TYPE_CHECKING:
@@ -174,18 +175,18 @@ class FirestoreDatabase:
         left_out = {each.id for each in hidden} | {HEAD}
         for each in self._run(lambda: list(self.connection.base.collections(**self._once))):
             if each.id not in left_out:
-                yield unquote(each.id)
+                yield user_of(each.id)
 
     def erased(self) -> Iterator[str]:
         """Yield the ids of all users without documents of whom data was erased."""
         for each in self._marked("is_hidden", "==", value=True):
-            user = unquote(each.id)
+            user = user_of(each.id)
             if self.head(user).epoch:
                 yield user
 
     def holders(self, kind: str) -> Iterator[str]:
         """Yield the ids of all users with a hidden document."""
-        yield from (unquote(each.id) for each in self._marked("holds", "array_contains", kind))
+        yield from (user_of(each.id) for each in self._marked("holds", "array_contains", kind))
 
     def _marked(self, name: str, operator: str, value: object) -> list[Any]:
         from google.cloud.firestore import FieldFilter  # noqa: PLC0415 - an optional dependency

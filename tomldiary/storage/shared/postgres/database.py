@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from functools import partial
 from hashlib import sha256
+from threading import Lock
 from typing import TYPE_CHECKING, Any, LiteralString, TypeVar
 
 from tomldiary.errors import BackendError, MissingExtra
-from tomldiary.runtime.fork_safety import renew_after_fork
+from tomldiary.logging import get_logger
+from tomldiary.runtime.fork_safety import fork_safe, renew_after_fork
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.storage.shared.database import (
     DatabaseLost,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["PostgresBackend", "PostgresDatabase"]
 
 R = TypeVar("R")
+_logger = get_logger(__name__)
 _VERSION = 1
 _SCHEMA_LOCK = 7_046_151_318_604_118_370  # an advisory lock: one process creates the tables
 _PAGE = 1000
@@ -57,8 +60,6 @@ class PostgresDatabase:
         timeout: Seconds to wait for a connection or an answer.
     """
 
-    durability: Durability = "full"
-
     def __init__(
         self, url: str, *, schema: str = "tomldiary", connections: int = 8, timeout: float = 5.0
     ) -> None:
@@ -68,13 +69,14 @@ class PostgresDatabase:
             from tomldiary.storage.shared.postgres.connection import connection_class  # noqa: PLC0415 - see above
         except ImportError as error:
             raise MissingExtra("a PostgreSQL backend", "postgres") from error
-        if not 0 < len(schema.encode()) <= _LONGEST_NAME:
+        if not 0 < len(schema.encode()) <= _LONGEST_NAME or "%" in schema:
             raise BackendError(
-                f"the schema {schema!r} has no valid length. PostgreSQL allows {_LONGEST_NAME} bytes."
+                f"the schema {schema!r} has no valid name. Write at most {_LONGEST_NAME} bytes without a percent sign."
             )
         self._url = url
         self._schema = schema
         self._is_ready = False
+        self._durability: Durability | None = None
         self._composed: dict[str, bytes] = {}
         self._connections = connection_class(timeout)
         self._settings: dict[str, Any] = {
@@ -94,6 +96,7 @@ class PostgresDatabase:
             open=False,
             name="tomldiary",
         )
+        self._replacing = fork_safe(Lock())
         self.renew()
         renew_after_fork(self)
 
@@ -104,6 +107,20 @@ class PostgresDatabase:
     def __str__(self) -> str:
         """Return the address without user, password and parameters."""
         return without_secrets(self._url)
+
+    @property
+    def durability(self) -> Durability:
+        """`full` if a commit waits until it is on the server's disk; asked once, with a warning if not."""
+        if self._durability is None:
+            try:
+                off = " and ".join(name for (name,) in self._rows(statements.MAY_LOSE))
+                warning = off and f"has {off} off, so a power cut loses writes. Set it on."
+            except (BackendError, DatabaseLost):
+                warning = "does not tell its settings; losses after a power cut are unknown."
+            if warning:
+                _logger.warning("%s: %s", self, warning)
+            self._durability = "process" if warning else "full"
+        return self._durability
 
     # Statements
 
@@ -128,20 +145,30 @@ class PostgresDatabase:
         import psycopg  # noqa: PLC0415 - an optional dependency
         import psycopg_pool  # noqa: PLC0415 - see above
 
+        pool, connection = self._pool, None
         try:
             if not self._is_ready:
                 self._prepare()
-            if self._pool.closed:
-                self._pool.open()
-            with self._pool.connection() as connection:
+            if pool.closed:
+                pool.open()
+            with pool.connection() as connection:
                 return work(connection)
+        except psycopg.errors.DiskFull as error:
+            raise BackendError(
+                f"{self}: the disk of the server is full ({reason(error)}). Nothing was changed. Free space on it."
+            ) from error
+        except psycopg.errors.ProgramLimitExceeded as error:
+            raise BackendError(
+                f"{self}: a key is too long ({reason(error)}). Nothing was changed. Use a shorter user id or namespace."
+            ) from error
         except (
             psycopg.OperationalError,
             psycopg.InterfaceError,
             psycopg_pool.PoolTimeout,
         ) as error:
-            if not self._pool.closed:
-                self._pool.check()  # a restarted server has closed the other connections too
+            if connection is not None and connection.closed:
+                # The others are lost too; to ask each one would wait for each if the server is silent.
+                self._replace(pool, patience=0.1)
             raise DatabaseLost(reason(error)) from error
         except psycopg.errors.InsufficientPrivilege as error:
             raise BackendError(
@@ -201,6 +228,9 @@ class PostgresDatabase:
         if found is None or found[0] is None:
             with connection.transaction():
                 connection.execute("SELECT pg_advisory_xact_lock(%s)", [_SCHEMA_LOCK])
+                # A role without CREATE on the database may create tables in a schema that it was given.
+                if connection.execute(statements.HAS_SCHEMA, [self._schema]).fetchone() is None:
+                    connection.execute(self._sql(statements.CREATE_SCHEMA))
                 connection.execute(self._sql(statements.CREATE))
                 if connection.execute(statements.HAS_LZ4).fetchone() is not None:
                     connection.execute(self._sql(statements.USE_LZ4))
@@ -331,9 +361,14 @@ class PostgresDatabase:
 
     def close(self) -> None:
         """Close all connections; a later call opens new ones."""
-        pool = self._pool
-        self.renew()  # a closed pool cannot be opened again
-        pool.close()
+        self._replace(self._pool)
+
+    def _replace(self, pool: ConnectionPool[psycopg.Connection[Any]], patience: float = 5) -> None:
+        """Close a pool, which cannot be opened again, after waiting so many seconds for its threads."""
+        with self._replacing:
+            if self._pool is pool:
+                self.renew()
+        pool.close(patience)
 
 
 class PostgresBackend(SharedBackend):

@@ -8,16 +8,19 @@ __all__ = [
     "APPLY_ANY",
     "APPLY_ONE",
     "CREATE",
+    "CREATE_SCHEMA",
     "DROP",
     "ERASED",
     "FOUND",
     "GET_VERSION",
     "HAS_LZ4",
+    "HAS_SCHEMA",
     "HEAD",
     "HOLDERS",
     "IS_WATCHED",
     "LISTEN",
     "LOCK",
+    "MAY_LOSE",
     "READ",
     "READ_ONE",
     "RECORDS",
@@ -28,8 +31,9 @@ __all__ = [
     "WATCH",
 ]
 
+HAS_SCHEMA: LiteralString = "SELECT FROM pg_namespace WHERE nspname = %s"
+CREATE_SCHEMA: LiteralString = "CREATE SCHEMA IF NOT EXISTS {schema}"
 CREATE: LiteralString = """
-CREATE SCHEMA IF NOT EXISTS {schema};
 CREATE TABLE IF NOT EXISTS {schema}.users (
     user_id text COLLATE "C" PRIMARY KEY, revision bigint NOT NULL, epoch bigint NOT NULL);
 CREATE TABLE IF NOT EXISTS {schema}.documents (
@@ -39,6 +43,10 @@ CREATE INDEX IF NOT EXISTS hidden ON {schema}.documents (kind, user_id) WHERE st
 CREATE TABLE IF NOT EXISTS {schema}.history (
     user_id text COLLATE "C", seq bigint, record text NOT NULL, PRIMARY KEY (user_id, seq));
 CREATE TABLE IF NOT EXISTS {schema}.tomldiary (version int PRIMARY KEY)"""
+# What an administrator may switch off so that commits need not wait for the disk.
+MAY_LOSE: LiteralString = """
+SELECT name FROM pg_settings
+WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit') AND setting = 'off' ORDER BY name"""
 FOUND: LiteralString = "SELECT to_regclass(%s)"
 HAS_LZ4: LiteralString = """
 SELECT FROM pg_settings WHERE name = 'default_toast_compression' AND 'lz4' = ANY(enumvals)"""
