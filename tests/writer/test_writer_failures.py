@@ -332,12 +332,55 @@ def test_only_failing_turns_of_a_group_are_parked(tmp_path):
     assert (stats["submitted"], stats["pending"]) == (5, 0)
 
 
+def test_a_slow_turn_of_a_group_is_parked_alone_and_says_why(tmp_path, caplog):
+    gate = threading.Event()
+
+    async def answer(message, *, deps):
+        if "zero" in deps.user_msg:
+            await asyncio.to_thread(gate.wait, LONG)
+        if "slow" in deps.user_msg:
+            await asyncio.sleep(LONG)
+        deps.upsert("likes", None, deps.user_msg, ())
+
+    diary = diary_at(tmp_path, answer)
+    retry = RetryPolicy(attempts=2, first_pause=0.01)
+    with MemoryWriter(diary, workers=1, coalesce=4, timeout=0.5, retry=retry) as writer:
+        first = writer.submit_nowait(Turn("alice", "s", "zero", "ok"))
+        words = ("one", "slow")
+        receipts = [writer.submit_nowait(Turn("alice", "s", word, "ok")) for word in words]
+        receipts[-1].wait_stored(LONG)
+        gate.set()
+        first.wait(LONG)
+        with pytest.raises(ExtractionError, match=r"longer than 0\.5 s.*MemoryWriter\(timeout"):
+            receipts[1].wait(LONG)
+        assert writer.stats()["last_failure"] == "TimeoutError."
+    assert texts(diary, "alice") == ["zero", "one"]
+    letters = letters_of(tmp_path)
+    assert [letter.turn.user_msg for letter in letters] == ["slow"]
+    assert "longer than 0.5 s" in letters[0].error
+    assert "CancelledError" not in caplog.text
+
+
+def test_an_overridden_update_that_is_too_slow_is_logged_as_a_time_out(tmp_path, caplog):
+    class Slow(Diary):
+        async def update_memory(self, *_, **__):
+            await asyncio.sleep(LONG)
+
+    retry = RetryPolicy(attempts=1)
+    with MemoryWriter(Slow(tmp_path, agent="rules"), timeout=0.05, retry=retry) as writer:
+        with pytest.raises(TimeoutError):
+            writer.submit_nowait(Turn("alice", "s", "one", "ok")).wait(LONG)
+    assert "could not be applied: TimeoutError" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
         (TimeoutError(), True), (ConnectionResetError(), True), (RateLimited(), True),
         (type("E", (Exception,), {"status_code": 503})(), True),
+        (type("E", (Exception,), {"status_code": 524})(), True),
         (type("E", (Exception,), {"status_code": 400})(), False),
+        (type("JSONDecodeError", (ValueError,), {"status_code": 200})(), True),
         (type("E", (Exception,), {"status_code": 401, "retry_after": 5})(), False),
         (type("APITimeoutError", (Exception,), {})(), True),
         (type("E", (Exception,), {"retry_after": 5})(), True),

@@ -109,7 +109,7 @@ def status_of(error: BaseException) -> int | None:
     for holder in (error, getattr(error, "response", None)):
         for name in ("status_code", "status", "http_status", "code"):
             value = getattr(holder, name, None)
-            if isinstance(value, int) and 100 <= value <= 599:  # noqa: PLR2004 - HTTP's range
+            if isinstance(value, int) and 300 <= value <= 599:  # noqa: PLR2004 - HTTP's range
                 return value
     return None
 

@@ -19,7 +19,8 @@ from tomldiary.runtime.async_bridge import is_of_another_loop
 __all__ = ["Breaker", "Options", "RetryPolicy", "is_of_the_model", "is_transient", "retry_after"]
 
 _DOUBLINGS = 64  # of a pause; more would overflow
-_TRANSIENT_STATUSES = {408, 409, 425, 429, 500, 502, 503, 504, 529}
+_TRANSIENT_STATUSES = {408, 409, 425, 429}
+_SERVER_ERROR = 500
 _TRANSIENT_NAMES = (
     "timeout",
     "ratelimit",
@@ -29,11 +30,12 @@ _TRANSIENT_NAMES = (
     "throttl",
     "servererror",
     "apierror",
+    "jsondecodeerror",
 )
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether another attempt may help: time-outs, lost connections, rate limits, a busy server.
+    """Return whether another attempt may help: time-outs, lost connections, rate limits, 5xx, broken JSON.
 
     A status code decides if there is one, else the name of the error's type. The causes of the error are checked
     too.
@@ -47,7 +49,7 @@ def is_transient(error: BaseException) -> bool:
             return True  # another program kept saving the file
         status = status_of(each)
         if status is not None:
-            return status in _TRANSIENT_STATUSES
+            return status in _TRANSIENT_STATUSES or status >= _SERVER_ERROR
         if _asked_pause(each) is not None:
             return True
         names = [kind.__name__.lower() for kind in type(each).__mro__]

@@ -404,7 +404,8 @@ class Workers:
 
 def _kind(error: BaseException) -> str:
     """Return the type of the error's cause; of the system's errors, what the system says, without the path."""
-    cause = error.__cause__ or error
+    # A time limit of asyncio is raised from the cancellation that it made.
+    cause = error if isinstance(error, TimeoutError) else error.__cause__ or error
     said = f" ({cause.strerror})" if isinstance(cause, OSError) and cause.strerror else ""
     return f"{type(cause).__name__}{said}"
 
