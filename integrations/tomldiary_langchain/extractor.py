@@ -95,7 +95,8 @@ class ChatModelExtractor:
         """Let the model work on the draft, and return its last words.
 
         Raises:
-            ExtractionError: It was not finished after `max_rounds` answers.
+            ExtractionError: It was not finished after `max_rounds` answers, or its last one is empty because it was
+                cut short or withheld.
         """
         context = _Context(deps)
         tools, dialogue = _TOOLS, self._dialogue
@@ -109,6 +110,7 @@ class ChatModelExtractor:
             answer = await dialogue.ask(messages, config)
             messages.append(answer.message)
             if not answer.calls and not answer.unreadable:
+                _check_ended(answer.message)
                 return str(answer.message.text)
             # One after the other: the second call may build on what the first one stored.
             told = [(call, await _call(context, tools, call)) for call in answer.calls]
@@ -116,6 +118,22 @@ class ChatModelExtractor:
         raise ExtractionError(
             f"the model still called tools after {self.max_rounds} answers. Nothing was changed; raise"
             " max_rounds if the turns are long."
+        )
+
+
+_CUT = frozenset({"length", "max_tokens", "content_filter", "refusal", "safety"})
+
+
+def _check_ended(message: BaseMessage) -> None:
+    """Raise if an empty answer does not mean that the model has nothing to add."""
+    ended = message.response_metadata
+    why = str(ended.get("finish_reason") or ended.get("stop_reason") or "").lower()
+    if message.additional_kwargs.get("refusal"):
+        why = "refusal"
+    if why in _CUT and not str(message.text).strip():
+        raise ExtractionError(
+            f"the model's answer was cut short or withheld ({why}). Nothing was changed. Allow longer answers, or"
+            " name another model."
         )
 
 

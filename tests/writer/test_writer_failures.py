@@ -367,9 +367,11 @@ def test_an_overridden_update_that_is_too_slow_is_logged_as_a_time_out(tmp_path,
             await asyncio.sleep(LONG)
 
     retry = RetryPolicy(attempts=1)
-    with MemoryWriter(Slow(tmp_path, agent="rules"), timeout=0.05, retry=retry) as writer:
-        with pytest.raises(TimeoutError):
-            writer.submit_nowait(Turn("alice", "s", "one", "ok")).wait(LONG)
+    with (
+        MemoryWriter(Slow(tmp_path, agent="rules"), timeout=0.05, retry=retry) as writer,
+        pytest.raises(TimeoutError),
+    ):
+        writer.submit_nowait(Turn("alice", "s", "one", "ok")).wait(LONG)
     assert "could not be applied: TimeoutError" in caplog.text
 
 

@@ -11,10 +11,12 @@ import pytest
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_openai import ChatOpenAI
 from langgraph.graph import START, MessagesState, StateGraph
 
+from openai_server import OpenAIServer, Step, broken
 from scripted_chat import DONE, Scripted, calling
-from tomldiary import Diary, MemoryWriter
+from tomldiary import Diary, MemoryWriter, RetryPolicy, Turn
 from tomldiary.errors import ExtractionError
 from tomldiary_langchain import ChatModelExtractor
 from tomldiary_langgraph import extract_node
@@ -119,6 +121,46 @@ def test_a_failing_model_changes_nothing():
     with pytest.raises(ExtractionError, match="no line"):
         diary.user("alice").add_turn("I like tea.", "Nice.", session_id="s1")
     assert diary.users() == []
+
+
+def answered(finish_reason="stop", refusal=None):
+    message = {"role": "assistant", "content": None, "refusal": refusal}
+    choice = {"index": 0, "message": message, "finish_reason": finish_reason}
+    made = {"id": "c", "object": "chat.completion", "created": 1, "model": "m"}
+    return Step(body=json.dumps({**made, "choices": [choice]}).encode())
+
+
+def turn_of(server, retry=None):
+    model = ChatOpenAI(model="m", api_key="x", base_url=server.url, max_retries=0)
+    writer = MemoryWriter(Diary("memory:", agent=model), retry=retry)
+    with writer:
+        writer.submit_nowait(Turn("alice", "s1", "I like tea.", "Nice.")).wait(60)
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [{"finish_reason": "length"}, {"finish_reason": "content_filter"}, {"refusal": "I can't."}],
+)
+def test_an_answer_that_is_cut_short_or_withheld_fails_the_turn(cut):
+    with (
+        OpenAIServer([answered(**cut)]) as server,
+        pytest.raises(ExtractionError, match="cut short or withheld"),
+    ):
+        turn_of(server)
+
+
+def test_an_empty_answer_that_ended_by_itself_is_no_failure():
+    with OpenAIServer([answered()]) as server:
+        turn_of(server)
+
+
+def test_broken_json_of_a_server_is_asked_for_again():
+    with (
+        OpenAIServer([broken()]) as server,
+        pytest.raises(ExtractionError, match="broken JSON"),
+    ):
+        turn_of(server, RetryPolicy(attempts=3, first_pause=0.01))
+    assert len(server.requests) == 3
 
 
 def written(*calls):
