@@ -161,7 +161,8 @@ class MemoryDeps:
             for path in known.keys() - wanted.keys():
                 if kind == "preferences":
                     self._preferences.forget(path[1], path[2])
-                    self._operations.append(ForgetPreference(path[1], path[2]))
+                    gone = ForgetPreference(path[1], path[2], entry_text(known[path]))
+                    self._operations.append(gone)
                 else:
                     self._record_fields(SetFields(kind, path, delete=True))
             for path, entry in wanted.items():
@@ -250,7 +251,9 @@ class MemoryDeps:
                 "the user has just had this removed. It is not stored again.", where=category
             )
         place = (category, key or self._same(category, text))
-        if text is not None and self._preferences.find(*place) is None:
+        stored = self._preferences.find(*place)
+        before = None if stored is None else entry_text(stored[1])
+        if text is not None and stored is None:
             held = self.tool_writes.holding(text)
             found = self._preferences.find(*held) if held is not None else None
             if held is not None and found is not None:
@@ -277,6 +280,7 @@ class MemoryDeps:
                 outcome.id if created else None,
                 tuple((fields or {}).items()),
                 entry_text(found[1]) if is_confirmed and found is not None else None,
+                before if outcome.action == "updated" else None,
             )
         )
         if "preferences" in self._stores:
@@ -309,7 +313,7 @@ class MemoryDeps:
         key = self.preferences.named(category, key)
         entry = self.preferences.forget(category, key)
         self._removed += 1
-        self._operations.append(ForgetPreference(category, key))
+        self._operations.append(ForgetPreference(category, key, entry_text(entry)))
         self._mirror("preferences", ("preferences", category, key))
         return entry_text(entry)
 
