@@ -360,7 +360,8 @@ class MemoryDeps:
         From now on an entry is counted once.
         """
         self._confirmed = set()
-        self._conversations.count_turn(self.session_id, now=self.now)
+        if self.session_id:  # an episode may be of none
+            self._conversations.count_turn(self.session_id, now=self.now)
 
     # Text for a model
 

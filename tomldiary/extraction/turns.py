@@ -267,7 +267,7 @@ class Turns:
                 deps, message, epoch = await in_thread(
                     self._prepared, user_id, session_id, said, now, operation
                 )
-                await self.run_extractor(message, deps)
+                operations = await self.run_extractor(message, deps)
         except TimeoutError as error:
             if not limit.expired():
                 raise
@@ -276,7 +276,7 @@ class Turns:
                 " raise Diary(extraction_timeout=…), for the turns of a writer MemoryWriter(timeout=…)."
             ) from error
         self._diary.sessions.keep(user_id, session_id, said, epoch)
-        return deps.operations if redactor is None else redacted(deps.operations, redactor.values)
+        return operations
 
     def _prepared(
         self,
@@ -302,8 +302,8 @@ class Turns:
         deps.begin_turn()
         return deps, turn_message(deps, *said), epoch
 
-    async def run_extractor(self, message: str, deps: MemoryDeps) -> None:
-        """Run the extractor on a draft.
+    async def run_extractor(self, message: str, deps: MemoryDeps) -> list[Operation]:
+        """Run the extractor on a draft, and return what it wants done, redacted.
 
         Raises:
             ExtractionError: It failed.
@@ -318,6 +318,8 @@ class Turns:
             raise ExtractionError(
                 f"the extractor failed ({why}). Nothing was changed. {remedy}"
             ) from error
+        redactor = self._diary.redactor
+        return deps.operations if redactor is None else redacted(deps.operations, redactor.values)
 
     def commit(
         self,
