@@ -307,6 +307,22 @@ def test_a_draft_is_applied_to_fresh_state_not_written_back(tmp_path):
     assert (items["pref003"].contexts, items["pref003"].count) == (["work"], 1)
 
 
+@pytest.mark.parametrize("absent", ["", "null", "None", " none "])
+def test_an_id_that_says_none_replaces_no_entry(absent, tmp_path):
+    diary = Diary(tmp_path, Table, agent="rules")
+
+    async def store(ctx):
+        for text in ("tea", "plays chess"):
+            await tools.upsert_preference(ctx, "likes", id=absent, text=text)
+
+    turn(diary, store)
+    stored = diary.user("alice").preferences("likes")
+    assert {key: item.text for key, item in stored.items()} == {
+        "pref001": "tea",
+        "pref002": "plays chess",
+    }
+
+
 def test_an_entry_forgotten_during_extraction_stays_removed(tmp_path):
     diary = Diary(tmp_path, Table, agent="rules")
     alice = diary.user("alice")
