@@ -58,8 +58,12 @@ def explained(error: BaseException) -> tuple[str, str]:
         return f"the connection to {model} broke", _AGAIN
     if "JSONDecodeError" in kinds:
         return f"{model} answered with broken JSON", _AGAIN
-    if kinds & {"UsageLimitExceeded", "UnexpectedModelBehavior"}:
+    if "UsageLimitExceeded" in kinds:
         return f"the model did not come to an end: {_text(found[0])}", "Name another model."
+    if "UnexpectedModelBehavior" in kinds:
+        return f"the model's answer cannot be used: {_text(found[0])}", (
+            "Check the base URL, or name another model."
+        )
     first = found[0] if found else error
     return f"{type(first).__name__}: {_text(first)}", "The turn can be given again."
 
