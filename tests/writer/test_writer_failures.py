@@ -210,7 +210,10 @@ def test_a_turn_that_cannot_be_stored_is_refused(tmp_path, monkeypatch):
                 with pytest.raises(BackendError, match="not stored"):
                     await receipt
             assert writer.stats()["failed"] == 2
+            said = "the last turn failed: OSError (Input/output error)."
+            assert said in writer.health().reasons
             await (await writer.submit("bob", "s", "milk", "ok"))
+            assert said not in writer.health().reasons
             return writer.stats()
 
     stats = asyncio.run(use())

@@ -16,7 +16,15 @@ from tomldiary.errors import BackendError, Conflict, LockTimeout
 from tomldiary.extraction.failures import causes, status_of
 from tomldiary.runtime.async_bridge import is_of_another_loop
 
-__all__ = ["Breaker", "Options", "RetryPolicy", "is_of_the_model", "is_transient", "retry_after"]
+__all__ = [
+    "Breaker",
+    "Options",
+    "RetryPolicy",
+    "is_of_the_model",
+    "is_transient",
+    "kind_of",
+    "retry_after",
+]
 
 _DOUBLINGS = 64  # of a pause; more would overflow
 _TRANSIENT_STATUSES = {408, 409, 425, 429}
@@ -63,6 +71,14 @@ def is_of_the_model(error: BaseException) -> bool:
     return not any(
         isinstance(each, LockTimeout | BackendError | Conflict) for each in causes(error)
     )
+
+
+def kind_of(error: BaseException) -> str:
+    """Return the type of the error's cause; of the system's errors, what the system says, without the path."""
+    # A time limit of asyncio is raised from the cancellation that it made.
+    cause = error if isinstance(error, TimeoutError) else error.__cause__ or error
+    said = f" ({cause.strerror})" if isinstance(cause, OSError) and cause.strerror else ""
+    return f"{type(cause).__name__}{said}"
 
 
 def retry_after(error: BaseException) -> float | None:
