@@ -225,6 +225,32 @@ def test_a_turn_that_cannot_be_stored_is_refused(tmp_path, monkeypatch):
     assert diary.user("bob").conversations()["s"].turns == 1
 
 
+def test_a_turn_that_cannot_be_parked_waits_until_it_can(tmp_path, caplog):
+    def fail(message, *, deps):
+        if deps.user_msg == "one":
+            raise ValueError(deps.user_msg)
+        deps.upsert("likes", None, deps.user_msg)
+
+    diary = diary_at(tmp_path, fail)
+    obstacle = tmp_path / ".tomldiary" / "dead-letters"
+    obstacle.parent.mkdir()
+    obstacle.write_text("")
+    retry = RetryPolicy(attempts=1, longest_pause=0.02)
+    with MemoryWriter(diary, retry=retry) as writer:
+        receipts = [writer.submit_nowait(Turn("alice", "s", text, "ok")) for text in ("one", "two")]
+        until(lambda: "neither be applied nor parked" in caplog.text)
+        assert writer.stats()["pending"] == 2
+        assert "the last turn failed: NotADirectoryError" in "".join(writer.health().reasons)
+        obstacle.unlink()
+        with pytest.raises(ExtractionError):
+            receipts[0].wait(LONG)
+        receipts[1].wait(LONG)
+        stats = writer.stats()
+    assert (stats["completed"], stats["failed"], stats["dead_letters"]) == (1, 1, 1)
+    assert texts(diary, "alice") == ["two"]
+    assert [letter.turn.user_msg for letter in letters_of(tmp_path)] == ["one"]
+
+
 def test_a_blocked_submit_fails_if_the_journal_fails(tmp_path, monkeypatch):
     def broken(_descriptor):
         raise OSError(errno.EIO, os.strerror(errno.EIO))

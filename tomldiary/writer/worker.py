@@ -333,8 +333,15 @@ class Workers:
             self._end(job, jobs, error=error)
 
     def _give_up(self, job: Job, failure: BaseException) -> None:
-        """Fail a turn that could not be parked; it stays in the journal."""
+        """Fail a turn that could not be parked; it stays in the journal, and is tried again if storage was away."""
         if isinstance(failure, asyncio.CancelledError) and self._is_ending:
+            return
+        if isinstance(failure, BackendError | LockTimeout):
+            kind = kind_of(failure)
+            _logger.error("a turn could neither be applied nor parked: %s; it waits", kind)
+            self._metrics.last_failure = f"{kind}."
+            job.attempts -= 1
+            self._retry_later(job, self._options.retry.longest_pause)
             return
         with self._state:
             if self.working.pop(job, None) is None:
