@@ -118,6 +118,8 @@ class CommitFact:
     type: str
     fields: tuple[tuple[str, Any], ...]
     confidence: float = 1.0
+    created_as: str | None = None
+    """The id that a draft gave to the fact; later operations of the same draft name it by this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +268,7 @@ def apply_turn(
         conversations.count_turn(session_id, now=now)
     by = Provenance(now, session_id, _source(conversations, session_id) if turns else origin)
     ids: dict[tuple[str, str], str] = {}
+    facts: dict[str | None, str] = {}
     done = Applied()
     for operation in operations:
         try:
@@ -278,7 +281,11 @@ def apply_turn(
                     operation.session_id, operation.summary, operation.keywords, now=now
                 )
             elif isinstance(operation, CommitFact | RemoveFact):
-                apply_fact(FactRules(transaction.entries("facts"), schemas or {}), operation, by)
+                book = FactRules(transaction.entries("facts"), schemas or {})
+                if isinstance(operation, CommitFact):
+                    facts[operation.created_as] = apply_fact(book, operation, by)
+                else:
+                    apply_fact(book, RemoveFact(facts.get(operation.id, operation.id)), by)
             else:
                 _set(transaction, preferences, operation, ids, by.source)
         except _RULES as error:
