@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.conversations import Conversations
@@ -215,6 +216,11 @@ class TurnOperation:
     """When this one was handed in; "" is now."""
     check: Callable[[], object] | None = None
     """Called in the transaction; raises if another writer has taken the turn over."""
+
+    @property
+    def said_at(self) -> datetime | None:
+        """When a queued turn was said: when it was submitted, not when it is applied; None is now."""
+        return datetime.fromisoformat(self.ended) if self.ended else None
 
 
 current_operation: ContextVar[TurnOperation | None] = ContextVar(

@@ -259,8 +259,7 @@ class Turns:
         said, redactor = (storable(user_msg), storable(assistant_msg)), self._diary.redactor
         if redactor is not None:
             said = redactor(said[0]), redactor(said[1])
-        if now is None and operation.ended:  # a queued turn is dated when it was submitted
-            now = datetime.fromisoformat(operation.ended)
+        now = now or operation.said_at
         limit = asyncio.timeout(seconds)
         try:
             async with limit:
@@ -345,7 +344,7 @@ class Turns:
             Conflict: The operation id was used for a different change.
             Forgotten: Something of the user was forgotten since `operation.epoch`. Nothing was changed.
         """
-        moment = timestamp(now)
+        moment = timestamp(now or operation.said_at)
         last: list[Transaction] = []
 
         origin = self.origin
