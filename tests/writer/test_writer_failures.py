@@ -128,6 +128,21 @@ def test_a_queued_operation_id_gives_the_same_receipt(tmp_path):
     assert asyncio.run(use()) == 1
 
 
+@pytest.mark.parametrize("is_direct_first", [False, True])
+def test_an_operation_id_has_one_effect_through_both_doors(tmp_path, is_direct_first):
+    diary = diary_at(tmp_path, lambda message, *, deps: None)
+    alice = diary.user("alice")
+    said = ("I like tea.", "Noted.")
+    with MemoryWriter(diary) as writer:
+        doors = [
+            lambda: writer.submit_nowait(Turn("alice", "s", *said, operation_id="run")).wait(LONG),
+            lambda: alice.add_turn(*said, session_id="s", operation_id="run"),
+        ]
+        done = [door() for door in (reversed(doors) if is_direct_first else doors)]
+    assert [each.is_repeated for each in done] == [False, True]
+    assert alice.conversations()["s"].turns == 1
+
+
 def test_the_breaker_stops_requests_to_a_failing_model(tmp_path, caplog):
     calls, down = [], threading.Event()
     down.set()

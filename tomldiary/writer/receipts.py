@@ -200,9 +200,10 @@ class Job:
 
     @property
     def content(self) -> str:
-        """Fingerprint of the turn's content."""
+        """Fingerprint of the turn's content; of a completed turn as `add_turn` makes it."""
         turn = self.turn
-        return fingerprint(turn.session_id, turn.user_msg, turn.assistant_msg, turn.status)
+        ended = () if turn.status == "completed" else (turn.status,)
+        return fingerprint(turn.session_id, turn.user_msg, turn.assistant_msg, *ended)
 
 
 def _settle(future: Future[Any], answer: object) -> None:
