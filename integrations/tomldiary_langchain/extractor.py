@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from langchain_core.messages import HumanMessage, SystemMessage
 from langchain_core.runnables import Runnable
 from pydantic import BaseModel, ValidationError, create_model
 
-from tomldiary.errors import ExtractionError, InvalidValue
+from tomldiary.errors import ExtractionError, ExtractorUnusable, InvalidValue
 from tomldiary.extraction.prompt import draft_prompt
 from tomldiary.extraction.tools import EXTRACTION_TOOLS, FACT_TOOLS
 from tomldiary_langchain.dialogue import ChatModel, config_of, dialogue_with
@@ -86,6 +87,8 @@ class ChatModelExtractor:
         self._dialogue = dialogue_with(model, _arguments(_TOOLS))
         self._typed: Dialogue | None = None
         """The dialogue with the tools for facts; made when a diary has a type of facts."""
+        self._process: int | None = None
+        """The process in which the model was first asked."""
         self.max_rounds = max_rounds
 
     def __repr__(self) -> str:
@@ -95,9 +98,18 @@ class ChatModelExtractor:
         """Let the model work on the draft, and return its last words.
 
         Raises:
+            ExtractorUnusable: The model was asked before this process was forked.
             ExtractionError: It was not finished after `max_rounds` answers, or its last one is empty because it was
                 cut short or withheld.
         """
+        if self._process not in {None, os.getpid()}:
+            # Both processes would read from the same connections: answers could reach another user.
+            raise ExtractorUnusable(
+                "the chat model was asked before this process was forked, and shares its connections with the"
+                " parent. Nothing was changed. Create model and diary after the fork, with gunicorn without"
+                " --preload."
+            )
+        self._process = os.getpid()
         context = _Context(deps)
         tools, dialogue = _TOOLS, self._dialogue
         if deps.fact_schemas:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import json
+import os
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -17,7 +18,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from openai_server import OpenAIServer, Step, broken
 from scripted_chat import DONE, Scripted, calling
 from tomldiary import Diary, MemoryWriter, RetryPolicy, Turn
-from tomldiary.errors import ExtractionError
+from tomldiary.errors import ExtractionError, ExtractorUnusable
 from tomldiary_langchain import ChatModelExtractor
 from tomldiary_langgraph import extract_node
 
@@ -161,6 +162,26 @@ def test_broken_json_of_a_server_is_asked_for_again():
     ):
         turn_of(server, RetryPolicy(attempts=3, first_pause=0.01))
     assert len(server.requests) == 3
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("is_asked_before", [True, False])
+def test_a_model_that_was_asked_before_a_fork_is_refused_in_the_child(is_asked_before):
+    _, diary = extraction(DONE)
+    if is_asked_before:
+        diary.user("alice").add_turn("I like tea.", "Nice.", session_id="s1")
+    child = os.fork()
+    if not child:
+        code = 2
+        try:
+            diary.user("bob").add_turn("I like rye.", "Nice.", session_id="s1")
+            code = 0
+        except ExtractorUnusable:
+            code = 1
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == int(is_asked_before)
 
 
 def written(*calls):
