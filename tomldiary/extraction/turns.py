@@ -189,7 +189,7 @@ class Turns:
             user_id, session_id, user_msg, assistant_msg, now=now, operation=operation,
             seconds=diary.extraction_timeout,
         )  # fmt: skip
-        when = now or datetime.now(UTC)
+        when = now or operation.said_at or datetime.now(UTC)
         turn = KeptTurn(storable(user_msg), storable(assistant_msg), when, called)
         done = await in_thread(
             self.commit,
