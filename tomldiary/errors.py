@@ -368,7 +368,7 @@ class ExtractionError(DiaryError):
 
 
 class ExtractorUnusable(ExtractionError):
-    """The extractor cannot run at all: its key, package or model is missing. Nothing was changed."""
+    """The extractor cannot run at all: its key, package or model is missing, or was used before a fork. Nothing was changed."""
 
 
 class WriterBusy(DiaryError):

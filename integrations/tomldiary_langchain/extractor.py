@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from langchain_core.messages import HumanMessage, SystemMessage
 from langchain_core.runnables import Runnable
 from pydantic import BaseModel, ValidationError, create_model
 
-from tomldiary.errors import ExtractionError, InvalidValue
+from tomldiary.errors import ExtractionError, ExtractorUnusable, InvalidValue
 from tomldiary.extraction.prompt import draft_prompt
 from tomldiary.extraction.tools import EXTRACTION_TOOLS, FACT_TOOLS
 from tomldiary_langchain.dialogue import ChatModel, config_of, dialogue_with
@@ -86,6 +87,8 @@ class ChatModelExtractor:
         self._dialogue = dialogue_with(model, _arguments(_TOOLS))
         self._typed: Dialogue | None = None
         """The dialogue with the tools for facts; made when a diary has a type of facts."""
+        self._process: int | None = None
+        """The process in which the model was first asked."""
         self.max_rounds = max_rounds
 
     def __repr__(self) -> str:
@@ -95,8 +98,18 @@ class ChatModelExtractor:
         """Let the model work on the draft, and return its last words.
 
         Raises:
-            ExtractionError: It was not finished after `max_rounds` answers.
+            ExtractorUnusable: The model was asked before this process was forked.
+            ExtractionError: It was not finished after `max_rounds` answers, or its last one is empty because it was
+                cut short or withheld.
         """
+        if self._process not in {None, os.getpid()}:
+            # Both processes would read from the same connections: answers could reach another user.
+            raise ExtractorUnusable(
+                "the chat model was asked before this process was forked, and shares its connections with the"
+                " parent. Nothing was changed. Create model and diary after the fork, with gunicorn without"
+                " --preload."
+            )
+        self._process = os.getpid()
         context = _Context(deps)
         tools, dialogue = _TOOLS, self._dialogue
         if deps.fact_schemas:
@@ -109,6 +122,7 @@ class ChatModelExtractor:
             answer = await dialogue.ask(messages, config)
             messages.append(answer.message)
             if not answer.calls and not answer.unreadable:
+                _check_ended(answer.message)
                 return str(answer.message.text)
             # One after the other: the second call may build on what the first one stored.
             told = [(call, await _call(context, tools, call)) for call in answer.calls]
@@ -116,6 +130,22 @@ class ChatModelExtractor:
         raise ExtractionError(
             f"the model still called tools after {self.max_rounds} answers. Nothing was changed; raise"
             " max_rounds if the turns are long."
+        )
+
+
+_CUT = frozenset({"length", "max_tokens", "content_filter", "refusal", "safety"})
+
+
+def _check_ended(message: BaseMessage) -> None:
+    """Raise if an empty answer does not mean that the model has nothing to add."""
+    ended = message.response_metadata
+    why = str(ended.get("finish_reason") or ended.get("stop_reason") or "").lower()
+    if message.additional_kwargs.get("refusal"):
+        why = "refusal"
+    if why in _CUT and not str(message.text).strip():
+        raise ExtractionError(
+            f"the model's answer was cut short or withheld ({why}). Nothing was changed. Allow longer answers, or"
+            " name another model."
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -124,6 +125,33 @@ def test_an_extractor_that_cannot_run_marks_nothing(alice, diary):
         alice.consolidate(extractor=Unusable())
     assert "consolidation/2026-01" not in alice.documents()
     assert alice.consolidate().read == 3
+
+
+def test_an_episode_without_a_session_removes_ten_preferences_at_most(tmp_path):
+    def clear(message, *, deps):
+        for number in range(1, 13):
+            with suppress(DiaryError):
+                deps.forget("likes", f"pref{number:03}")
+        deps.upsert("dislikes", None, "tea")
+        deps.upsert("dislikes", None, "tea")
+
+    alice = Diary(tmp_path, agent=clear).user("alice")
+    for number in range(12):
+        alice.upsert_preference("likes", f"song {number}", id="new")
+    alice.episodes.add("Clear my diary.", "Done.")
+    assert alice.consolidate().skipped == []
+    assert len(alice.preferences("likes")) == 2
+    assert [item.count for item in alice.preferences("dislikes").values()] == [1]
+
+
+def test_equal_texts_of_a_redacted_episode_are_stored_once(tmp_path):
+    def tell(message, *, deps):
+        deps.upsert("likes", None, "tea", ["anna@example.org", "bob@example.org"])
+
+    alice = Diary(tmp_path, agent=tell, redact=True).user("alice")
+    alice.episodes.add("I like tea.", "Noted.", session_id="s1")
+    alice.consolidate()
+    assert alice.preferences("likes")["pref001"].contexts == ["[redacted: email]"]
 
 
 def test_two_calls_at_once_store_nothing_twice(alice, cities):

@@ -112,6 +112,21 @@ def test_every_tool_escapes_stored_text():
         assert "\u200b" not in quoted
 
 
+def test_contexts_without_end_are_answered_and_not_stored():
+    many = [f"place {number} {'x' * 100}" for number in range(100)]
+
+    async def work(ctx):
+        yield await upsert_preference(ctx, "allergies", text="nuts", contexts=many)
+        yield await upsert_preference(ctx, "allergies", text="nuts", contexts=many[:90])
+        yield await upsert_preference(ctx, "allergies", "pref001", contexts=many[90:])
+
+    diary = Diary("memory:")
+    _, *answers = turn(diary, work)
+    assert [answer[:1] for answer in answers] == ["❌", "✅", "❌"]
+    assert "the contexts have 10890 characters, 10000 are allowed" in answers[0]
+    assert len(diary.user("alice").preferences("allergies")["pref001"].contexts) == 90
+
+
 def test_one_turn_removes_ten_preferences_at_most():
     async def work(ctx):
         for number in range(1, 31):

@@ -17,7 +17,7 @@ from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from openai_server import OpenAIServer, broken, calls, closed_url, resets, says, slow, status
+from openai_server import OpenAIServer, Step, broken, calls, closed_url, resets, says, slow, status
 from tomldiary import Diary, MemoryDeps, MemoryWriter, RetryPolicy, Turn
 from tomldiary.errors import ExtractionError, InvalidValue
 from tomldiary_pydantic_ai import extractor_agent
@@ -93,6 +93,7 @@ def test_an_agent_with_tools_for_the_draft_is_used_unchanged():
         ([status(429, retry_after=0)], "too many requests", 4),
         ([broken()], "broken JSON", 4),
         ([resets()], "connection to 127.0.0.1", 4),
+        ([Step(body=b'{"detail": "Not Found"}')], "Check the base URL", 1),
     ],
 )
 def test_an_error_names_its_cause_after_a_bounded_number_of_requests(steps, says_so, requests):

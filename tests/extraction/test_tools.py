@@ -307,6 +307,22 @@ def test_a_draft_is_applied_to_fresh_state_not_written_back(tmp_path):
     assert (items["pref003"].contexts, items["pref003"].count) == (["work"], 1)
 
 
+@pytest.mark.parametrize("absent", ["", "null", "None", " none "])
+def test_an_id_that_says_none_replaces_no_entry(absent, tmp_path):
+    diary = Diary(tmp_path, Table, agent="rules")
+
+    async def store(ctx):
+        for text in ("tea", "plays chess"):
+            await tools.upsert_preference(ctx, "likes", id=absent, text=text)
+
+    turn(diary, store)
+    stored = diary.user("alice").preferences("likes")
+    assert {key: item.text for key, item in stored.items()} == {
+        "pref001": "tea",
+        "pref002": "plays chess",
+    }
+
+
 def test_an_entry_forgotten_during_extraction_stays_removed(tmp_path):
     diary = Diary(tmp_path, Table, agent="rules")
     alice = diary.user("alice")
@@ -319,6 +335,30 @@ def test_an_entry_forgotten_during_extraction_stays_removed(tmp_path):
     turn(diary, meanwhile)
     assert alice.preferences("likes") == {}
     assert alice.conversations()["s"].turns == 1
+
+
+def test_an_entry_changed_during_extraction_keeps_its_new_text(tmp_path):
+    diary = Diary(tmp_path, Table, agent="rules")
+    alice = diary.user("alice")
+    for text in ("tea", "jazz", "chess"):
+        alice.upsert_preference("likes", text, id="new")
+
+    async def meanwhile(ctx):
+        await tools.upsert_preference(ctx, "likes", id="pref001", text="green tea")
+        await tools.upsert_preference(ctx, "likes", id="pref001", text="green tea at noon")
+        await tools.forget_preference(ctx, "likes", "pref002")
+        await tools.forget_preference(ctx, "likes", "pref003")
+        document = tmp_path / "alice" / "preferences.toml"
+        document.write_text(document.read_text().replace('"tea"', '"no tea, it hurts"'))
+        other = Diary(tmp_path, Table, agent="rules").user("alice")
+        other.upsert_preference("likes", "plays jazz", id="pref002")
+
+    turn(diary, meanwhile)
+    assert {key: item.text for key, item in alice.preferences("likes").items()} == {
+        "pref001": "no tea, it hurts",
+        "pref002": "plays jazz",
+        "pref004": "green tea at noon",
+    }
 
 
 def test_equal_text_stored_during_extraction_is_confirmed(tmp_path):

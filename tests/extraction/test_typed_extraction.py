@@ -112,6 +112,35 @@ def test_a_fact_is_removed_by_its_listed_id():
     assert alice.facts.count() == 0
 
 
+class Note(BaseModel):
+    text: str
+
+
+@pytest.mark.parametrize("is_temporal", [False, True])
+def test_a_fact_that_is_taken_back_in_its_turn_is_not_stored(is_temporal):
+    def work(message, *, deps):
+        deps.remove_fact(deps.commit_fact("diet", FIELDS))
+        deps.remove_fact(deps.commit_fact("note", {"text": "a joke"}))
+
+    diary = Diary("memory:", agent=work)
+    diary.register_schema("diet", Diet, Constraint(singleton_key="role", temporal=is_temporal))
+    diary.register_schema("note", Note)
+    alice = diary.user("alice")
+    assert alice.add_turn("I am vegan. No, I was joking.", "Ha.", "s1").skipped == []
+    assert alice.facts.count() == 0
+
+
+def test_one_turn_removes_ten_facts_at_most():
+    script = Scripted(lambda ctx: [remove_fact(ctx, key) for key in keys])
+    diary = Diary("memory:", agent=script)
+    diary.register_schema("note", Note)
+    alice = diary.user("alice")
+    keys = [alice.facts.commit(Note(text=f"note {n}")) for n in range(12)]
+    alice.add_turn("Clear my diary.", "Done.", "s1")
+    assert alice.facts.count() == 2
+    assert "no more can be" in script.answers[-1]
+
+
 @pytest.mark.parametrize("operation", [CommitFact("diet", (("role", "user"), ("n", 3)), 0.5), RemoveFact("diet/user")])  # fmt: skip
 def test_operations_on_facts_survive_the_journal(operation):
     assert from_dict(to_table(operation)) == operation

@@ -155,6 +155,17 @@ def test_operations_and_the_draft_of_an_extractor_are_redacted(tmp_path):
     assert CANARY not in answers[0]
 
 
+def test_an_entry_with_an_unredacted_text_is_confirmed(tmp_path):
+    Diary(tmp_path, agent="rules").user("alice").upsert_preference("likes", SAID)
+
+    async def run(message, *, deps):
+        deps.upsert("likes", "pref001", None)
+
+    alice = Diary(tmp_path, agent=run, redact=True).user("alice")
+    assert alice.add_turn("x", "y", session_id="s").skipped == []
+    assert alice.preferences("likes")["pref001"].count == 2
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_queued_turn_is_in_no_journal_letter_log_or_span(tmp_path, caplog, monkeypatch, fails):
     spans = InMemorySpanExporter()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import BaseModel
 
-from tomldiary import Diary, MemoryWriter, Turn
+from tomldiary import Constraint, Diary, MemoryWriter, Turn
 from tomldiary.backends import LocalBackend
 from tomldiary.errors import ExtractionError
 from tomldiary.writer.dead_letters import DeadLetters
@@ -67,3 +68,30 @@ def test_an_error_with_a_lone_surrogate_is_stored(tmp_path, letters):
         park(writer, Turn("alice", "s", "tea", "ok"))
     [letter] = letters.list()
     assert "no such file: \\udcff\0" in letter.error
+
+
+class Home(BaseModel):
+    who: str
+    city: str
+
+
+def test_a_late_turn_holds_from_when_it_was_submitted(tmp_path, letters):
+    refused = {"Berlin"}
+
+    def listen(message, *, deps):
+        if deps.user_msg in refused:
+            raise ValueError("no answer")
+        deps.commit_fact("home", {"who": "user", "city": deps.user_msg})
+
+    diary = Diary(tmp_path, agent=listen)
+    diary.register_schema("home", Home, Constraint(singleton_key="who", temporal=True))
+    with MemoryWriter(diary) as writer:
+        park(writer, Turn("alice", "s", "Berlin", "ok"))
+        writer.submit_nowait(Turn("alice", "s", "Rome", "ok")).wait(LONG)
+    refused.clear()
+    letters.requeue(letters.list())
+    with MemoryWriter(diary) as writer:
+        assert writer.flush(LONG)
+    assert diary.user("alice").conversations()["s"].turns == 2
+    (home,) = diary.user("alice").facts.query("home")
+    assert home.data.city == "Rome"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import tomllib
 from datetime import UTC, datetime, timedelta
 
@@ -143,3 +145,22 @@ def test_steps_of_another_shape_are_refused(diary, steps):
     assert said(alice) == []
     alice.add_turn("q", "a", "s1", steps=[("search",)])
     assert alice.episodes()[0].steps == (ToolStep("search"),)
+
+
+def test_an_overridden_update_dates_its_episode_by_the_submit(tmp_path):
+    gate = threading.Event()
+
+    class Own(Diary):
+        async def update_memory(self, *args, **options):
+            await asyncio.to_thread(gate.wait, 60)
+            await super().update_memory(*args, **options)
+
+    diary = Own(tmp_path / "own", agent="rules", episodes=True)
+    with MemoryWriter(diary) as writer:
+        receipt = writer.submit_nowait(Turn("alice", "s1", "Hello.", "Hi."))
+        receipt.wait_stored(60)
+        stored = datetime.now(UTC)
+        gate.set()
+        receipt.wait(60)
+    (kept,) = diary.user("alice").episodes()
+    assert datetime.fromisoformat(kept.id) <= stored

@@ -128,6 +128,21 @@ def test_a_queued_operation_id_gives_the_same_receipt(tmp_path):
     assert asyncio.run(use()) == 1
 
 
+@pytest.mark.parametrize("is_direct_first", [False, True])
+def test_an_operation_id_has_one_effect_through_both_doors(tmp_path, is_direct_first):
+    diary = diary_at(tmp_path, lambda message, *, deps: None)
+    alice = diary.user("alice")
+    said = ("I like tea.", "Noted.")
+    with MemoryWriter(diary) as writer:
+        doors = [
+            lambda: writer.submit_nowait(Turn("alice", "s", *said, operation_id="run")).wait(LONG),
+            lambda: alice.add_turn(*said, session_id="s", operation_id="run"),
+        ]
+        done = [door() for door in (reversed(doors) if is_direct_first else doors)]
+    assert [each.is_repeated for each in done] == [False, True]
+    assert alice.conversations()["s"].turns == 1
+
+
 def test_the_breaker_stops_requests_to_a_failing_model(tmp_path, caplog):
     calls, down = [], threading.Event()
     down.set()
@@ -210,7 +225,10 @@ def test_a_turn_that_cannot_be_stored_is_refused(tmp_path, monkeypatch):
                 with pytest.raises(BackendError, match="not stored"):
                     await receipt
             assert writer.stats()["failed"] == 2
+            said = "the last turn failed: OSError (Input/output error)."
+            assert said in writer.health().reasons
             await (await writer.submit("bob", "s", "milk", "ok"))
+            assert said not in writer.health().reasons
             return writer.stats()
 
     stats = asyncio.run(use())
@@ -220,6 +238,32 @@ def test_a_turn_that_cannot_be_stored_is_refused(tmp_path, monkeypatch):
         assert writer.flush(LONG)
         assert writer.stats()["recovered"] == 0
     assert diary.user("bob").conversations()["s"].turns == 1
+
+
+def test_a_turn_that_cannot_be_parked_waits_until_it_can(tmp_path, caplog):
+    def fail(message, *, deps):
+        if deps.user_msg == "one":
+            raise ValueError(deps.user_msg)
+        deps.upsert("likes", None, deps.user_msg)
+
+    diary = diary_at(tmp_path, fail)
+    obstacle = tmp_path / ".tomldiary" / "dead-letters"
+    obstacle.parent.mkdir()
+    obstacle.write_text("")
+    retry = RetryPolicy(attempts=1, longest_pause=0.02)
+    with MemoryWriter(diary, retry=retry) as writer:
+        receipts = [writer.submit_nowait(Turn("alice", "s", text, "ok")) for text in ("one", "two")]
+        until(lambda: "neither be applied nor parked" in caplog.text)
+        assert writer.stats()["pending"] == 2
+        assert "the last turn failed: NotADirectoryError" in "".join(writer.health().reasons)
+        obstacle.unlink()
+        with pytest.raises(ExtractionError):
+            receipts[0].wait(LONG)
+        receipts[1].wait(LONG)
+        stats = writer.stats()
+    assert (stats["completed"], stats["failed"], stats["dead_letters"]) == (1, 1, 1)
+    assert texts(diary, "alice") == ["two"]
+    assert [letter.turn.user_msg for letter in letters_of(tmp_path)] == ["one"]
 
 
 def test_a_blocked_submit_fails_if_the_journal_fails(tmp_path, monkeypatch):
@@ -246,6 +290,11 @@ def test_a_session_with_a_lone_surrogate_is_refused(tmp_path):
         with pytest.raises(InvalidValue, match="surrogate"):
             writer.submit_nowait(Turn("alice", "half \ud800", "tea", "ok"))
         assert writer.stats()["submitted"] == 0
+
+
+def test_an_unknown_status_of_a_turn_is_refused():
+    with pytest.raises(InvalidValue, match="status: expected one of completed, cancelled, "):
+        Turn("alice", "s", "tea", "ok", status="complete")
 
 
 def test_the_extractor_sees_that_an_answer_was_cut_off(tmp_path):
@@ -332,12 +381,57 @@ def test_only_failing_turns_of_a_group_are_parked(tmp_path):
     assert (stats["submitted"], stats["pending"]) == (5, 0)
 
 
+def test_a_slow_turn_of_a_group_is_parked_alone_and_says_why(tmp_path, caplog):
+    gate = threading.Event()
+
+    async def answer(message, *, deps):
+        if "zero" in deps.user_msg:
+            await asyncio.to_thread(gate.wait, LONG)
+        if "slow" in deps.user_msg:
+            await asyncio.sleep(LONG)
+        deps.upsert("likes", None, deps.user_msg, ())
+
+    diary = diary_at(tmp_path, answer)
+    retry = RetryPolicy(attempts=2, first_pause=0.01)
+    with MemoryWriter(diary, workers=1, coalesce=4, timeout=0.5, retry=retry) as writer:
+        first = writer.submit_nowait(Turn("alice", "s", "zero", "ok"))
+        words = ("one", "slow")
+        receipts = [writer.submit_nowait(Turn("alice", "s", word, "ok")) for word in words]
+        receipts[-1].wait_stored(LONG)
+        gate.set()
+        first.wait(LONG)
+        with pytest.raises(ExtractionError, match=r"longer than 0\.5 s.*MemoryWriter\(timeout"):
+            receipts[1].wait(LONG)
+        assert writer.stats()["last_failure"] == "TimeoutError."
+    assert texts(diary, "alice") == ["zero", "one"]
+    letters = letters_of(tmp_path)
+    assert [letter.turn.user_msg for letter in letters] == ["slow"]
+    assert "longer than 0.5 s" in letters[0].error
+    assert "CancelledError" not in caplog.text
+
+
+def test_an_overridden_update_that_is_too_slow_is_logged_as_a_time_out(tmp_path, caplog):
+    class Slow(Diary):
+        async def update_memory(self, *_, **__):
+            await asyncio.sleep(LONG)
+
+    retry = RetryPolicy(attempts=1)
+    with (
+        MemoryWriter(Slow(tmp_path, agent="rules"), timeout=0.05, retry=retry) as writer,
+        pytest.raises(TimeoutError),
+    ):
+        writer.submit_nowait(Turn("alice", "s", "one", "ok")).wait(LONG)
+    assert "could not be applied: TimeoutError" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
         (TimeoutError(), True), (ConnectionResetError(), True), (RateLimited(), True),
         (type("E", (Exception,), {"status_code": 503})(), True),
+        (type("E", (Exception,), {"status_code": 524})(), True),
         (type("E", (Exception,), {"status_code": 400})(), False),
+        (type("JSONDecodeError", (ValueError,), {"status_code": 200})(), True),
         (type("E", (Exception,), {"status_code": 401, "retry_after": 5})(), False),
         (type("APITimeoutError", (Exception,), {})(), True),
         (type("E", (Exception,), {"retry_after": 5})(), True),

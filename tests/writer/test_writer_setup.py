@@ -45,6 +45,26 @@ def run(tmp_path, *, agent="", hidden=(), **environment):
     return done.stdout.split(), made, flushed, closed
 
 
+LEFT = """
+import sys, threading
+from tomldiary import Diary, MemoryWriter, Turn
+gate = threading.Event()
+writer = MemoryWriter(Diary(sys.argv[1], agent=lambda message, *, deps: gate.wait(60)))
+writer.submit_nowait(Turn("ann", "s", "I like tea.", "ok")).wait_stored(60)
+writer.close_sync(0)
+gate.set()
+"""
+
+
+@pytest.mark.parametrize(("place", "fate"), [("m", "are kept in"), ("memory:", "are lost")])
+def test_turns_left_at_the_end_are_reported_without_logging(tmp_path, place, fate):
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT, place],
+        capture_output=True, text=True, timeout=120, check=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert f"closed with 1 turns not applied; they {fate}" in done.stderr
+
+
 def test_a_missing_key_is_reported_by_the_constructor(tmp_path):
     printed, made, flushed, closed = run(tmp_path)
     assert printed == ["unhealthy", "True"]

@@ -207,7 +207,8 @@ class Preferences:
             UnknownCategory: The schema does not have it.
             UnknownEntry: `key` does not exist and there is no text to create it with.
             LimitReached: The category is full.
-            InvalidValue: The text is blank or too long, cannot be stored, or the entry would not fit its type.
+            InvalidValue: The text is blank or too long, the contexts are, or one cannot be stored; or the entry would
+                not fit its type.
         """
         self.check_category(category)
         self._check_names(category, fields or ())
@@ -238,6 +239,7 @@ class Preferences:
             return Outcome("merged", category, same, count)
         if count >= self.rules.limit:
             raise LimitReached(category, self.rules.limit)
+        _check_contexts(contexts, category)
         chosen = self._new_id(category, key, self._next_number(category, highest))
         entry = {
             "text": text,
@@ -320,6 +322,7 @@ class Preferences:
         known = _text_list(entry.get("contexts"))
         added = [context for context in contexts if context not in known]
         if added:
+            _check_contexts(known + added, f"{path[-2]}/{path[-1]}")
             changed["contexts"] = known + added
         count = entry_count(entry)
         if count_up:
@@ -419,6 +422,15 @@ def _clean_contexts(contexts: Iterable[str]) -> list[str]:
         contexts = [contexts]
     texts = [checked_text(context, "contexts").strip() for context in contexts]
     return list(dict.fromkeys(filter(None, texts)))
+
+
+def _check_contexts(contexts: list[str], where: str) -> None:
+    length = sum(map(len, contexts))
+    if length > MAX_TEXT:
+        raise InvalidValue(
+            f"the contexts have {length} characters, {MAX_TEXT} are allowed. Give few and short ones.",
+            where=where,
+        )
 
 
 def _stored_text(text: str, where: str) -> str:

@@ -188,18 +188,15 @@ async def _extract(diary: Diary, user_id: str, each: _Pending) -> list[Operation
     deps = await diary.turns.build_deps(user_id, episode.session_id, context_now=each.when)
     deps.earlier = each.earlier
     deps.user_msg, deps.assistant_msg = episode.input, episode.output
-    if episode.session_id:
-        deps.begin_turn()
+    deps.begin_turn()
     message = await in_thread(turn_message, deps, episode.input, episode.output)
     try:
         async with asyncio.timeout(diary.extraction_timeout):
-            await diary.turns.run_extractor(message, deps)
-        found = deps.operations
+            return await diary.turns.run_extractor(message, deps)
     except (ExtractionError, ExtractorUnusable, MissingExtra):
         raise
     except (DiaryError, TimeoutError, TypeError, ValueError) as error:
         raise ExtractionError(f"the episode could not be read ({type(error).__name__}).") from error
-    return found
 
 
 def _is_done(diary: Diary, user_id: str, each: _Pending) -> bool:

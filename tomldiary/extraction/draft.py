@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.conversations import MAX_SUMMARY, Conversations, checked_summary
@@ -50,7 +51,7 @@ __all__ = ["MOST_REMOVED", "MemoryDeps", "preference_line", "quoted"]
 
 Store = dict[str, Any]
 MOST_REMOVED = 10
-"""Preferences that the extraction of one turn may remove."""
+"""Preferences and facts that the extraction of one turn may remove."""
 _LINE = 300  # characters of a text in a line for a model
 
 
@@ -161,7 +162,8 @@ class MemoryDeps:
             for path in known.keys() - wanted.keys():
                 if kind == "preferences":
                     self._preferences.forget(path[1], path[2])
-                    self._operations.append(ForgetPreference(path[1], path[2]))
+                    gone = ForgetPreference(path[1], path[2], entry_text(known[path]))
+                    self._operations.append(gone)
                 else:
                     self._record_fields(SetFields(kind, path, delete=True))
             for path, entry in wanted.items():
@@ -250,7 +252,9 @@ class MemoryDeps:
                 "the user has just had this removed. It is not stored again.", where=category
             )
         place = (category, key or self._same(category, text))
-        if text is not None and self._preferences.find(*place) is None:
+        stored = self._preferences.find(*place)
+        before = None if stored is None else entry_text(stored[1])
+        if text is not None and stored is None:
             held = self.tool_writes.holding(text)
             found = self._preferences.find(*held) if held is not None else None
             if held is not None and found is not None:
@@ -277,6 +281,7 @@ class MemoryDeps:
                 outcome.id if created else None,
                 tuple((fields or {}).items()),
                 entry_text(found[1]) if is_confirmed and found is not None else None,
+                before if outcome.action == "updated" else None,
             )
         )
         if "preferences" in self._stores:
@@ -300,18 +305,21 @@ class MemoryDeps:
             UnknownEntry: There is none.
             InvalidValue: As many as a turn may remove are removed already.
         """
-        if self._confirmed is not None and self._removed == MOST_REMOVED:
-            raise InvalidValue(
-                f"{MOST_REMOVED} preferences were removed in this turn, no more can be. Ask the user to go on in"
-                " another message.",
-                where=category,
-            )
+        self._check_removals(category)
         key = self.preferences.named(category, key)
         entry = self.preferences.forget(category, key)
         self._removed += 1
-        self._operations.append(ForgetPreference(category, key))
+        self._operations.append(ForgetPreference(category, key, entry_text(entry)))
         self._mirror("preferences", ("preferences", category, key))
         return entry_text(entry)
+
+    def _check_removals(self, where: str) -> None:
+        if self._confirmed is not None and self._removed == MOST_REMOVED:
+            raise InvalidValue(
+                f"{MOST_REMOVED} entries were removed in this turn, no more can be. Ask the user to go on in"
+                " another message.",
+                where=where,
+            )
 
     def commit_fact(self, name: str, fields: Mapping[str, Any], confidence: float = 1.0) -> str:
         """Store a fact of a registered type in the draft, and return its id, `type/key`.
@@ -326,14 +334,18 @@ class MemoryDeps:
         """Remove a fact from the draft.
 
         Raises:
-            DiaryError: There is none, or a rule forbids it.
+            DiaryError: There is none, a rule forbids it, or as many as a turn may remove are removed already.
         """
+        self._check_removals("facts")
         self._on_facts(RemoveFact(fact_id))
+        self._removed += 1
 
     def _on_facts(self, operation: CommitFact | RemoveFact) -> str:
         if self.facts is None:
             raise SchemaError("no type of facts is registered. Call diary.register_schema first.")
         done = apply_fact(self.facts, operation, Provenance(self.now, self.session_id))
+        if isinstance(operation, CommitFact):
+            operation = replace(operation, created_as=done)
         self._operations.append(operation)
         return done
 
@@ -356,7 +368,8 @@ class MemoryDeps:
         From now on an entry is counted once.
         """
         self._confirmed = set()
-        self._conversations.count_turn(self.session_id, now=self.now)
+        if self.session_id:  # an episode may be of none
+            self._conversations.count_turn(self.session_id, now=self.now)
 
     # Text for a model
 

@@ -58,8 +58,12 @@ def explained(error: BaseException) -> tuple[str, str]:
         return f"the connection to {model} broke", _AGAIN
     if "JSONDecodeError" in kinds:
         return f"{model} answered with broken JSON", _AGAIN
-    if kinds & {"UsageLimitExceeded", "UnexpectedModelBehavior"}:
+    if "UsageLimitExceeded" in kinds:
         return f"the model did not come to an end: {_text(found[0])}", "Name another model."
+    if "UnexpectedModelBehavior" in kinds:
+        return f"the model's answer cannot be used: {_text(found[0])}", (
+            "Check the base URL, or name another model."
+        )
     first = found[0] if found else error
     return f"{type(first).__name__}: {_text(first)}", "The turn can be given again."
 
@@ -109,7 +113,7 @@ def status_of(error: BaseException) -> int | None:
     for holder in (error, getattr(error, "response", None)):
         for name in ("status_code", "status", "http_status", "code"):
             value = getattr(holder, name, None)
-            if isinstance(value, int) and 100 <= value <= 599:  # noqa: PLR2004 - HTTP's range
+            if isinstance(value, int) and 300 <= value <= 599:  # noqa: PLR2004 - HTTP's range
                 return value
     return None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.conversations import Conversations
@@ -74,6 +75,8 @@ class UpsertPreference:
     """Further fields of a new entry, such as where it came from."""
     confirms: str | None = None
     """The stored text that is confirmed: if the entry says something else by now, `text` is a new entry."""
+    replaces: str | None = None
+    """The stored text that `text` replaces, in the same way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,8 @@ class ForgetPreference:
 
     category: str
     id: str
+    removes: str | None = None
+    """The stored text that is removed: if the entry says something else by now, it stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +119,8 @@ class CommitFact:
     type: str
     fields: tuple[tuple[str, Any], ...]
     confidence: float = 1.0
+    created_as: str | None = None
+    """The id that a draft gave to the fact; later operations of the same draft name it by this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +217,11 @@ class TurnOperation:
     check: Callable[[], object] | None = None
     """Called in the transaction; raises if another writer has taken the turn over."""
 
+    @property
+    def said_at(self) -> datetime | None:
+        """When a queued turn was said: when it was submitted, not when it is applied; None is now."""
+        return datetime.fromisoformat(self.ended) if self.ended else None
+
 
 current_operation: ContextVar[TurnOperation | None] = ContextVar(
     "tomldiary_turn_operation", default=None
@@ -262,20 +274,24 @@ def apply_turn(
         conversations.count_turn(session_id, now=now)
     by = Provenance(now, session_id, _source(conversations, session_id) if turns else origin)
     ids: dict[tuple[str, str], str] = {}
+    facts: dict[str | None, str] = {}
     done = Applied()
     for operation in operations:
         try:
             if isinstance(operation, UpsertPreference):
                 _upsert(preferences, operation, ids, by)
             elif isinstance(operation, ForgetPreference):
-                key = preferences.named(operation.category, operation.id)
-                preferences.forget(operation.category, ids.get((operation.category, key), key))
+                _forget(preferences, operation, ids)
             elif isinstance(operation, SetSummary):
                 conversations.set_summary(
                     operation.session_id, operation.summary, operation.keywords, now=now
                 )
             elif isinstance(operation, CommitFact | RemoveFact):
-                apply_fact(FactRules(transaction.entries("facts"), schemas or {}), operation, by)
+                book = FactRules(transaction.entries("facts"), schemas or {})
+                if isinstance(operation, CommitFact):
+                    facts[operation.created_as] = apply_fact(book, operation, by)
+                else:
+                    apply_fact(book, RemoveFact(facts.get(operation.id, operation.id)), by)
             else:
                 _set(transaction, preferences, operation, ids, by.source)
         except _RULES as error:
@@ -309,20 +325,42 @@ def _upsert(
     by: Provenance,
 ) -> None:
     key = preferences.wanted(operation.category, operation.id)
-    if operation.created_as is None and key is not None:
-        key = ids.get((operation.category, key), key)
-        if preferences.find(operation.category, key) is None:
+    created_as = operation.created_as
+    if created_as is None and key is not None:
+        named, key = key, ids.get((operation.category, key), key)
+        found = preferences.find(operation.category, key)
+        if found is None:
             raise UnknownEntry(f"{operation.category}/{key}")
         if operation.confirms is not None:
             _confirm(preferences, operation, key, by)
             return
+        if _says_other(found[1], operation.replaces):
+            created_as, key = named, None
     elif key is not None:
         found = preferences.find(operation.category, key)
         if found is not None and not same_text(entry_text(found[1]), operation.text or ""):
             key = None  # another writer used this id meanwhile
     outcome = _put(preferences, operation, key, operation.text, by)
-    if operation.created_as is not None:
-        ids[operation.category, operation.created_as] = outcome.id
+    if created_as is not None:
+        ids[operation.category, created_as] = outcome.id
+
+
+def _says_other(entry: Mapping[str, Any], text: str | None) -> bool:
+    """Return whether an entry was given another text than the one that the extractor saw."""
+    return text is not None and not same_text(entry_text(entry), text)
+
+
+def _forget(
+    preferences: Preferences, operation: ForgetPreference, ids: dict[tuple[str, str], str]
+) -> None:
+    key = preferences.named(operation.category, operation.id)
+    key = ids.get((operation.category, key), key)
+    found = preferences.find(operation.category, key)
+    if found is not None and _says_other(found[1], operation.removes):
+        raise InvalidValue(
+            "the entry was changed before it was removed.", where=f"{operation.category}/{key}"
+        )
+    preferences.forget(operation.category, key)
 
 
 def _confirm(
@@ -393,8 +431,9 @@ def _source(conversations: Conversations, session_id: str) -> str:
 
 _NAMES = frozenset(
     {"category", "id", "session_id", "kind", "path", "type", "created_as", "removed"}
+    | {"confirms", "replaces", "removes"}
 )
-"""Fields of operations that name something."""
+"""Fields of operations that name something, or what is stored."""
 
 
 def redacted(operations: Sequence[Operation], redact: Callable[[Any], Any]) -> list[Operation]:

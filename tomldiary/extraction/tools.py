@@ -40,6 +40,7 @@ _SHOWN = 200  # characters of a text repeated in an answer
 _LISTED = 8_000  # characters of one answer of list_preferences
 _FEWEST = 500  # of them for a category
 _LISTED_FACTS = 4_000  # characters of one answer of list_facts
+_NO_ID = frozenset({"", "null", "none"})  # what models write for an id that they leave out
 
 
 class ToolContext(Protocol):
@@ -159,8 +160,10 @@ async def upsert_preference(
     deps = ctx.deps
     if category not in deps.allowed_cats:
         return _no_category(deps, category)
+    if id is not None and id.strip().lower() in _NO_ID and not deps.preferences.find(category, id):
+        id = None  # noqa: A001 - the tool's word
     force = id == NEW
-    key = deps.preferences.wanted(category, id or None)
+    key = deps.preferences.wanted(category, id)
     known = key is not None and deps.preferences.find(category, key) is not None
     if not known and text is not None and not force:
         suggestion = _suggest(deps, category, text)

@@ -162,8 +162,6 @@ class Turns:
             Conflict: The operation id was used for a different change. Nothing was changed.
             Forgotten: Data of the user was erased meanwhile. Nothing was changed.
         """
-        import asyncio  # noqa: PLC0415 - slow to import, and most of a diary needs none of it
-
         diary = self._diary
         session_id, user_msg, assistant_msg = checked_turn(session_id, user_msg, assistant_msg)
         operation_id = checked_text(operation_id, "operation_id")
@@ -187,17 +185,11 @@ class Turns:
         if earlier is not None:
             known = checked_exchanges(earlier, diary.context_turns)
             operation = replace(operation, earlier=known)
-        try:
-            async with asyncio.timeout(diary.extraction_timeout):
-                operations = await self.extract(
-                    user_id, session_id, user_msg, assistant_msg, now=now, operation=operation
-                )
-        except TimeoutError as error:
-            raise ExtractionError(
-                f"the extractor took longer than {diary.extraction_timeout:g} s. Nothing was changed. Try again"
-                " later, or give Diary a longer extraction_timeout."
-            ) from error
-        when = now or datetime.now(UTC)
+        operations = await self.extract(
+            user_id, session_id, user_msg, assistant_msg, now=now, operation=operation,
+            seconds=diary.extraction_timeout,
+        )  # fmt: skip
+        when = now or operation.said_at or datetime.now(UTC)
         turn = KeptTurn(storable(user_msg), storable(assistant_msg), when, called)
         done = await in_thread(
             self.commit,
@@ -245,6 +237,7 @@ class Turns:
         *,
         now: datetime | None = None,
         operation: TurnOperation,
+        seconds: float | None = None,
     ) -> list[Operation]:
         """Return the operations that the extractor makes of one turn; nothing is stored.
 
@@ -255,22 +248,34 @@ class Turns:
             assistant_msg: What the assistant answered.
             now: When it was said; None is now.
             operation: What else is known of the turn.
+            seconds: How long it may take; None sets no limit.
 
         Raises:
-            ExtractionError: The extractor failed.
+            ExtractionError: The extractor failed, or took too long.
             Forgotten: Something of the user was forgotten since `operation.epoch`: no model may read the turn.
         """
+        import asyncio  # noqa: PLC0415 - slow to import, and most of a diary needs none of it
+
         said, redactor = (storable(user_msg), storable(assistant_msg)), self._diary.redactor
         if redactor is not None:
             said = redactor(said[0]), redactor(said[1])
-        if now is None and operation.ended:  # a queued turn is dated when it was submitted
-            now = datetime.fromisoformat(operation.ended)
-        deps, message, epoch = await in_thread(
-            self._prepared, user_id, session_id, said, now, operation
-        )
-        await self.run_extractor(message, deps)
+        now = now or operation.said_at
+        limit = asyncio.timeout(seconds)
+        try:
+            async with limit:
+                deps, message, epoch = await in_thread(
+                    self._prepared, user_id, session_id, said, now, operation
+                )
+                operations = await self.run_extractor(message, deps)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise ExtractionError(
+                f"the extractor took longer than {seconds:g} s. Nothing was changed. Try again later, or"
+                " raise Diary(extraction_timeout=…), for the turns of a writer MemoryWriter(timeout=…)."
+            ) from error
         self._diary.sessions.keep(user_id, session_id, said, epoch)
-        return deps.operations if redactor is None else redacted(deps.operations, redactor.values)
+        return operations
 
     def _prepared(
         self,
@@ -296,8 +301,8 @@ class Turns:
         deps.begin_turn()
         return deps, turn_message(deps, *said), epoch
 
-    async def run_extractor(self, message: str, deps: MemoryDeps) -> None:
-        """Run the extractor on a draft.
+    async def run_extractor(self, message: str, deps: MemoryDeps) -> list[Operation]:
+        """Run the extractor on a draft, and return what it wants done, redacted.
 
         Raises:
             ExtractionError: It failed.
@@ -312,6 +317,8 @@ class Turns:
             raise ExtractionError(
                 f"the extractor failed ({why}). Nothing was changed. {remedy}"
             ) from error
+        redactor = self._diary.redactor
+        return deps.operations if redactor is None else redacted(deps.operations, redactor.values)
 
     def commit(
         self,
@@ -337,7 +344,7 @@ class Turns:
             Conflict: The operation id was used for a different change.
             Forgotten: Something of the user was forgotten since `operation.epoch`. Nothing was changed.
         """
-        moment = timestamp(now)
+        moment = timestamp(now or operation.said_at)
         last: list[Transaction] = []
 
         origin = self.origin

@@ -106,11 +106,10 @@ async def _extract_and_commit(
                 await in_thread(_finish, job)
                 return done
         user_msg, assistant_msg = _messages([job, *job.group])
-        async with asyncio.timeout(seconds):
-            operations = await diary.turns.extract(
-                turn.user_id, turn.session_id, user_msg, assistant_msg, now=turn.context_now,
-                operation=operation,
-            )  # fmt: skip
+        operations = await diary.turns.extract(
+            turn.user_id, turn.session_id, user_msg, assistant_msg, now=turn.context_now,
+            operation=operation, seconds=seconds,
+        )  # fmt: skip
     return await in_thread(_commit, diary, job, operations, operation)
 
 

@@ -16,6 +16,7 @@ from tomldiary.extraction.dialogue import Sessions, checked_exchanges
 from tomldiary.storage.protocol import is_erased
 from tomldiary.writer.journal_record import render_turn
 from tomldiary.writer.receipts import Job, Receipt, Turn
+from tomldiary.writer.retry import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -230,6 +231,8 @@ class Admission:
     def refuse(self, jobs: list[Job], error: BaseException) -> None:
         """Fail turns that could not be stored; called with the lock held."""
         self._metrics.failed += len(jobs)
+        if not isinstance(error, Forgotten):
+            self._metrics.last_failure = f"{kind_of(error)}."
         for job in jobs:
             job.receipt.settle_stored(error)
             job.receipt.settle(None, error)

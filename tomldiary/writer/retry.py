@@ -16,10 +16,19 @@ from tomldiary.errors import BackendError, Conflict, LockTimeout
 from tomldiary.extraction.failures import causes, status_of
 from tomldiary.runtime.async_bridge import is_of_another_loop
 
-__all__ = ["Breaker", "Options", "RetryPolicy", "is_of_the_model", "is_transient", "retry_after"]
+__all__ = [
+    "Breaker",
+    "Options",
+    "RetryPolicy",
+    "is_of_the_model",
+    "is_transient",
+    "kind_of",
+    "retry_after",
+]
 
 _DOUBLINGS = 64  # of a pause; more would overflow
-_TRANSIENT_STATUSES = {408, 409, 425, 429, 500, 502, 503, 504, 529}
+_TRANSIENT_STATUSES = {408, 409, 425, 429}
+_SERVER_ERROR = 500
 _TRANSIENT_NAMES = (
     "timeout",
     "ratelimit",
@@ -29,11 +38,12 @@ _TRANSIENT_NAMES = (
     "throttl",
     "servererror",
     "apierror",
+    "jsondecodeerror",
 )
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether another attempt may help: time-outs, lost connections, rate limits, a busy server.
+    """Return whether another attempt may help: time-outs, lost connections, rate limits, 5xx, broken JSON.
 
     A status code decides if there is one, else the name of the error's type. The causes of the error are checked
     too.
@@ -47,7 +57,7 @@ def is_transient(error: BaseException) -> bool:
             return True  # another program kept saving the file
         status = status_of(each)
         if status is not None:
-            return status in _TRANSIENT_STATUSES
+            return status in _TRANSIENT_STATUSES or status >= _SERVER_ERROR
         if _asked_pause(each) is not None:
             return True
         names = [kind.__name__.lower() for kind in type(each).__mro__]
@@ -61,6 +71,14 @@ def is_of_the_model(error: BaseException) -> bool:
     return not any(
         isinstance(each, LockTimeout | BackendError | Conflict) for each in causes(error)
     )
+
+
+def kind_of(error: BaseException) -> str:
+    """Return the type of the error's cause; of the system's errors, what the system says, without the path."""
+    # A time limit of asyncio is raised from the cancellation that it made.
+    cause = error if isinstance(error, TimeoutError) else error.__cause__ or error
+    said = f" ({cause.strerror})" if isinstance(cause, OSError) and cause.strerror else ""
+    return f"{type(cause).__name__}{said}"
 
 
 def retry_after(error: BaseException) -> float | None:

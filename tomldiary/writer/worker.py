@@ -26,7 +26,7 @@ from tomldiary.writer.jobs import apply_turn
 from tomldiary.writer.journal import Journal
 from tomldiary.writer.journal_queue import JournalQueue
 from tomldiary.writer.queue import UserQueues
-from tomldiary.writer.retry import Breaker, Options, is_of_the_model, is_transient
+from tomldiary.writer.retry import Breaker, Options, is_of_the_model, is_transient, kind_of
 from tomldiary.writer.shared.queue import SharedQueue
 from tomldiary.writer.shutdown import LoopThread
 
@@ -226,7 +226,7 @@ class Workers:
         if cancelled and self._is_ending:
             return  # `close` sets the outcome
         # The error may quote the conversation, so details are logged at debug level only.
-        kind = _kind(error)
+        kind = kind_of(error)
         _logger.debug("why a turn could not be applied", exc_info=error)
         if isinstance(error, Forgotten) and job.journal is not None:
             await self._after_forgetting(job, error)
@@ -333,8 +333,15 @@ class Workers:
             self._end(job, jobs, error=error)
 
     def _give_up(self, job: Job, failure: BaseException) -> None:
-        """Fail a turn that could not be parked; it stays in the journal."""
+        """Fail a turn that could not be parked; it stays in the journal, and is tried again if storage was away."""
         if isinstance(failure, asyncio.CancelledError) and self._is_ending:
+            return
+        if isinstance(failure, BackendError | LockTimeout):
+            kind = kind_of(failure)
+            _logger.error("a turn could neither be applied nor parked: %s; it waits", kind)
+            self._metrics.last_failure = f"{kind}."
+            job.attempts -= 1
+            self._retry_later(job, self._options.retry.longest_pause)
             return
         with self._state:
             if self.working.pop(job, None) is None:
@@ -400,13 +407,6 @@ class Workers:
                 self._settle(jobs, None, RuntimeError(_KEPT if job.journal is not None else _LEFT))
             self._state.notify_all()
         return count
-
-
-def _kind(error: BaseException) -> str:
-    """Return the type of the error's cause; of the system's errors, what the system says, without the path."""
-    cause = error.__cause__ or error
-    said = f" ({cause.strerror})" if isinstance(cause, OSError) and cause.strerror else ""
-    return f"{type(cause).__name__}{said}"
 
 
 def _reason(error: BaseException, kind: str) -> str:

@@ -451,14 +451,13 @@ class MemoryWriter(Viewed):
         self._consolidations.stop()
         if not self.flush(0):
             left = self._workers.abandon(_GRACE)
+            text = f"the writer was closed with {left} turns not applied"
             if self._journal_queue is None:
-                _logger.error("the writer was closed with %d turns not applied", left)
+                tell(_logger, f"{text}; they are lost.", logging.ERROR)
+            elif self._options.workers:
+                tell(_logger, f"{text}; they are kept in {self._journal_queue.root}")
             else:
-                _logger.log(
-                    logging.WARNING if self._options.workers else logging.INFO,
-                    "the writer was closed with %d turns not applied; they are kept in %s",
-                    left, self._journal_queue.root,
-                )  # fmt: skip
+                _logger.info("%s; they are kept in %s", text, self._journal_queue.root)
         self._stop()
 
     async def close(self, timeout: float | None = None, *, drain: bool = True) -> WriterStats:  # noqa: ASYNC109 - the twin of close_sync

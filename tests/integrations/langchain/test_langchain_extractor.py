@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import json
+import os
 from importlib.metadata import EntryPoint
 
 import pytest
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_openai import ChatOpenAI
 from langgraph.graph import START, MessagesState, StateGraph
 
+from openai_server import OpenAIServer, Step, broken
 from scripted_chat import DONE, Scripted, calling
-from tomldiary import Diary, MemoryWriter
-from tomldiary.errors import ExtractionError
+from tomldiary import Diary, MemoryWriter, RetryPolicy, Turn
+from tomldiary.errors import ExtractionError, ExtractorUnusable
 from tomldiary_langchain import ChatModelExtractor
 from tomldiary_langgraph import extract_node
 
@@ -119,6 +122,66 @@ def test_a_failing_model_changes_nothing():
     with pytest.raises(ExtractionError, match="no line"):
         diary.user("alice").add_turn("I like tea.", "Nice.", session_id="s1")
     assert diary.users() == []
+
+
+def answered(finish_reason="stop", refusal=None):
+    message = {"role": "assistant", "content": None, "refusal": refusal}
+    choice = {"index": 0, "message": message, "finish_reason": finish_reason}
+    made = {"id": "c", "object": "chat.completion", "created": 1, "model": "m"}
+    return Step(body=json.dumps({**made, "choices": [choice]}).encode())
+
+
+def turn_of(server, retry=None):
+    model = ChatOpenAI(model="m", api_key="x", base_url=server.url, max_retries=0)
+    writer = MemoryWriter(Diary("memory:", agent=model), retry=retry)
+    with writer:
+        writer.submit_nowait(Turn("alice", "s1", "I like tea.", "Nice.")).wait(60)
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [{"finish_reason": "length"}, {"finish_reason": "content_filter"}, {"refusal": "I can't."}],
+)
+def test_an_answer_that_is_cut_short_or_withheld_fails_the_turn(cut):
+    with (
+        OpenAIServer([answered(**cut)]) as server,
+        pytest.raises(ExtractionError, match="cut short or withheld"),
+    ):
+        turn_of(server)
+
+
+def test_an_empty_answer_that_ended_by_itself_is_no_failure():
+    with OpenAIServer([answered()]) as server:
+        turn_of(server)
+
+
+def test_broken_json_of_a_server_is_asked_for_again():
+    with (
+        OpenAIServer([broken()]) as server,
+        pytest.raises(ExtractionError, match="broken JSON"),
+    ):
+        turn_of(server, RetryPolicy(attempts=3, first_pause=0.01))
+    assert len(server.requests) == 3
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("is_asked_before", [True, False])
+def test_a_model_that_was_asked_before_a_fork_is_refused_in_the_child(is_asked_before):
+    _, diary = extraction(DONE)
+    if is_asked_before:
+        diary.user("alice").add_turn("I like tea.", "Nice.", session_id="s1")
+    child = os.fork()
+    if not child:
+        code = 2
+        try:
+            diary.user("bob").add_turn("I like rye.", "Nice.", session_id="s1")
+            code = 0
+        except ExtractorUnusable:
+            code = 1
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == int(is_asked_before)
 
 
 def written(*calls):
