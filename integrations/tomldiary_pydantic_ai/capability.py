@@ -341,10 +341,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                 return await handler(args)
         finally:
             # Once it stands beside the tool's result, it looks like something that the tool returned.
-            queued = ctx.pending_messages or ()
-            self._run.collect_enqueued(
-                message for pending in queued for message in pending.messages
-            )
+            self._run.collect_enqueued(ctx)
 
     async def wrap_output_process(
         self,
@@ -448,7 +445,9 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         if messages is None:  # a realtime session, or a run that ended before its first request
             # The context of a session that its reader left lacks what was said last.
             messages = ctx.messages if result is None else result.all_messages()
-            run.collect(messages, ctx.run_id)
+        # What was enqueued after the last request was put together, and what no request took.
+        run.collect(messages, ctx.run_id)
+        run.collect_enqueued(ctx)
         output: object = None if result is None else result.output
         is_paused = isinstance(output, DeferredToolRequests)
         if is_paused:

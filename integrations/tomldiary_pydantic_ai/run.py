@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import re
 import threading
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -246,11 +246,12 @@ class RunState:
         self._prompt = None
         self.heard += words
 
-    def collect_enqueued(self, messages: Iterable[ModelMessage]) -> None:
+    def collect_enqueued(self, ctx: RunContext[Any]) -> None:
         """Add what the user said in messages that are enqueued, and not yet part of the conversation."""
         if not self.around:
-            for message in messages:
-                self.heard += said(self._unknown(message))
+            for pending in ctx.pending_messages or ():
+                for message in pending.messages:
+                    self.heard += said(self._unknown(message))
 
     @property
     def said(self) -> tuple[str, ...]:

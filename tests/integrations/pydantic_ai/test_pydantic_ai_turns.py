@@ -9,6 +9,7 @@ import inspect
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ from pydantic_ai import (
     capture_run_messages,
     models,
 )
-from pydantic_ai.capabilities import ProcessHistory
+from pydantic_ai.capabilities import AbstractCapability, ProcessHistory
 from pydantic_ai.exceptions import ModelHTTPError, UsageLimitExceeded, UserError
 from pydantic_ai.messages import (
     BinaryContent,
@@ -752,6 +753,42 @@ def test_messages_that_the_host_enqueues_are_user_messages(tmp_path: Path):
     asyncio.run(run())
     (turn,) = setting.writer.turns
     assert turn.user_msg == f"{SAID}\n\nI like milk."
+    setting.writer.close_sync()
+
+
+@pytest.mark.parametrize("priority", ["asap", "when_idle"])
+def test_messages_that_a_capability_enqueues_are_user_messages(tmp_path: Path, priority: Any):
+    class Steering(AbstractCapability[None]):
+        """Sends what the user types while the agent works."""
+
+        async def before_model_request(self, ctx: RunContext[None], request_context: Any) -> Any:
+            if ctx.run_step == 1:
+                ctx.enqueue("I like milk.", priority=priority)
+            return request_context
+
+    setting = Setting(tmp_path)
+    asyncio.run(setting.agent.run(SAID, capabilities=[Steering()]))
+    (turn,) = setting.writer.turns
+    assert turn.user_msg == f"{SAID}\n\nI like milk."
+    setting.writer.close_sync()
+
+
+@pytest.mark.parametrize("end", ["left", "failed"])
+def test_enqueued_messages_that_no_request_took_are_submitted(tmp_path: Path, end: str):
+    setting = Setting(tmp_path, fail)
+
+    async def run() -> None:
+        async with setting.agent.iter(SAID) as steps:
+            steps.enqueue("I like milk.", priority="when_idle")
+            async for _ in steps:
+                if end == "left":
+                    break
+
+    with nullcontext() if end == "left" else pytest.raises(ModelHTTPError):
+        asyncio.run(run())
+    asyncio.run(setting.agent.run("I like milk.", model=FunctionModel(answer)))  # it is sent again
+    said = [turn.user_msg for turn in setting.writer.turns]
+    assert said == [f"{SAID}\n\nI like milk.", ""]
     setting.writer.close_sync()
 
 
