@@ -178,6 +178,8 @@ def exchanges(messages: Sequence[ModelMessage]) -> list[tuple[str, str]]:
         elif found and answer:
             question, before = found[-1]
             found[-1] = question, f"{before}\n\n{answer}" if before else answer
+        elif answer:  # the assistant began the conversation
+            found.append(("", answer))
     return found
 
 

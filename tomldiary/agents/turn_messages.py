@@ -173,6 +173,8 @@ def earlier_exchanges(thread: Sequence[Spoken], start: int) -> list[tuple[str, s
     while (begin := turn_start(thread[:end])) is not None:
         exchanges.append(exchange_of(thread[begin:end]))
         end = begin
+    if any(said := exchange_of(thread[:end])):  # the assistant began the conversation
+        exchanges.append(said)
     return exchanges[::-1]
 
 

@@ -404,6 +404,16 @@ def test_only_the_current_turn_is_submitted(tmp_path: Path):
     setting.writer.close_sync()
 
 
+def test_the_turn_includes_a_question_that_began_the_conversation(tmp_path: Path):
+    setting = Setting(tmp_path)
+    asked = ModelResponse(parts=[TextPart("Hi. Do you have any allergies?")])
+    asyncio.run(setting.agent.run("Yes, peanuts.", message_history=[asked]))
+    assert list(setting.writer.turns[0].earlier or ()) == [("", "Hi. Do you have any allergies?")]
+    assert setting.writer.flush(30)
+    assert "peanuts" in setting.diary.user("alice").document("preferences")
+    setting.writer.close_sync()
+
+
 def test_an_answer_that_is_no_text_is_submitted_as_json(tmp_path: Path):
     class Order(BaseModel):
         drink: str
