@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tomldiary.diary import Diary
 
 __all__ = [
+    "OTHERS_TURN",
     "SOURCE",
     "HandedIn",
     "Spoken",
@@ -49,6 +50,7 @@ __all__ = [
 T = TypeVar("T")
 _logger = get_logger(__name__)
 
+OTHERS_TURN = "another user began this turn. Continue it as that user: name the user in the run."
 SOURCE = "lc_source"
 """By this key LangChain marks what stands in for people: summaries, memory, prompts of other models."""
 _BY = {
@@ -150,9 +152,7 @@ def own_words(
     """
     own = [number for number in unanswered if not is_others(thread[number])]
     if own[-1:] != list(unanswered[-1:]):
-        raise IdentifierError(
-            "another user began this turn. Continue it as that user: name the user in the run."
-        )
+        raise IdentifierError(OTHERS_TURN)
     if len(own) < len(unanswered):
         _logger.warning("another user's messages without an answer are no part of this turn")
     return own
