@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_ai import RunContext  # noqa: TC002 - the tools' schemas are made from annotations
 
 from tomldiary.agents.options import checked_count, known_tools
+from tomldiary.agents.turn_messages import of_memory
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import IdentifierError, cause_of
 from tomldiary.logging import get_logger
@@ -27,7 +28,7 @@ from tomldiary_pydantic_ai.memory_document import (
     format_memory_prompt,
     get_memory_path,
 )
-from tomldiary_pydantic_ai.run import RunOwner, Who, no_template, session_of, user_of
+from tomldiary_pydantic_ai.run import LastTurns, RunOwner, Who, no_template, session_of, user_of
 from tomldiary_pydantic_ai.toolset import RETRIES, RunToolset
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ class AgentMemoryToolset(RunToolset[Any]):
         is_place = isinstance(memory_dir, str | os.PathLike)
         self.path = get_memory_path(os.fspath(memory_dir) if is_place else "memory", agent_name)
         self.diary = diary_of(memory_dir)
+        self.turns = of_memory(self.diary, LastTurns)
         self._agent_name = agent_name
         self._user_id = no_template("user_id", user_id)
         checked_count(max_lines, "max_lines")

@@ -14,7 +14,7 @@ from pydantic_ai.tools import AgentDepsT
 
 from tomldiary.agents.delegation import LANGCHAIN, is_within
 from tomldiary.agents.options import writer_of
-from tomldiary.agents.turn_messages import digest, of_memory
+from tomldiary.agents.turn_messages import digest
 from tomldiary.diary import Diary
 from tomldiary.entries.episodes import ToolStep
 from tomldiary.errors import InvalidValue, cause_of
@@ -35,7 +35,6 @@ from tomldiary_pydantic_ai.conversation import (
 )
 from tomldiary_pydantic_ai.diary_tools import span
 from tomldiary_pydantic_ai.run import (
-    LastTurns,
     RunState,
     Who,
     durable_operation,
@@ -136,7 +135,6 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     episodes: bool | None = None
 
     _toolset: CapabilityToolset[AgentDepsT] = field(init=False, repr=False, compare=False)
-    _last: LastTurns = field(init=False, repr=False, compare=False)
     _run: RunState | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -163,7 +161,6 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             on_error=self.on_error,
             approve=self.approve,
         )
-        self._last = of_memory(self._toolset.diary, LastTurns)
         if self.record:
             diary, given = self._toolset.diary, self.writer
             self.writer = MemoryWriter(diary) if given is None else writer_of(given, diary)
@@ -273,18 +270,19 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         """Return the capability for one run, whose owner is resolved now; reads nothing.
 
         Raises:
-            IdentifierError: The run names no user, or a name is invalid.
+            IdentifierError: The run names no user, a name is invalid, or another user began the turn.
         """
-        owner = self._toolset.found_owner(ctx)
+        owner = self._toolset.entered(ctx)
         diary = self._toolset.diary
         state = RunState(
             diary,
+            self._toolset.id or "",
             owner,
             digest(self.id or "", owner.user)[:16],
             records=self.writer is not None and not is_within(LANGCHAIN),
             around=runs_around(diary, owner.user),
         )
-        state.begin(ctx, self._last)
+        state.begin(ctx, self._toolset.turns)
         run = copy.copy(self)
         run._run = state  # noqa: SLF001 - a copy of this object
         return run
@@ -341,10 +339,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                 return await handler(args)
         finally:
             # Once it stands beside the tool's result, it looks like something that the tool returned.
-            queued = ctx.pending_messages or ()
-            self._run.collect_enqueued(
-                message for pending in queued for message in pending.messages
-            )
+            self._run.collect_enqueued(ctx)
 
     async def wrap_output_process(
         self,
@@ -419,7 +414,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                     if self._run.records:
                         await self._hand_in(ctx, self._run, status, result)
                 finally:
-                    self._last.end(self._run)
+                    self._toolset.turns.end(self._run)
 
     async def _begin(self, ctx: RunContext[AgentDepsT]) -> None:
         run = self._run
@@ -448,12 +443,14 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         if messages is None:  # a realtime session, or a run that ended before its first request
             # The context of a session that its reader left lacks what was said last.
             messages = ctx.messages if result is None else result.all_messages()
-            run.collect(messages, ctx.run_id)
+        # What was enqueued after the last request was put together, and what no request took.
+        run.collect(messages, ctx.run_id)
+        run.collect_enqueued(ctx)
         output: object = None if result is None else result.output
         is_paused = isinstance(output, DeferredToolRequests)
         if is_paused:
             output = None
-        user_msg = "\n\n".join(self._last.take_words(run.outermost))
+        user_msg = "\n\n".join(self._toolset.turns.take_words(run.outermost))
         assistant_msg = answered(messages, ctx.run_id, output, is_parsed=run.is_parsed)
         if not user_msg and not assistant_msg:
             return
@@ -475,7 +472,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                 noted["error_type"] = type(error).__name__
                 _logger.error("a turn could not be handed in: %s", cause_of(error))  # noqa: TRY400 - the trace may quote it
             else:
-                self._last.note(
+                self._toolset.turns.note(
                     run.outermost, is_answered=status == "completed", is_paused=is_paused
                 )
 

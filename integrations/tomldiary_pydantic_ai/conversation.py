@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from pydantic_ai.messages import (
     InstructionPart,
@@ -28,12 +28,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CAN_APPEND",
+    "Words",
     "answered",
     "appending",
     "as_data",
     "exchanges",
     "prompt_words",
     "prompts_in",
+    "resumed",
     "returns_tools",
     "said",
     "shown_memory",
@@ -110,15 +112,37 @@ def returns_tools(message: ModelMessage | None) -> bool:
     )
 
 
-def unanswered(messages: Sequence[ModelMessage]) -> list[str]:
-    """Return what the user said since the last response, one text for each part."""
-    texts: list[str] = []
+class Words(NamedTuple):
+    """What a user said in a part of a message."""
+
+    text: str
+    message: ModelMessage
+
+
+def unanswered(messages: Sequence[ModelMessage]) -> list[Words]:
+    """Return what users said since the last response."""
+    texts: list[Words] = []
     for message in messages:
         if isinstance(message, ModelResponse):
             texts = []
         else:
-            texts += _said_in_history(message)
+            texts += [Words(text, message) for text in _said_in_history(message)]
     return texts
+
+
+def resumed(messages: Sequence[ModelMessage], prompt: object) -> ModelResponse | None:
+    """Return the response whose open calls of tools a run with this history and prompt goes on with."""
+    returned: set[str] = set()
+    for message in reversed(messages):
+        # The framework closes the calls of a run that was cut off; without a prompt, not those of a cut response.
+        is_cut_off = getattr(message, "state", None) == "interrupted"
+        if isinstance(message, ModelResponse):
+            calls = {p.tool_call_id for p in message.parts if isinstance(p, ToolCallPart)}
+            return None if calls <= returned or (is_cut_off and prompt is not None) else message
+        if is_cut_off:
+            return None
+        returned |= {str(getattr(part, "tool_call_id", "")) for part in message.parts}
+    return None
 
 
 def prompts_in(message: ModelMessage) -> list[ModelRequestPart]:
@@ -178,6 +202,8 @@ def exchanges(messages: Sequence[ModelMessage]) -> list[tuple[str, str]]:
         elif found and answer:
             question, before = found[-1]
             found[-1] = question, f"{before}\n\n{answer}" if before else answer
+        elif answer:  # the assistant began the conversation
+            found.append(("", answer))
     return found
 
 

@@ -19,13 +19,15 @@ from pydantic_ai.tools import AgentDepsT
 
 from tomldiary.agents import identity
 from tomldiary.agents.delegation import PYDANTIC_AI, tell_within
-from tomldiary.agents.turn_messages import digest, memory_place
+from tomldiary.agents.turn_messages import OTHERS_TURN, digest, memory_place
 from tomldiary.errors import IdentifierError, InvalidValue, WriterBusy
 from tomldiary.runtime.lru import Recent
 from tomldiary_pydantic_ai.conversation import (
+    Words,
     exchanges,
     prompt_words,
     prompts_in,
+    resumed,
     returns_tools,
     said,
     unanswered,
@@ -177,6 +179,8 @@ class RunState:
     """One run of one capability."""
 
     diary: Diary
+    memory: str
+    """The id of the toolset."""
     owner: RunOwner
     scope: str
     records: bool
@@ -192,6 +196,8 @@ class RunState:
     """How often something of the user was erased before the run; None is unknown."""
     place: str = ""
     """Stands for the exchanges before the turn."""
+    id: str = ""
+    """The framework's id of the run."""
     conversation: str = ""
     """The framework's id of the conversation, which several users may share."""
     earlier: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
@@ -221,10 +227,12 @@ class RunState:
         prompt = [words] if words else []
         earlier = exchanges(ctx.messages)
         self.place = digest(*(text for pair in earlier for text in pair))
-        self.conversation = ctx.conversation_id or ctx.run_id or ""
-        self.before = last.without_others(self, unanswered(ctx.messages))
-        self.handed_in = last.repeated(self, prompt)
-        self.heard = [*self.before, *prompt][len(self.handed_in) :]
+        self.id = ctx.run_id or ""
+        self.conversation = ctx.conversation_id or self.id
+        before = last.without_others(self, unanswered(ctx.messages))
+        self.before = [words.text for words in before]
+        self.handed_in = last.repeated(self, before, prompt)
+        self.heard = _without([*self.before, *prompt], self.handed_in)
         self.earlier = earlier[-self.diary.context_turns or len(earlier) :]
         self._new_prompts(ctx.messages)
         self._prompt = words
@@ -246,11 +254,12 @@ class RunState:
         self._prompt = None
         self.heard += words
 
-    def collect_enqueued(self, messages: Iterable[ModelMessage]) -> None:
+    def collect_enqueued(self, ctx: RunContext[Any]) -> None:
         """Add what the user said in messages that are enqueued, and not yet part of the conversation."""
         if not self.around:
-            for message in messages:
-                self.heard += said(self._unknown(message))
+            for pending in ctx.pending_messages or ():
+                for message in pending.messages:
+                    self.heard += said(self._unknown(message))
 
     @property
     def said(self) -> tuple[str, ...]:
@@ -287,9 +296,22 @@ def _time_of(part: ModelRequestPart) -> datetime | None:
     return getattr(part, "timestamp", None)
 
 
+def _without(texts: Iterable[str], others: Iterable[str]) -> list[str]:
+    """Return texts in their order without the first of each that is among others."""
+    left, kept = [*others], list[str]()
+    for text in texts:
+        if text in left:
+            left.remove(text)
+        else:
+            kept.append(text)
+    return kept
+
+
 class _LastTurn(NamedTuple):
     """What the user said in the last turn of a session, where that stood, and how its run ended."""
 
+    id: str
+    memory: str
     owner: RunOwner
     said: tuple[str, ...]
     place: str
@@ -298,50 +320,95 @@ class _LastTurn(NamedTuple):
     is_failed: bool
 
 
+class _Sent(NamedTuple):
+    """Who sent a message in a run, and what the run handed in of it and of the history."""
+
+    user: str
+    said: tuple[str, ...] = ()
+
+
 class LastTurns:
-    """What was handed in last of each session, and the runs that go on, so that no run repeats another's words."""
+    """What was handed in last of each session, and whose runs there were, so that no run repeats another's words."""
 
     def __init__(self) -> None:
         self._turns: Recent[RunOwner, _LastTurn] = Recent(_SESSIONS_KEPT)
+        self._sent: Recent[tuple[str | None, ...], _Sent] = Recent(_SESSIONS_KEPT)
         self._open: WeakSet[RunState] = WeakSet()
         self._lock = threading.Lock()
 
-    def repeated(self, run: RunState, prompt: Sequence[str]) -> tuple[str, ...]:
+    def enter(self, memory: str, user: str, ctx: RunContext[Any]) -> None:
+        """Note who begins a run.
+
+        Args:
+            memory: The id of the toolset or the capability.
+            user: Whose run it is.
+            ctx: The run.
+
+        Raises:
+            IdentifierError: It goes on with a turn that another user began, as by an approval.
+        """
+        response = resumed(ctx.messages, ctx.prompt)
+        began = None if response is None else self._sender(memory, response)
+        if began is not None and began.user != user:
+            raise IdentifierError(OTHERS_TURN)
+        with self._lock:
+            self._sent.keep((memory, ctx.conversation_id, ctx.run_id), _Sent(user))
+
+    def _sender(self, memory: str, message: ModelMessage) -> _Sent | None:
+        """Return what is known of the run that sent a message; None if nothing is."""
+        if message.run_id is None:
+            return None
+        return self._sent.get((memory, message.conversation_id, message.run_id))
+
+    def repeated(
+        self, run: RunState, before: Sequence[Words], prompt: Sequence[str]
+    ) -> tuple[str, ...]:
         """Return what was handed in already of the words that a run begins with.
 
         Args:
             run: The run.
+            before: The unanswered words of the history, with their messages.
             prompt: The prompt. With the words of a run that failed it is the same run again; with those of an
                 answered one the user says them again.
         """
+        sent = [
+            text
+            for text, message in before
+            if (sender := self._sender(run.memory, message)) is not None and text in sender.said
+        ]
         last = self._turns.get(run.owner)
         if last is None or (last.is_answered and last.place != run.place):
-            return ()
-        now = [*run.before, *prompt] if last.is_failed else run.before
+            return tuple(sent)
+        left = _without(last.said, sent)
+        now = _without(run.before, sent)
         # In any order: a run begins with only some of the words if others were said while it went on.
-        left, repeated = [*last.said], list[str]()
+        now += prompt if last.is_failed else ()
+        repeated = list[str]()
         for text in takewhile(lambda each: each in left, now):
             left.remove(text)
             repeated.append(text)
-        return tuple(repeated)
+        return (*sent, *repeated)
 
-    def without_others(self, run: RunState, before: Sequence[str]) -> list[str]:
-        """Return the unanswered words of a history without those that other users of the conversation said."""
+    def without_others(self, run: RunState, before: Sequence[Words]) -> list[Words]:
+        """Return the unanswered words of a history without those that other users said."""
         with self._lock:
             turns = [*self._open, *(one for one in self._turns.values() if not one.is_answered)]
+        sent = {words.message.run_id for words in before}
         others = [
             text
             for one in turns
             if one.owner.user != run.owner.user
-            if (one.conversation, one.place) == (run.conversation, run.place)
+            if one.id != run.id
+            or one.memory == run.memory  # else it is another memory of the agent
+            if one.id in sent or (one.conversation, one.place) == (run.conversation, run.place)
             for text in one.said
         ]
-        own = list[str]()
-        for text in before:
-            if text in others:
-                others.remove(text)
+        own = list[Words]()
+        for words in before:
+            if words.text in others:
+                others.remove(words.text)
             else:
-                own.append(text)
+                own.append(words)
         return own
 
     def begin(self, run: RunState) -> None:
@@ -376,8 +443,18 @@ class LastTurns:
             ended = is_answered and not is_paused
             self._turns.keep(
                 run.owner,
-                _LastTurn(run.owner, run.said, run.place, run.conversation, ended, not is_answered),
+                _LastTurn(
+                    run.id,
+                    run.memory,
+                    run.owner,
+                    run.said,
+                    run.place,
+                    run.conversation,
+                    ended,
+                    not is_answered,
+                ),
             )
+            self._sent.keep((run.memory, run.conversation, run.id), _Sent(run.owner.user, run.said))
 
 
 _AROUND: ContextVar[tuple[RunState, ...]] = ContextVar("tomldiary_runs_around", default=())

@@ -14,7 +14,7 @@ from pydantic_ai.tools import AgentDepsT
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, WrapperToolset
 
 from tomldiary.agents.options import checked_count, chosen_tools, known_tools, one_of
-from tomldiary.agents.turn_messages import keep_out_of_steps
+from tomldiary.agents.turn_messages import keep_out_of_steps, of_memory
 from tomldiary.agents.verbs import VERBS, MemoryVerbs
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import cause_of
@@ -25,6 +25,7 @@ from tomldiary.text.visible import scrub
 from tomldiary_pydantic_ai.conversation import appending, prompt_words, unanswered
 from tomldiary_pydantic_ai.diary_tools import diary_functions, with_categories
 from tomldiary_pydantic_ai.run import (
+    LastTurns,
     RunOwner,
     RunState,
     Who,
@@ -69,6 +70,8 @@ _LOOK_UP_NAMED = (
 class RunToolset(FunctionToolset[AgentDepsT]):
     """A toolset of which each run has a copy, bound to the owner that was found when the run began."""
 
+    turns: LastTurns
+    """Whose runs there were with the same diary."""
     _run: RunOwner | None = None
     epoch: int | None = None
     """How often something of the user was erased before the run; None is unknown."""
@@ -99,9 +102,19 @@ class RunToolset(FunctionToolset[AgentDepsT]):
         """Resolve the owner of the run before its model is called; reads nothing.
 
         Raises:
-            IdentifierError: No place names the user, or a name cannot be used.
+            IdentifierError: See `entered`.
         """
-        return self.for_owner(self.owner(ctx))
+        return self.for_owner(self.entered(ctx))
+
+    def entered(self, ctx: RunContext[AgentDepsT]) -> RunOwner:
+        """Return whose run begins now, and which session it belongs to.
+
+        Raises:
+            IdentifierError: No place names the user, a name cannot be used, or another user began the turn.
+        """
+        owner = self.owner(ctx)
+        self.turns.enter(self.id or "", owner.user, ctx)
+        return owner
 
     async def call_tool(
         self,
@@ -190,6 +203,7 @@ class DiaryToolset(RunToolset[AgentDepsT]):
     ) -> None:
         super().__init__(id=id, max_retries=RETRIES)
         self.diary = diary_of(diary)
+        self.turns = of_memory(self.diary, LastTurns)
         self.heading = scrub(heading)
         self.inject = one_of("inject", inject, ("user", "instructions", False))
         self.max_tokens = checked_count(max_tokens, "max_tokens", least=1)
@@ -295,7 +309,9 @@ class DiaryToolset(RunToolset[AgentDepsT]):
         try:
             words = None
             if self.query != "none":
-                words = prompt_words(ctx.prompt) or "\n".join(unanswered(ctx.messages))
+                words = prompt_words(ctx.prompt) or "\n".join(
+                    each.text for each in unanswered(ctx.messages)
+                )
             memory = await self.lines(*self.owner(ctx), words)
             return render_memory(
                 memory.shown,

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tomldiary.diary import Diary
 
 __all__ = [
+    "OTHERS_TURN",
     "SOURCE",
     "HandedIn",
     "Spoken",
@@ -52,6 +53,7 @@ __all__ = [
 T = TypeVar("T")
 _logger = get_logger(__name__)
 
+OTHERS_TURN = "another user began this turn. Continue it as that user: name the user in the run."
 SOURCE = "lc_source"
 """By this key LangChain marks what stands in for people: summaries, memory, prompts of other models."""
 _BY = {
@@ -161,9 +163,7 @@ def own_words(
     """
     own = [number for number in unanswered if not is_others(thread[number])]
     if own[-1:] != list(unanswered[-1:]):
-        raise IdentifierError(
-            "another user began this turn. Continue it as that user: name the user in the run."
-        )
+        raise IdentifierError(OTHERS_TURN)
     if len(own) < len(unanswered):
         _logger.warning("another user's messages without an answer are no part of this turn")
     return own
@@ -186,7 +186,9 @@ def earlier_exchanges(thread: Sequence[Spoken], start: int) -> list[tuple[str, s
             begins.append(number)
             is_answered = False
         is_answered = is_answered or one.is_answer
-    return [exchange_of(thread[begin:end]) for begin, end in pairwise([*begins, start])]
+    places = [0, *begins, start]  # the assistant may have begun the conversation
+    exchanges = [exchange_of(thread[begin:end]) for begin, end in pairwise(places)]
+    return exchanges if any(exchanges[0]) else exchanges[1:]
 
 
 def steps_of(turn: Iterable[Spoken]) -> tuple[ToolStep, ...]:

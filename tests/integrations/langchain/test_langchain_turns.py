@@ -303,6 +303,14 @@ def test_the_turn_includes_earlier_exchanges(writer):
     ]
 
 
+def test_the_turn_includes_a_question_that_began_the_conversation(writer):
+    agent = agent_of(writer, OK)
+    talk(agent, [AIMessage("Hi. Do you have allergies?"), HumanMessage("Yes, peanuts.")])
+    assert [turn.earlier for turn in writer.turns] == [(("", "Hi. Do you have allergies?"),)]
+    assert writer.flush(20)
+    assert "peanuts" in writer.diary.user("alice").document("preferences")
+
+
 # Replays, and clients that keep no ids
 
 

@@ -9,6 +9,7 @@ import inspect
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,11 +31,12 @@ from pydantic_ai import (
     capture_run_messages,
     models,
 )
-from pydantic_ai.capabilities import ProcessHistory
+from pydantic_ai.capabilities import AbstractCapability, ProcessHistory
 from pydantic_ai.exceptions import ModelHTTPError, UsageLimitExceeded, UserError
 from pydantic_ai.messages import (
     BinaryContent,
     ModelMessage,
+    ModelMessagesTypeAdapter,
     ModelRequest,
     ModelResponse,
     TextContent,
@@ -50,6 +52,7 @@ from pydantic_ai.usage import UsageLimits
 
 from processes import run_at_once
 from tomldiary import Diary, MemoryWriter, Turn
+from tomldiary.errors import IdentifierError
 from tomldiary_pydantic_ai import AgentMemoryToolset, DiaryCapability, DiaryToolset
 
 if TYPE_CHECKING:
@@ -403,6 +406,16 @@ def test_only_the_current_turn_is_submitted(tmp_path: Path):
     setting.writer.close_sync()
 
 
+def test_the_turn_includes_a_question_that_began_the_conversation(tmp_path: Path):
+    setting = Setting(tmp_path)
+    asked = ModelResponse(parts=[TextPart("Hi. Do you have any allergies?")])
+    asyncio.run(setting.agent.run("Yes, peanuts.", message_history=[asked]))
+    assert list(setting.writer.turns[0].earlier or ()) == [("", "Hi. Do you have any allergies?")]
+    assert setting.writer.flush(30)
+    assert "peanuts" in setting.diary.user("alice").document("preferences")
+    setting.writer.close_sync()
+
+
 def test_an_answer_that_is_no_text_is_submitted_as_json(tmp_path: Path):
     class Order(BaseModel):
         drink: str
@@ -551,8 +564,13 @@ def test_messages_left_unanswered_elsewhere_are_submitted(tmp_path: Path):
     setting.writer.close_sync()
 
 
-@pytest.mark.parametrize("end", ["failed", "open"])
-def test_words_of_another_user_of_a_conversation_are_no_part_of_the_turn(tmp_path: Path, end: str):
+@pytest.mark.parametrize(
+    ("end", "ids"),
+    [("failed", {}), ("open", {}), pytest.param("failed", {"run_id": "1"}, marks=names_its_run)],
+)
+def test_words_of_another_user_of_a_conversation_are_no_part_of_the_turn(
+    tmp_path: Path, end: str, ids: dict[str, Any]
+):
     diary = Diary(tmp_path, agent="rules")
     writer = Kept(diary)
     capability = DiaryCapability(diary, lambda ctx: ctx.deps.user_id, writer=writer)
@@ -566,7 +584,7 @@ def test_words_of_another_user_of_a_conversation_are_no_part_of_the_turn(tmp_pat
 
     async def say(user: str, messages: list[ModelMessage], **options: Any) -> None:
         await agent.run(
-            message_history=messages, deps=Deps(user), conversation_id="room", **options
+            message_history=messages, deps=Deps(user), conversation_id="room", **ids, **options
         )
 
     with pytest.raises(ModelHTTPError):
@@ -575,6 +593,120 @@ def test_words_of_another_user_of_a_conversation_are_no_part_of_the_turn(tmp_pat
         asyncio.run(say("bob", [*history, *user_says("I like milk.")]))
     said = {(turn.user_id, turn.user_msg) for turn in writer.turns}
     assert said == {("ann", SAID), ("bob", "I like milk.")}
+    writer.close_sync()
+
+
+def failed(agent: Agent[Any, Any], words: str, **options: Any) -> list[ModelMessage]:
+    """Return the messages of a run whose model fails."""
+    with capture_run_messages() as messages, pytest.raises(ModelHTTPError):
+        asyncio.run(agent.run(words, model=FunctionModel(fail), **options))
+    return messages
+
+
+@pytest.mark.parametrize("case", ["failed", "failed twice", "another chat"])
+def test_words_of_another_user_are_no_part_of_a_turn_in_a_new_conversation(
+    tmp_path: Path, case: str
+):
+    diary = Diary(tmp_path, agent="rules")
+    writer = Kept(diary)
+    capability = DiaryCapability(diary, lambda ctx: ctx.deps.user_id, writer=writer)
+    agent = Agent(FunctionModel(answer), deps_type=Deps, capabilities=[capability])
+    diary.user("ann").upsert_preference("likes", "tea")
+    history: list[ModelMessage] = []
+    for number in range(2 if case == "failed twice" else 1):
+        history = failed(agent, f"I like {number}.", deps=Deps("ann"), message_history=history)
+    if case == "another chat":
+        same = history[-1].conversation_id
+        asyncio.run(agent.run("What is the time?", deps=Deps("ann"), conversation_id=same))
+    asyncio.run(agent.run(SAID, deps=Deps("bob"), message_history=history, conversation_id="new"))
+    assert [turn.user_msg for turn in writer.turns if turn.user_id == "bob"] == [SAID]
+    writer.close_sync()
+
+
+def test_a_failed_run_is_continued_without_its_words_after_another_chat(tmp_path: Path):
+    setting = Setting(tmp_path)
+    history = failed(setting.agent, SAID)
+    asyncio.run(setting.agent.run("What is the time?"))  # another chat of the same session
+    asyncio.run(setting.agent.run("I like milk.", message_history=history))
+    said = [turn.user_msg for turn in setting.writer.turns]
+    assert said == [SAID, "What is the time?", "I like milk."]
+    asyncio.run(setting.agent.run(SAID, message_history=failed(setting.agent, SAID)))
+    assert [turn.user_msg for turn in setting.writer.turns[3:]] == [SAID, SAID]  # said again
+    setting.writer.close_sync()
+
+
+def test_each_memory_of_an_agent_records_a_prompt_in_the_history(tmp_path: Path):
+    diary = Diary(tmp_path, agent="rules")
+    writer = Kept(diary)
+    users = {"diary": "ann", "team": "the team"}
+    memories = [
+        DiaryCapability(diary, user, id=name, tools="none", writer=writer)
+        for name, user in users.items()
+    ]
+    agent = Agent(FunctionModel(answer), capabilities=memories)
+    asyncio.run(agent.run(message_history=user_says(SAID)))
+    said = {(turn.user_id, turn.user_msg) for turn in writer.turns}
+    assert said == {("ann", SAID), ("the team", SAID)}
+    writer.close_sync()
+
+
+@pytest.mark.parametrize("door", ["capability", "toolset"])
+def test_a_turn_that_another_user_began_cannot_be_continued(tmp_path: Path, door: str):
+    diary = Diary(tmp_path, agent="rules")
+    for user in ("ann", "bob"):
+        diary.user(user).upsert_preference("likes", f"the bike of {user}")
+    forget = call_once("forget", key="likes/pref001")
+    with MemoryWriter(diary) as writer:
+        is_capability = door == "capability"
+        agent: Agent[Deps, Any] = Agent(
+            FunctionModel(forget),
+            deps_type=Deps,
+            output_type=[str, DeferredToolRequests],
+            capabilities=[DiaryCapability(diary, writer=writer, approve=["forget"])]
+            if is_capability
+            else [],
+            toolsets=[] if is_capability else [DiaryToolset(diary, approve=["forget"])],
+        )
+
+        async def approve(waiting: Any, user: str) -> str:
+            approvals: dict[str, Any] = {waiting.output.approvals[0].tool_call_id: True}
+            stored = ModelMessagesTypeAdapter.validate_json(waiting.all_messages_json())
+            results = DeferredToolResults(approvals=approvals)
+            done = await agent.run(
+                message_history=stored, deferred_tool_results=results, deps=Deps(user)
+            )
+            return done.output
+
+        async def run() -> None:
+            waiting = await agent.run("Forget my bike.", deps=Deps("ann"))
+            with pytest.raises(IdentifierError, match="another user began this turn"):
+                await approve(waiting, "bob")
+            assert await approve(waiting, "ann") == "Good choice."
+
+        asyncio.run(run())
+    assert "likes" in diary.user("bob").document("preferences")
+    assert "bike of ann" not in diary.user("ann").document("preferences")
+
+
+@pytest.mark.parametrize("tokens", [None, 1], ids=["in a tool", "before the tool"])
+def test_another_user_may_speak_after_a_run_that_was_cut_off(tmp_path: Path, tokens: int | None):
+    diary = Diary(tmp_path, agent="rules")
+    writer = Kept(diary)
+    capability = DiaryCapability(diary, writer=writer)
+    agent = Agent(FunctionModel(call_once("look")), deps_type=Deps, capabilities=[capability])
+
+    @agent.tool_plain
+    def look() -> str:
+        raise LookupError
+
+    limits = UsageLimits(total_tokens_limit=tokens)
+    cut_off = pytest.raises((LookupError, UsageLimitExceeded))
+    with capture_run_messages() as messages, cut_off:
+        asyncio.run(agent.run(SAID, deps=Deps("ann"), usage_limits=limits))
+    if getattr(messages[-1], "state", "") != "interrupted":
+        pytest.skip("older releases do not close the calls of a run that was cut off")
+    asyncio.run(agent.run("I like milk.", deps=Deps("bob"), message_history=messages))
+    assert [turn.user_msg for turn in writer.turns] == [SAID, "I like milk."]
     writer.close_sync()
 
 
@@ -752,6 +884,42 @@ def test_messages_that_the_host_enqueues_are_user_messages(tmp_path: Path):
     asyncio.run(run())
     (turn,) = setting.writer.turns
     assert turn.user_msg == f"{SAID}\n\nI like milk."
+    setting.writer.close_sync()
+
+
+@pytest.mark.parametrize("priority", ["asap", "when_idle"])
+def test_messages_that_a_capability_enqueues_are_user_messages(tmp_path: Path, priority: Any):
+    class Steering(AbstractCapability[None]):
+        """Sends what the user types while the agent works."""
+
+        async def before_model_request(self, ctx: RunContext[None], request_context: Any) -> Any:
+            if ctx.run_step == 1:
+                ctx.enqueue("I like milk.", priority=priority)
+            return request_context
+
+    setting = Setting(tmp_path)
+    asyncio.run(setting.agent.run(SAID, capabilities=[Steering()]))
+    (turn,) = setting.writer.turns
+    assert turn.user_msg == f"{SAID}\n\nI like milk."
+    setting.writer.close_sync()
+
+
+@pytest.mark.parametrize("end", ["left", "failed"])
+def test_enqueued_messages_that_no_request_took_are_submitted(tmp_path: Path, end: str):
+    setting = Setting(tmp_path, fail)
+
+    async def run() -> None:
+        async with setting.agent.iter(SAID) as steps:
+            steps.enqueue("I like milk.", priority="when_idle")
+            async for _ in steps:
+                if end == "left":
+                    break
+
+    with nullcontext() if end == "left" else pytest.raises(ModelHTTPError):
+        asyncio.run(run())
+    asyncio.run(setting.agent.run("I like milk.", model=FunctionModel(answer)))  # it is sent again
+    said = [turn.user_msg for turn in setting.writer.turns]
+    assert said == [f"{SAID}\n\nI like milk.", ""]
     setting.writer.close_sync()
 
 
