@@ -191,8 +191,11 @@ class Transactions:
 
     def head(self, user: str) -> Head:
         """Return the state that the caller's transaction began with, or the present one without a transaction."""
+        hold = self.hold_of_caller(user)
+        if hold is not None and hold.head is not None:
+            return hold.head
         check_user(user)
-        hold, known = self.hold_of_caller(user), self.heads.of(user)
+        known = self.heads.of(user)
         if hold is None:
             seen = self._reading.heads
             head = None if seen is None else seen.get(user)
@@ -203,15 +206,14 @@ class Transactions:
                 if seen is not None:
                     seen[user] = head
             return head
-        if hold.head is None:
-            if hold.group is not None:
-                hold.head = hold.group.head
-            elif hold.may_assume and known.is_alone and known.head is not None:
-                hold.head, hold.is_assumed = known.head, True
-            else:
-                before = known.head
-                hold.head, hold.is_assumed = self._ask_in_turn(user, known, hold), False
-                known.compare(before, hold.head)
+        if hold.group is not None:
+            hold.head = hold.group.head
+        elif hold.may_assume and known.is_alone and known.head is not None:
+            hold.head, hold.is_assumed = known.head, True
+        else:
+            before = known.head
+            hold.head, hold.is_assumed = self._ask_in_turn(user, known, hold), False
+            known.compare(before, hold.head)
         return hold.head
 
     def _ask_in_turn(self, user: str, known: Remembered, hold: Hold) -> Head:
