@@ -468,7 +468,8 @@ class HistoryIndex:
 
         That is so if the user was removed, if history was rewritten, or if a transaction was not stored after all.
         """
-        continues = not known.record or (last == known.last and _identity(record) == known.record)
+        identity = _identity(record)
+        continues = not known.record or (last == known.last and identity == known.record)
         documents: dict[str, int] = {}
         operations: dict[str, tuple[int, str]] = {}
         for text in self._backend.records(user) if last > known.last else ():
@@ -486,7 +487,7 @@ class HistoryIndex:
         if continues:
             known.documents.update(documents)  # safe: the user's lock is held
             known.operations.update(operations)
-            known.last, known.record = last, _identity(record)
+            known.last, known.record = last, identity
         return continues
 
 

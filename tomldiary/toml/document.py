@@ -307,4 +307,4 @@ def find_any(data: Any, path: Path) -> Any:
 def find_table(data: Table, path: Path) -> Table | None:
     """Return the table at `path`, or None."""
     found = find_any(data, path)
-    return cast("Table", found) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else None  # pyright: ignore[reportUnknownVariableType] - any TOML value
