@@ -153,7 +153,8 @@ class LexicalIndex(Generic[E]):
         """Return the entries that have words of a question, as they are now."""
         shares = self._weights(question)
         found = Matches(self._owners, self._lengths, shares, question)
-        found.scored = self._scored(question, shares, found)
+        if shares:
+            found.scored = self._scored(question, shares, found)
         return found
 
     def _weights(self, question: Question) -> dict[int, float]:
