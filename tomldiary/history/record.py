@@ -158,7 +158,7 @@ def render_record(record: Record) -> str:
     for name in _SAID:
         value = getattr(record, name)
         if value:
-            lines.append(f"{name} = {render_value(value)}\n")
+            lines.append(f"{name} = {render_text(value)}\n")
     if record.conflicts:
         lines.append(f"conflicts = {render_value(record.conflicts)}\n")
     if record.boot:

@@ -56,7 +56,7 @@ def user_of(stored: str) -> str:
 
 def _growth() -> int:
     # Redis keeps integers up to 2**53 exactly, so this lasts for 2**33 steps of a user.
-    return random.getrandbits(20) + 1  # noqa: S311 - no secret
+    return random.getrandbits(20) + 1
 
 
 @dataclass(slots=True)
