@@ -161,7 +161,6 @@ class DocumentCache:
         known = KINDS.get(kind)
         if known is None or not known.is_split or not self.lists_documents:
             return [kind]
-        self.backend.token(user, kind)  # recovery may bring back a part
         listed: Collection[str]
         if self._folders is None:
             listed = self.backend.kinds(user)
