@@ -73,9 +73,6 @@ class ItemPuts:
         self._gathering = Gathering(self._put_each)
         self._guard = fork_safe(threading.Lock())
 
-    def _owner(self, namespace: Namespace, key: str) -> str:
-        return self._owners.owner(namespace, key)
-
     def catalog(self, user: str) -> Catalog:
         """Return what is known of a user's namespaces."""
         with self._guard:
@@ -87,7 +84,7 @@ class ItemPuts:
     def _write(self, puts: Sequence[Put], session: str) -> None:
         mine: dict[str, list[Put]] = {}
         for put in _last_of_each(puts):
-            mine.setdefault(self._owner(put.namespace, put.key), []).append(put)
+            mine.setdefault(self._owners.owner(put.namespace, put.key), []).append(put)
         if len(mine) > 1:
             # Each user is a transaction of their own: find what fails before the first one.
             joined = open_here()
