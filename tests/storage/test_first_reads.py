@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from file_systems import HookedFiles
 from hand_edits import age, texts
 from power_cuts import SameDisk
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.storage.locks import UserLocks
-from tomldiary.store.operations import List, Search
+from tomldiary.store.operations import List, Put, Search
 from tomldiary.store.store import ItemStore
 
 WRITER = """
@@ -138,3 +139,21 @@ def test_a_hand_edit_is_read_while_the_lock_is_held(tmp_path, writing):
     age(file)
     writing(tmp_path / "m", NEIGHBOUR)
     assert texts(Diary(tmp_path / "m", agent="rules").user("alice")) == ["rum", "walking"]
+
+
+@pytest.mark.usefixtures("diary")
+@pytest.mark.parametrize("name", ["recall", "render", "export", "documents"])
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_first_read_lists_what_a_killed_writer_did_not_publish(tmp_path, name):
+    child = os.fork()
+    if child == 0:
+        try:
+            files = HookedFiles(lambda made, *_: os._exit(0) if made == "replace" else None)
+            store = ItemStore(Diary(LocalBackend(tmp_path / "m", files=files), agent="rules"))
+            store.put(Put(("alice", "trips"), "porto", {"text": "tea in Porto"}))
+        finally:
+            os._exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert not (tmp_path / "m/alice/items/trips.toml").exists()
+    read = {**READS, "documents": lambda alice: alice.documents()}[name]
+    assert "trips" in str(read(Diary(tmp_path / "m", agent="rules").user("alice")))

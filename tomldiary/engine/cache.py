@@ -159,7 +159,6 @@ class DocumentCache:
         known = KINDS.get(kind)
         if known is None or not known.is_split or not self.lists_documents:
             return [kind]
-        self.backend.token(user, kind)  # recovery may bring back a part
         listed: Collection[str]
         if self._folders is None:
             listed = self.backend.kinds(user)
@@ -224,24 +223,27 @@ class DocumentCache:
         """
         if is_written:
             return self.load_all(user, [kind])[0]
-        return self._loaded(user, kind)
+        return self._loaded(user, kind, self.backend.token(user, kind))
 
     def load_all(self, user: str, kinds: Sequence[str]) -> list[Known | None]:
         """Return documents that are about to be written; the caller holds the user's lock."""
         changes = self._changes(user)
-        return [self._loaded(user, kind, changes, is_written=True) for kind in kinds]
+        return [
+            self._loaded(user, kind, token, changes, is_written=True)
+            for kind, token in zip(kinds, self.backend.tokens(user, kinds), strict=True)
+        ]
 
     def _loaded(
         self,
         user: str,
         kind: str,
+        token: Token | None,
         changes: Indexed | None = None,
         *,
         is_written: bool = False,
     ) -> Known | None:
         key = (user, kind)
         cached = self._cache.get(key)
-        token = self.backend.token(user, kind)
         if token is None:
             if self._cache.pop(key, None) is not None:
                 self._notice_erasure(user)
@@ -457,7 +459,8 @@ class HistoryIndex:
 
         That is so if the user was removed, if history was rewritten, or if a transaction was not stored after all.
         """
-        continues = not known.record or (last == known.last and _identity(record) == known.record)
+        identity = _identity(record)
+        continues = not known.record or (last == known.last and identity == known.record)
         documents: dict[str, int] = {}
         operations: dict[str, tuple[int, str]] = {}
         for text in self._backend.records(user) if last > known.last else ():
@@ -475,7 +478,7 @@ class HistoryIndex:
         if continues:
             known.documents.update(documents)  # safe: the user's lock is held
             known.operations.update(operations)
-            known.last, known.record = last, _identity(record)
+            known.last, known.record = last, identity
         return continues
 
 

@@ -15,7 +15,7 @@ from tomldiary.forgetting.selection import content
 from tomldiary.history.record import Record, redo, undo
 from tomldiary.history.timeline import EMPTY
 from tomldiary.toml.block_edit import split_tail
-from tomldiary.toml.document import Path, digest, find_any
+from tomldiary.toml.document import Path, digest, find_table
 from tomldiary.toml.lexer import Block, may_span_lines, split_blocks
 from tomldiary.toml.parse import parse_toml
 
@@ -225,9 +225,11 @@ class Versions:
 
 def values_at(text: str, path: Path) -> dict[str, Any]:
     """Return the fields of the table at `path` in the text of one or more blocks."""
-    found: Any = find_any(parse_toml(text), path)
-    # A list of tables is an entry too, but it has no fields that name a session.
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {"items": found}
+    data = parse_toml(text)
+    found = find_table(data, path)
+    if found is None:  # a list of tables is an entry too, but it has no fields that name a session
+        found = {"items": (find_table(data, path[:-1]) or {}).get(path[-1])}
+    return found
 
 
 def joined(blocks: list[Block]) -> str:

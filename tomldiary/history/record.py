@@ -22,6 +22,8 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, field
+from itertools import islice, takewhile
+from operator import is_
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -158,7 +160,7 @@ def render_record(record: Record) -> str:
     for name in _SAID:
         value = getattr(record, name)
         if value:
-            lines.append(f"{name} = {render_value(value)}\n")
+            lines.append(f"{name} = {render_text(value)}\n")
     if record.conflicts:
         lines.append(f"conflicts = {render_value(record.conflicts)}\n")
     if record.boot:
@@ -405,10 +407,7 @@ def block_changes(doc: str, old: list[Block], new: list[Block]) -> list[Change]:
 
 def _common(old: list[Block], i: int, new: list[Block], j: int) -> int:
     """Return how many blocks from here on are the same."""
-    start = i
-    while i < len(old) and j < len(new) and old[i] is new[j]:
-        i, j = i + 1, j + 1
-    return i - start
+    return sum(takewhile(bool, map(is_, islice(old, i, None), islice(new, j, None))))
 
 
 def _change(doc: str, at: int, old: list[Block], new: list[Block]) -> Change:

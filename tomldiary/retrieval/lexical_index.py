@@ -77,6 +77,9 @@ class LexicalIndex(Generic[E]):
         self._lengths = array("I")
         self._places: dict[E, range] = {}
         self._turns: dict[str, list[tuple[str, int]]] = {}
+        """The turns of each session in their order: each by its place there and its first row."""
+        self._turn_of: dict[E, tuple[str, tuple[str, int]]] = {}
+        """The session of each entry that is a turn, and what stands for it there."""
         self.length = 0
         """Words of all rows."""
         self.size = 0
@@ -96,7 +99,9 @@ class LexicalIndex(Generic[E]):
         self._places[entry] = range(first, len(self._rows))
         turn = entry.turn
         if turn is not None:
-            insort(self._turns.setdefault(turn[0], []), (turn[1], first))
+            session, place = turn
+            self._turn_of[entry] = session, (place, first)
+            insort(self._turns.setdefault(session, []), (place, first))
 
     def _add_row(self, entry: E, words: list[str], length: int) -> None:
         found: list[int] = []
@@ -115,12 +120,11 @@ class LexicalIndex(Generic[E]):
 
     def remove(self, entry: E) -> None:
         """Drop an entry."""
-        turn = entry.turn
-        places = self._places.pop(entry)
-        if turn is not None:
-            turns = self._turns[turn[0]]
-            del turns[bisect_left(turns, (turn[1], places.start))]
-        for at in places:
+        if entry in self._turn_of:
+            session, turn = self._turn_of.pop(entry)
+            turns = self._turns[session]
+            del turns[bisect_left(turns, turn)]
+        for at in self._places.pop(entry):
             for number in set(self._rows[at]):
                 having = self._having[number]
                 del having[bisect_left(having, at)]
@@ -149,7 +153,8 @@ class LexicalIndex(Generic[E]):
         """Return the entries that have words of a question, as they are now."""
         shares = self._weights(question)
         found = Matches(self._owners, self._lengths, shares, question)
-        found.scored = self._scored(question, shares, found)
+        if shares:
+            found.scored = self._scored(question, shares, found)
         return found
 
     def _weights(self, question: Question) -> dict[int, float]:
@@ -206,11 +211,11 @@ class LexicalIndex(Generic[E]):
 
     def _beside(self, entry: E) -> list[tuple[float, int]]:
         """Return the rows of the short turns before and behind a short turn, with the share they give it."""
-        turn, places = entry.turn, self._places[entry]
-        if turn is None or len(places) > 1:
+        if entry not in self._turn_of or len(self._places[entry]) > 1:
             return []
-        turns = self._turns[turn[0]]
-        at = bisect_left(turns, (turn[1], places.start))
+        session, turn = self._turn_of[entry]
+        turns = self._turns[session]
+        at = bisect_left(turns, turn)
         rows = [
             (share, turns[other][1])
             for share, other in ((_BEFORE, at - 1), (_BEHIND, at + 1))

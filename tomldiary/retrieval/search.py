@@ -17,12 +17,12 @@ from tomldiary.retrieval.collections import Collection, Part, Searchable, change
 from tomldiary.retrieval.lexical_index import LexicalIndex, Matches, question_of
 from tomldiary.retrieval.vector_index import QueryVector, numpy
 from tomldiary.runtime.fork_safety import renew_after_fork
-from tomldiary.text.words import asked_words, indexed_words
+from tomldiary.text.words import Asked, asked_words, indexed_words
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping, Sequence
 
-__all__ = ["Ranked", "UserIndex", "matched_words"]
+__all__ = ["Ranked", "UserIndex", "matched_words", "telling_words"]
 
 E = TypeVar("E", bound=Searchable)
 C = TypeVar("C", bound=Collection[Any])
@@ -212,9 +212,13 @@ def _normal(relevance: float) -> float:
     return relevance / (relevance + 0.5)
 
 
-def matched_words(query: str, *texts: str) -> list[str]:
-    """Return the words of a query that texts have in any form, as they were asked, without function words."""
-    stored = {word for text in texts for word in indexed_words(text)}
+def telling_words(query: str) -> list[Asked]:
+    """Return the words of a query, each once, without function words unless it has no others."""
     asked = dict.fromkeys(asked_words(query))
-    telling = [word for word in asked if not word.is_common] or list(asked)
-    return [word.shown for word in telling if not stored.isdisjoint(word.forms)]
+    return [word for word in asked if not word.is_common] or list(asked)
+
+
+def matched_words(asked: Sequence[Asked], *texts: str) -> list[str]:
+    """Return those of some words that texts have in any form, as they were asked."""
+    stored = {word for text in texts for word in indexed_words(text)}
+    return [word.shown for word in asked if not stored.isdisjoint(word.forms)]

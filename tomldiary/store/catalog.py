@@ -18,7 +18,7 @@ from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary.identifiers.namespaces import ROOT, Namespace, is_hashed, kind_of, namespace_of
 from tomldiary.logging import get_logger
 from tomldiary.runtime.fork_safety import fork_safe
-from tomldiary.storage.protocol import CheapTokens, ListsFolders
+from tomldiary.storage.protocol import ListsFolders
 from tomldiary.store.snapshot import Part, Snapshot
 
 if TYPE_CHECKING:
@@ -73,7 +73,6 @@ class Catalog:
         self._pages: dict[Namespace, _Page] = {}
         self._names: dict[Namespace, _Page] = {}
         """The same for names alone, of which the first document with an item tells that there is one."""
-        self._cheap_tokens = engine.backend if isinstance(engine.backend, CheapTokens) else None
         self._lists = engine.backend if isinstance(engine.backend, ListsFolders) else None
         self._replaces = self._lists is not None and self._lists.replaces_files
         self._guard = fork_safe(threading.RLock())
@@ -167,20 +166,16 @@ class Catalog:
         is_same = all(part.is_at(tokens.get(part.kind)) for part in before.parts)
         return before if is_same else None
 
-    def _tokens(self, kinds: Collection[str]) -> dict[str, Any] | None:
-        """Return the versions of documents as they are now; None: looking at each by itself is as good."""
-        backend = self._cheap_tokens
-        if backend is None:
-            return None
-        return dict(zip(kinds, backend.tokens(self.user, kinds), strict=True))
+    def _tokens(self, kinds: Collection[str]) -> dict[str, Any]:
+        """Return the versions of documents as they are now."""
+        return dict(zip(kinds, self._backend.tokens(self.user, kinds), strict=True))
 
     def _open(self) -> None:
         """Have the backend finish what a crash left, for which it takes the user's lock.
 
         Writers take this guard while they hold that lock; the reverse order would be a deadlock.
         """
-        if self._tokens(()) is None:  # of no document: that is enough, where there is such a thing
-            self._backend.token(self.user, "preferences")
+        self._backend.tokens(self.user, ())
 
     def find(self, namespace: Namespace, key: str) -> tuple[Snapshot, Entry] | None:
         """Return an item if it is where it was when last looked for and that document is unchanged."""

@@ -133,7 +133,7 @@ class ItemStore(ItemPuts):
         for op in work.ops:
             if isinstance(op, Put) and op.value is not None:
                 found = embedding.texts(op.value, op.index)
-                put.setdefault(self._owner(op.namespace, op.key), []).extend(found)
+                put.setdefault(self._owners.owner(op.namespace, op.key), []).extend(found)
             elif isinstance(op, Search) and op.query and op.query.strip():
                 searched += self.below(op.prefix, signed_in)
                 work.queries.append(op.query)
@@ -252,7 +252,7 @@ class ItemStore(ItemPuts):
     def _get(self, view: View, op: Get) -> tuple[Snapshot, Entry | None]:
         if is_typed(op.namespace):
             return self._typed.find(op.namespace, op.key)
-        user = self._owner(op.namespace, op.key)
+        user = self._owners.owner(op.namespace, op.key)
         known = view.seen(user, op.namespace)
         if known is None:
             catalog = self.catalog(user)
@@ -310,7 +310,7 @@ class ItemStore(ItemPuts):
             return
         found = self._checked(put, signed_in)
         assert isinstance(found, Put)  # noqa: S101 - for the type checker
-        self._write_of(self._owner(found.namespace, found.key), [found], session)
+        self._write_of(self._owners.owner(found.namespace, found.key), [found], session)
 
     def update(
         self,
@@ -342,7 +342,7 @@ class ItemStore(ItemPuts):
         """
         probe = self._checked(Get(namespace, key), signed_in)
         assert isinstance(probe, Get)  # noqa: S101 - for the type checker
-        owner = self._owner(probe.namespace, probe.key)
+        owner = self._owners.owner(probe.namespace, probe.key)
 
         def write(tx: Transaction) -> Item | None:
             before = self._entry_within(tx, probe.namespace, probe.key)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from tomldiary.diary import Diary
+    from tomldiary.toml.document import Path
     from tomldiary.toml.edit import Edit
 
 __all__ = ["ItemPuts", "Prepared", "remove_items"]
@@ -72,9 +73,6 @@ class ItemPuts:
         self._gathering = Gathering(self._put_each)
         self._guard = fork_safe(threading.Lock())
 
-    def _owner(self, namespace: Namespace, key: str) -> str:
-        return self._owners.owner(namespace, key)
-
     def catalog(self, user: str) -> Catalog:
         """Return what is known of a user's namespaces."""
         with self._guard:
@@ -86,7 +84,7 @@ class ItemPuts:
     def _write(self, puts: Sequence[Put], session: str) -> None:
         mine: dict[str, list[Put]] = {}
         for put in _last_of_each(puts):
-            mine.setdefault(self._owner(put.namespace, put.key), []).append(put)
+            mine.setdefault(self._owners.owner(put.namespace, put.key), []).append(put)
         if len(mine) > 1:
             # Each user is a transaction of their own: find what fails before the first one.
             joined = open_here()
@@ -236,16 +234,16 @@ class _Target:
         self._tx = tx
         self._namespace = namespace
         self._base = kind_of(catalog.user, namespace)
-        documents = catalog.documents(tx, namespace)
-        self._stored: dict[str, Mapping[str, Any]] = {}
-        self._holding: dict[str, Mapping[str, Any]] = {}
-        """Those documents that hold one of the items."""
+        self._tables: dict[str, Mapping[str, Any]] = {}
+        """What is stored in each document, by key."""
         self._sizes: dict[str, int] = {}
-        for kind, document in documents.items():
-            tables = self._stored[kind] = document.table((_TABLE,)) or {}
-            if not tables.keys().isdisjoint(keys):
-                self._holding[kind] = tables
+        for kind, document in catalog.documents(tx, namespace).items():
+            self._tables[kind] = document.table((_TABLE,)) or {}
             self._sizes[kind] = document.size
+        self._holding = [
+            kind for kind, held in self._tables.items() if not held.keys().isdisjoint(keys)
+        ]
+        """Those documents that hold one of the items."""
         self._edits: dict[str, Edit] = {}
         self._largest = tx.engine.part_size
         self._limit = min(
@@ -255,33 +253,35 @@ class _Target:
 
     def put(self, key: str, value: Mapping[str, Any], put: Put, clock: Clock, session: str) -> None:
         """Make an item hold exactly a value."""
-        holders = self._holders(key)
-        edit = self._tx.edit(holders[0]) if holders else None
-        old = edit.table((_TABLE, key)) if edit is not None else None
+        path, holders = (_TABLE, key), self._holders(key)
+        kind = holders[0] if holders else self._document_with_room()
+        edit = self._edit(kind)
         for other in holders[1:]:
-            self._tx.edit(other).delete((_TABLE, key))  # a copy that a hand edit made
+            self._tx.edit(other).delete(path)  # a copy that a hand edit made
         table = table_of(
             value,
-            old,
+            edit.table(path) if holders else None,
             now=clock.now(),
             ttl=put.ttl,
             index=put.index,
             session=session,
             times=put.times,
         )
-        kind = holders[0] if holders else self._document_with_room()
-        before = self._put(kind, key, table, is_new=not holders)
-        if before and self._is_overfull(kind, before, key):
-            self._tx.edit(kind).delete((_TABLE, key))
-            self._put(self._document_with_room(), key, table, is_new=True)
+        grown = self._put(kind, path, table)
+        is_full = holders and self._sizes[kind] > 1.25 * self._largest
+        # One that has grown leaves a full document that others are in too.
+        if is_full and 0 < grown < edit.length(path) and len(self._tables[kind]) > 1:
+            edit.delete(path)
+            self._put(self._document_with_room(), path, table)
 
-    def _put(self, kind: str, key: str, table: Mapping[str, Any], *, is_new: bool) -> int:
-        """Write an item to a document and return how long it was there before."""
-        edit = self._edits.get(kind) or self._open(kind)
-        before = 0 if is_new else edit.length((_TABLE, key))
-        edit.put((_TABLE, key), table)
-        self._sizes[kind] = self._sizes.get(kind, 0) + edit.length((_TABLE, key)) - before
-        return before
+    def _put(self, kind: str, path: Path, table: Mapping[str, Any]) -> int:
+        """Write an item to a document and return by how many characters it has grown there."""
+        edit = self._edit(kind)
+        before = edit.length(path)
+        edit.put(path, table)
+        grown = edit.length(path) - before
+        self._sizes[kind] += grown
+        return grown
 
     def remove(self, key: str) -> None:
         """Remove an item if it exists."""
@@ -289,13 +289,7 @@ class _Target:
             self._tx.edit(kind).delete((_TABLE, key))
 
     def _holders(self, key: str) -> list[str]:
-        return [kind for kind, tables in self._holding.items() if key in tables]
-
-    def _is_overfull(self, kind: str, before: int, key: str) -> bool:
-        """Tell whether an item that has grown should leave a document that others are in too."""
-        grown = self._tx.edit(kind).length((_TABLE, key)) > before
-        is_full = self._sizes[kind] > 1.25 * self._largest
-        return grown and is_full and len(self._stored.get(kind, ())) > 1
+        return [kind for kind in self._holding if key in self._tables[kind]]
 
     def _document_with_room(self) -> str:
         """Return the document that takes a new item: the last one, else any half empty one, else a new one."""
@@ -309,7 +303,10 @@ class _Target:
         self._sizes[kind] = 0
         return kind
 
-    def _open(self, kind: str) -> Edit:
+    def _edit(self, kind: str) -> Edit:
+        edit = self._edits.get(kind)
+        if edit is not None:
+            return edit
         edit = self._edits[kind] = self._tx.edit(kind)
         meta = edit.table(("_meta",)) or {}
         if "namespace" not in meta:

@@ -24,7 +24,6 @@ __all__ = [
     "Path",
     "Table",
     "digest",
-    "find_any",
     "find_table",
     "fingerprint",
 ]
@@ -294,17 +293,11 @@ class Overlay:
             table[path[-1]] = value
 
 
-def find_any(data: Any, path: Path) -> Any:
-    """Return what stands at `path`, or None."""
+def find_table(data: Table, path: Path) -> Table | None:
+    """Return the table at `path`, or None."""
     found: Any = data
     for key in path:
         if type(found) is not dict:  # pyright: ignore[reportUnknownArgumentType] - any TOML value
             return None
         found = found.get(key)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - any TOML value
-    return found  # pyright: ignore[reportUnknownVariableType] - any TOML value
-
-
-def find_table(data: Table, path: Path) -> Table | None:
-    """Return the table at `path`, or None."""
-    found = find_any(data, path)
-    return cast("Table", found) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else None  # pyright: ignore[reportUnknownVariableType] - any TOML value

@@ -12,7 +12,7 @@ from tomldiary.entries.models import When, in_utc, moment
 from tomldiary.errors import InvalidValue
 from tomldiary.retrieval.ranking import MemoryLines, ShownFact, by_share, ranked
 from tomldiary.retrieval.render import exceeds, render_memory
-from tomldiary.retrieval.search import UserIndex, matched_words
+from tomldiary.retrieval.search import UserIndex, matched_words, telling_words
 from tomldiary.runtime.lru import PerUser
 from tomldiary.runtime.views import ListView, Viewed
 from tomldiary.toml.values import checked_count, checked_text
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from tomldiary.entries.kind import EntryKind, Rules
     from tomldiary.retrieval.vector_index import QueryVector
+    from tomldiary.text.words import Asked
     from tomldiary.toml.document import Document
     from tomldiary.user.context import UserContext
 
@@ -205,7 +206,8 @@ class UserRecall:
         if limit is not None:
             checked_count(limit, "limit")
         found = self._found(query, kinds, time_range, valid_at)
-        return Hits(_hit(source, score, query) for score, source in islice(found, limit))
+        asked = telling_words(query)
+        return Hits(_hit(source, score, asked) for score, source in islice(found, limit))
 
     def _found(
         self,
@@ -413,14 +415,14 @@ def _is_within(entry: Mapping[str, Any], start: datetime | None, end: datetime |
     return when is not None and (start is None or start <= when) and (end is None or when < end)
 
 
-def _hit(source: Source, score: float, query: str) -> Hit:
+def _hit(source: Source, score: float, asked: Sequence[Asked]) -> Hit:
     entry = source.entry
     return Hit(
         source.kind.name,
         source.key,
         source.kind.text(entry),
         score,
-        matched_words(query, source.searched_text, source.searched_names),
+        matched_words(asked, source.searched_text, source.searched_names),
         created=str(entry.get("_created", "")),
         updated=str(entry.get("_updated", "")),
         source=str(entry.get("_source", "")),

@@ -165,10 +165,11 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
 
     def kinds(self, user: str) -> list[str]:
         """Return the names of the user's documents."""
-        return kinds_in(self.files, self.folder(user))
+        return self.kinds_below(user, "")
 
     def kinds_below(self, user: str, folder: str) -> list[str]:
         """Return the names of the user's documents in a folder such as `items/`; other folders are not read."""
+        self._open(user)  # recovery may bring back a document
         return kinds_in(self.files, self.folder(user), folder)
 
     def folder_times(self, user: str, folders: Sequence[str]) -> tuple[int, ...] | None:
@@ -196,7 +197,8 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
                     self._open(user)
                 # With any other name, a second folder of the same user may exist.
                 is_only = user != name or is_plain(name)
-                if (is_only and self.files.exists(f"{place}/{_USUAL}")) or self.kinds(user):
+                has_usual = is_only and self.files.exists(f"{place}/{_USUAL}")
+                if has_usual or kinds_in(self.files, self.folder(user)):
                     found.add(user)
             except (OSError, DiaryError) as error:
                 _logger.warning("a user is left out: %s", error)

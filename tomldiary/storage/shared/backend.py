@@ -31,7 +31,7 @@ from tomldiary.storage.shared.database import (
 from tomldiary.storage.shared.transactions import Transactions, check_user
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from tomldiary.storage.protocol import Commit, Durability, Rewrite, Token
@@ -101,23 +101,20 @@ class SharedBackend(AsyncVerbs):
         """Let this thread see each user as at its first read in the block; its own writes end that."""
         return self.transactions.reading()
 
-    def _head(self, user: str) -> Head:
-        return self.transactions.head(user)
-
     # Reading
 
     def token(self, user: str, kind: str) -> Token | None:
         """Return the version of a document, or None."""
-        return self._head(user).versions.get(kind)
+        return self.transactions.head(user).versions.get(kind)
 
-    def tokens(self, user: str, kinds: Sequence[str]) -> list[Token | None]:
+    def tokens(self, user: str, kinds: Iterable[str]) -> list[Token | None]:
         """Return the versions of several documents in one request."""
-        versions = self._head(user).versions
+        versions = self.transactions.head(user).versions
         return [versions.get(kind) for kind in kinds]
 
     def versions(self, user: str) -> dict[str, Token]:
         """Return the versions of all documents, hidden ones included."""
-        return self._head(user).versions
+        return self.transactions.head(user).versions
 
     def read(self, user: str, kind: str) -> Stored | None:
         """Return a document, or None."""
@@ -131,7 +128,7 @@ class SharedBackend(AsyncVerbs):
 
     def kinds(self, user: str) -> list[str]:
         """Return the names of the user's documents."""
-        return sorted(kind for kind in self._head(user).versions if not is_hidden(kind))
+        return sorted(kind for kind in self.transactions.head(user).versions if not is_hidden(kind))
 
     def kinds_below(self, user: str, folder: str) -> list[str]:
         """Return the names of the user's documents in a folder such as `items/`."""
@@ -140,7 +137,7 @@ class SharedBackend(AsyncVerbs):
     def folder_times(self, user: str, folders: Sequence[str]) -> tuple[object, ...]:
         """Return the names in each folder, with the versions of its documents."""
         found: dict[str, set[tuple[str, Token]]] = {}
-        for kind, token in self._head(user).versions.items():
+        for kind, token in self.transactions.head(user).versions.items():
             if is_hidden(kind):
                 continue
             folder, _, name = kind.rpartition("/")
@@ -152,7 +149,7 @@ class SharedBackend(AsyncVerbs):
 
     def last_record(self, user: str) -> str | None:
         """Return the newest history record."""
-        return self._head(user).record
+        return self.transactions.head(user).record
 
     def records(self, user: str) -> Iterator[str]:
         """Yield all records, newest first, read in pages; in an attempt with those of its group."""
@@ -183,7 +180,7 @@ class SharedBackend(AsyncVerbs):
 
     def epoch(self, user: str) -> int:
         """Return the fencing token: how often data of the user was erased."""
-        return self._head(user).epoch
+        return self.transactions.head(user).epoch
 
     def erased(self, user: str) -> int:
         """Return the fencing token that the last erasure of everything set; 0 without one."""
@@ -201,7 +198,7 @@ class SharedBackend(AsyncVerbs):
         Raises:
             RevisionConflict: Another process changed the user's memory since the transaction began.
         """
-        head = self._head(user)
+        head = self.transactions.head(user)
         records = [(next_sequence(text) - 1, text) for text in commit.records]
         is_fresh = all(head.versions.get(kind) == token for kind, token in commit.expected.items())
         if head.record is not None and records:
@@ -235,7 +232,7 @@ class SharedBackend(AsyncVerbs):
         with self.transactions.lock(user, self.transactions.timeout):
             deadline = time.monotonic() + self.transactions.timeout
             while True:
-                head = self._head(user)
+                head = self.transactions.head(user)
                 if fencing_token not in (None, head.epoch):
                     raise Forgotten(
                         f"{self.place(user, kind)}: something of this user was forgotten since the edit began, and it"
@@ -290,7 +287,7 @@ class SharedBackend(AsyncVerbs):
             hold.may_assume = is_first  # a caller that holds the lock has seen more of the state
             deadline = time.monotonic() + self.transactions.timeout
             while True:
-                head = self._head(user)
+                head = self.transactions.head(user)
                 # If it is newer than the state, the step is refused.
                 text, _ = self.hidden(user, kind)
                 fresh = change(text, head.epoch)
@@ -318,7 +315,7 @@ class SharedBackend(AsyncVerbs):
     def erase(self, user: str, kind: str | None = None) -> bool:
         """Remove a document, or everything of the user."""
         with self._joined(user):
-            head = self._head(user)
+            head = self.transactions.head(user)
             names = [*head.versions] if kind is None else [kind] * (kind in head.versions)
             if not names and (kind is not None or head.record is None):
                 return False
@@ -344,7 +341,7 @@ class SharedBackend(AsyncVerbs):
         Raises:
             RevisionConflict: Another process changed the user's memory since the redaction was computed.
         """
-        head = self._head(user)
+        head = self.transactions.head(user)
         if rewrite.removes_user:
             seen = [kind for kind in head.versions if not is_hidden(kind)]
             step = Step(removed=seen, dropped=WHOLE_HISTORY, erasures=rewrite.epoch - head.epoch)
@@ -387,5 +384,5 @@ class SharedBackend(AsyncVerbs):
     def prune(self, user: str, seq: int, snapshot: str) -> None:
         """Replace all history up to transaction `seq` by a snapshot; the caller holds the lock."""
         self.transactions.apply(
-            user, self._head(user), Step(records=[(seq, snapshot)], dropped=seq)
+            user, self.transactions.head(user), Step(records=[(seq, snapshot)], dropped=seq)
         )

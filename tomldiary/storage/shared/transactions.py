@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from collections import Counter
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import count
@@ -140,9 +140,7 @@ class Transactions:
         """
         hold = Hold(threading.get_ident(), is_attempt=True, may_assume=True)
         failure: BaseException | None = None
-        with ExitStack() as stack:
-            with self._counted(user):
-                stack.enter_context(self._held(user, timeout, hold))
+        with self._held(user, timeout, hold):
             hold.group = self._groups.get(user)
             try:
                 yield
@@ -162,25 +160,26 @@ class Transactions:
     @contextmanager
     def _held(self, user: str, timeout: float, hold: Hold) -> Generator[None]:
         check_user(user)
-        with self._locks.hold(user, timeout):
-            self._holds[user] = hold
-            try:
-                yield
-            finally:
-                del self._holds[user]
-
-    @contextmanager
-    def _counted(self, user: str) -> Generator[None]:
-        """Count the caller among the attempts that wait for the user's lock."""
-        with self._guard:
-            self._waiting[user] += 1
+        waiting = int(hold.is_attempt)
+        self._count(user, waiting)
         try:
-            yield
+            with self._locks.hold(user, timeout):
+                self._count(user, -waiting)
+                waiting = 0
+                self._holds[user] = hold
+                try:
+                    yield
+                finally:
+                    del self._holds[user]
         finally:
-            with self._guard:
-                self._waiting[user] -= 1
-                if not self._waiting[user]:
-                    del self._waiting[user]
+            self._count(user, -waiting)
+
+    def _count(self, user: str, more: int) -> None:
+        """Count so many more attempts that wait for a user's lock."""
+        with self._guard:
+            self._waiting[user] += more
+            if not self._waiting[user]:
+                del self._waiting[user]
 
     def hold_of_caller(self, user: str) -> Hold | None:
         """Return the caller's hold of the user's lock."""
@@ -191,8 +190,11 @@ class Transactions:
 
     def head(self, user: str) -> Head:
         """Return the state that the caller's transaction began with, or the present one without a transaction."""
+        hold = self.hold_of_caller(user)
+        if hold is not None and hold.head is not None:
+            return hold.head
         check_user(user)
-        hold, known = self.hold_of_caller(user), self.heads.of(user)
+        known = self.heads.of(user)
         if hold is None:
             seen = self._reading.heads
             head = None if seen is None else seen.get(user)
@@ -203,15 +205,14 @@ class Transactions:
                 if seen is not None:
                     seen[user] = head
             return head
-        if hold.head is None:
-            if hold.group is not None:
-                hold.head = hold.group.head
-            elif hold.may_assume and known.is_alone and known.head is not None:
-                hold.head, hold.is_assumed = known.head, True
-            else:
-                before = known.head
-                hold.head, hold.is_assumed = self._ask_in_turn(user, known, hold), False
-                known.compare(before, hold.head)
+        if hold.group is not None:
+            hold.head = hold.group.head
+        elif hold.may_assume and known.is_alone and known.head is not None:
+            hold.head, hold.is_assumed = known.head, True
+        else:
+            before = known.head
+            hold.head, hold.is_assumed = self._ask_in_turn(user, known, hold), False
+            known.compare(before, hold.head)
         return hold.head
 
     def _ask_in_turn(self, user: str, known: Remembered, hold: Hold) -> Head:
