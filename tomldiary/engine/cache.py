@@ -39,6 +39,7 @@ from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.runtime.lru import Recent
 from tomldiary.storage.protocol import (
     Backend,
+    CheapTokens,
     FixedDocuments,
     ListsFolders,
     ReadsOneState,
@@ -74,6 +75,7 @@ class DocumentCache:
         self.save_timeout = 3.0
         """Seconds that a write waits for another program to finish saving a document."""
         self.logged = HistoryIndex(backend)
+        self.cheap_tokens = backend if isinstance(backend, CheapTokens) else None
         self._one_state = backend if isinstance(backend, ReadsOneState) else None
         self.guards: dict[str, Callable[..., None]] = {}
         """By kind: undoes the hand edits that its rules forbid, in an edit of a document; see `Diary.undo_edits`."""
@@ -230,8 +232,14 @@ class DocumentCache:
         changes = self._changes(user)
         return [
             self._loaded(user, kind, token, changes, is_written=True)
-            for kind, token in zip(kinds, self.backend.tokens(user, kinds), strict=True)
+            for kind, token in zip(kinds, self.tokens(user, kinds), strict=True)
         ]
+
+    def tokens(self, user: str, kinds: Collection[str]) -> Sequence[Token | None]:
+        """Return the stored versions of documents, in one call if the backend can do that."""
+        if self.cheap_tokens is None:
+            return [self.backend.token(user, kind) for kind in kinds]
+        return self.cheap_tokens.tokens(user, kinds)
 
     def _loaded(
         self,

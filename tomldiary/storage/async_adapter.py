@@ -21,7 +21,7 @@ from tomldiary.storage.protocol import BackendProtocol, Commit, Durability, Rewr
 from tomldiary.toml.document import digest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
     from contextlib import AbstractContextManager
 
 
@@ -80,10 +80,6 @@ class SixVerbsBackend:
         """Return the fingerprint of the stored text; this loads it."""
         stored = self.read(user, kind)
         return stored.token if stored is not None else None
-
-    def tokens(self, user: str, kinds: Iterable[str]) -> list[str | None]:
-        """Return the fingerprints of several documents."""
-        return [self.token(user, kind) for kind in kinds]
 
     def read(self, user: str, kind: str) -> Stored | None:
         """Return a document, or None."""

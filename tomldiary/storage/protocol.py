@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Backend",
     "BackendProtocol",
+    "CheapTokens",
     "Closable",
     "Commit",
     "DetectsSaves",
@@ -155,7 +156,16 @@ class DetectsSaves(Protocol):
 
 
 @runtime_checkable
-class ListsFolders(Protocol):
+class CheapTokens(Protocol):
+    """A backend that returns the versions of several documents in one call."""
+
+    def tokens(self, user: str, kinds: Iterable[str]) -> Sequence[Token | None]:
+        """Return what `token` returns for each document."""
+        ...
+
+
+@runtime_checkable
+class ListsFolders(CheapTokens, Protocol):
     """A backend that lists one folder of a user's documents, and detects additions and removals in it."""
 
     @property
@@ -390,10 +400,6 @@ class Backend(DocumentSource, Protocol):
 
     def token(self, user: str, kind: str) -> Token | None:
         """Return the stored version at low cost; None if the document does not exist."""
-        ...
-
-    def tokens(self, user: str, kinds: Iterable[str]) -> Sequence[Token | None]:
-        """Return what `token` returns for each document."""
         ...
 
     def read(self, user: str, kind: str) -> Stored | None:

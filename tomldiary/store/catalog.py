@@ -168,14 +168,17 @@ class Catalog:
 
     def _tokens(self, kinds: Collection[str]) -> dict[str, Any]:
         """Return the versions of documents as they are now."""
-        return dict(zip(kinds, self._backend.tokens(self.user, kinds), strict=True))
+        return dict(zip(kinds, self._engine.tokens(self.user, kinds), strict=True))
 
     def _open(self) -> None:
         """Have the backend finish what a crash left, for which it takes the user's lock.
 
         Writers take this guard while they hold that lock; the reverse order would be a deadlock.
         """
-        self._backend.tokens(self.user, ())
+        if self._engine.cheap_tokens is not None:
+            self._engine.cheap_tokens.tokens(self.user, ())
+        else:
+            self._backend.token(self.user, "preferences")
 
     def find(self, namespace: Namespace, key: str) -> tuple[Snapshot, Entry] | None:
         """Return an item if it is where it was when last looked for and that document is unchanged."""

@@ -126,7 +126,7 @@ class TypedNamespaces:
         if now is not None and now == self._without.get(user):
             return False  # nothing came into the folder since
         names = [kind.name for kind in typed_kinds()]
-        if any(self._diary.engine.backend.tokens(user, names)):
+        if any(backend.tokens(user, names)):
             return True
         folders = backend.folder_times(user, names)
         if folders is None or any(folders):

@@ -31,7 +31,7 @@ from tomldiary.storage.shared.database import (
 from tomldiary.storage.shared.transactions import Transactions, check_user
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from tomldiary.storage.protocol import Commit, Durability, Rewrite, Token
@@ -107,7 +107,7 @@ class SharedBackend(AsyncVerbs):
         """Return the version of a document, or None."""
         return self.transactions.head(user).versions.get(kind)
 
-    def tokens(self, user: str, kinds: Iterable[str]) -> list[Token | None]:
+    def tokens(self, user: str, kinds: Sequence[str]) -> list[Token | None]:
         """Return the versions of several documents in one request."""
         versions = self.transactions.head(user).versions
         return [versions.get(kind) for kind in kinds]
