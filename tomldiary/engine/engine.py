@@ -21,7 +21,6 @@ from tomldiary.errors import (
     DocumentError,
     Forgotten,
     HandEditConflict,
-    NestedTransaction,
     OperationConflict,
     RevisionConflict,
     SequenceConflict,
@@ -438,11 +437,7 @@ class Engine(DocumentCache):
             NestedTransaction: A transaction of the user is open here.
             LockTimeout: Another writer kept the lock.
         """
-        if self._joined(user) is not None:
-            raise NestedTransaction(
-                "a transaction of this user is open here. Forget and drop history outside of it: neither can"
-                " be undone if the transaction fails."
-            )
+        self.refuse_open(user)
         with self.backend.lock(user, self.lock_timeout):
             try:
                 yield
