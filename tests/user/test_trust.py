@@ -236,6 +236,15 @@ def test_what_is_consolidated_waits_and_is_forgotten_with_its_episode(tmp_path):
     assert alice.traces("walnuts") == []
 
 
+def test_a_confirmation_by_an_actor_without_trust_waits(tmp_path):
+    alice = Diary(tmp_path, agent="rules", quarantine={"web"}).user("alice")
+    alice.add_turn("I love tea.", "Noted.", session_id="s1")
+    alice.confirm("likes/pref001", actor="web:forum")
+    assert alice.why("likes/pref001").is_verified is False
+    alice.review.accept(alice.review()[0].id)
+    assert alice.why("likes/pref001").is_verified is True
+
+
 def test_why_names_the_origin_and_confirm_verifies(tmp_path):
     def extract(message, deps):
         deps.upsert("likes", "new", "jazz", [])

@@ -275,5 +275,4 @@ class Verdict:
                     return
             raise UnknownEntry(key)
 
-        source = Source("confirm", "", actor, reason)
-        self._context.engine.write(self._context.user_id, change, source)
+        self._context.write(change, Source("confirm", "", actor, reason))
