@@ -111,6 +111,8 @@ def test_an_edited_change_still_waits_and_a_rejected_one_is_gone(alice):
     assert alice.review() == []
     with pytest.raises(UnknownEntry, match="These wait: none"):
         alice.review.accept(change.id)
+    with pytest.raises(InvalidValue, match=r"name the changes\. These wait: none"):
+        alice.review.reject()
 
 
 def test_a_source_that_repeats_itself_waits_once(alice):
