@@ -8,11 +8,12 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from tomldiary.engine.transaction import fingerprint
 from tomldiary.entries.episodes import ToolStep, checked_steps
 from tomldiary.entries.models import in_utc
+from tomldiary.errors import InvalidValue
 from tomldiary.extraction.dialogue import MAX_EARLIER, checked_exchanges, checked_turn, storable
 from tomldiary.runtime.views import Viewed
 from tomldiary.toml.values import checked_text
@@ -69,6 +70,9 @@ class Turn:
         object.__setattr__(self, "session_id", session)
         for name in ("user_id", "operation_id"):
             object.__setattr__(self, name, checked_text(getattr(self, name), name))
+        if self.status not in get_args(TurnStatus):
+            known = ", ".join(get_args(TurnStatus))
+            raise InvalidValue(f"expected one of {known}, found {self.status!r}.", where="status")
         if self.context_now is not None and not isinstance(self.context_now, datetime):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
             object.__setattr__(self, "context_now", in_utc(self.context_now))
         if self.steps:
