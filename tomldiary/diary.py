@@ -15,7 +15,7 @@ from tomldiary.engine.engine import Engine
 from tomldiary.entries.constraints import Constraint, FactSchema
 from tomldiary.entries.conversations import MAX_SUMMARY
 from tomldiary.entries.kinds import EPISODES, FACTS, entry_kind
-from tomldiary.entries.kinds.rules import EntryRules
+from tomldiary.entries.kinds.rules import EntryRules, redacted_entry
 from tomldiary.entries.preferences import PreferenceRules
 from tomldiary.entries.schema import categories, item_type, weights
 from tomldiary.errors import IdentifierError, InvalidValue, SchemaError
@@ -44,7 +44,7 @@ from tomldiary.user.recall import recall_indexes
 from tomldiary.user.user import UserDiary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from pydantic import BaseModel
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from tomldiary.extraction.operations import Applied
     from tomldiary.hooks.feed import Feed
     from tomldiary.hooks.hooks import Hooks
-    from tomldiary.toml.document import Document
+    from tomldiary.toml.document import Document, Path
     from tomldiary.toml.edit import Edit
 
 T = TypeVar("T")
@@ -166,7 +166,7 @@ class Diary(Viewed, AncestorCoroutines):
             open_backend(backend, durability), self.schema_name, lock_timeout=lock_timeout
         )
         if self.redactor is not None:
-            self.engine.redact = self.redactor.entry
+            self.engine.redact = self.redacted_entry
         self.embedder = None if embedder is None else DiaryEmbedder(self.engine, embedder)
         if embedder == "local":  # the scale of others is not known
             self.similarity.second = _local_vectors
@@ -434,6 +434,12 @@ class Diary(Viewed, AncestorCoroutines):
             user_id, session_id, user_msg, assistant_msg, now=now, earlier=earlier,
             operation_id=operation_id, steps=steps, episode=episode,
         )  # fmt: skip
+
+    def redacted_entry(self, path: Path, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the fields of the entry at a path as the diary stores them; see `redact`."""
+        if self.redactor is None:
+            return data
+        return redacted_entry(path, data, self.redactor.entry, self.fact_schemas)
 
     def redacted(self, value: T) -> T:
         """Return a text, or a list or table of texts, as the diary stores it; see `redact`."""

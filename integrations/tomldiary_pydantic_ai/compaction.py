@@ -8,8 +8,8 @@ from pydantic_ai import Agent, RunContext
 
 from tomldiary.compaction.draft import CompactionDeps
 from tomldiary.compaction.tools import COMPACTION_TOOLS
-from tomldiary.extraction.prompt import COMPACTION_PROMPT
-from tomldiary_pydantic_ai.extraction import agent_tools, check_requests, prompt_text
+from tomldiary.extraction.prompt import COMPACTION_PROMPT, prompt_text
+from tomldiary_pydantic_ai.extraction import agent_tools, check_requests
 from tomldiary_pydantic_ai.models import agent_model
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def compactor_agent(
 
     Args:
         model_name: A model or its name, or several to be asked in turn; None is $EXTRACTOR_MODEL, or else the default model.
-        prompt_template: Other instructions: a text, the `Path` of one, or an object with `prompt`.
+        prompt_template: Other instructions: a text, the path of one, or an object with `prompt`.
 
     Raises:
         InvalidValue: `model_name` is no model.

@@ -14,7 +14,7 @@ from pydantic_ai.exceptions import UsageLimitExceeded
 from tomldiary.entries.schema import categories_doc
 from tomldiary.errors import DiaryError
 from tomldiary.extraction.draft import MemoryDeps
-from tomldiary.extraction.prompt import EXTRACTION_PROMPT, draft_prompt
+from tomldiary.extraction.prompt import EXTRACTION_PROMPT, draft_prompt, prompt_text
 from tomldiary.extraction.tools import EXTRACTION_TOOLS, FACT_TOOLS
 from tomldiary.logging import get_logger
 from tomldiary_pydantic_ai.models import LoopModel, agent_model
@@ -34,7 +34,6 @@ __all__ = [
     "check_requests",
     "equipped",
     "extractor_agent",
-    "prompt_text",
 ]
 
 DepsT = TypeVar("DepsT")
@@ -116,7 +115,7 @@ def extractor_agent(
             $EXTRACTOR_MODEL, or else the default model. Where the diary runs an event loop of its own,
             a model object is copied there with HTTP connections of its own, unless its provider was
             given an HTTP client.
-        prompt_template: Other instructions: a text, the `Path` of one, or an object with `prompt`.
+        prompt_template: Other instructions: a text, the path of one, or an object with `prompt`.
             `{categories_doc}` and `{current_time}` are filled in.
         fallback_retries: Attempts after a request that failed in passing; 0 is none.
         fallback_on: Exceptions after which to try again, or a function that tells; None is
@@ -220,15 +219,6 @@ def _taking_run_context(
 
     tool.__annotations__ = {**function.__annotations__, "ctx": RunContext[deps_type]}
     return tool
-
-
-def prompt_text(template: object, default: str) -> str:
-    """Return the text of a prompt: a text, the path of a file, an object with `prompt`, or nothing."""
-    if template is None:
-        return default
-    if isinstance(template, Path):
-        return template.read_text(encoding="utf-8")
-    return str(getattr(template, "prompt", template))
 
 
 def check_requests(ctx: RunContext[Any], most: int) -> None:

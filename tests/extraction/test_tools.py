@@ -211,6 +211,7 @@ def test_an_id_is_never_used_twice(ctx):
         ({"category": "likes", "id": "pref077"}, "likes/pref077 does not exist"),
         ({"category": "likes"}, "needs text"),
         ({"category": "likes", "text": "   "}, "blank"),
+        ({"category": "likes", "text": "\u200b\u202e"}, "blank"),
         ({"category": "likes", "text": "x" * 10_001}, "10000 are allowed"),
         ({"category": "likes", "text": "bad \ud800"}, "surrogate"),
         ({"category": "likes", "id": "x" * 300, "text": "a"}, "an id has"),

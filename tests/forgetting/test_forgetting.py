@@ -887,12 +887,14 @@ def test_a_compaction_running_during_forget_is_refused(tmp_path):
     assert hits(tmp_path, "jazz") == []
 
 
-def test_forgetting_inside_a_transaction_is_refused(diary):
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_forgetting_inside_a_transaction_is_refused(diary, dry_run):
     alice = diary.user("alice")
+    diary.engine.lock_timeout = 1.0
     with alice.transaction():
         alice.upsert_preference("likes", "tea", session_id="s")
         with pytest.raises(NestedTransaction, match="Forget and drop history outside"):
-            alice.forget(session_id="s")
+            alice.forget(session_id="s", dry_run=dry_run)
     assert texts(alice) == {"pref001": "tea"}
 
 

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic import BaseModel
 
-from tomldiary import Diary, MemoryWriter, RetryPolicy, Turn
+from tomldiary import Constraint, Diary, MemoryWriter, RetryPolicy, Turn
 from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.entries.episodes import ToolStep
 from tomldiary.errors import InvalidValue
@@ -260,3 +260,27 @@ def test_what_waits_for_a_review_is_redacted(tmp_path):
     alice.blocks.set("note", SAID, actor="web")
     assert b"[redacted: email]" in everything(tmp_path)
     assert holds_no_canary(tmp_path)
+
+
+@pytest.mark.parametrize("is_temporal", [False, True])
+def test_a_fact_whose_key_is_a_secret_is_found_by_it(tmp_path, is_temporal):
+    diary = Diary(tmp_path, agent="rules", redact=True, quarantine={"web"})
+    rule = Constraint(singleton_key="name", temporal=is_temporal)
+    diary.register_schema("contact", Contact, rule)
+    alice = diary.user("alice")
+    alice.facts.commit(Contact(name=CANARY, note=CARD))
+    alice.facts.commit(Contact(name="bo@example.org", note=CARD), session_id="s1", ephemeral=True)
+    alice.blocks.set("bo@example.org", SAID, session_id="s1", ephemeral=True)
+    alice.promote_session("s1")
+    alice.facts.commit(Contact(name="cy@example.org", note="new"), actor="web")
+    change = alice.review.edit(alice.review()[0].id, {"note": CARD})
+    alice.review.accept(change.id)
+    bob = diary.user("bob")
+    bob.import_(alice.export())
+    for user in (alice, bob):
+        found = {fact.data.name: fact.data.note for fact in user.facts.query("contact")}
+        names = [CANARY, "bo@example.org", "cy@example.org"]
+        assert found == dict.fromkeys(names, "[redacted: card]")
+        assert user.facts.get(f"contact/{CANARY}") is not None
+        assert (user.blocks["bo@example.org"].text, user.problems()) == (KEPT, [])
+    assert b"4111 1111" not in everything(tmp_path)

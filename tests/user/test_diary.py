@@ -316,6 +316,10 @@ def test_the_newest_conversations_come_first_with_meta_on_request(tmp_path):
     assert list(found) == ["_meta", "s4", "s3", "s2"]
     assert found["_meta"]["version"] == "0.3"
     assert list(run(diary.last_conversations("alice", 1, skip_metadata=True))) == ["s4"]
+    assert run(diary.last_conversations("bob"))["_meta"] == {
+        "version": "0.3",
+        "schema_name": "Table",
+    }
     assert list(diary.user("alice").conversations(limit=2)) == ["s4", "s3"]
 
 

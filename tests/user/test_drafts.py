@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from tomldiary import Constraint, Diary
-from tomldiary.errors import EntryConflict, InvalidValue, NotSupported
+from tomldiary.errors import DiaryError, EntryConflict, InvalidValue, NotSupported
 
 
 class Diet(BaseModel):
@@ -172,6 +172,27 @@ def test_a_draft_without_a_session_and_a_drafted_turn_are_refused(alice):
         alice.draft("")
     with pytest.raises(NotSupported, match="not into a draft"):
         alice.draft("s1").add_turn("I like tea.", "Fine.", session_id="s1")
+
+
+def test_a_confirmation_and_a_consolidation_of_a_draft_leave_memory_alone(alice):
+    alice.add_turn("I love tea.", "Fine.", session_id="s1")
+    alice.episodes.add("I love jazz.", "Fine.", session_id="s1")
+    draft = alice.draft("s1")
+    draft.confirm("likes/pref001")
+    with pytest.raises(NotSupported, match="not into a draft"):
+        draft.consolidate()
+    assert (alice.why("likes/pref001").is_verified, len(alice.preferences("likes"))) == (False, 1)
+    assert [each.key for each in alice.promote_session("s1")] == ["likes/pref001"]
+    assert alice.why("likes/pref001").is_verified is True
+
+
+def test_a_point_of_history_has_no_drafts(alice):
+    alice.upsert_preference("likes", "tea")
+    past = alice.as_of(alice.last_transaction())
+    alice.upsert_preference("likes", "coffee")
+    with pytest.raises(DiaryError, match="cannot be changed, and has no history"):
+        past.draft("s1").preferences()
+    assert repr(alice.draft("s1")) == "UserDiary('alice', draft='s1')"
 
 
 def test_drafts_have_coroutines(alice):

@@ -46,6 +46,14 @@ class Birth(BaseModel):
     year: int
 
 
+OTHER_HOME = """\
+[facts.home."dog@2026-01-01"]
+who = "dog"
+city = "Oslo"
+_valid_from = "2026-01-01T00:00:00.000000+00:00"
+"""
+
+
 def opened(place, **more):
     durability = "process" if isinstance(place, Path) else None
     diary = Diary(place, agent="rules", durability=durability, **more)
@@ -270,6 +278,30 @@ def test_an_import_into_a_full_category_is_refused(tmp_path):
     with pytest.raises(LimitReached):
         bob.import_(exported.export())
     assert bob.history() == []
+
+
+def test_a_limit_counts_what_holds_now_in_imports_promotions_and_reviews():
+    def full(city, **options):
+        diary = Diary("memory:", agent="rules", quarantine={"web"})
+        diary.register_schema("home", Home, Constraint("who", temporal=True, limit=1))
+        user = diary.user("alice")
+        user.facts.commit(
+            Home(who="user", city="Paris"), valid_from=datetime(2020, 1, 1, tzinfo=UTC)
+        )
+        user.facts.commit(Home(who="user", city=city), **options)
+        return diary, user
+
+    diary, alice = full("Rome")
+    bob = diary.user("bob")
+    bob.import_(alice.export())
+    _, carol = full("Rome", session_id="s1", ephemeral=True)
+    carol.promote_session("s1")
+    _, dave = full("Rome", actor="web")
+    dave.review.accept(dave.review()[0].id)
+    for user in (bob, carol, dave):
+        assert [home.data.city for home in user.facts.query("home")] == ["Rome"]
+        with pytest.raises(LimitReached):
+            user.import_({**bob.export(), "documents": {"facts": OTHER_HOME}})
 
 
 def test_conversations_of_the_old_layout_are_exported_and_imported(tmp_path):

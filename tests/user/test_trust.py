@@ -111,6 +111,8 @@ def test_an_edited_change_still_waits_and_a_rejected_one_is_gone(alice):
     assert alice.review() == []
     with pytest.raises(UnknownEntry, match="These wait: none"):
         alice.review.accept(change.id)
+    with pytest.raises(InvalidValue, match=r"name the changes\. These wait: none"):
+        alice.review.reject()
 
 
 def test_a_source_that_repeats_itself_waits_once(alice):
@@ -234,6 +236,15 @@ def test_what_is_consolidated_waits_and_is_forgotten_with_its_episode(tmp_path):
     alice.forget(session_id="s1")
     assert alice.review() == []
     assert alice.traces("walnuts") == []
+
+
+def test_a_confirmation_by_an_actor_without_trust_waits(tmp_path):
+    alice = Diary(tmp_path, agent="rules", quarantine={"web"}).user("alice")
+    alice.add_turn("I love tea.", "Noted.", session_id="s1")
+    alice.confirm("likes/pref001", actor="web:forum")
+    assert alice.why("likes/pref001").is_verified is False
+    alice.review.accept(alice.review()[0].id)
+    assert alice.why("likes/pref001").is_verified is True
 
 
 def test_why_names_the_origin_and_confirm_verifies(tmp_path):

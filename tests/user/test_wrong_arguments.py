@@ -254,6 +254,9 @@ def test_a_turn_that_cannot_be_stored_never_enters_a_queue() -> None:
             writer.submit_nowait(Turn(wrong, "s", "I love jazz.", "Noted."))
         with pytest.raises(InvalidValue, match="operation_id: expected text, found UUID"):
             writer.submit_nowait(Turn("alice", "s", "Jazz.", "Noted.", operation_id=run_id))
+        ended: Any = "success"
+        with pytest.raises(InvalidValue, match="status: expected one of completed, cancelled"):
+            writer.submit_nowait(Turn("alice", "s", "Jazz.", "Noted.", status=ended))
         assert writer.stats()["submitted"] == 0
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.compat.pretty_print import ConversationsPrinter, PreferencesPrinter
 from tomldiary.engine.engine import Source
 from tomldiary.entries.conversations import Conversations
-from tomldiary.entries.models import timestamp
+from tomldiary.entries.models import MetaInfo, timestamp
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.toml.edit import Edit
 
@@ -56,7 +56,7 @@ class AncestorCoroutines:
     ) -> dict[str, Any]:
         """Return the fields of the newest conversations by session id, newest first.
 
-        The document's `_meta` table is in it too, under that key, unless `skip_metadata`.
+        The document's `_meta` table is in it too, under that key, unless `skip_metadata`; also if there is none yet.
         """
 
         def read() -> dict[str, Any]:
@@ -64,8 +64,8 @@ class AncestorCoroutines:
             document = self.entry_rules.kept("conversations", stored, self.engine.now())
             entries = [(key, dict(entry)) for key, entry in Conversations(document).entries()]
             entries.sort(key=lambda item: str(item[1].get("_created", "")), reverse=True)
-            meta = document.table(("_meta",))
-            head = {"_meta": dict(meta)} if meta is not None and not skip_metadata else {}
+            meta = document.table(("_meta",)) or MetaInfo(schema_name=self.engine.schema_name)
+            head = {} if skip_metadata else {"_meta": dict(meta)}
             return {**head, **dict(entries[: max(0, limit)])}
 
         return await in_thread(read)

@@ -337,6 +337,18 @@ class DocumentCache:
                 " to transaction(operation_id=…)."
             )
 
+    def refuse_open(self, user: str) -> None:
+        """Refuse to rewrite history, or to count what that would change, inside an open transaction.
+
+        Raises:
+            NestedTransaction: A transaction of the user is open here.
+        """
+        if self._joined(user) is not None:
+            raise NestedTransaction(
+                "a transaction of this user is open here. Forget and drop history outside of it: neither can"
+                " be undone if the transaction fails."
+            )
+
     def session_here(self, user: str) -> str:
         """Return the session of the transaction that a write of this user joins, or ""."""
         joined = self._readable(user)

@@ -21,7 +21,6 @@ from tomldiary.errors import (
     DocumentError,
     Forgotten,
     HandEditConflict,
-    NestedTransaction,
     OperationConflict,
     RevisionConflict,
     SequenceConflict,
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from tomldiary.engine.commit import Changed, Prepared
     from tomldiary.history.record import Record
     from tomldiary.storage.protocol import Backend, Token
+    from tomldiary.toml.document import Path
 
 __all__ = ["Engine", "Source", "Transaction"]
 
@@ -77,7 +77,7 @@ class Engine(DocumentCache):
         # Not parsed: an edit knows the tables that it wrote, so changing them is faster.
         edit.put(("_meta",), meta, at_head=True)
         self.template = edit.done()
-        self.redact: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+        self.redact: Callable[[Path, Mapping[str, Any]], Mapping[str, Any]] | None = None
         """Takes out of an entry what must not be stored; None stores entries as they are."""
         self.before_commit: tuple[Callable[[str, Prepared], None], ...] = ()
         """Called with the user and a transaction under the user's lock; an error refuses the transaction."""
@@ -305,7 +305,9 @@ class Engine(DocumentCache):
         if logged is not None:
             changed, last = {kind: logged[kind] for kind in changed}, self.backend.last_record(user)
         if self.redact is not None:
-            source = replace(source, reason=str(self.redact({"reason": source.reason})["reason"]))
+            source = replace(
+                source, reason=str(self.redact((), {"reason": source.reason})["reason"])
+            )
         prepared = prepare(
             changed, source, self.schema_name, last, replaces_save=logged is not None
         )
@@ -438,11 +440,7 @@ class Engine(DocumentCache):
             NestedTransaction: A transaction of the user is open here.
             LockTimeout: Another writer kept the lock.
         """
-        if self._joined(user) is not None:
-            raise NestedTransaction(
-                "a transaction of this user is open here. Forget and drop history outside of it: neither can"
-                " be undone if the transaction fails."
-            )
+        self.refuse_open(user)
         with self.backend.lock(user, self.lock_timeout):
             try:
                 yield

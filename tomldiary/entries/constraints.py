@@ -281,16 +281,9 @@ class FactSchema:
         except ValidationError as error:
             raise explained(error, where or self.name) from None
 
-    def singleton(self, data: Mapping[str, Any]) -> str | None:
-        """Return what a fact's key is made of; None if the type has no singleton key.
-
-        Raises:
-            InvalidValue: A field of the key is empty, a list or a table, or too long.
-        """
-        names = self.constraint.keys
-        if not names:
-            return None
-        compared = self.compared(data)
+    def key_fields(self, data: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the fields of a fact that its key is made of."""
+        names, compared = self.constraint.keys, self.compared(data)
         several = self.constraint.multi_valued or {}
         if several:
             normal = names[-1] in self.constraint.normalised
@@ -299,7 +292,18 @@ class FactSchema:
             }
             value = compared.get(names[-1])
             if isinstance(value, str) and value in known:
-                names = (*names, known[value])
+                return (*names, known[value])
+        return names
+
+    def singleton(self, data: Mapping[str, Any]) -> str | None:
+        """Return what a fact's key is made of; None if the type has no singleton key.
+
+        Raises:
+            InvalidValue: A field of the key is empty, a list or a table, or too long.
+        """
+        if not self.constraint.keys:
+            return None
+        names, compared = self.key_fields(data), self.compared(data)
         key = "/".join(_key_part(compared, name, f"{self.name}.{name}") for name in names)
         if len(key) > _MAX_KEY:
             raise InvalidValue(

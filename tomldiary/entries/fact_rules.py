@@ -269,7 +269,7 @@ class FactRules(Facts):
         limit = schema.constraint.limit
         # Facts are read, which takes time, only where there are enough of them to break the rule.
         if limit is not None and is_another and self.holding_at_most(schema.name) >= limit:
-            self._check_limit(schema, sum(held.holds(now) for held in self.held(schema.name)))
+            self._check_limit(schema, self.count(schema.name, now))
         chosen = f"{single}@{short(begin)}" if single else key or self._new_key(schema.name)
         old = self.entry(schema.name, chosen)
         if old is not None:  # what held from this very moment on is corrected
@@ -344,7 +344,7 @@ class FactRules(Facts):
             schema = self.registered(name)
             if schema is None or schema.constraint.limit is None:
                 continue
-            counts = [sum(held.holds(moment) for held in each.held(name)) for each in (self, book)]
+            counts = [each.count(name, moment) for each in (self, book)]
             if counts[1] > max(schema.constraint.limit, counts[0]):
                 wrong += [
                     path

@@ -144,8 +144,10 @@ class Facts:
         """Return whether an entry has equal data; `compared` is from `FactSchema.compared`."""
         return same_value(schema.compared(entry_data(entry)), compared)
 
-    def count(self, name: str) -> int:
-        """Return how many entries a type has, valid or not."""
+    def count(self, name: str, at: datetime | None = None) -> int:
+        """Return how many entries a type has, valid or not; or how many facts hold at a moment."""
+        if at is not None:
+            return sum(held.holds(at) for held in self.held(name))
         return self._ask(name, lambda index: index.count)
 
     def holding(self, name: str, group: str, at: datetime) -> Held | None:

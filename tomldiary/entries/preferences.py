@@ -20,6 +20,7 @@ from tomldiary.text.incremental_index import (
     number_of,
     put_noted,
 )
+from tomldiary.text.visible import visible
 from tomldiary.toml.values import checked_text
 
 if TYPE_CHECKING:
@@ -435,7 +436,7 @@ def _check_contexts(contexts: list[str], where: str) -> None:
 
 def _stored_text(text: str, where: str) -> str:
     text = checked_text(text, where).strip()
-    if not text:
+    if not visible(text).strip():
         raise InvalidValue("the text is blank.", where=where)
     if len(text) > MAX_TEXT:
         raise InvalidValue(

@@ -5,6 +5,7 @@ Placeholders of the extraction prompt: `{categories_doc}` and `{current_time}`.
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,10 +23,12 @@ __all__ = [
     "draft_prompt",
     "extractor_prompt_check",
     "missing_placeholders",
+    "prompt_text",
 ]
 
 PLACEHOLDERS = ("categories_doc", "current_time")
 _LONGEST_PATH = 1024  # characters
+_HEADER = re.compile(r"\A---\n.*?^---\n", re.DOTALL | re.MULTILINE)
 
 EXTRACTION_PROMPT = """\
 You keep the diary of one user's lasting preferences and facts, and a rolling summary of the current \
@@ -101,11 +104,29 @@ def missing_placeholders(prompt: str) -> list[str]:
     return [name for name in PLACEHOLDERS if f"{{{name}}}" not in prompt]
 
 
-def extractor_prompt_check(prompt: str | Path) -> None:
-    """Print a warning if a prompt (a text, or the path of a file) lacks a placeholder it needs."""
-    text = prompt.read_text(encoding="utf-8") if isinstance(prompt, Path) else prompt
-    if "\n" not in text and len(text) < _LONGEST_PATH and Path(text).is_file():
-        text = Path(text).read_text(encoding="utf-8")
+def prompt_text(template: object, default: str = "") -> str:
+    """Return the text of a prompt: a text, the path of a file, an object with `prompt`, or the default for None.
+
+    A text of one line is a path if it names a file, or if it has neither a space nor a placeholder. The header
+    between two lines of dashes, which the prompt files of TOMLDiary 0.9 have, is left out.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    if template is None:
+        return default
+    if isinstance(template, str) and template and len(template) < _LONGEST_PATH:
+        is_word = not re.search(r"[\s{]", template)
+        if is_word or ("\n" not in template and Path(template).is_file()):
+            template = Path(template)
+    if isinstance(template, Path):
+        return _HEADER.sub("", template.read_text(encoding="utf-8"))
+    return str(getattr(template, "prompt", template))
+
+
+def extractor_prompt_check(prompt: object) -> None:
+    """Print a warning if a prompt, given as for `extractor_agent`, lacks a placeholder it needs."""
+    text = prompt_text(prompt)
     missing = missing_placeholders(text)
     if missing:
         names = ", ".join(f"{{{name}}}" for name in missing)

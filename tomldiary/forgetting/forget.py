@@ -88,10 +88,12 @@ def preview(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
     """Return the counts that `forget` would return now; change nothing.
 
     Raises:
+        NestedTransaction: A transaction is open here.
         HandEditConflict: Another program kept saving a document.
         DocumentError: A document cannot be read just now.
     """
     receipt = ForgetReceipt()
+    engine.refuse_open(user)
     if engine.kinds(user):
         with engine.backend.lock(user, engine.lock_timeout):
             _, receipt = plan(engine, user, selection)

@@ -142,6 +142,6 @@ class PastDocuments:
     def refusal(self) -> DiaryError:
         """Return the error for a write, or for a query of history from here."""
         return DiaryError(
-            f"this is the memory as it was after transaction {self.seq}; it cannot be changed."
+            f"this is the memory as it was after transaction {self.seq}; it cannot be changed, and has no history."
             " Use diary.user(…) for the current memory."
         )

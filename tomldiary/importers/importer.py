@@ -156,7 +156,7 @@ def carry_over(
             suppress(_DryRun),
             alice.transaction(actor=_ACTOR, reason=f"import from {source}"),
         ):
-            writer.add(writer.compare(result), report)
+            writer.add(writer.compare(result), result.added, report)
             if dry_run:
                 raise _DryRun
     result.is_done = not dry_run
@@ -167,7 +167,9 @@ def _in_memory(alice: UserDiary) -> UserDiary:
     """Return a user with the same rules in memory: a trial creates no folder for a user who has none yet."""
     diary, engine = copy(alice.diary), alice.diary.engine
     diary.engine = Engine(MemoryBackend(), diary.schema_name)
-    diary.engine.check, diary.engine.redact = engine.check, engine.redact
+    diary.engine.check = engine.check
+    if engine.redact is not None:
+        diary.engine.redact = diary.redacted_entry
     return diary.user(alice.user_id)
 
 
@@ -253,13 +255,16 @@ class _Writer:
         return self._category or _CATEGORY
 
     def add(
-        self, records: list[Record], report: Callable[[int, int], object] | None = None
+        self,
+        records: list[Record],
+        keys: list[str],
+        report: Callable[[int, int], object] | None = None,
     ) -> None:
-        """Add records that are missing; items in one batch."""
+        """Add records that are missing, items in one batch, and note their keys at the same places of `keys`."""
         items = [each for each in records if isinstance(each, Item)]
-        others = [each for each in records if not isinstance(each, Item)]
-        for done, record in enumerate(others, 1):
-            self._add(record)
+        others = [(place, each) for place, each in enumerate(records) if not isinstance(each, Item)]
+        for done, (place, record) in enumerate(others, 1):
+            keys[place] = self._add(record)
             if report is not None:
                 report(done, len(records))
         self._items.run(
@@ -271,17 +276,20 @@ class _Writer:
         if report is not None and items:
             report(len(records), len(records))
 
-    def _add(self, record: Note | Block | Fact | Episode) -> None:
+    def _add(self, record: Note | Block | Fact | Episode) -> str:
         alice = self._alice
         if isinstance(record, Note):
-            alice.upsert_preference(
-                self._target(record), record.text, id=_note_id(record), contexts=record.labels, now=record.when
-            )  # fmt: skip
-        elif isinstance(record, Block):
+            category = self._target(record)
+            key, _ = alice.upsert_preference(
+                category, record.text, id=_note_id(record), contexts=record.labels, now=record.when
+            )
+            return f"{category}/{key}"
+        if isinstance(record, Block):
             alice.blocks.set(record.name, record.text)
-        elif isinstance(record, Fact):
+            return f"blocks/{record.name}"
+        if isinstance(record, Fact):
             is_temporal = self._diary.fact_schemas[record.type].constraint.temporal
-            alice.facts.commit(
+            key = alice.facts.commit(
                 record.type,
                 record.data,
                 session_id=record.session,
@@ -291,10 +299,11 @@ class _Writer:
                 valid_from=record.valid_from if is_temporal else None,
                 valid_to=record.valid_to if is_temporal else None,
             )
-        else:
-            alice.episodes.add(
-                record.input, record.output, session_id=record.session, now=record.when
-            )
+            return f"facts/{key}"
+        key = alice.episodes.add(
+            record.input, record.output, session_id=record.session, now=record.when
+        )
+        return f"episodes/{key}"
 
 
 class _Known:

@@ -21,8 +21,8 @@ __all__ = ["Edit"]
 class Edit(Overlay):
     """Changes to tables of one document, text and values; `done()` gives the new document."""
 
-    redact: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
-    """Applied to the values of each table that is put, but for `_meta`."""
+    redact: Callable[[Path, Mapping[str, Any]], Mapping[str, Any]] | None = None
+    """Applied to the path and the values of each table that is put, but for `_meta`."""
 
     def __init__(self, document: Document, *, is_changed: bool = False) -> None:
         super().__init__(document)
@@ -47,7 +47,7 @@ class Edit(Overlay):
             InvalidValue: A value that TOML cannot hold, or a table that cannot be changed in place.
         """
         if self.redact is not None and path[0] != "_meta":
-            data = self.redact(data)
+            data = self.redact(path, data)
         old = self.table(path)
         if old is None:
             self._insert(path, data, at_head=at_head)

@@ -30,6 +30,7 @@ from tomldiary.user.pending.held import check_rules
 if TYPE_CHECKING:
     from tomldiary.engine.engine import Transaction
     from tomldiary.history.record import Record
+    from tomldiary.toml.document import Path
     from tomldiary.user.context import UserContext
 
 __all__ = ["EXPORT_VERSION", "UserExport"]
@@ -160,7 +161,7 @@ class UserExport:
         """Return the documents and the entries that change; without `why`, roll the change back."""
         documents = _renamed(_checked(data), data.get("user"), self._user)
         if self._context.diary.redactor is not None:
-            redact = self._context.diary.redactor.entry
+            redact = self._context.diary.redacted_entry
             documents = {kind: _redacted(kind, each, redact) for kind, each in documents.items()}
 
         def change(tx: Transaction) -> tuple[list[str], list[Difference]]:
@@ -332,7 +333,7 @@ def _labels(base: str, document: Document, user: str) -> Namespace | None:
 
 
 def _redacted(
-    kind: str, document: Document, redact: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    kind: str, document: Document, redact: Callable[[Path, Mapping[str, Any]], Mapping[str, Any]]
 ) -> Document:
     """Return a document with the values of every table redacted."""
     edit = Edit(document)

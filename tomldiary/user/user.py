@@ -70,9 +70,7 @@ _FOR_PROGRAMS = {
 """Public names for adapters and tools, which completion leaves out."""
 
 
-_DRAFT_TURN = (
-    "a turn is extracted into the memory, not into a draft. Call add_turn of diary.user(…)."
-)
+_NO_DRAFT = "turns and episodes are extracted into the memory, not into a draft. Call this of diary.user(…)."
 
 
 def _place(document: str) -> str:
@@ -109,8 +107,10 @@ class UserDiary(Viewed, DeprecatedNames):
         self._context = context or UserContext(diary, user_id)
 
     def __repr__(self) -> str:
-        past = f", as_of={self.last_transaction()}" if self.is_past else ""
-        return f"UserDiary({self.user_id!r}{past})"
+        what = f", as_of={self.last_transaction()}" if self.is_past else ""
+        if isinstance(self._context, DraftContext):
+            what = f", draft={self._context.session_id!r}"
+        return f"UserDiary({self.user_id!r}{what})"
 
     _repr_pretty_ = pretty
 
@@ -161,6 +161,7 @@ class UserDiary(Viewed, DeprecatedNames):
         Raises:
             InvalidValue: The session is empty.
         """
+        _ = self._context.engine  # a point of history has no drafts
         context = DraftContext(self.diary, self.user_id, session_id)
         return UserDiary(self.diary, self.user_id, context=context)
 
@@ -372,7 +373,7 @@ class UserDiary(Viewed, DeprecatedNames):
             Forgotten: Something was erased meanwhile, or everything since `epoch`. Nothing was changed.
         """
         if self._context.is_draft:
-            raise NotSupported(_DRAFT_TURN)
+            raise NotSupported(_NO_DRAFT)
         _ = self._context.engine  # a point of history cannot be written
         return await self.diary.turns.process(
             self.user_id, session_id, user_msg, assistant_msg,
@@ -400,6 +401,8 @@ class UserDiary(Viewed, DeprecatedNames):
         Raises:
             ExtractorUnusable, MissingExtra: The extractor cannot run at all.
         """
+        if self._context.is_draft:
+            raise NotSupported(_NO_DRAFT)
         _ = self._context.engine  # a point of history cannot be written
         diary = self.diary if extractor is None else self.diary.with_agent(extractor)
         return await consolidate(diary, self.user_id, limit=limit, include_read=include_read)

@@ -336,19 +336,21 @@ def test_the_older_argument_works_and_is_deprecated():
 
 def test_a_prompt_is_a_text_a_file_or_an_object_with_one(tmp_path: Path):
     path = tmp_path / "prompt.txt"
-    path.write_text("Mine: {categories_doc}", encoding="utf-8")
+    path.write_text('---\ntitle = "Mine"\n---\nMine: {categories_doc}', encoding="utf-8")
 
     class Loaded:
         prompt = "Mine: {categories_doc}"
 
     deps = MemoryDeps({}, {}, ["likes"], "Table", "s1")
-    for template in ("Mine: {categories_doc}", path, Loaded()):
+    for template in ("Mine: {categories_doc}", path, str(path), Loaded()):
         script = Script()
         asyncio.run(extractor_agent(Table, script.model, template).run("go", deps=deps))
         assert script.instructions.startswith("Mine: What is known.")
     script = Script()
     asyncio.run(build_extractor(Table, script.model, str(path)).run("go", deps=deps))
     assert script.instructions.startswith("Mine: What is known.")
+    with pytest.raises(FileNotFoundError):
+        extractor_agent(Table, script.model, "prompts/misspelt.txt")
 
 
 def test_a_named_model_is_made_once_for_each_event_loop():

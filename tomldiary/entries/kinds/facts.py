@@ -113,9 +113,10 @@ class FactKind(EntryKind):
         for problem in new.problems():
             if problem.where not in known:
                 raise problem
+        now = datetime.now(UTC)
         for name, schema in rules.fact_schemas.items():
-            count, limit = len(new.held(name)), schema.constraint.limit
-            if limit is not None and count > max(limit, len(old.held(name))):
+            limit = schema.constraint.limit
+            if limit is not None and new.count(name, now) > max(limit, old.count(name, now)):
                 raise LimitReached(f"{self.name}/{name}", limit)
             if schema.constraint.immutable:
                 for held in old.held(name):

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, cast
 from tomldiary.entries.constraints import checked_constraint
 from tomldiary.entries.facts import same_data
 from tomldiary.entries.fields import entry_data, last_used
-from tomldiary.entries.kinds import KINDS, PREFERENCES, entry_kind
+from tomldiary.entries.kinds import DRAFTS, FACTS, KINDS, PREFERENCES, QUARANTINE, entry_kind
 from tomldiary.entries.kinds.facts import put_back
+from tomldiary.entries.kinds.pending import held_entry, place_of
 from tomldiary.entries.models import moment
 from tomldiary.errors import DiaryError, ImmutableEntry, InvalidValue, LimitReached, SchemaError
 from tomldiary.logging import get_logger
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tomldiary.engine.transaction import Transaction
-    from tomldiary.entries.constraints import Constraint
+    from tomldiary.entries.constraints import Constraint, FactSchema
     from tomldiary.entries.kind import Rules
     from tomldiary.toml.document import Document, Path
 
-__all__ = ["EntryRules"]
+__all__ = ["EntryRules", "redacted_entry"]
 
 _logger = get_logger(__name__)
 
@@ -312,3 +313,28 @@ def _is_grown(old: Mapping[str, Any], new: Mapping[str, Any] | None) -> bool:
         elif now != value:
             return False
     return True
+
+
+def redacted_entry(
+    path: Path,
+    data: Mapping[str, Any],
+    redact: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+    schemas: Mapping[str, FactSchema],
+) -> Mapping[str, Any]:
+    """Return the fields of an entry redacted, but for those that its key, or that of a pending change, is made of.
+
+    Args:
+        path: The entry.
+        data: Its fields.
+        redact: Redacts all fields.
+        schemas: The types of facts.
+    """
+    kept: Mapping[str, Any] = {}
+    if path[:1] == (FACTS.name,) and path[2:] and path[1] in schemas:
+        kept = {name: data[name] for name in schemas[path[1]].key_fields(data) if name in data}
+    elif path[:1] in {(DRAFTS.name,), (QUARANTINE.name,)}:
+        kept = {name: data[name] for name in ("document", "path", "key") if name in data}
+        held = held_entry(data)
+        if held is not None:
+            kept = {**kept, "entry": redacted_entry(place_of(data)[1], held, redact, schemas)}
+    return {**redact(data), **kept}

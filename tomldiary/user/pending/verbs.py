@@ -111,7 +111,7 @@ class UserReview(_Waiting):
         Raises:
             UnknownEntry: None waits under an id.
             Conflict: An entry was changed since; `keys` lists them. Nothing was changed.
-            LimitReached, ImmutableEntry, InvalidValue: A rule forbids it. Nothing was changed.
+            LimitReached, ImmutableEntry, InvalidValue: A rule forbids it, or no id is given. Nothing was changed.
         """
         return self._decided(ids, Source("accept", "", actor, reason), is_made=True, force=force)
 
@@ -121,7 +121,7 @@ class UserReview(_Waiting):
         """Drop changes that wait, and return them; history keeps them.
 
         Raises:
-            UnknownEntry: None waits under an id.
+            UnknownEntry, InvalidValue: None waits under an id, or none is given.
         """
         return self._decided(ids, Source("reject", "", actor, reason), is_made=False)
 
@@ -133,9 +133,11 @@ class UserReview(_Waiting):
         def choose(all_changes: _Changes) -> _Changes:
             known = {each.id: each for each in all_changes}
             missing = [name for name in ids if name not in known]
-            if missing or not ids:
-                names = ", ".join(known) or "none"
-                raise UnknownEntry(f"{QUARANTINE}/{', '.join(missing)}", f"These wait: {names}.")
+            hint = f"These wait: {', '.join(known) or 'none'}."
+            if not ids:
+                raise InvalidValue(f"name the changes. {hint}", where="ids")
+            if missing:
+                raise UnknownEntry(f"{QUARANTINE}/{', '.join(missing)}", hint)
             return [known[name] for name in dict.fromkeys(ids)]
 
         return self._decide(choose, source, is_made=is_made, force=force)
@@ -275,5 +277,4 @@ class Verdict:
                     return
             raise UnknownEntry(key)
 
-        source = Source("confirm", "", actor, reason)
-        self._context.engine.write(self._context.user_id, change, source)
+        self._context.write(change, Source("confirm", "", actor, reason))
