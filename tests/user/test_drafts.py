@@ -195,6 +195,23 @@ def test_a_point_of_history_has_no_drafts(alice):
     assert repr(alice.draft("s1")) == "UserDiary('alice', draft='s1')"
 
 
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda draft: draft.rollback(),
+        lambda draft: draft.forget(matching="tea"),
+        lambda draft: draft.prune_history(keep_transactions=1),
+    ],
+)
+def test_a_draft_changes_no_history_of_the_whole_memory(alice, verb):
+    alice.upsert_preference("likes", "tea")
+    alice.draft("s1").upsert_preference("likes", "jazz")
+    before = alice.last_transaction()
+    with pytest.raises(NotSupported, match="not only the draft"):
+        verb(alice.draft("s1"))
+    assert alice.last_transaction() == before
+
+
 def test_drafts_have_coroutines(alice):
     async def run():
         await alice.blocks.aset("notes", "x", session_id="s1", ephemeral=True)

@@ -341,3 +341,9 @@ def test_an_extractor_that_is_a_generator_is_an_error() -> None:
         with pytest.raises(DiaryError, match="is a generator"):
             alice.add_turn("Some jazz, please.", "Here you are.", "s")
         assert alice.last_transaction() == 0
+
+
+def test_a_missing_argument_is_named_with_the_method_that_was_called(tmp_path):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    with pytest.raises(TypeError, match=r"UserDiary\.add_turn\(\) missing .* 'session_id'"):
+        alice.add_turn("hello", "hi")

@@ -211,7 +211,12 @@ def sync_twin(
 
     @functools.wraps(method)
     def twin(self: S, *args: P.args, **kwargs: P.kwargs) -> R:
-        return run_coroutine(method(self, *args, **kwargs))
+        try:
+            coroutine = method(self, *args, **kwargs)
+        except TypeError as error:  # wrong arguments: nothing has run yet
+            name = twin.__name__
+            raise TypeError(str(error).replace(f"{method.__name__}()", f"{name}()")) from None
+        return run_coroutine(coroutine)
 
     twin.__name__ = method.__name__.removeprefix("a")
     twin.__qualname__ = f"{method.__qualname__.rpartition('.')[0]}.{twin.__name__}"

@@ -70,6 +70,9 @@ _FOR_PROGRAMS = {
 """Public names for adapters and tools, which completion leaves out."""
 
 
+_NOT_OF_DRAFT = (
+    "this would change the whole memory, and not only the draft. Call it of diary.user(…)."
+)
 _NO_DRAFT = "turns and episodes are extracted into the memory, not into a draft. Call this of diary.user(…)."
 
 
@@ -87,11 +90,26 @@ def _queries(context: UserContext) -> HistoryQueries:
 
 
 def _undo(context: UserContext) -> Undo:
-    return Undo(context.diary, _past(context))
+    return Undo(context.diary, _past(_whole(context)))
 
 
 def _retention(context: UserContext) -> Retention:
-    return Retention(context.engine, context.user_id)
+    return Retention(_whole(context).engine, context.user_id)
+
+
+def _erasure(context: UserContext) -> UserErasure:
+    return UserErasure(_whole(context))
+
+
+def _whole(context: UserContext) -> UserContext:
+    """Return the context of a whole memory.
+
+    Raises:
+        NotSupported: It is one of a draft.
+    """
+    if context.is_draft:
+        raise NotSupported(_NOT_OF_DRAFT)
+    return context
 
 
 class UserDiary(Viewed, DeprecatedNames):
@@ -328,8 +346,8 @@ class UserDiary(Viewed, DeprecatedNames):
 
     # Erasing
 
-    forget, aforget = delegated(UserErasure, UserErasure.forget)
-    traces, atraces = delegated(UserErasure, UserErasure.traces)
+    forget, aforget = delegated(_erasure, UserErasure.forget)
+    traces, atraces = delegated(_erasure, UserErasure.traces)
 
     @property
     def epoch(self) -> int:
