@@ -142,7 +142,7 @@ def test_a_hand_edit_is_read_while_the_lock_is_held(tmp_path, writing):
 
 
 @pytest.mark.usefixtures("diary")
-@pytest.mark.parametrize("name", ["recall", "render", "export", "documents"])
+@pytest.mark.parametrize("name", ["recall", "render", "export", "documents", "users"])
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_first_read_lists_what_a_killed_writer_did_not_publish(tmp_path, name):
     child = os.fork()
@@ -150,10 +150,15 @@ def test_a_first_read_lists_what_a_killed_writer_did_not_publish(tmp_path, name)
         try:
             files = HookedFiles(lambda made, *_: os._exit(0) if made == "replace" else None)
             store = ItemStore(Diary(LocalBackend(tmp_path / "m", files=files), agent="rules"))
-            store.put(Put(("alice", "trips"), "porto", {"text": "tea in Porto"}))
+            store.put(Put(("bob", "trips"), "porto", {"text": "tea in Porto"}))
         finally:
             os._exit(3)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert not (tmp_path / "m/alice/items/trips.toml").exists()
-    read = {**READS, "documents": lambda alice: alice.documents()}[name]
-    assert "trips" in str(read(Diary(tmp_path / "m", agent="rules").user("alice")))
+    assert not (tmp_path / "m/bob/items/trips.toml").exists()
+    listing = {
+        "documents": lambda bob: bob.documents(),
+        "users": lambda bob: (bob.diary.users(), bob.documents()),
+    }
+    found = str({**READS, **listing}[name](Diary(tmp_path / "m", agent="rules").user("bob")))
+    assert "trips" in found
+    assert name != "users" or "'bob'" in found

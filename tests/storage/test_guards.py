@@ -222,7 +222,7 @@ class FollowsLinks(HookedFiles):
         return super().open(path, flags & ~os.O_NOFOLLOW, mode)
 
 
-def theirs_only(base, ours, theirs):
+def theirs_only(kind, base, ours, theirs):
     return Merged(theirs)
 
 

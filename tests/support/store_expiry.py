@@ -6,6 +6,6 @@ from __future__ import annotations
 def expiry_of(store, namespace, key):
     """Return the time at which an item of a `DiaryStore` ends; None if it stays."""
     items = store._items
-    owner = items._owner(namespace, key)
+    owner = items._owners.owner(namespace, key)
     snapshot = items.catalog(owner).snapshot(namespace)
     return items.diary.engine.deadlines(owner).of(snapshot.base, snapshot.get(key))

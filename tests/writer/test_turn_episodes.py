@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tomldiary import Diary, MemoryWriter, Turn
-from tomldiary.agents.turn_messages import tool_steps
+from tomldiary.agents.turn_messages import keep_out_of_steps, tool_steps
 from tomldiary.entries.episodes import ToolStep
 from tomldiary.errors import InvalidValue, NotSupported
 from tomldiary.writer.journal_record import render_turn, turn_of
@@ -127,8 +127,9 @@ def test_a_storage_that_cannot_list_documents_refuses_at_once():
 
 
 def test_results_of_the_diarys_own_tools_are_left_out():
+    keep_out_of_steps(["my_recall"])
     calls = [("1", "recall", {}), ("2", "search", {"q": "é"}), ("3", "my_recall", "{}")]
-    steps = tool_steps(calls, {"1": "a secret", "2": "found"}, ["my_recall"])
+    steps = tool_steps(calls, {"1": "a secret", "2": "found"})
     assert steps == (ToolStep("search", '{"q": "é"}', "found"),)
 
 

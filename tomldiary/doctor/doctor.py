@@ -16,7 +16,7 @@ from tomldiary.entries.kinds.parts import duplicates
 from tomldiary.errors import BackendError, DiaryError, DocumentError, NewerVersion
 from tomldiary.hand_edits.detect import check_version, emptied, is_blank
 from tomldiary.history.timeline import EMPTY
-from tomldiary.history.verify import Damage, Walked, stored_text, verify, walk
+from tomldiary.history.verify import Damage, Walked, stored_kinds, stored_text, verify, walk
 from tomldiary.identifiers.namespaces import ROOT as ITEMS
 from tomldiary.identifiers.namespaces import namespace_of
 from tomldiary.runtime.capabilities import OTHER_OWNER_REMEDY, other_owner
@@ -138,7 +138,7 @@ def _owner(files: FileSystem, folder: Path) -> str | None:
 def _check_user(diary: Diary, user: str) -> Iterator[Finding]:
     backend = diary.engine.backend
     documents: dict[str, Document | None] = {}
-    for kind in backend.kinds(user):
+    for kind in stored_kinds(backend, user):
         document, problems = _read(backend, user, kind)
         documents[kind] = document
         yield from problems

@@ -14,6 +14,7 @@ from tomldiary.errors import BackendError, DocumentError, InvalidTOML
 from tomldiary.history.record import SNAPSHOT, Record, parse_record, redo
 from tomldiary.history.timeline import EMPTY
 from tomldiary.storage.local.backend import LocalBackend
+from tomldiary.storage.local.layout import kinds_in
 from tomldiary.storage.local.log import damaged, named_transaction, segments
 from tomldiary.toml.document import digest
 from tomldiary.toml.parse import decode_utf8
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from tomldiary.storage.protocol import Backend
 
-__all__ = ["Damage", "Walked", "stored_text", "verify", "walk"]
+__all__ = ["Damage", "Walked", "stored_kinds", "stored_text", "verify", "walk"]
 
 _HEADER = re.compile(rb"^\[\[tx\]\]$", re.MULTILINE)
 _END = b"\n]\n"
@@ -119,10 +120,17 @@ def stored_text(backend: Backend, user: str, kind: str) -> str | None:
     return None if data is None else decode_utf8(data[0], path=place)
 
 
+def stored_kinds(backend: Backend, user: str) -> list[str]:
+    """Return the names of the documents as they are stored, without the recovery of a normal listing."""
+    if not isinstance(backend, LocalBackend):
+        return backend.kinds(user)
+    return kinds_in(backend.files, backend.folder(user))
+
+
 def _named_in_documents(backend: Backend, user: str) -> dict[str, int]:
     """Return the transaction number in each document."""
     found: dict[str, int] = {}
-    for kind in backend.kinds(user):
+    for kind in stored_kinds(backend, user):
         with suppress(BackendError, InvalidTOML):
             found[kind] = named_transaction(stored_text(backend, user, kind) or "")
     return found

@@ -181,7 +181,8 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
     def users(self) -> list[str]:
         """Return all user ids that have a document, sorted, by listing names.
 
-        Only a user with an unfinished forget job is opened. An unreadable folder is skipped with a warning.
+        Only a user with an unfinished forget job, or with a history and no document, is opened. An unreadable folder
+        is skipped with a warning.
         """
         base = str(self.base_path)
         found: set[str] = set()
@@ -197,8 +198,12 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
                     self._open(user)
                 # With any other name, a second folder of the same user may exist.
                 is_only = user != name or is_plain(name)
-                has_usual = is_only and self.files.exists(f"{place}/{_USUAL}")
-                if has_usual or kinds_in(self.files, self.folder(user)):
+                if (
+                    (is_only and self.files.exists(f"{place}/{_USUAL}"))
+                    or kinds_in(self.files, self.folder(user))
+                    # A killed process may have logged the first document, and not published it.
+                    or (self.files.exists(f"{place}/history") and self.kinds(user))
+                ):
                     found.add(user)
             except (OSError, DiaryError) as error:
                 _logger.warning("a user is left out: %s", error)
