@@ -207,7 +207,7 @@ def test_a_draft_changes_no_history_of_the_whole_memory(alice, verb):
     alice.upsert_preference("likes", "tea")
     alice.draft("s1").upsert_preference("likes", "jazz")
     before = alice.last_transaction()
-    with pytest.raises(NotSupported, match="not only the draft"):
+    with pytest.raises(NotSupported, match="whole memory, not a draft"):
         verb(alice.draft("s1"))
     assert alice.last_transaction() == before
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import AliasChoices, BaseModel, Field
 
 from tomldiary import Diary, InvalidValue, MemoryDeps, PreferenceItem
 
@@ -65,6 +65,19 @@ def test_a_type_that_allows_further_fields_takes_them():
     alice = Diary("memory:", Table, agent="rules").user("alice")
     alice.upsert_preference("dishes", "curry", fields={"from": "Goa"})
     assert alice.entry("preferences", "dishes/pref001")["from"] == "Goa"
+
+
+@pytest.mark.parametrize("name", ["heat", "h", "hotness"])
+def test_an_own_field_may_be_given_by_each_of_its_names(name):
+    class Short(PreferenceItem):
+        heat: int = Field(default=0, validation_alias=AliasChoices("h", "hotness"))
+
+    class Table(BaseModel):
+        dishes: dict[str, Short] = {}
+
+    alice = Diary("memory:", Table, agent="rules").user("alice")
+    alice.upsert_preference("dishes", "curry", fields={name: 4})
+    assert alice.preferences("dishes")["pref001"].heat == 4
 
 
 def test_an_extractor_changes_the_own_fields_of_an_entry():

@@ -116,6 +116,19 @@ DiaryMiddleware({str(tmp_path)!r}, user_id="alice").writer.close_sync()
     assert "OPENAI_API_KEY" in done.stderr
 
 
+def test_an_extractor_that_counts_as_false_is_one(tmp_path, monkeypatch):
+    class Listed(list[str]):
+        def run(self, message, *, deps):
+            self.append(deps.user_msg)
+
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    heard = Listed()
+    with MemoryWriter(Diary(tmp_path, agent=heard)) as writer:
+        assert writer.health().status == "healthy"
+        writer.submit_nowait(Turn("ann", "s", "I like tea.", "ok"))
+    assert heard == ["I like tea."]
+
+
 def test_a_host_with_logging_gets_a_log_record(tmp_path, caplog, capsys, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with caplog.at_level(logging.WARNING, "tomldiary"):

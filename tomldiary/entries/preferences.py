@@ -263,7 +263,7 @@ class Preferences:
             return
         known = {*kind.model_fields, "pinned"}
         for name in names:
-            if name not in known and not name.startswith("_"):
+            if name not in known | _aliases(kind) and not name.startswith("_"):
                 own = ", ".join(sorted(known - PreferenceItem.model_fields.keys()))
                 raise InvalidValue(
                     f"there is no such field. Those that you can set are: {own}. Nothing was stored.",
@@ -423,6 +423,15 @@ def _clean_contexts(contexts: Iterable[str]) -> list[str]:
         contexts = [contexts]
     texts = [checked_text(context, "contexts").strip() for context in contexts]
     return list(dict.fromkeys(filter(None, texts)))
+
+
+def _aliases(kind: type[PreferenceItem]) -> set[str]:
+    """Return the other names by which a type takes its fields."""
+    given = [(each.alias, each.validation_alias) for each in kind.model_fields.values()]
+    found = [
+        choice for pair in given for alias in pair for choice in getattr(alias, "choices", [alias])
+    ]
+    return {alias for alias in found if isinstance(alias, str)}
 
 
 def _check_contexts(contexts: list[str], where: str) -> None:

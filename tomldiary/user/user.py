@@ -70,9 +70,7 @@ _FOR_PROGRAMS = {
 """Public names for adapters and tools, which completion leaves out."""
 
 
-_NOT_OF_DRAFT = (
-    "this would change the whole memory, and not only the draft. Call it of diary.user(…)."
-)
+_NOT_OF_DRAFT = "rollback, erasure and the length of history concern the whole memory, not a draft. Call this of diary.user(…)."
 _NO_DRAFT = "turns and episodes are extracted into the memory, not into a draft. Call this of diary.user(…)."
 
 

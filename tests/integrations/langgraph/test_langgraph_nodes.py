@@ -983,18 +983,23 @@ def test_words_that_a_recall_node_saw_are_in_no_turn_of_another_user(redacts, mo
     assert noted.turns == [("room", "I am Bob.", "Noted.")]
 
 
-@both
-@pytest.mark.parametrize("place", ["__start__", "recall"])
-def test_a_turn_that_another_user_replays_stays_the_first_user_s(place, mode):
-    noted = Noted()
-    diary = Diary("memory:", agent=noted)
+def room_in_which_ann_spoke(diary, place, mode):
+    """Return a graph, and the config of Bob's run from Ann's checkpoint in front of a node."""
     chat = chat_node(answering("Hello.", "Hello again."))
     nodes = [("recall", recall_node(diary)), ("chat", chat), ("extract", extract_node(diary))]
     graph = graph_of(nodes, checkpointer=InMemorySaver())
     run(graph, "I am Ann.", {"configurable": {"user_id": "ann", "thread_id": "room"}}, mode)
     past = graph.get_state_history({"configurable": {"thread_id": "room"}})
     [start] = [one.config["configurable"] for one in past if one.next == (place,)]
-    config = {"configurable": {**start, "user_id": "bob"}}
+    return graph, {"configurable": {**start, "user_id": "bob"}}
+
+
+@both
+@pytest.mark.parametrize("place", ["__start__", "recall"])
+def test_a_turn_that_another_user_replays_stays_the_first_user_s(place, mode):
+    noted = Noted()
+    diary = Diary("memory:", agent=noted)
+    graph, config = room_in_which_ann_spoke(diary, place, mode)
     with pytest.raises(IdentifierError, match="another user began this turn"):
         graph.invoke(None, config) if mode == "sync" else asyncio.run(graph.ainvoke(None, config))
     assert diary.users() == ["ann"]
@@ -1004,12 +1009,6 @@ def test_a_turn_that_another_user_replays_stays_the_first_user_s(place, mode):
 @both
 def test_answered_words_are_in_no_turn_of_a_user_who_branches_off_before(mode):
     noted = Noted()
-    diary = Diary("memory:", agent=noted)
-    chat = chat_node(answering("Hello.", "Hello again."))
-    nodes = [("recall", recall_node(diary)), ("chat", chat), ("extract", extract_node(diary))]
-    graph = graph_of(nodes, checkpointer=InMemorySaver())
-    run(graph, "I am Ann.", {"configurable": {"user_id": "ann", "thread_id": "room"}}, mode)
-    past = graph.get_state_history({"configurable": {"thread_id": "room"}})
-    [start] = [one.config["configurable"] for one in past if one.next == ("recall",)]
-    run(graph, "I am Bob.", {"configurable": {**start, "user_id": "bob"}}, mode)
+    graph, config = room_in_which_ann_spoke(Diary("memory:", agent=noted), "recall", mode)
+    run(graph, "I am Bob.", config, mode)
     assert noted.turns == [("room", "I am Ann.", "Hello."), ("room", "I am Bob.", "Hello again.")]

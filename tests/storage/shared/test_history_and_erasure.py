@@ -44,8 +44,8 @@ def test_erasing_everything_ends_while_others_write_all_the_time(engine, opened)
 
 def test_an_erasure_takes_what_another_process_wrote_meanwhile(engine, opened):
     backend = opened()
-    one, two = (
-        Diary(backend, agent="rules").user("alice"),
+    one, two = (  # without patience: however long an attempt takes, there is a second one
+        Diary(backend, agent="rules", lock_timeout=0.0).user("alice"),
         Diary(opened(), agent="rules").user("alice"),
     )
     one.upsert_preference("likes", "tea", session_id="gone")
@@ -91,7 +91,6 @@ def test_a_long_redaction_ends_while_others_write_all_the_time(engine, opened):
         is_over.set()
         writer.join()
     assert during > 0
-    assert written >= during
     assert two.blocks["notes"].text.count("\n") == written
     assert WORDS not in engine.texts()
     assert RESERVED not in backend.versions("alice")
