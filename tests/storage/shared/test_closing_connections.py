@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
+import time
 from contextlib import closing, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -12,6 +14,7 @@ import pytest
 
 import engines
 from tomldiary import Diary
+from tomldiary.storage.shared.database import DatabaseLost
 from tomldiary_langgraph import DiaryStore
 from waiting import until
 
@@ -105,6 +108,30 @@ def test_calls_during_a_close_lose_nothing(engine):
     thread.join()
     assert liked(diary) == texts
     diary.close()
+
+
+def test_a_read_does_not_wait_in_a_pool_that_another_thread_closes():
+    database = engines.space("postgres").backend().transactions.database
+    interval, ended = sys.getswitchinterval(), threading.Event()
+
+    def close():
+        while not ended.is_set():
+            database.close()
+
+    thread = threading.Thread(target=close)
+    sys.setswitchinterval(1e-6)  # so that the threads meet between two steps of the pool
+    try:
+        thread.start()
+        for _ in range(20):
+            begun = time.monotonic()
+            with suppress(DatabaseLost):
+                assert database.records("alice", 1, 1) == []
+            assert time.monotonic() - begun < 5  # seconds; the timeout is 10
+    finally:
+        sys.setswitchinterval(interval)
+        ended.set()
+        thread.join()
+        database.close()
 
 
 @watched

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from functools import partial
 from hashlib import sha256
 from threading import Lock
@@ -41,6 +42,7 @@ _SCHEMA_LOCK = 7_046_151_318_604_118_370  # an advisory lock: one process create
 _PAGE = 1000
 _LONGEST_NAME = 63  # bytes; PostgreSQL would cut a longer one
 _PATIENCE = 5000  # milliseconds until a connection that is not acknowledged counts as broken
+_SLICE = 0.25  # seconds between two looks whether a pool was closed
 # The reason why the server refuses a connection for good; at other reasons, such as a start of the server, we wait.
 _REFUSED = re.compile(
     r"(?:FATAL: +|fe_sendauth: )((?!.*(?:starting up|shutting down|recovery|too many|remaining)).+)"
@@ -151,8 +153,11 @@ class PostgresDatabase:
                 self._prepare()
             if pool.closed:
                 pool.open()
-            with pool.connection() as connection:
+            connection = _taken(pool)
+            try:
                 return work(connection)
+            finally:
+                pool.putconn(connection)
         except psycopg.errors.DiskFull as error:
             raise BackendError(
                 f"{self}: the disk of the server is full ({reason(error)}). Nothing was changed. Free space on it."
@@ -369,6 +374,23 @@ class PostgresDatabase:
             if self._pool is pool:
                 self.renew()
         pool.close(patience)
+
+
+def _taken(pool: ConnectionPool[psycopg.Connection[Any]]) -> psycopg.Connection[Any]:
+    """Return a connection of a pool, or raise an error soon after another thread closes the pool.
+
+    A pool checks that it is open before it queues a call. A call that is queued after a close waits in vain.
+    """
+    import psycopg_pool  # noqa: PLC0415 - an optional dependency
+
+    deadline = time.monotonic() + pool.timeout
+    while True:
+        rest = deadline - time.monotonic()
+        try:
+            return pool.getconn(min(rest, _SLICE))
+        except psycopg_pool.PoolTimeout:
+            if rest <= _SLICE:
+                raise
 
 
 class PostgresBackend(SharedBackend):
