@@ -1193,6 +1193,53 @@ def test_a_hand_edit_before_the_job_is_finished_is_redacted_and_kept(tmp_path):
     assert hits(root, *WORDS) == []
 
 
+FORMS = [
+    '[preferences.routines]\nmine = {{ text = "{}", contexts = [] }}\n',
+    '[preferences.routines]\nmine.text = "{}"\n',
+    '[preferences]\nroutines = {{ mine = {{ text = "{}" }} }}\n',
+    '[preferences.routines.mine]\ntext = "{}"\n',
+]
+
+
+@pytest.mark.parametrize("old", FORMS)
+@pytest.mark.parametrize("new", FORMS)
+def test_an_entry_returns_to_its_last_text_however_it_is_written(tmp_path, old, new):
+    alice, file = Diary(tmp_path, agent="rules").user("alice"), tmp_path / "alice/preferences.toml"
+    file.parent.mkdir()
+    file.write_text(old.format("tea"))
+    before = old.format("tea")
+    for text in ("tea and canary", "Canary birds", "canary too"):
+        alice.upsert_preference("goals", f"rest {len(text)} hours")
+        written = file.read_text()
+        assert before in written
+        file.write_text(written.replace(before, new.format(text)))
+        before = new.format(text)
+    assert texts(alice, "routines") == {"mine": "canary too"}
+    alice.forget(matching="canary")
+    assert texts(alice, "routines") == {"mine": "tea"}
+    assert hits(tmp_path, "canary") == []
+    alice.upsert_preference("goals", "rest")
+    assert texts(alice, "routines") == {"mine": "tea"}
+
+
+def test_an_inline_table_returns_to_its_last_text_beside_a_hand_edit(tmp_path):
+    file = tmp_path / "alice/preferences.toml"
+    file.parent.mkdir()
+    files = HookedFiles()
+    diary = Diary(LocalBackend(tmp_path, durability="process", files=files), agent="rules")
+    for text in ("tea", "tea and canary"):
+        file.write_text(FORMS[0].format(text))
+        diary.user("alice").upsert_preference("likes", f"a day with {text[:3]}")
+    files.hook = failing("replace", "/.forgetting-0")
+    with pytest.raises(BackendError, match="is opened next"):
+        diary.user("alice").forget(matching="canary")
+    file.write_text(file.read_text() + '\n# why\n[preferences.goals.mine]\ntext = "by hand"\n')
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    assert texts(alice, "goals") == {"mine": "by hand"}
+    assert texts(alice, "routines") == {"mine": "tea"}
+    assert hits(tmp_path, "canary") == []
+
+
 @pytest.mark.parametrize(
     "operation", ["open", "write", "sync_file", "replace", "exchange", "unlink"]
 )

@@ -143,7 +143,9 @@ class Tables:
         """Add a redacted block; `back` holds the entries already restored to an earlier state."""
         path = self._versions.path(block)
         if path is None:
-            self._same[block] = changed = self._without_inline(block)
+            changed = self._without_inline(block)
+            if self.affected.isdisjoint(self._versions.inline(block)):
+                self._same[block] = changed
             made.append(changed)
             return
         state = version.states[path]
@@ -202,10 +204,13 @@ class Tables:
                 self._remembered.pop(path, None)
             elif state is self._remembered.get(path):
                 continue
-            elif path in version.groups and not self._is_redacted(path, state):
+            elif not self._is_redacted(path, state):
                 self._remembered[path] = state
-                blocks = version.groups[path]
-                whole = joined([self._without_name(block, path, state) for block in blocks])
+                if path in version.groups:
+                    blocks = version.groups[path]
+                    whole = joined([self._without_name(block, path, state) for block in blocks])
+                else:
+                    whole = render_block(path, self._unnamed(path, state.values, state.content))
                 body = split_tail(whole)[0]
                 self._last[path] = body if body.endswith("\n") else f"{body}\n"
 
@@ -237,12 +242,8 @@ class Tables:
         """Redact entries that are written as inline values of a parent table."""
         if not self._versions.inline(block):
             return block
-        key = (block.text, "")
-        if key not in self._changed:
-            own = values_at(block.text, block.path)
-            want = self._walked(own, block.path)
-            self._changed[key] = self._edited(block, own, want)
-        return self._changed[key]
+        own = values_at(block.text, block.path)
+        return self._edited(block, own, self._walked(own, block.path))
 
     def _walked(self, table: dict[str, Any], path: Path) -> dict[str, Any]:
         want: dict[str, Any] = {}
@@ -256,12 +257,17 @@ class Tables:
             else:
                 values = cast("dict[str, Any]", value)
                 said = content(values)
-                if inner in self.affected and said not in self.kept.get(inner, {}):
-                    continue
-                witness = self.kept.get(inner, {}).get(said, "")
-                session = self._selection.session_id
-                want[key] = self._selection.without_name(values, witness) if session else values
+                if inner not in self.affected or said in self.kept.get(inner, {}):
+                    want[key] = self._unnamed(inner, values, said)
+                elif (last := self._last.get(inner)) is not None:
+                    want[key] = values_at(last, inner)
         return want
+
+    def _unnamed(self, path: Path, values: dict[str, Any], said: str) -> dict[str, Any]:
+        """Return the values of an entry without the name of a selected session."""
+        if not self._selection.session_id:
+            return values
+        return self._selection.without_name(values, self.kept.get(path, {}).get(said, ""))
 
     def _edited(self, block: Block, own: dict[str, Any], want: dict[str, Any]) -> Block:
         if same_value(own, want):

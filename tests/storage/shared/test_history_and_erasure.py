@@ -86,6 +86,7 @@ def test_a_long_redaction_ends_while_others_write_all_the_time(engine, opened):
     try:
         assert one.forget(session_id="gone").entries == 1
         during = written
+        assert RESERVED not in backend.versions("alice")
         two.blocks.append("notes", "a write after the end of the redaction")
     finally:
         is_over.set()
@@ -93,7 +94,6 @@ def test_a_long_redaction_ends_while_others_write_all_the_time(engine, opened):
     assert during > 0
     assert two.blocks["notes"].text.count("\n") == written
     assert WORDS not in engine.texts()
-    assert RESERVED not in backend.versions("alice")
 
 
 def test_a_writer_ends_the_reservation_of_a_process_that_died(opened, monkeypatch):

@@ -22,7 +22,6 @@ from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.protocol import Stored
 from tomldiary.storage.shared.database import (
     ERASED,
-    RESERVED,
     WHOLE_HISTORY,
     Head,
     Step,
@@ -366,8 +365,7 @@ class SharedBackend(AsyncVerbs):
 
     def _with_hidden(self, user: str, head: Head, rewrite: Rewrite, step: Step) -> Step:
         """Add the redaction of the hidden documents to a step."""
-        names = [kind for kind in head.versions if is_hidden(kind)]
-        names = [kind for kind in names if kind not in (ERASED, RESERVED)]
+        names = [kind for kind in head.versions if is_hidden(kind) and kind != ERASED]
         contents, removed = dict(step.contents), [*step.removed]
         if rewrite.erased:
             contents[ERASED] = str(rewrite.erased)
