@@ -54,19 +54,6 @@ def test_forgotten_text_is_withdrawn_without_a_quotation(lost):
     assert known_to_a_reader(told) == set(facts)
 
 
-def test_changes_written_by_an_earlier_release_are_read():
-    facts = [f"likes: fact {n}" for n in range(30)]
-    told = [
-        "## Team\n" + render_memory(facts, max_tokens=1500),
-        (
-            '## Team\n<user_memory_changes note="data">\nno longer: likes: fact 0\n+ likes: milk\n'
-            "</user_memory_changes>"
-        ),
-    ]
-    assert tell(told, "likes: milk", *facts[1:]) is None
-    assert tell(told, *facts) is not None
-
-
 def test_a_frame_names_its_memory_and_its_user():
     told = []
     facts = ["likes: tea", *(f"goals: {n}" for n in range(30))]

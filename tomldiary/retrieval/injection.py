@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Injection", "how_to_read", "next_injection"]
 
-_FRAME = "<user_memory"
 _CHANGES = "<user_memory_changes"
 _ADDED = "+ "
 _WITHDRAWN = "no longer: "
@@ -132,8 +131,6 @@ def _known(told: Iterable[str]) -> tuple[dict[str, str] | None, int]:
             continue  # what it changes is out of the model's sight
         length += len(text)
         withdrawn = _stated(text, _WITHDRAWN)
-        for fact in withdrawn:  # earlier releases quoted it
-            known.pop(_claim(fact), None)
         known = {claim: fact for claim, fact in known.items() if _withdrawal(fact) not in withdrawn}
         added = _stated(text, _ADDED)
         blocks = {_block(fact) for fact in added} - {None}
@@ -146,8 +143,7 @@ def _stated(text: str, mark: str) -> list[str]:
     """Return the facts that begin with a mark, with their indented further lines."""
     facts: list[str] = []
     is_fact = False
-    # Earlier releases put the application's heading above the frame.
-    for line in text[max(text.rfind(_FRAME), 0) :].splitlines()[1:]:
+    for line in text.splitlines()[1:]:
         if line.startswith(_FURTHER):
             if is_fact:
                 facts[-1] += f"\n{line}"
