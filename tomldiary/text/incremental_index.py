@@ -7,8 +7,9 @@ One index serves the drafts, readers and writers of a user: each call updates it
 from __future__ import annotations
 
 import threading
-from operator import is_
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from itertools import compress
+from operator import is_not
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.text.similarity import identity, normalise
@@ -16,10 +17,11 @@ from tomldiary.text.similarity import identity, normalise
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from tomldiary.entries.kind import EditedTables, Tables
+
 __all__ = [
     "Catalog",
     "Following",
-    "Memo",
     "ask",
     "entry_text",
     "number_of",
@@ -28,11 +30,6 @@ __all__ = [
 
 F = TypeVar("F", bound="Following")
 T = TypeVar("T")
-
-_STRIDE = 64  # entries compared at once
-
-Memo = dict[Any, "Following"]
-"""The indexes of a document, passed on from version to version."""
 
 
 class Following:
@@ -68,13 +65,8 @@ class Following:
             known = next(number for number, (new, old) in enumerate(pairs) if new != old)
         if known < len(self._keys):
             self._cut(known)
-        for start in range(0, known, _STRIDE):
-            before, now = self._entries[start : start + _STRIDE], entries[start : start + _STRIDE]
-            if not all(map(is_, before, now)):
-                for number, (old, new) in enumerate(zip(before, now, strict=False), start):
-                    if old is not new:
-                        self._take(number, keys[number], new)
-        for number in range(known, min(len(keys), len(entries))):
+        changed = [*compress(range(known), map(is_not, self._entries, entries))]
+        for number in (*changed, *range(known, len(keys))):
             self._take(number, keys[number], entries[number])
         self._stamp = stamp
 
@@ -116,24 +108,8 @@ class Following:
         raise NotImplementedError
 
 
-class _Version(Protocol):
-    """A version of a document, or of an edit of one."""
-
-    @property
-    def memo(self) -> Memo: ...
-    @property
-    def stamp(self) -> object: ...
-
-
-class _Edited(_Version, Protocol):
-    """An edit of a document."""
-
-    def table(self, path: tuple[str, ...], /) -> Mapping[str, Any] | None: ...
-    def put(self, path: tuple[str, ...], data: Mapping[str, Any], /) -> None: ...
-
-
 def ask(
-    version: _Version,
+    version: Tables,
     key: tuple[object, ...],
     make: Callable[[], F],
     columns: Callable[[], tuple[list[str], list[Any]]],
@@ -157,7 +133,7 @@ def ask(
         return question(cast("F", found))
 
 
-def put_noted(edit: _Edited, path: tuple[str, ...], entry: Mapping[str, Any]) -> None:
+def put_noted(edit: EditedTables, path: tuple[str, ...], entry: Mapping[str, Any]) -> None:
     """Store an entry in an edit, and pass the change on to the indexes of the document."""
     before = edit.stamp
     edit.put(path, entry)
