@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from numbers import Real
 from typing import TYPE_CHECKING, Any, cast
 
@@ -188,14 +189,8 @@ def _filled(
 
 def _largest(most: int, fits: Callable[[int], bool]) -> int:
     """Return the largest number up to `most` that fits, by bisection; 0 is taken to fit."""
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    numbers = range(1, most + 1)
+    return bisect_left(numbers, x=True, key=lambda number: not fits(number))
 
 
 def is_start_of(part: str, block: str) -> bool:
