@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from heapq import merge
 from itertools import islice
-from operator import itemgetter
 from sys import maxsize
 from typing import TYPE_CHECKING
 
 from tomldiary.retrieval.embedders import Vectors
-from tomldiary.retrieval.search import Ranked, UserIndex
+from tomldiary.retrieval.search import UserIndex
 from tomldiary.retrieval.vector_index import QueryVector
 from tomldiary.runtime.lru import PerUser
 from tomldiary.store.operations import Item, Search
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from tomldiary.diary import Diary
-    from tomldiary.identifiers.namespaces import Namespace
     from tomldiary.retrieval.filters import Predicate
     from tomldiary.retrieval.vector_index import Embedding
     from tomldiary.store.item import Entry
@@ -96,24 +94,19 @@ class Finder:
             if found is None:
                 return None
             several.append(found)
-        return _matches_then_others(_best_first(several), snapshots)
+        return _matches_then_others(merge(*several, key=lambda each: -(each[0] or 0.0)), snapshots)
 
     def _by_vectors(
         self, query: str, vector: Sequence[float], snapshots: Sequence[Snapshot]
     ) -> Iterable[Found]:
         assert self.vectors is not None  # noqa: S101 - the caller looked
-        several: list[Iterator[Ranked[Snapshot, Entry]]] = []
-        for user, mine in _by_user(snapshots).items():
-            several.append(
-                self._index(user).fused(mine, query, QueryVector(vector, self.vectors.of(user)))
-            )
-        given: set[Entry] = set()
-        for each in (
-            several[0] if len(several) == 1 else merge(*several, key=lambda each: -each.rank)
-        ):
-            given.add(each.entry)
-            yield each.cosine, each.collection, each.entry
-        yield from (each for each in _newest_first(snapshots, None) if each[2] not in given)
+        several = [
+            self._index(user).fused(mine, query, QueryVector(vector, self.vectors.of(user)))
+            for user, mine in _by_user(snapshots).items()
+        ]
+        ranked = merge(*several, key=lambda each: -each.rank)
+        found = ((each.cosine, each.collection, each.entry) for each in ranked)
+        return _matches_then_others(found, snapshots)
 
     # Vectors
 
@@ -157,12 +150,6 @@ def _by_user(snapshots: Sequence[Snapshot]) -> dict[str, list[Snapshot]]:
     return found
 
 
-def _best_first(several: list[Iterator[Found]]) -> Iterable[Found]:
-    if len(several) == 1:
-        return several[0]
-    return merge(*several, key=lambda found: -(found[0] or 0.0))
-
-
 def _matches_then_others(found: Iterable[Found], snapshots: Sequence[Snapshot]) -> Iterator[Found]:
     """Yield matches, then the other items."""
     given: set[Entry] = set()
@@ -175,20 +162,11 @@ def _matches_then_others(found: Iterable[Found], snapshots: Sequence[Snapshot]) 
 def _newest_first(snapshots: Sequence[Snapshot], fits: Predicate | None) -> Iterable[Found]:
     """Yield items of several namespaces in one order that never changes: newest first, key, namespace."""
     several = [_fitting(snapshot, fits) for snapshot in snapshots]
-    if len(snapshots) == 1:
-        return ((None, snapshots[0], entry) for entry in several[0])
-    decorated = map(_decorated, snapshots, several)
-    return ((None, found[1], found[2]) for found in merge(*decorated, key=itemgetter(0)))
+    return merge(*several, key=lambda found: (*found[2].order, found[1].namespace))
 
 
-def _fitting(snapshot: Snapshot, fits: Predicate | None) -> Iterable[Entry]:
+def _fitting(snapshot: Snapshot, fits: Predicate | None) -> Iterable[Found]:
     """Yield items, newest first; those that do not fit take no part in any sorting."""
-    if fits is None:
-        return snapshot.ordered
-    return (entry for entry in snapshot.ordered if fits(entry.value))
-
-
-def _decorated(
-    snapshot: Snapshot, entries: Iterable[Entry]
-) -> Iterator[tuple[tuple[int, str, Namespace], Snapshot, Entry]]:
-    return (((*entry.order, snapshot.namespace), snapshot, entry) for entry in entries)
+    return (
+        (None, snapshot, entry) for entry in snapshot.ordered if fits is None or fits(entry.value)
+    )
