@@ -50,6 +50,10 @@ __all__ = [
 
 SchemaFormat = Literal["pretty", "json", "python"]
 
+_CONVERSATION_IMPORTS = """\
+from pydantic import BaseModel, ConfigDict, Field
+
+from tomldiary.entries.models import timestamp"""
 _DOC_LINE = re.compile(r"(?P<indent>\s*)(?:[-*]\s+)?`*(?P<name>\w+)`*\s*:\s*(?P<text>\S.*)")
 
 
@@ -198,7 +202,9 @@ def show_conversations_schema(
     if format == "json":
         return json.dumps(ConversationItem.model_json_schema(), indent=2, ensure_ascii=False)
     if format == "python":
-        return _conversation_source(types, doc)
+        # Views are drawn by this package alone.
+        source = inspect.getsource(ConversationItem).replace("Viewed, BaseModel", "BaseModel")
+        return f"{_CONVERSATION_IMPORTS}\n\n\n{source.rstrip()}"
     raise _unknown(format)
 
 
@@ -389,29 +395,6 @@ def _table_source(
     return "\n".join(parts)
 
 
-def _conversation_source(types: Mapping[str, str], doc: str) -> str:
-    """The class of a conversation entry as it is, aliases and defaults included."""
-    fields = [
-        f"    {name}: {types[name]} = {_value_source(field)}"
-        for name, field in ConversationItem.model_fields.items()
-    ]
-    return "\n".join(
-        [
-            "from pydantic import BaseModel, ConfigDict, Field",
-            "",
-            "from tomldiary.entries.models import timestamp",
-            "",
-            "",
-            "class ConversationItem(BaseModel):",
-            *_doc(doc),
-            "",
-            "    model_config = ConfigDict(populate_by_name=True)",
-            "",
-            *fields,
-        ]
-    )
-
-
 def _category_source(item: type[PreferenceItem], field: FieldInfo) -> str:
     empty = field.default is None and field.default_factory is None
     kind = f"dict[str, {item.__name__}]{' | None' if empty else ''}"
@@ -423,18 +406,6 @@ def _category_source(item: type[PreferenceItem], field: FieldInfo) -> str:
         return f"{kind} = {'None' if empty else '{}'}"
     default = "default=None" if empty else "default_factory=dict"
     return f"{kind} = Field({', '.join([default, *options])})"
-
-
-def _value_source(field: FieldInfo) -> str:
-    factory: Any = field.default_factory
-    if factory is not None:
-        made = str(factory) if get_origin(factory) else factory.__name__
-        default = f"default_factory={made}"
-    else:
-        default = f"default={_literal(field.default)}"
-    if field.alias:
-        return f"Field({default}, alias={_literal(field.alias)})"
-    return f"Field({default})" if factory is not None else _literal(field.default)
 
 
 def _importable(item: type[PreferenceItem]) -> bool:
