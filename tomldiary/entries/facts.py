@@ -233,32 +233,23 @@ class Facts:
         return tables_at(self._tables, _ROOT, name)
 
     @staticmethod
-    def wrong(schema: FactSchema, key: str, entry: Any) -> InvalidValue | None:
-        """Return why an entry cannot be read, or None if it can."""
+    def wrong(schema: FactSchema, key: str, entry: Any, where: str = "") -> InvalidValue | None:
+        """Return why an entry cannot be read, or None if it can; `where` is its place, made only if needed."""
         if not isinstance(entry, Mapping):
             return InvalidValue("expected a table.", where=render_path((_ROOT, schema.name, key)))
         values = cast("Mapping[str, Any]", entry)
         try:
-            schema.parse(values)
+            schema.parse(values, where)
             derived = schema.singleton(decode_nulls(values))
-        except InvalidValue:
-            return Facts._error(schema, key, values)
+        except InvalidValue as error:
+            place = render_path((_ROOT, schema.name, key))
+            return error if where else Facts.wrong(schema, key, entry, place)
         if derived is not None and group_of(schema, key) != derived:
             return InvalidValue(
                 f"its fields say that its key is {derived!r}. Rename the table, or mend the fields.",
                 where=render_path((_ROOT, schema.name, key)),
             )
         return None
-
-    @staticmethod
-    def _error(schema: FactSchema, key: str, values: Mapping[str, Any]) -> InvalidValue:
-        """Return why an entry does not fit its model, with its place in the file: made only if needed."""
-        try:
-            schema.parse(values, render_path((_ROOT, schema.name, key)))
-            schema.singleton(decode_nulls(values))
-        except InvalidValue as error:
-            return error
-        raise AssertionError  # it was wrong a moment ago
 
 
 def schema_named(schemas: Mapping[str, FactSchema], name: str) -> FactSchema:
