@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from sys import maxsize
 from typing import TYPE_CHECKING, cast
 
 from tomldiary.errors import InvalidValue
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["ByteItems"]
 
 _FIELD = "bytes"
-_PAGE = 500
 
 
 class ByteItems:
@@ -60,18 +60,14 @@ class ByteItems:
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         """Return the keys that begin with a prefix, as they are now."""
-        found: list[str] = []
-        for start in range(0, 1 << 62, _PAGE):
-            answer = self._items.run([Search(self.namespace, limit=_PAGE, offset=start)])[0]
-            page = cast("list[Item]", answer)
-            found += [
+        answer = self._items.run([Search(self.namespace, limit=maxsize)])[0]
+        return iter(
+            [
                 each.key
-                for each in page
+                for each in cast("list[Item]", answer)
                 if each.namespace == self.namespace and each.key.startswith(prefix)
             ]
-            if len(page) < _PAGE:
-                break
-        return iter(dict.fromkeys(found))
+        )
 
 
 def _encoded(key: str, value: bytes) -> dict[str, str]:
