@@ -117,22 +117,21 @@ class Constraint:
     @property
     def keys(self) -> tuple[str, ...]:
         """The fields of the singleton key; empty if there is none."""
-        given = self.singleton_key
-        if given is None:
-            return ()
-        return (given,) if isinstance(given, str) else tuple(given)
+        return _names(self.singleton_key)
 
     @property
     def required_fields(self) -> tuple[str, ...]:
         """The fields that must have a value."""
-        given = self.required
-        return (given,) if isinstance(given, str) else tuple(given)
+        return _names(self.required)
 
     @property
     def normalised(self) -> tuple[str, ...]:
         """The fields whose text is compared in its normal form."""
-        given = self.normalise
-        return (given,) if isinstance(given, str) else tuple(given)
+        return _names(self.normalise)
+
+
+def _names(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given or ())
 
 
 def checked_constraint(given: object) -> Constraint:

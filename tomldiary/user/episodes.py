@@ -141,13 +141,12 @@ class UserEpisodes:
         """
         if limit is not None:
             checked_count(limit, "limit")
-        found = Episodes()
-        for key, entry in self._newest_first():
-            if limit is not None and len(found) >= limit:
-                break
-            if session_id is None or entry.get("_created_by", "") == session_id:
-                found.append(to_episode(key, entry))
-        return found[::-1]
+        found = (
+            to_episode(key, entry)
+            for key, entry in self._newest_first()
+            if session_id is None or entry.get("_created_by", "") == session_id
+        )
+        return Episodes(islice(found, limit))[::-1]
 
     alist = async_twin(list)  # noqa: A003 - the method above
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
+from tomldiary.entries.models import PreferenceItem
 from tomldiary.errors import MissingExtra
 from tomldiary.views.entries import own_fields
 from tomldiary.views.history import text_of, verb_of
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from tomldiary.diary import Diary
-    from tomldiary.entries.models import PreferenceItem
     from tomldiary.history.queries import Difference, HistoryEntry
 
 __all__ = ["frame"]
@@ -76,13 +76,7 @@ def _preference(category: str, key: str, item: PreferenceItem) -> _Row:
     return {
         **named,
         "id": key,
-        "text": item.text,
-        "contexts": item.contexts,
-        "count": item.count,
-        "created": item.created,
-        "updated": item.updated,
-        "created_by": item.created_by,
-        "updated_by": item.updated_by,
+        **{name: getattr(item, name) for name in PreferenceItem.model_fields},
         **own_fields(item),
     }
 
@@ -138,7 +132,7 @@ def _named(found: Mapping[str, Any]) -> Iterable[_Row]:
         yield {"name": name, **fields}
 
 
-_ENTRY = ("id", "text", "contexts", "count", "created", "updated", "created_by", "updated_by")
+_ENTRY = ("id", *PreferenceItem.model_fields)
 _FACT = ("id", "type", "created", "updated", "created_by", "updated_by", "source", "valid_from", "valid_to", "confidence")  # fmt: skip
 _CHANGED = ("change", "key", "old", "new", "before", "after")
 _TABLES: dict[str, tuple[tuple[str, ...], Callable[[Any], Iterable[_Row]]]] = {

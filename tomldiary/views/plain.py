@@ -5,7 +5,6 @@ from __future__ import annotations
 import unicodedata
 from typing import TYPE_CHECKING
 
-from tomldiary.runtime.views import counted
 from tomldiary.text.visible import one_line
 from tomldiary.views.sheet import cut
 
@@ -53,7 +52,7 @@ def _rows(table: Table) -> Iterator[str]:
         yield f"  {'  '.join(padded)}".rstrip()
     left_out = table.left_out + len(table.rows) - len(shown)
     if left_out:
-        yield f"  … {counted(left_out, 'more')}".replace("mores", "more")
+        yield f"  … {left_out:,} more"
 
 
 def _short(text: str, most: int) -> str:
