@@ -8,8 +8,8 @@ worked out again.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from tomldiary.retrieval.render import rendered
@@ -69,7 +69,6 @@ class _Ranking(Following):
         self._group = group
         self._times: tuple[Callable[[str, datetime], bool] | None] | None = None
         self._shown: list[ShownFact | None] = []
-        self._order: list[tuple[Rank, int, ShownFact]] | None = None
         self._ranked: list[ShownFact] | None = None
         self._moved: dict[int, ShownFact] = {}
 
@@ -79,15 +78,11 @@ class _Ranking(Following):
 
         Those confirmed often and the newest ones alternate: neither keeps the other out of a budget.
         """
-        if self._order is None:
-            self._moved = {}
-            self._order = sorted(
-                (fact.rank, -number, fact)
-                for number, fact in enumerate(self._shown)
-                if fact is not None
-            )
         if self._ranked is None:
-            self._ranked = _alternating([fact for _, _, fact in reversed(self._order)])
+            self._moved = {}
+            shown = [fact for fact in self._shown if fact is not None]
+            shown.sort(key=attrgetter("rank"), reverse=True)
+            self._ranked = _alternating(shown)
         return self._ranked
 
     def holding(self, at: datetime) -> list[ShownFact]:
@@ -101,24 +96,18 @@ class _Ranking(Following):
     def _put(self, number: int, key: str, entry: Any) -> None:
         if number == len(self._shown):
             self._shown.append(None)
-        before, after = self._shown[number], None
+        fact = None
         if type(entry) is dict:
             fields = cast("dict[str, Any]", entry)
-            after = self._moved.get(id(fields)) or self._fact(self._name(key), fields)
-        self._shown[number] = after
+            fact = self._moved.get(id(fields)) or self._fact(self._name(key), fields)
+        self._shown[number] = fact
         self._ranked = self._times = None
-        if self._order is None:
-            return
-        if before is not None:
-            del self._order[bisect_left(self._order, (before.rank, -number))]
-        if after is not None:
-            insort(self._order, (after.rank, -number, after))
 
     def _forget(self, known: int) -> None:
         # What only stands elsewhere now is shown as it was.
         self._moved = {id(fact.entry): fact for fact in self._shown[known:] if fact is not None}
         del self._shown[known:]
-        self._order = self._ranked = self._times = None
+        self._ranked = self._times = None
 
     def _name(self, key: str) -> str:
         return f"{self.category}/{key}" if self.category else key
