@@ -188,14 +188,9 @@ class UserPreferences:
 
         def change(tx: Transaction) -> PreferenceItem:
             book = Preferences(tx.entries(_KIND), self._diary.turn_rules.preferences)
-            kind = (
-                item_type(self._diary.pref_table_cls, category)
-                if category in self._diary.allowed
-                else None
-            )
             entry = book.forget(category, book.named(category, id))
             try:
-                return entry_to_item(entry, kind or PreferenceItem)
+                return entry_to_item(entry, item_type(self._diary.pref_table_cls, category))
             except ValidationError:  # an entry that does not fit its type can still be removed
                 return entry_to_item(entry)
 
