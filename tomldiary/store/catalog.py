@@ -22,7 +22,7 @@ from tomldiary.storage.protocol import ListsFolders
 from tomldiary.store.snapshot import Part, Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from tomldiary.engine.engine import Engine
     from tomldiary.store.item import Entry
@@ -230,7 +230,7 @@ class Catalog:
             self._version += self._snapshots.pop(base, None) is not None
             return Snapshot(self.user, namespace)
         before = self._snapshots.get(base)
-        if before is not None and _same(before.parts, found):
+        if before is not None and before.parts == tuple(found):
             return before
         made = self._snapshots[base] = Snapshot(self.user, namespace, tuple(found))
         self._version += 1
@@ -299,7 +299,9 @@ class Catalog:
         for base in self._snapshots.keys() - numbers.keys():
             del self._snapshots[base]
         folders = {kind.rpartition("/")[0] for kind in numbers} | {ROOT[:-1]}
-        folders |= {folder[:end] for folder in folders for end in _slashes(folder)}
+        folders |= {
+            folder[:at] for folder in folders for at, each in enumerate(folder) if each == "/"
+        }
         # There may be more of them now; the next listing finds what was added since.
         is_same = sorted(folders) == self._folders
         self._folders = sorted(folders)
@@ -345,11 +347,3 @@ class Catalog:
             return found if kind_of(self.user, found) == base else None
         except (IdentifierError, InvalidValue):  # a person's name of a file, or of a label
             return None
-
-
-def _same(before: tuple[Part, ...], now: list[Part]) -> bool:
-    return len(before) == len(now) and all(a is b for a, b in zip(before, now, strict=True))
-
-
-def _slashes(folder: str) -> Iterable[int]:
-    return [at for at, letter in enumerate(folder) if letter == "/"]

@@ -127,13 +127,6 @@ class Finder:
             known += [text for text in below if text not in known]
         return {user: mine for user, mine in found.items() if mine}
 
-    def add(
-        self, user: str, texts: Sequence[str], vectors: Sequence[Sequence[float]], epoch: int
-    ) -> None:
-        """Keep vectors of texts; see `Vectors.add`."""
-        if self.vectors is not None:
-            self.vectors.add(user, texts, vectors, epoch)
-
     def _index(self, user: str) -> Index:
         return self._indexes.of(user, self._diary.engine.backend.epoch(user))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
@@ -131,7 +132,8 @@ class Snapshot:
             for entries in several:
                 found.update(entries)
             if len(found) < sum(map(len, several)):
-                found = _newest_of_each(several)
+                every = chain.from_iterable(entries.values() for entries in several)
+                found = {each.key: each for each in sorted(every, key=attrgetter("updated"))}
             self._entries = found
         return self._entries
 
@@ -154,17 +156,6 @@ class Snapshot:
         # Without `entries`: to put those of all parts together takes as long as a search.
         found = [each for part in self.parts if (each := part.entry(key)) is not None]
         return max(reversed(found), key=attrgetter("updated"), default=None)
-
-
-def _newest_of_each(several: list[dict[str, Entry]]) -> dict[str, Entry]:
-    """Return entries by key, of two with one key the newer one."""
-    found: dict[str, Entry] = {}
-    for entries in several:
-        for key, entry in entries.items():
-            other = found.get(key)
-            if other is None or entry.updated >= other.updated:
-                found[key] = entry
-    return found
 
 
 class View:

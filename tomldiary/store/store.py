@@ -169,14 +169,13 @@ class ItemStore(ItemPuts):
                     f"expected {len(asked)} vectors, found {len(made)}. Check what embeds.",
                     where="index",
                 )
+        known = self._finder.vectors
         for user, epoch in work.epochs.items():
             mine = [number for number, (owner, _) in enumerate(work.texts) if owner == user]
-            if not mine:
+            if known is None or not mine:
                 continue
             try:
-                self._finder.add(
-                    user, [work.texts[n][1] for n in mine], [texts[n] for n in mine], epoch
-                )
+                known.add(user, [work.texts[n][1] for n in mine], [texts[n] for n in mine], epoch)
             except Forgotten:
                 if any(isinstance(op, Put) for op in work.ops):
                     raise

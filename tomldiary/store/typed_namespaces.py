@@ -149,10 +149,8 @@ class TypedNamespaces:
                 if entry is not None and entry.table is table
                 else _TypedEntry(collection, key, table)
             )
-        if before is not None and len(known) == len(entries):
-            same = zip(known.values(), entries.values(), strict=True)
-            if all(one is other for one, other in same):
-                return before
+        if before is not None and known == entries:  # which compare by identity
+            return before
         made = self._seen[namespace] = Snapshot(namespace[0], namespace, entries=entries)
         return made
 
