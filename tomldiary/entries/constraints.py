@@ -32,24 +32,18 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _WORDS = re.compile(r"[^\W_]+")
 _TEXT_OF = {"%": "%25", "/": "%2f"}
 
-_EXPECTED = (
-    ("string", "text"),
-    ("int", "a whole number"),
-    ("float", "a number"),
-    ("decimal", "a number"),
-    ("finite", "a number"),
-    ("bool", "true or false"),
-    ("list", "a list"),
-    ("tuple", "a list"),
-    ("set", "a list"),
-    ("frozen_set", "a list"),
-    ("model", "a table"),
-    ("dict", "a table"),
-    ("mapping", "a table"),
-    ("datetime", "a time"),
-    ("date", "a date"),
-    ("time", "a time of day"),
-)
+_EXPECTED = {
+    "string": "text",
+    "int": "a whole number",
+    **dict.fromkeys(("float", "decimal"), "a number"),
+    "bool": "true or false",
+    **dict.fromkeys(("list", "tuple", "set"), "a list"),
+    **dict.fromkeys(("model", "dict", "mapping"), "a table"),
+    "datetime": "a time",
+    "date": "a date",
+    "time": "a time of day",
+}
+"""What pydantic's errors expect, by the word that their names begin with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,10 +360,9 @@ def _reason(error: ErrorDetails) -> str:
         return "there is no such field"
     if kind in {"literal_error", "enum"}:
         return f"expected {error.get('ctx', {}).get('expected', 'another value')}"
-    if kind.endswith(("_type", "_parsing", "_from_date_parsing", "_attributes_type")):
-        for word, expected in _EXPECTED:
-            if kind.startswith(f"{word}_"):
-                return f"expected {expected}, found {found}"
+    word = kind.removeprefix("frozen_").partition("_")[0]
+    if word in _EXPECTED and kind.endswith(("_type", "_parsing")):
+        return f"expected {_EXPECTED[word]}, found {found}"
     return error["msg"].removeprefix("Value error, ").rstrip(".")
 
 
