@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+import pydantic_ai
 from pydantic_ai.messages import (
     InstructionPart,
     ModelRequest,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CAN_APPEND",
+    "PAUSED",
     "Words",
     "answered",
     "appending",
@@ -48,6 +51,13 @@ ORIGIN = "tomldiary.v1"
 """Marks what the diary put into a conversation; models do not see it."""
 CAN_APPEND = "on_change" in {field.name for field in dataclasses.fields(InstructionPart)}
 """Whether instructions that change can be sent as what changed."""
+
+PAUSED = tuple(
+    getattr(pydantic_ai, name)
+    for name in ("DeferredToolRequests", "PendingModelResponse")
+    if hasattr(pydantic_ai, name)
+)
+"""Outputs of a run that another run goes on with; older releases have fewer of them."""
 
 
 def _marks(item: object) -> Mapping[str, Any]:
@@ -131,18 +141,25 @@ def unanswered(messages: Sequence[ModelMessage]) -> list[Words]:
 
 
 def resumed(messages: Sequence[ModelMessage], prompt: object) -> ModelResponse | None:
-    """Return the response whose open calls of tools a run with this history and prompt goes on with."""
+    """Return the response that a run with this history and prompt goes on with: suspended, or with open calls of tools."""
     returned: set[str] = set()
     for message in reversed(messages):
         # The framework closes the calls of a run that was cut off; without a prompt, not those of a cut response.
         is_cut_off = getattr(message, "state", None) == "interrupted"
         if isinstance(message, ModelResponse):
+            if _is_suspended(message):
+                return message
             calls = {p.tool_call_id for p in message.parts if isinstance(p, ToolCallPart)}
             return None if calls <= returned or (is_cut_off and prompt is not None) else message
         if is_cut_off:
             return None
         returned |= {str(getattr(part, "tool_call_id", "")) for part in message.parts}
     return None
+
+
+def _is_suspended(message: ModelMessage) -> bool:
+    """Return whether a response is not complete, and a run with this history goes on with it."""
+    return getattr(message, "state", None) == "suspended"
 
 
 def prompts_in(message: ModelMessage) -> list[ModelRequestPart]:
@@ -216,8 +233,8 @@ def answered(
 ) -> str:
     """Return what the assistant said in a run, and its output where that is something else; as JSON if it is no text.
 
-    An answer that was rejected, as by an output validator, was not said. Of an answer that was parsed into the output
-    (`is_parsed`), the output is said.
+    An answer that was rejected, as by an output validator, was not said; nor was a suspended one, as yet. Of an
+    answer that was parsed into the output (`is_parsed`), the output is said.
     """
     rejected = _rejected(messages)
     said = [
@@ -226,6 +243,7 @@ def answered(
         if isinstance(message, ModelResponse)
         and message.run_id == run_id
         and number not in rejected
+        and not _is_suspended(message)
     ]
     if is_parsed and output is not None:
         said = said[:-1]
@@ -248,19 +266,28 @@ def _rejected(messages: Sequence[ModelMessage]) -> set[int]:
     }
 
 
-def steps_in(messages: Sequence[ModelMessage], run_id: str | None) -> tuple[ToolStep, ...]:
-    """Return the tools that were called in a run, without those of diaries."""
+def steps_in(
+    messages: Sequence[ModelMessage], run_id: str | None, *, is_paused: bool
+) -> tuple[ToolStep, ...]:
+    """Return the tools that were called in a run, without those of diaries.
+
+    Open calls of a run that is paused belong to the run that brings their results.
+    """
+    history = list(takewhile(lambda message: message.run_id != run_id, messages))
+    response = resumed(history, None)
     parts = [part for message in messages if message.run_id == run_id for part in message.parts]
-    calls = [
-        (part.tool_call_id, part.tool_name, part.args)
-        for part in parts
-        if isinstance(part, ToolCallPart)
-    ]
     results = {
         part.tool_call_id: part.model_response_str()
         for part in parts
         if isinstance(part, ToolReturnPart)
     }
+    earlier = [] if response is None else list(response.parts)
+    calls = [
+        (part.tool_call_id, part.tool_name, part.args)
+        for number, part in enumerate([*earlier, *parts])
+        if isinstance(part, ToolCallPart)
+        if part.tool_call_id in results or not (is_paused or number < len(earlier))
+    ]
     return tool_steps(calls, results)
 
 

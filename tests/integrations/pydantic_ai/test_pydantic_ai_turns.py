@@ -18,6 +18,7 @@ import pytest
 
 pytest.importorskip("pydantic_ai")
 
+import pydantic_ai
 from pydantic import BaseModel
 from pydantic_ai import (
     Agent,
@@ -52,6 +53,7 @@ from pydantic_ai.usage import UsageLimits
 
 from processes import run_at_once
 from tomldiary import Diary, MemoryWriter, Turn
+from tomldiary.entries.episodes import ToolStep
 from tomldiary.errors import IdentifierError
 from tomldiary_pydantic_ai import AgentMemoryToolset, DiaryCapability, DiaryToolset
 
@@ -477,9 +479,45 @@ def test_both_parts_of_a_run_with_an_approval_are_submitted(tmp_path: Path):
     first, second = setting.writer.turns
     assert (first.user_msg, first.assistant_msg) == (SAID, "Let me see.")
     assert (second.user_msg, second.assistant_msg) == ("", "Good choice.")
+    assert [*first.steps, *second.steps] == [ToolStep("look", "{}", "seen")]
     assert setting.writer.flush(30)
     assert setting.writer.stats()["failed"] == 0
     setting.writer.close_sync()
+
+
+@pytest.mark.skipif(not hasattr(pydantic_ai, "PendingModelResponse"), reason="runs cannot wait yet")
+def test_a_run_that_waits_for_its_provider_is_one_answer(tmp_path: Path):
+    class Slow(FunctionModel):
+        def continuation_delay(self, response: ModelResponse) -> float | None:
+            return 0.001 if response.state == "suspended" else None
+
+    states = iter(["suspended", "suspended", "complete"])
+
+    def respond(_messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
+        return ModelResponse([TextPart("Tea.")], provider_response_id="job", state=next(states))
+
+    diary = Diary(tmp_path, agent="rules")
+    with Kept(diary) as writer:
+        agent: Agent[Deps, Any] = Agent(
+            Slow(respond),
+            deps_type=Deps,
+            output_type=[str, pydantic_ai.PendingModelResponse],
+            capabilities=[DiaryCapability(diary, writer=writer)],
+        )
+
+        async def run() -> None:
+            result = await agent.run(SAID, deps=Deps("ann"))
+            diary.user("ann").upsert_preference("likes", "cake")
+            with pytest.raises(IdentifierError, match="another user began this turn"):
+                await agent.run(message_history=result.all_messages(), deps=Deps("bob"))
+            for _ in range(2):
+                assert isinstance(result.output, pydantic_ai.PendingModelResponse)
+                messages = result.all_messages()
+                result = await agent.run(message_history=messages, deps=Deps("ann"))
+
+        asyncio.run(run())
+    turns = [(turn.user_id, turn.user_msg, turn.assistant_msg) for turn in writer.turns]
+    assert turns == [("ann", SAID, ""), ("ann", "", "Tea.")]
 
 
 def user_says(*texts: str) -> list[ModelMessage]:
