@@ -69,9 +69,6 @@ __all__ = ["DiaryCapability"]
 
 _logger = get_logger(__name__)
 
-_PARSED = frozenset({"auto", "native", "prompted"})
-"""Modes in which the output is parsed from the text of an answer, unless a call of a tool brings it."""
-
 
 @dataclass
 class DiaryCapability(AbstractCapability[AgentDepsT]):
@@ -356,8 +353,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         """Know the runs that an output function starts, like those of a tool."""
         if self._run is None:
             return await handler(output)
-        is_of_call = output_context.tool_call is not None
-        self._run.is_parsed = not is_of_call and output_context.mode in _PARSED
+        self._run.is_parsed = output_context.tool_call is None and output_context.mode != "image"
         with within_tool(self._run):
             return await handler(output)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pydantic_ai
 from pydantic_ai.messages import (
+    BinaryContent,
     InstructionPart,
     ModelRequest,
     ModelResponse,
@@ -21,6 +22,8 @@ from pydantic_ai.messages import (
 from pydantic_core import to_json
 
 from tomldiary.agents.turn_messages import tool_steps
+from tomldiary.errors import cause_of
+from tomldiary.logging import get_logger
 
 if TYPE_CHECKING:
     from pydantic_ai import RunContext
@@ -46,6 +49,8 @@ __all__ = [
     "steps_in",
     "unanswered",
 ]
+
+_logger = get_logger(__name__)
 
 ORIGIN = "tomldiary.v1"
 """Marks what the diary put into a conversation; models do not see it."""
@@ -234,7 +239,7 @@ def answered(
     """Return what the assistant said in a run, and its output where that is something else; as JSON if it is no text.
 
     An answer that was rejected, as by an output validator, was not said; nor was a suspended one, as yet. Of an
-    answer that was parsed into the output (`is_parsed`), the output is said.
+    answer whose text was made into the output (`is_parsed`), the output is said. Binary output is no text.
     """
     rejected = _rejected(messages)
     said = [
@@ -245,14 +250,37 @@ def answered(
         and number not in rejected
         and not _is_suspended(message)
     ]
-    if is_parsed and output is not None:
+    is_text = isinstance(output, str)
+    shown = output if is_text else _as_json(output)
+    if is_parsed and shown is not None and not (is_text and _is_said(shown, said)):
         said = said[:-1]
     texts = [text for each in said for text in each]
-    is_text = isinstance(output, str)
-    shown = output if is_text else to_json(output, fallback=str).decode()
-    if output is not None and shown not in ("".join(texts) if is_text else texts):
+    if shown is not None and shown not in ("".join(texts) if is_text else texts):
         texts.append(shown)
     return "\n\n".join(texts)
+
+
+def _is_said(output: str, said: Sequence[Sequence[str]]) -> bool:
+    """Return whether an output is the last answer as it stands, or its end: what was said after a native tool."""
+    last = said[-1] if said else ()
+    ends = ("".join(last[start:]).split() for start in range(len(last)))
+    return output.split() in ends
+
+
+def _as_json(output: object) -> str | None:
+    """Return an output as JSON; None if there is none, or none that JSON can express."""
+    if output is None or isinstance(output, (bytes, BinaryContent)):
+        return None
+    return _made("an output", lambda: to_json(output, fallback=str).decode())
+
+
+def _made(what: str, make: Callable[[], str]) -> str | None:
+    """Return a text that is made of any object; None if that fails: the turn has words beside it."""
+    try:
+        return make()
+    except Exception as error:  # noqa: BLE001 - the object is the host's
+        _logger.warning("%s is left out of its turn: %s", what, cause_of(error))
+        return None
 
 
 def _rejected(messages: Sequence[ModelMessage]) -> set[int]:
@@ -277,7 +305,7 @@ def steps_in(
     response = resumed(history, None)
     parts = [part for message in messages if message.run_id == run_id for part in message.parts]
     results = {
-        part.tool_call_id: part.model_response_str()
+        part.tool_call_id: _made("a result of a tool", part.model_response_str) or ""
         for part in parts
         if isinstance(part, ToolReturnPart)
     }

@@ -50,6 +50,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.profiles import ModelProfile
 from pydantic_ai.usage import UsageLimits
+from pydantic_core import PydanticSerializationError
 
 from processes import run_at_once
 from tomldiary import Diary, MemoryWriter, Turn
@@ -444,6 +445,46 @@ def test_an_answer_that_is_parsed_is_submitted_once(tmp_path: Path, kind: Any):
     model = FunctionModel(respond, profile=ModelProfile(supports_json_schema_output=True))
     asyncio.run(setting.agent.run(SAID, model=model))
     setting.the_turn("completed", '{"drink":"tea","cups":1}')
+
+
+def test_an_answer_that_a_validator_changes_is_submitted_as_changed(tmp_path: Path):
+    setting = Setting(tmp_path)
+
+    @setting.agent.output_validator
+    def censor(output: str) -> str:
+        return output.replace("Good", "Fine")
+
+    asyncio.run(setting.agent.run(SAID))
+    setting.the_turn("completed", "Fine choice.")
+
+
+def endless() -> list[Any]:
+    items: list[Any] = []
+    items.append(items)
+    return items
+
+
+@pytest.mark.parametrize("made", [b"\xff", endless()], ids=["bytes", "no JSON"])
+def test_an_output_that_is_no_text_costs_no_words(tmp_path: Path, made: Any):
+    def respond(_messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        call = ToolCallPart(info.output_tools[0].name, {"drink": "tea"})
+        return ModelResponse(parts=[TextPart("Here."), call])
+
+    def draw(drink: str) -> Any:
+        assert drink == "tea"
+        return made
+
+    setting = Setting(tmp_path, respond, output_type=ToolOutput(draw))
+    assert asyncio.run(setting.agent.run(SAID)).output is made
+    setting.the_turn("completed", "Here.")
+
+
+def test_a_tool_result_that_is_no_json_costs_no_words(tmp_path: Path):
+    setting = Setting(tmp_path, call_once("look"))
+    setting.agent.tool_plain(endless, name="look")
+    with pytest.raises(PydanticSerializationError):
+        asyncio.run(setting.agent.run(SAID))
+    assert setting.the_turn("failed", "Let me see.").steps[0].result == ""
 
 
 def test_a_prompt_with_images_is_submitted_with_its_text(tmp_path: Path):
