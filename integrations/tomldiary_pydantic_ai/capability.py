@@ -8,8 +8,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence  # noqa: TC0
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic_ai import DeferredToolRequests, RunContext, TemplateStr
+from pydantic_ai import RunContext, TemplateStr  # noqa: TC002 - annotations are looked up at run time
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
+from pydantic_ai.messages import ModelResponse
 from pydantic_ai.tools import AgentDepsT
 
 from tomldiary.agents.delegation import LANGCHAIN, is_within
@@ -25,6 +26,7 @@ from tomldiary.writer.receipts import Turn, TurnStatus
 from tomldiary.writer.writer import MemoryWriter
 from tomldiary_pydantic_ai.conversation import (
     CAN_APPEND,
+    PAUSED,
     answered,
     appending,
     as_data,
@@ -66,9 +68,6 @@ if TYPE_CHECKING:
 __all__ = ["DiaryCapability"]
 
 _logger = get_logger(__name__)
-
-_PARSED = frozenset({"auto", "native", "prompted"})
-"""Modes in which the output is parsed from the text of an answer, unless a call of a tool brings it."""
 
 
 @dataclass
@@ -310,6 +309,8 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             about = run.owner.user
             before = [text for text in before if ' about="' in text.partition(">")[0]]
         tail = request_context.messages[-1] if request_context.messages else None
+        if isinstance(tail, ModelResponse):  # it is suspended, and nothing may stand behind it
+            return request_context
         # Among the results of tools, text of the user's channel would read as if the user had spoken.
         # Only what was never told, or what a compaction has taken away, is told there.
         if not (before and returns_tools(tail)) if is_first else run.was_told and not before:
@@ -352,8 +353,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         """Know the runs that an output function starts, like those of a tool."""
         if self._run is None:
             return await handler(output)
-        is_of_call = output_context.tool_call is not None
-        self._run.is_parsed = not is_of_call and output_context.mode in _PARSED
+        self._run.is_parsed = output_context.tool_call is None and output_context.mode != "image"
         with within_tool(self._run):
             return await handler(output)
 
@@ -447,7 +447,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         run.collect(messages, ctx.run_id)
         run.collect_enqueued(ctx)
         output: object = None if result is None else result.output
-        is_paused = isinstance(output, DeferredToolRequests)
+        is_paused = isinstance(output, PAUSED)
         if is_paused:
             output = None
         user_msg = "\n\n".join(self._toolset.turns.take_words(run.outermost))
@@ -465,7 +465,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                     status,
                     ctx.run_id or "",
                     run.earlier or None,
-                    [list(each) for each in steps_in(messages, ctx.run_id)],
+                    [list(step) for step in steps_in(messages, ctx.run_id, is_paused=is_paused)],
                     run.epoch,
                 )
             except Exception as error:  # noqa: BLE001 - the run has ended, and its outcome is not ours to change

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+import pydantic_ai
 from pydantic_ai.messages import (
+    BinaryContent,
     InstructionPart,
     ModelRequest,
     ModelResponse,
@@ -19,6 +22,8 @@ from pydantic_ai.messages import (
 from pydantic_core import to_json
 
 from tomldiary.agents.turn_messages import tool_steps
+from tomldiary.errors import cause_of
+from tomldiary.logging import get_logger
 
 if TYPE_CHECKING:
     from pydantic_ai import RunContext
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CAN_APPEND",
+    "PAUSED",
     "Words",
     "answered",
     "appending",
@@ -44,10 +50,19 @@ __all__ = [
     "unanswered",
 ]
 
+_logger = get_logger(__name__)
+
 ORIGIN = "tomldiary.v1"
 """Marks what the diary put into a conversation; models do not see it."""
 CAN_APPEND = "on_change" in {field.name for field in dataclasses.fields(InstructionPart)}
 """Whether instructions that change can be sent as what changed."""
+
+PAUSED = tuple(
+    getattr(pydantic_ai, name)
+    for name in ("DeferredToolRequests", "PendingModelResponse")
+    if hasattr(pydantic_ai, name)
+)
+"""Outputs of a run that another run goes on with; older releases have fewer of them."""
 
 
 def _marks(item: object) -> Mapping[str, Any]:
@@ -131,18 +146,25 @@ def unanswered(messages: Sequence[ModelMessage]) -> list[Words]:
 
 
 def resumed(messages: Sequence[ModelMessage], prompt: object) -> ModelResponse | None:
-    """Return the response whose open calls of tools a run with this history and prompt goes on with."""
+    """Return the response that a run with this history and prompt goes on with: suspended, or with open calls of tools."""
     returned: set[str] = set()
     for message in reversed(messages):
         # The framework closes the calls of a run that was cut off; without a prompt, not those of a cut response.
         is_cut_off = getattr(message, "state", None) == "interrupted"
         if isinstance(message, ModelResponse):
+            if _is_suspended(message):
+                return message
             calls = {p.tool_call_id for p in message.parts if isinstance(p, ToolCallPart)}
             return None if calls <= returned or (is_cut_off and prompt is not None) else message
         if is_cut_off:
             return None
         returned |= {str(getattr(part, "tool_call_id", "")) for part in message.parts}
     return None
+
+
+def _is_suspended(message: ModelMessage) -> bool:
+    """Return whether a response is not complete, and a run with this history goes on with it."""
+    return getattr(message, "state", None) == "suspended"
 
 
 def prompts_in(message: ModelMessage) -> list[ModelRequestPart]:
@@ -216,8 +238,8 @@ def answered(
 ) -> str:
     """Return what the assistant said in a run, and its output where that is something else; as JSON if it is no text.
 
-    An answer that was rejected, as by an output validator, was not said. Of an answer that was parsed into the output
-    (`is_parsed`), the output is said.
+    An answer that was rejected, as by an output validator, was not said; nor was a suspended one, as yet. Of an
+    answer whose text was made into the output (`is_parsed`), the output is said. Binary output is no text.
     """
     rejected = _rejected(messages)
     said = [
@@ -226,15 +248,39 @@ def answered(
         if isinstance(message, ModelResponse)
         and message.run_id == run_id
         and number not in rejected
+        and not _is_suspended(message)
     ]
-    if is_parsed and output is not None:
+    is_text = isinstance(output, str)
+    shown = output if is_text else _as_json(output)
+    if is_parsed and shown is not None and not (is_text and _is_said(shown, said)):
         said = said[:-1]
     texts = [text for each in said for text in each]
-    is_text = isinstance(output, str)
-    shown = output if is_text else to_json(output, fallback=str).decode()
-    if output is not None and shown not in ("".join(texts) if is_text else texts):
+    if shown is not None and shown not in ("".join(texts) if is_text else texts):
         texts.append(shown)
     return "\n\n".join(texts)
+
+
+def _is_said(output: str, said: Sequence[Sequence[str]]) -> bool:
+    """Return whether an output is the last answer as it stands, or its end: what was said after a native tool."""
+    last = said[-1] if said else ()
+    ends = ("".join(last[start:]).split() for start in range(len(last)))
+    return output.split() in ends
+
+
+def _as_json(output: object) -> str | None:
+    """Return an output as JSON; None if there is none, or none that JSON can express."""
+    if output is None or isinstance(output, (bytes, BinaryContent)):
+        return None
+    return _made("an output", lambda: to_json(output, fallback=str).decode())
+
+
+def _made(what: str, make: Callable[[], str]) -> str | None:
+    """Return a text that is made of any object; None if that fails: the turn has words beside it."""
+    try:
+        return make()
+    except Exception as error:  # noqa: BLE001 - the object is the host's
+        _logger.warning("%s is left out of its turn: %s", what, cause_of(error))
+        return None
 
 
 def _rejected(messages: Sequence[ModelMessage]) -> set[int]:
@@ -248,19 +294,28 @@ def _rejected(messages: Sequence[ModelMessage]) -> set[int]:
     }
 
 
-def steps_in(messages: Sequence[ModelMessage], run_id: str | None) -> tuple[ToolStep, ...]:
-    """Return the tools that were called in a run, without those of diaries."""
+def steps_in(
+    messages: Sequence[ModelMessage], run_id: str | None, *, is_paused: bool
+) -> tuple[ToolStep, ...]:
+    """Return the tools that were called in a run, without those of diaries.
+
+    Open calls of a run that is paused belong to the run that brings their results.
+    """
+    history = list(takewhile(lambda message: message.run_id != run_id, messages))
+    response = resumed(history, None)
     parts = [part for message in messages if message.run_id == run_id for part in message.parts]
-    calls = [
-        (part.tool_call_id, part.tool_name, part.args)
-        for part in parts
-        if isinstance(part, ToolCallPart)
-    ]
     results = {
-        part.tool_call_id: part.model_response_str()
+        part.tool_call_id: _made("a result of a tool", part.model_response_str) or ""
         for part in parts
         if isinstance(part, ToolReturnPart)
     }
+    earlier = [] if response is None else list(response.parts)
+    calls = [
+        (part.tool_call_id, part.tool_name, part.args)
+        for number, part in enumerate([*earlier, *parts])
+        if isinstance(part, ToolCallPart)
+        if part.tool_call_id in results or not (is_paused or number < len(earlier))
+    ]
     return tool_steps(calls, results)
 
 

@@ -207,7 +207,7 @@ class RunState:
     """Whether the model has been told the memory, or did not have to be."""
     is_over: bool = False
     is_parsed: bool = False
-    """Whether the text of the last answer was parsed into the output."""
+    """Whether the output was made of the text of the last answer."""
     _known: dict[int, tuple[ModelRequestPart, ModelMessage]] = field(
         default_factory=dict[int, "tuple[ModelRequestPart, ModelMessage]"]
     )

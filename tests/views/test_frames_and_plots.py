@@ -11,6 +11,8 @@ import pytest
 from pydantic import BaseModel
 
 from tomldiary import Diary, MemoryWriter
+from tomldiary.doctor.doctor import check
+from tomldiary.entries.episodes import Episodes
 from tomldiary.errors import MissingExtra
 from tomldiary.user.recall import Hits
 
@@ -87,6 +89,8 @@ def test_frames_of_nothing_have_the_same_columns(diary):
             empty, full = getattr(nobody, of)(), getattr(alice, of)()
         assert list(empty.to_pandas().columns) == list(full.to_pandas().columns)
         assert len(empty.to_pandas()) == 0
+    alice.episodes.add("hello", "hi", session_id="s1")
+    assert list(Episodes().to_pandas()) == list(alice.episodes().to_pandas())
     assert list(Hits().to_pandas().columns) == list(alice.recall("roast").to_pandas().columns)
     assert len(Diary("memory:").to_pandas()) == 0
 
@@ -95,6 +99,7 @@ def test_other_collections_have_frames_too(diary):
     class Diet(BaseModel):
         food: str
         source: str = "menu"
+        time: str = "noon"
 
     alice = diary.user("alice")
     diary.register_schema("diet", Diet)
@@ -103,9 +108,11 @@ def test_other_collections_have_frames_too(diary):
     alice.episodes.add("hello", "hi", session_id="s1")
     facts = alice.facts.query("diet").to_pandas()
     assert facts.loc[0, ["type", "food", "source"]].tolist() == ["diet", "rice", ""]
+    assert facts.loc[0, ["data.source", "time"]].tolist() == ["menu", "noon"]
     assert alice.blocks().to_pandas().loc[0, "text"] == "Brief."
     assert alice.episodes().to_pandas().loc[0, "input"] == "hello"
     assert alice.similar("likes", "light roast").to_pandas().loc[0, "score"] == 100
+    assert check(diary).to_pandas().loc[0, "level"] == "note"
     assert list(diary.stats().to_pandas()["name"]) == list(diary.stats())
 
 

@@ -46,7 +46,7 @@ def frame(shown: Any) -> Any:
             extra = [name for row in rows for name in row if name not in columns]
             found = pandas.DataFrame(rows, columns=[*columns, *dict.fromkeys(extra)])
             for name in _TIMES:
-                if name in found:
+                if name in columns:  # an own field of this name may be no time
                     found[name] = pandas.to_datetime(
                         found[name], utc=True, errors="coerce", format="ISO8601"
                     )
@@ -73,12 +73,17 @@ def _diary(found: Diary) -> Iterable[_Row]:
 
 def _preference(category: str, key: str, item: PreferenceItem) -> _Row:
     named = {"category": category} if category else {}
-    return {
+    managed = {
         **named,
         "id": key,
         **{name: getattr(item, name) for name in PreferenceItem.model_fields},
-        **own_fields(item),
     }
+    return _beside(managed, own_fields(item))
+
+
+def _beside(managed: _Row, own: _Row) -> _Row:
+    """Return a row with the fields of the user's own class; one with the name of another column is `data.name`."""
+    return {**managed, **{f"data.{name}" if name in managed else name: own[name] for name in own}}
 
 
 def _preferences(found: Mapping[str, PreferenceItem]) -> Iterable[_Row]:
@@ -122,8 +127,7 @@ def _records(found: Iterable[Any]) -> Iterable[_Row]:
 def _facts(found: Iterable[Any]) -> Iterable[_Row]:
     for fact in found:
         data = fact.data.model_dump() if isinstance(fact.data, BaseModel) else {"data": fact.data}
-        managed = {name: getattr(fact, name) for name in _FACT}
-        yield {**managed, **{name: value for name, value in data.items() if name not in managed}}
+        yield _beside({name: getattr(fact, name) for name in _FACT}, data)
 
 
 def _named(found: Mapping[str, Any]) -> Iterable[_Row]:
@@ -140,7 +144,8 @@ _TABLES: dict[str, tuple[tuple[str, ...], Callable[[Any], Iterable[_Row]]]] = {
     "ConversationItems": (("name", "created", "updated", "turns", "summary", "keywords"), _named),
     "Diary": (("user", "entries", *_KINDS, "transactions", "last_write"), _diary),
     "Differences": (_CHANGED, _differences),
-    "Episodes": (("id", "input", "output", "session_id", "created"), _records),
+    "Episodes": (("id", "input", "output", "session_id", "created", "steps"), _records),
+    "Findings": (("level", "place", "message", "remedy"), _records),
     "FactList": (_FACT, _facts),
     "Hits": (("kind", "key", "text", "score", "reasons", "created", "updated", "source"), _records),
     "Matches": (("category", "id", "text", "score", "conflict"), _records),

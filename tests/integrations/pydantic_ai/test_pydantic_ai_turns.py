@@ -18,6 +18,7 @@ import pytest
 
 pytest.importorskip("pydantic_ai")
 
+import pydantic_ai
 from pydantic import BaseModel
 from pydantic_ai import (
     Agent,
@@ -49,9 +50,11 @@ from pydantic_ai.messages import (
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.profiles import ModelProfile
 from pydantic_ai.usage import UsageLimits
+from pydantic_core import PydanticSerializationError
 
 from processes import run_at_once
 from tomldiary import Diary, MemoryWriter, Turn
+from tomldiary.entries.episodes import ToolStep
 from tomldiary.errors import IdentifierError
 from tomldiary_pydantic_ai import AgentMemoryToolset, DiaryCapability, DiaryToolset
 
@@ -444,6 +447,46 @@ def test_an_answer_that_is_parsed_is_submitted_once(tmp_path: Path, kind: Any):
     setting.the_turn("completed", '{"drink":"tea","cups":1}')
 
 
+def test_an_answer_that_a_validator_changes_is_submitted_as_changed(tmp_path: Path):
+    setting = Setting(tmp_path)
+
+    @setting.agent.output_validator
+    def censor(output: str) -> str:
+        return output.replace("Good", "Fine")
+
+    asyncio.run(setting.agent.run(SAID))
+    setting.the_turn("completed", "Fine choice.")
+
+
+def endless() -> list[Any]:
+    items: list[Any] = []
+    items.append(items)
+    return items
+
+
+@pytest.mark.parametrize("made", [b"\xff", endless()], ids=["bytes", "no JSON"])
+def test_an_output_that_is_no_text_costs_no_words(tmp_path: Path, made: Any):
+    def respond(_messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        call = ToolCallPart(info.output_tools[0].name, {"drink": "tea"})
+        return ModelResponse(parts=[TextPart("Here."), call])
+
+    def draw(drink: str) -> Any:
+        assert drink == "tea"
+        return made
+
+    setting = Setting(tmp_path, respond, output_type=ToolOutput(draw))
+    assert asyncio.run(setting.agent.run(SAID)).output is made
+    setting.the_turn("completed", "Here.")
+
+
+def test_a_tool_result_that_is_no_json_costs_no_words(tmp_path: Path):
+    setting = Setting(tmp_path, call_once("look"))
+    setting.agent.tool_plain(endless, name="look")
+    with pytest.raises(PydanticSerializationError):
+        asyncio.run(setting.agent.run(SAID))
+    assert setting.the_turn("failed", "Let me see.").steps[0].result == ""
+
+
 def test_a_prompt_with_images_is_submitted_with_its_text(tmp_path: Path):
     setting = Setting(tmp_path)
     picture = BinaryContent(b"x", media_type="image/png")
@@ -477,9 +520,45 @@ def test_both_parts_of_a_run_with_an_approval_are_submitted(tmp_path: Path):
     first, second = setting.writer.turns
     assert (first.user_msg, first.assistant_msg) == (SAID, "Let me see.")
     assert (second.user_msg, second.assistant_msg) == ("", "Good choice.")
+    assert [*first.steps, *second.steps] == [ToolStep("look", "{}", "seen")]
     assert setting.writer.flush(30)
     assert setting.writer.stats()["failed"] == 0
     setting.writer.close_sync()
+
+
+@pytest.mark.skipif(not hasattr(pydantic_ai, "PendingModelResponse"), reason="runs cannot wait yet")
+def test_a_run_that_waits_for_its_provider_is_one_answer(tmp_path: Path):
+    class Slow(FunctionModel):
+        def continuation_delay(self, response: ModelResponse) -> float | None:
+            return 0.001 if response.state == "suspended" else None
+
+    states = iter(["suspended", "suspended", "complete"])
+
+    def respond(_messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
+        return ModelResponse([TextPart("Tea.")], provider_response_id="job", state=next(states))
+
+    diary = Diary(tmp_path, agent="rules")
+    with Kept(diary) as writer:
+        agent: Agent[Deps, Any] = Agent(
+            Slow(respond),
+            deps_type=Deps,
+            output_type=[str, pydantic_ai.PendingModelResponse],
+            capabilities=[DiaryCapability(diary, writer=writer)],
+        )
+
+        async def run() -> None:
+            result = await agent.run(SAID, deps=Deps("ann"))
+            diary.user("ann").upsert_preference("likes", "cake")
+            with pytest.raises(IdentifierError, match="another user began this turn"):
+                await agent.run(message_history=result.all_messages(), deps=Deps("bob"))
+            for _ in range(2):
+                assert isinstance(result.output, pydantic_ai.PendingModelResponse)
+                messages = result.all_messages()
+                result = await agent.run(message_history=messages, deps=Deps("ann"))
+
+        asyncio.run(run())
+    turns = [(turn.user_id, turn.user_msg, turn.assistant_msg) for turn in writer.turns]
+    assert turns == [("ann", SAID, ""), ("ann", "", "Tea.")]
 
 
 def user_says(*texts: str) -> list[ModelMessage]:
