@@ -458,9 +458,10 @@ def _check_options(compaction_config: Any, compactor: Any, draft_lifetime: Any) 
             f"expected an agent or a function, found {compactor!r}. For a model: compactor_agent(model).",
             where="compactor",
         )
-    if not isinstance(draft_lifetime, timedelta):
+    if not isinstance(draft_lifetime, timedelta) or draft_lifetime <= timedelta():
         raise InvalidValue(
-            f"expected a timedelta, found {draft_lifetime!r}.", where="draft_lifetime"
+            f"expected a timedelta longer than zero, found {draft_lifetime!r}.",
+            where="draft_lifetime",
         )
 
 

@@ -127,10 +127,7 @@ class UnknownEntry(DiaryError, KeyError):
 class LimitReached(DiaryError):
     """A collection that holds as many entries as its rule allows."""
 
-    def __init__(self, where: str, limit: int) -> None:
-        setting = (
-            "its Constraint(limit=…)" if where.startswith("facts/") else "max_prefs_per_category"
-        )
+    def __init__(self, where: str, limit: int, setting: str = "its Constraint(limit=…)") -> None:
         super().__init__(
             f"{where} is full ({limit}/{limit}). Update or remove an entry, or raise {setting}."
         )
@@ -143,8 +140,8 @@ class ImmutableEntry(DiaryError):
 
     def __init__(self, where: str) -> None:
         super().__init__(
-            f"{where} is never changed: its type is immutable. Commit a fact of another key, or forget"
-            " the session it came from."
+            f"{where} is never changed: its Constraint(immutable=True) forbids it. Store another entry, or"
+            " forget the session it came from."
         )
         self.where = where
 

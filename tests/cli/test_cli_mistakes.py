@@ -85,6 +85,27 @@ def test_a_second_import_of_an_export_changes_nothing(memories, tmp_path):
     assert call(*words).stdout == "Everything in it exists already.\n"
 
 
+@pytest.mark.parametrize("command", ["import", "ingest", "eval"])
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b'{"a": \n"caf\xe9"}', ":2:5: this is not UTF-8 text"),
+        (b'{"a":\n "b" "c"}', ":2:6: this is not JSON"),
+        (b"[" * 100_000, ": the JSON is nested too deeply"),
+    ],
+)
+def test_a_damaged_file_is_named_with_line_and_column(memories, tmp_path, command, data, says):
+    file = tmp_path / "x.json"
+    file.write_bytes(data)
+    places = [file, "-"] if command == "import" else [file]
+    for place in places:
+        words = [command, place, "--path", memories, *([] if command == "eval" else ["--user", "bob"])]  # fmt: skip
+        line = [sys.executable, "-m", "tomldiary", *map(str, words)]
+        done = subprocess.run(line, input=data, capture_output=True, timeout=60, check=False)
+        assert done.returncode == 2
+        assert done.stderr.decode().startswith(f"{place}{says}")
+
+
 def test_an_edited_text_that_cannot_be_stored_is_kept(memories, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (memories / "alice/.preferences.toml.edit").mkdir()  # in the way of the save

@@ -833,5 +833,9 @@ def test_a_full_collection_names_the_setting_that_limits_it():
     alice.commit(Tag(text="a"))
     with pytest.raises(LimitReached, match=r"likes is full \(1/1\).*raise max_prefs_per_category"):
         alice.upsert_preference("likes", "milk")
+    diary.constrain("blocks", Constraint(limit=1))
+    alice.blocks.set("one", "1")
+    with pytest.raises(LimitReached, match=r"blocks is full.*raise its Constraint\(limit=…\)"):
+        alice.blocks.set("two", "2")
     with pytest.raises(LimitReached, match=r"facts/tag is full.*raise its Constraint\(limit=…\)"):
         alice.commit(Tag(text="b"))

@@ -11,7 +11,7 @@ from tomldiary import Diary
 from tomldiary.cli.app import app
 from tomldiary.errors import DiaryError, InvalidValue
 from tomldiary.evaluation import Report, compare, evaluate, evaluate_stored, load_questions
-from tomldiary.evaluation.questions import together
+from tomldiary.evaluation.questions import Collection, Question, together
 
 OWN = [
     {"id": "t1", "text": "Anna is allergic to hazelnuts."},
@@ -61,6 +61,26 @@ def test_equal_texts_count_for_each_of_their_ids(tmp_path):
     assert run.values("recall@1") == [1]
 
 
+def test_contexts_and_counts_in_a_line_do_not_hide_its_text(own):
+    alice = Diary("memory:", agent="rules").user("alice")
+    alice.upsert_preference("likes", "dark roast", contexts=["morning"])
+    for _ in range(2):
+        alice.upsert_preference("likes", "green tea")
+    asked = [Question(f"tea or roast {n}?", frozenset([f"likes/pref00{n}"])) for n in (1, 2)]
+    run = evaluate_stored(alice.diary, [Collection("alice", asked)], budgets=[400])
+    assert run.values("coverage@400") == [1, 1]
+    rows = [{"id": one, "text": "Tea!"} for one in "ab"] + [{"question": "tea", "gold": ["a", "b"]}]
+    assert evaluate(load_questions(write(own, rows)), budgets=[400]).values("coverage@400") == [1]
+
+
+def test_recall_of_more_hits_than_were_asked_for_is_no_metric(own):
+    run = evaluate(load_questions(own), ks=[1, 3])
+    assert len(run.values("recall@2")) == 3
+    for metric in ("recall@4", "recall@0"):
+        with pytest.raises(InvalidValue, match=metric):
+            run.values(metric)
+
+
 def test_an_existing_diary_is_asked_and_not_changed(tmp_path):
     diary = Diary(tmp_path / "memories")
     diary.user("anna").upsert_preference("likes", "tea with milk")
@@ -90,11 +110,16 @@ def test_questions_without_a_user_need_a_diary_of_one_user(tmp_path):
 @pytest.mark.parametrize(
     ("line", "error"),
     [
-        ("{", "own.jsonl:1: no JSON"),
+        ("\n{", "own.jsonl:2:2: this is not JSON"),
+        ("[" * 100_000, "own.jsonl:1: the JSON is nested too deeply"),
         ("[]", "own.jsonl:1: expected a JSON object"),
         ('{"question": "q"}', 'own.jsonl:1: a question needs "gold"'),
         ('{"text": "t"}', 'own.jsonl:1: expected "question" and "gold"'),
         ('{"id": "a", "text": "t"}', "no labelled question"),
+        (
+            '{"id": "a", "text": "t"}\n{"id": "a", "text": "u"}',
+            "own.jsonl:2: the id a is given twice",
+        ),
         ('{"id": "a", "text": "t"}\n{"question": "q", "gold": ["b"]}', "unknown ids: b"),
     ],
 )
@@ -102,6 +127,31 @@ def test_a_wrong_line_is_named(tmp_path, line, error):
     (tmp_path / "own.jsonl").write_text(line)
     with pytest.raises(InvalidValue, match=error):
         load_questions(tmp_path / "own.jsonl")
+
+
+def test_a_line_ends_at_a_newline_only(tmp_path):
+    rows = [{"id": "t", "text": "A\u2028B\x85C"}, {"question": "a", "gold": ["t"]}]
+    lines = "\r\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    (tmp_path / "own.jsonl").write_bytes(lines.encode("utf-8-sig"))  # as an editor on Windows saves
+    (collection,) = load_questions(tmp_path / "own.jsonl")
+    assert collection.entries[0].text == "A\u2028B\x85C"
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (b'[{"preference": "caf\xe9"}]', r"x.json:1:21: this is not UTF-8 text"),
+        (b"[" * 100_000, "x.json: the JSON is nested too deeply"),
+        (b'[{"preference": "tea"}]', "x.json: .*'question' is missing"),
+        (b'[{"conversation": {"session_1": []}}]', "x.json: .*'qa' is missing"),
+        (b'[{"conversation": null, "qa": []}]', "x.json: .*a value has another type"),
+    ],
+)
+def test_a_damaged_data_set_is_named(tmp_path, data, error):
+    (tmp_path / "x.json").write_bytes(data)
+    for place in (tmp_path / "x.json", tmp_path):
+        with pytest.raises(InvalidValue, match=error):
+            load_questions(place)
 
 
 def test_a_missing_or_unknown_file_is_named(tmp_path):
@@ -226,6 +276,21 @@ def test_a_report_is_drawn(own, tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     Report(runs(own)).plot(tmp_path / "plot.svg")
     assert "<svg" in (tmp_path / "plot.svg").read_text()
+
+
+def test_a_picture_of_an_unknown_kind_does_not_lose_the_table(own, tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    result = CliRunner().invoke(app, ["eval", str(own), "--plot", str(tmp_path / "plot.txt")])
+    assert "recall@5" in result.output
+    assert isinstance(result.exception, InvalidValue)
+
+
+@pytest.mark.parametrize("option", [("--embedder", "local"), ("--together",)])
+def test_options_for_texts_are_refused_without_texts(tmp_path, option):
+    Diary(tmp_path / "m").user("anna").upsert_preference("likes", "tea with milk")
+    own = write(tmp_path / "own.jsonl", [{"question": "Tea?", "gold": ["likes/pref001"]}])
+    result = CliRunner().invoke(app, ["eval", str(own), "--path", str(tmp_path / "m"), *option])
+    assert f"{option[0]}: needs a file" in str(result.exception)
 
 
 def test_the_command_prints_a_table_and_json(own, tmp_path):

@@ -427,6 +427,25 @@ def test_wrong_arguments_and_backends_are_refused_with_a_remedy(diary, index):
     assert [*diary.hooks] == ["index"]
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_coroutine_is_no_hook_and_delivers_nothing(diary, strict):
+    async def policy(changes):
+        raise ValueError(changes)
+
+    with pytest.raises(InvalidValue, match="is not awaited"):
+        diary.hooks.add(policy, name="policy", strict=strict)
+    diary.hooks.add(lambda changes: (policy(changes),)[0], name="policy", strict=strict)
+    if strict:
+        with pytest.raises(HookError, match="TypeError"):
+            fill(diary)
+        assert not diary.user("alice").preferences("likes")
+    else:
+        fill(diary)
+        assert not diary.hooks.flush(0.5)
+        figures = diary.hooks.stats()["policy"]
+        assert (figures["delivered"], figures["last_error"]) == (0, "TypeError")
+
+
 def test_a_change_of_the_same_state_has_the_same_digest():
     one, two = (
         Change("alice", "blocks/b", 0, seq, after={"text": "x", "_updated": "now"})

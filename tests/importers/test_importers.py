@@ -389,6 +389,15 @@ def test_a_file_that_is_something_else_is_refused_or_empty(alice, tmp_path, sour
         assert len(carry_over(alice, source, str(file)).added) <= 1
 
 
+@pytest.mark.parametrize(
+    "source", ["mem0", "letta", "mcp-memory", "langgraph-store", "memstate", "loomflow", "chatgpt"]
+)
+def test_a_file_of_another_source_is_said_to_be_left_out(alice, tmp_path, source):
+    (tmp_path / "file").write_text('[{"a": 1}, {"a": 2}]')
+    (reason,) = carry_over(alice, source, str(tmp_path / "file")).left_out
+    assert reason.endswith(": 2")
+
+
 def test_hostile_names_stay_inside_the_users_folder(alice, tmp_path):
     file = tmp_path / "m.json"
     items = [

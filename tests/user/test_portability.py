@@ -211,6 +211,11 @@ def test_a_replacing_import_removes_what_the_export_lacks(place):
         (lambda data: data.clear(), InvalidValue, "this is no export"),
         (lambda data: data.update(version=2), InvalidValue, "exports of version 1 are read, found 2"),
         (lambda data: data.update(documents=["x"]), InvalidValue, "expected a table of documents"),
+        (
+            lambda data: data["documents"].update(blocks='[blocks.b]\ntext = "\ud800"'),
+            InvalidValue,
+            "import.documents.blocks: the text holds half of a surrogate pair",
+        ),
         (lambda data: data["documents"].update(facts=7), InvalidValue, "expected text, found int"),
         (lambda data: data["documents"].update(facts="[x"), InvalidTOML, "import.documents.facts:1:3"),
         (

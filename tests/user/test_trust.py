@@ -115,6 +115,23 @@ def test_an_edited_change_still_waits_and_a_rejected_one_is_gone(alice):
         alice.review.reject()
 
 
+@pytest.mark.parametrize("fields", [{"text": 5}, {"text": None}, {"contexts": "morning"}, "tea"])
+def test_a_change_is_not_edited_into_what_no_entry_is(alice, fields):
+    change = planted(alice)
+    with pytest.raises(InvalidValue, match=r"expected (text|a list of text|a table), found"):
+        alice.review.edit(change.id, fields)
+    assert [each.text for each in alice.review()] == [change.text]
+
+
+def test_a_text_that_a_person_made_a_number_is_not_accepted(tmp_path, alice):
+    alice.blocks.set("persona", "short", actor="web")
+    file = tmp_path / "memories/alice/quarantine.toml"
+    file.write_text(file.read_text().replace('text = "short"', "text = 5"))
+    with pytest.raises(InvalidValue, match=r"blocks\.persona\.text: expected text, found number"):
+        alice.review.accept("1")
+    assert (len(alice.blocks), len(alice.review())) == (0, 1)
+
+
 def test_a_source_that_repeats_itself_waits_once(alice):
     planted(alice)
     planted(alice)
@@ -300,6 +317,8 @@ def test_the_command_line_lists_edits_accepts_and_rejects(tmp_path, alice):
 
     assert "likes/pref001  casino bonus canary\n" in call("review").output
     assert json.loads(call("review", "--json").output)[1]["key"] == "blocks/persona"
+    call("review", "edit", "2", "--text", "")
+    assert "removed" not in call("review").output
     call("review", "edit", "1", "--text", "tea")
     assert "1 change accepted" in call("review", "accept", "1").output
     call("review", "reject", "2")

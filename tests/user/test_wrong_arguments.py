@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import time
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from enum import Enum
 from math import inf, nan
 from typing import TYPE_CHECKING, Any, cast
@@ -145,6 +145,7 @@ def test_a_wrong_argument_is_named(
         {"compaction_config": {"enabled": True}},
         {"compactor": "openai-chat:gpt-5-mini"},
         {"draft_lifetime": 3600},
+        {"draft_lifetime": timedelta()},
         {"quarantine": None},
     ],
 )

@@ -12,6 +12,7 @@ from tomldiary.cli.memory import known_user
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath
 from tomldiary.cli.output import print_json, print_text
 from tomldiary.diary import Diary
+from tomldiary.errors import InvalidValue
 from tomldiary.evaluation import Report, Run, evaluate, evaluate_stored, load_questions
 from tomldiary.evaluation.questions import Collection, together
 
@@ -53,20 +54,27 @@ def evaluate_questions(
     of the diary at --path; nothing is written.
     """
     collections = load_questions(questions)
+    has_texts = any(each.entries for each in collections)
+    for option, given in (("--embedder", embedder), ("--together", as_one)):
+        if given and not has_texts:
+            raise InvalidValue(
+                "needs a file that brings its texts along; these questions are asked of the diary at --path",
+                where=option,
+            )
     if as_one:
         collections = [together(collections)]
     ks, budgets = k or [5, 10], budget or []
-    if any(each.entries for each in collections):
+    if has_texts:
         runs = [_run(name, collections, ks, budgets) for name in embedder or [_WORDS]]
     else:
         runs = [_run_stored(path, collections, ks, budgets)]
     report = Report(runs)
-    if plot is not None:
-        report.plot(plot)
     if as_json:
         print_json(report.to_dict())
     else:
         print_text(report.to_text())
+    if plot is not None:
+        report.plot(plot)
 
 
 def _run_stored(path: str, collections: list[Collection], ks: list[int], budgets: list[int]) -> Run:

@@ -70,7 +70,12 @@ def review(
     print_rows(
         _COLUMNS,
         [
-            (each.id, one_line(each.origin), one_line(each.key), one_line(each.text or "(removed)"))
+            (
+                each.id,
+                one_line(each.origin),
+                one_line(each.key),
+                one_line("(removed)" if each.after is None else each.text),
+            )
             for each in found
         ],
     )

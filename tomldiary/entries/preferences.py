@@ -239,7 +239,7 @@ class Preferences:
             )
             return Outcome("merged", category, same, count)
         if count >= self.rules.limit:
-            raise LimitReached(category, self.rules.limit)
+            raise LimitReached(category, self.rules.limit, "max_prefs_per_category")
         _check_contexts(contexts, category)
         chosen = self._new_id(category, key, self._next_number(category, highest))
         entry = {

@@ -1,6 +1,6 @@
 """What a diary finds and shows for labelled questions: recall, rank, coverage of the prompt block, time.
 
-It uses the public verbs only: entries are stored, `recall` is asked, `render` is read.
+It uses the public verbs: entries are stored, `recall` is asked, `render` is read.
 """
 
 from __future__ import annotations
@@ -8,11 +8,13 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from statistics import fmean, median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tomldiary.diary import Diary
+from tomldiary.entries.kind import Group
+from tomldiary.entries.kinds import PREFERENCES
 from tomldiary.errors import DiaryError, InvalidValue
-from tomldiary.text.visible import escape_for_model
+from tomldiary.retrieval.render import rendered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -69,7 +71,7 @@ class Run:
             InvalidValue: There is no such metric.
         """
         name, _, number = metric.partition("@")
-        if name == "recall" and number.isdecimal():
+        if name == "recall" and number.isdecimal() and 1 <= int(number) <= self.ks[-1]:
             return [answer.recall(int(number)) for answer in self.answers]
         if name == "coverage" and number.isdecimal() and int(number) in self.budgets:
             return [answer.covered[int(number)] for answer in self.answers]
@@ -129,12 +131,12 @@ def evaluate(
                 where=collection.name,
             )
         user, ids = _stored(collection, make_diary, stored_as or collection.stored_as)
-        shown = user
+        shown, shown_ids = user, ids
         if limits and (stored_as or collection.stored_as) != "preferences":
-            shown, _ = _stored(collection, make_diary, "preferences")
-        texts = {entry.id: entry.text for entry in collection.entries}
+            shown, shown_ids = _stored(collection, make_diary, "preferences")
+        lines = {each: line for key, line in _lines(shown).items() for each in shown_ids.get(key, ())}  # fmt: skip
         answers += _asked(
-            user, shown, collection, lambda key, ids=ids: ids.get(key, ()), texts, ranked, limits
+            user, shown, collection, lambda key, ids=ids: ids.get(key, ()), lines, ranked, limits
         )
     return Run(name, ranked, limits, answers)
 
@@ -158,16 +160,14 @@ def evaluate_stored(
     answers: list[Answer] = []
     for collection in collections:
         user = diary.user(collection.name or _only_user(diary))
-        texts: dict[str, str] = {}
-        for category, items in user.preferences().items():
-            texts |= {f"{category}/{key}": item.text for key, item in items.items()}
+        lines = _lines(user)
         named = {key for question in collection.questions for key in question.gold}
         missing = sorted(
-            key for key in named - texts.keys() if key.partition("/")[0] in diary.allowed
+            key for key in named - lines.keys() if key.partition("/")[0] in diary.allowed
         )
         if missing:
             raise InvalidValue(f"there is no {', '.join(missing[:5])}.", where=collection.name)
-        answers += _asked(user, user, collection, lambda key: (key,), texts, ranked, limits)
+        answers += _asked(user, user, collection, lambda key: (key,), lines, ranked, limits)
     return Run(name, ranked, limits, answers)
 
 
@@ -209,12 +209,23 @@ def _stored(
     return user, ids
 
 
+def _lines(user: UserDiary) -> dict[str, str]:
+    """Return the line that a prompt block shows of each preference, by its key."""
+    lines: dict[str, str] = {}
+    for category, items in user.preferences().items():
+        group = Group(category, 1, lambda: (list[str](), list[Any]()))
+        for key, item in items.items():
+            line = PREFERENCES.line(key, item.model_dump(by_alias=True), group)
+            lines[f"{category}/{key}"] = rendered(line) if line else ""
+    return lines
+
+
 def _asked(
     user: UserDiary,
     shown: UserDiary,
     collection: Collection,
     ids_of: Callable[[str], Iterable[str]],
-    texts: dict[str, str],
+    lines: dict[str, str],
     ks: tuple[int, ...],
     budgets: tuple[int, ...],
 ) -> list[Answer]:
@@ -230,7 +241,7 @@ def _asked(
             if key in question.gold
         ]
         covered = {
-            budget: _covered(shown, question.text, question.gold, texts, budget)
+            budget: _covered(shown, question.text, question.gold, lines, budget)
             for budget in budgets
         }
         answers.append(
@@ -243,12 +254,11 @@ def _asked(
 
 
 def _covered(
-    user: UserDiary, question: str, gold: frozenset[str], texts: dict[str, str], budget: int
+    user: UserDiary, question: str, gold: frozenset[str], lines: dict[str, str], budget: int
 ) -> float:
     try:
         block = user.render(question, budget)
     except DiaryError as error:
         raise InvalidValue(str(error), where=f"budget {budget}") from error
-    lines = {line.partition(": ")[2] for line in block.split("\n")}
-    wanted = [escape_for_model(texts[key].strip()) for key in gold if key in texts]
-    return sum(text in lines for text in wanted) / len(gold)
+    shown = {line.removeprefix("- ") for line in block.split("\n")}
+    return sum(lines.get(key) in shown for key in gold) / len(gold)

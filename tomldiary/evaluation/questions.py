@@ -10,7 +10,6 @@ Without lines of the first form, `gold` names entries of an existing diary by th
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from tomldiary.errors import InvalidValue
+from tomldiary.ingest.source import parse, read_text
 
 if TYPE_CHECKING:
     import os
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Collection", "Entry", "EntryKind", "Question", "load_questions", "together"]
 
 EntryKind = Literal["preferences", "episodes"]
+_KNOWN = "a .jsonl file, or JSON of LoCoMo, PrefEval or BEAM"
 _TURN = re.compile(r"D0*(\d+):0*(\d+)")
 
 
@@ -76,7 +77,7 @@ def load_questions(path: str | os.PathLike[str]) -> list[Collection]:
     place = Path(path)
     if not place.exists():
         raise InvalidValue("there is no such file or folder.", where=str(path))
-    found = list(_folder(place) if place.is_dir() else _file(place))
+    found = list(_folder(place)) if place.is_dir() else _records(place)
     found = [each for each in found if each.questions]
     if not found:
         raise InvalidValue(
@@ -109,10 +110,20 @@ def _folder(folder: Path) -> Iterator[Collection]:
     chats = sorted(folder.rglob("chat.json"))
     if chats:
         for chat in chats:
-            yield _beam(chat)
+            yield from _records(chat)
         return
     for file in sorted(folder.glob("*.json")):
-        yield from _file(file)
+        yield from _records(file)
+
+
+def _records(file: Path) -> list[Collection]:
+    try:
+        return list(_file(file))
+    except (AttributeError, KeyError, TypeError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else "a value has another type"  # fmt: skip
+        raise InvalidValue(
+            f"a record is not as LoCoMo, PrefEval or BEAM have it: {reason}.", where=str(file)
+        ) from error
 
 
 def _file(file: Path) -> Iterator[Collection]:
@@ -139,23 +150,17 @@ def _file(file: Path) -> Iterator[Collection]:
 
 
 def _json(file: Path) -> Any:
-    try:
-        return json.loads(file.read_text("utf-8"))
-    except ValueError as error:
-        raise InvalidValue(f"no JSON ({error}).", where=str(file)) from None
+    return parse(read_text(file), str(file), _KNOWN)
 
 
 def _own(file: Path) -> Iterator[Collection]:
     entries: dict[str, list[Entry]] = {}
     questions: dict[str, list[Question]] = {}
-    for number, line in enumerate(file.read_text("utf-8").splitlines(), 1):
+    for number, line in enumerate(read_text(file).split("\n"), 1):
         if not line.strip():
             continue
         where = f"{file}:{number}"
-        try:
-            row: Any = json.loads(line)
-        except ValueError as error:
-            raise InvalidValue(f"no JSON ({error}).", where=where) from None
+        row: Any = parse(line, str(file), _KNOWN, line=number)
         if not isinstance(row, dict):
             raise InvalidValue("expected a JSON object.", where=where)
         row = cast("dict[str, Any]", row)
@@ -169,6 +174,8 @@ def _own(file: Path) -> Iterator[Collection]:
             questions.setdefault(user, []).append(asked)
         elif "id" in row and "text" in row:
             entry = Entry(str(row["id"]), str(row["text"]), str(row.get("session", "")))
+            if any(entry.id == one.id for one in entries.get(user, [])):
+                raise InvalidValue(f"the id {entry.id} is given twice.", where=where)
             entries.setdefault(user, []).append(entry)
         else:
             raise InvalidValue('expected "question" and "gold", or "id" and "text".', where=where)

@@ -110,6 +110,7 @@ class Report(Viewed):
         """Write a picture of recall by the number of hits, and of coverage by the budget.
 
         Raises:
+            InvalidValue: The ending of the path names no picture that matplotlib can write.
             MissingExtra: matplotlib is not installed.
         """
         try:
@@ -129,7 +130,10 @@ class Report(Viewed):
         if budgets:
             axes[1].set(xlabel="tokens of the prompt block", ylabel="coverage", ylim=(0, 1))
         axes[0].legend()
-        figure.savefig(path)
+        try:
+            figure.savefig(path)
+        except ValueError as error:
+            raise InvalidValue(str(error), where=str(path)) from error
 
 
 def _slow(run: Run) -> float:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
 __all__ = [
+    "NOT_AWAITED",
     "START",
     "CallableHook",
     "Change",
@@ -20,6 +22,8 @@ __all__ = [
     "Position",
     "SearchHook",
 ]
+
+NOT_AWAITED = "a hook runs in a thread and is not awaited. Give a function without async, or read diary.changes()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,4 +144,7 @@ class CallableHook:
 
     def apply(self, changes: Sequence[Change]) -> None:
         """Call the function with the changes of one user."""
-        self._function(changes)
+        result = self._function(changes)
+        if iscoroutine(result):
+            result.close()
+            raise TypeError(NOT_AWAITED)

@@ -8,11 +8,12 @@ import threading
 import time
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import InvalidValue, LockTimeout, UnknownEntry, cause_of
 from tomldiary.history.record import parse_record
-from tomldiary.hooks.change import CallableHook, ChangeHook
+from tomldiary.hooks.change import NOT_AWAITED, CallableHook, ChangeHook
 from tomldiary.hooks.delivery import Delivery, Repaired
 from tomldiary.logging import get_logger
 from tomldiary.runtime.fork_safety import renew_after_fork
@@ -246,7 +247,7 @@ class Hooks:
             longest_pause: Most seconds between two attempts at a hook that fails.
 
         Raises:
-            InvalidValue: The name cannot be used, or is in use.
+            InvalidValue: The name cannot be used, or is in use; or the hook is a coroutine function.
             NotSupported: The backend has no place for cursors.
         """
         if not _NAME.fullmatch(name):
@@ -255,6 +256,7 @@ class Hooks:
             )
         if name in self._workers:
             raise InvalidValue(f"there is a hook {name!r} already. Remove it first.", where="name")
+        given = getattr(hook, "apply", hook)
         if not isinstance(hook, ChangeHook):
             if not callable(hook):
                 raise InvalidValue(
@@ -262,6 +264,8 @@ class Hooks:
                     where="hook",
                 )
             hook = CallableHook(hook)
+        if iscoroutinefunction(given):
+            raise InvalidValue(f"{NOT_AWAITED}.", where="hook")
         delivery = Delivery(self._engine, name, hook)
         worker = _Worker(delivery, poll=poll, longest_pause=longest_pause)
         self._workers[name] = worker

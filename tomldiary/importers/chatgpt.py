@@ -16,6 +16,7 @@ def read(place: str, user: str) -> Found:  # noqa: ARG001 - an export is of one 
     """Read what ChatGPT noted about the person, in the order it was noted."""
     found = Found()
     for conversation in listed(json_records(place)):
+        found.leave_out("record that is no conversation", "mapping" not in conversation)
         turns = 0
         for message in messages_of(conversation):
             if as_text(message.get("recipient")) == _TOOL:

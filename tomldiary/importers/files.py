@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import InvalidValue
 from tomldiary.ingest.json_values import as_list, as_object
-from tomldiary.ingest.source import load
+from tomldiary.ingest.source import MOST_BYTES, load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tomldiary.ingest.json_values import JsonObject
 
-__all__ = ["is_sqlite", "json_records", "listed", "parsed", "rows", "text_of"]
+__all__ = ["is_sqlite", "json_records", "listed", "parsed", "rows"]
 
-_MOST_BYTES = 512 * 1024 * 1024
 _SQLITE = b"SQLite format 3\0"
 
 
@@ -29,7 +28,7 @@ def json_records(place: str) -> list[object]:
     Raises:
         InvalidValue: It is missing, empty, too large or not JSON; names path:line:column.
     """
-    return load(Path(place), known="a file in JSON or JSON Lines", max_bytes=_MOST_BYTES)
+    return load(Path(place), known="a file in JSON or JSON Lines", max_bytes=MOST_BYTES)
 
 
 def listed(records: list[object], *names: str) -> list[JsonObject]:
@@ -81,15 +80,3 @@ def parsed(value: Any, place: str) -> object:
         return json.loads(value)
     except (ValueError, RecursionError) as error:
         raise InvalidValue("a record of this database is not JSON", where=place) from error
-
-
-def text_of(path: Path) -> str:
-    """Return the text of a file in UTF-8.
-
-    Raises:
-        InvalidValue: It is no text.
-    """
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InvalidValue("this is not UTF-8 text", where=str(path)) from error

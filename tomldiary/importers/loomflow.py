@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["read"]
 
 _TRIPLES = "triples"
+_PARTS = {"blocks", "episodes", "facts"}
 _FIELDS = ("subject", "predicate", "object")
 
 
@@ -28,6 +29,7 @@ def read(place: str, user: str) -> Found:
         if owner and owner != user:
             found.users.add(owner)
             continue
+        found.leave_out("record that is no export", not each.keys() & _PARTS)
         for block in _objects(each, "blocks"):
             name = as_text(block.get("name"))
             if name:

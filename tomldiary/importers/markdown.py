@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tomldiary.errors import InvalidValue
-from tomldiary.importers.files import text_of
 from tomldiary.importers.records import Block, Found
+from tomldiary.ingest.source import read_text
 
 __all__ = ["read"]
 
@@ -23,7 +23,7 @@ def read(place: str, user: str) -> Found:  # noqa: ARG001 - a folder of notes ha
             found.leave_out("hidden file")
         elif path.is_symlink() or not path.is_file():
             found.leave_out("link")
-        elif not (text := text_of(path)).strip():
+        elif not (text := read_text(path)).strip():
             found.leave_out("empty file")
         else:
             found.records.append(Block(inner.with_suffix("").as_posix(), text))

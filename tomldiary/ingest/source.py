@@ -1,17 +1,19 @@
-"""A chat log's bytes as a list of records, whether the file is JSON or JSON Lines."""
+"""A file's bytes as text and as records, whether it is JSON or JSON Lines; an error names path:line:column."""
 
 from __future__ import annotations
 
 import codecs
 import json
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING, cast
 
 from tomldiary.errors import InvalidValue
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["load"]
+__all__ = ["MOST_BYTES", "decode", "load", "parse", "read_text"]
+
+MOST_BYTES = 512 * 1024 * 1024
 
 _CHUNK = 1024 * 1024
 _BLANK = " \t\r\n"
@@ -33,10 +35,30 @@ def load(path: Path, *, known: str, max_bytes: int) -> list[object]:
         InvalidValue: Missing, unreadable, larger than `max_bytes`, empty, not text or not JSON; names
             path:line:column where that is known.
     """
-    text = _decode(_read(path, max_bytes), path)
+    text = read_text(path, max_bytes=max_bytes)
     if not text.strip(_BLANK):
         raise InvalidValue(f"the file is empty. Give {known}.", where=str(path))
-    return _parse(text, path, known)
+    try:
+        whole = parse(text, str(path), known)
+    except InvalidValue:
+        lines = [
+            (number, line)
+            for number, line in enumerate(text.split("\n"), start=1)
+            if line.strip(_BLANK)
+        ]
+        if len(lines) > 1 and _holds_a_record(lines[0][1]):
+            return [parse(line, str(path), known, line=number) for number, line in lines]
+        raise
+    return cast("list[object]", whole) if isinstance(whole, list) else [whole]
+
+
+def read_text(path: Path, *, max_bytes: int = MOST_BYTES) -> str:
+    """Return the text of a file in UTF-8, or in UTF-16 with its mark.
+
+    Raises:
+        InvalidValue: Missing, unreadable, larger than `max_bytes` or not text.
+    """
+    return decode(_read(path, max_bytes), str(path))
 
 
 def _read(path: Path, max_bytes: int) -> bytes:
@@ -65,7 +87,12 @@ def _read(path: Path, max_bytes: int) -> bytes:
     return b"".join(chunks)
 
 
-def _decode(raw: bytes, path: Path) -> str:
+def decode(raw: bytes, where: str) -> str:
+    """Return the text of a file's bytes.
+
+    Raises:
+        InvalidValue: It is not UTF-8.
+    """
     encoding = "utf-16" if raw.startswith(_UTF16) else "utf-8-sig"
     try:
         return raw.decode(encoding)
@@ -73,25 +100,27 @@ def _decode(raw: bytes, path: Path) -> str:
         line = raw.count(b"\n", 0, error.start) + 1
         column = error.start - raw.rfind(b"\n", 0, error.start)
         raise InvalidValue(
-            "this is not UTF-8 text. Save the file as UTF-8.", where=f"{path}:{line}:{column}"
+            "this is not UTF-8 text. Save the file as UTF-8.", where=f"{where}:{line}:{column}"
         ) from error
 
 
-def _parse(text: str, path: Path, known: str) -> list[object]:
+def parse(text: str, where: str, known: str, *, line: int = 0) -> object:
+    """Return one JSON value: a whole file, or its line of this number.
+
+    Raises:
+        InvalidValue: It is not JSON.
+    """
+    place = f"{where}:{line}" if line else where
     try:
-        whole: object = json.loads(text)
+        return json.loads(text)
     except json.JSONDecodeError as error:
-        lines = [
-            (number, line)
-            for number, line in enumerate(text.split("\n"), start=1)
-            if line.strip(_BLANK)
-        ]
-        if len(lines) > 1 and _holds_a_record(lines[0][1]):
-            return [_parse_line(line, f"{path}:{number}", known) for number, line in lines]
-        _refuse_json(error, f"{path}:{error.lineno}:{error.colno}", known)
-    except (RecursionError, ValueError) as error:
-        _refuse_json(error, str(path), known)
-    return cast("list[object]", whole) if isinstance(whole, list) else [whole]
+        reason = f"this is not JSON ({error.msg})"
+        place, cause = f"{where}:{line or error.lineno}:{error.colno}", error
+    except RecursionError as error:
+        reason, cause = "the JSON is nested too deeply", error
+    except ValueError as error:
+        reason, cause = "this JSON holds a number that is too long", error
+    raise InvalidValue(f"{reason}. Fix the file, or give {known}.", where=place) from cause
 
 
 def _holds_a_record(line: str) -> bool:
@@ -99,25 +128,3 @@ def _holds_a_record(line: str) -> bool:
         return isinstance(json.loads(line), dict | list)
     except (RecursionError, ValueError):
         return False
-
-
-def _parse_line(line: str, where: str, known: str) -> object:
-    try:
-        return json.loads(line)
-    except json.JSONDecodeError as error:
-        _refuse_json(error, f"{where}:{error.colno}", known)
-    except (RecursionError, ValueError) as error:
-        _refuse_json(error, where, known)
-
-
-def _refuse_json(error: Exception, where: str, known: str) -> NoReturn:
-    if isinstance(error, RecursionError):
-        reason = "the JSON is nested too deeply"
-    elif isinstance(error, json.JSONDecodeError):
-        reason = f"this is not JSON ({error.msg})"
-    else:
-        reason = "this JSON holds a number that is too long"
-    raise InvalidValue(
-        f"{reason}. Fix the file, or give {known}.",
-        where=where,
-    ) from error

@@ -24,7 +24,7 @@ from tomldiary.identifiers.namespaces import Namespace, is_hashed, kind_of, name
 from tomldiary.storage.local.layout import checked_kind
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
-from tomldiary.toml.values import checked_text, decode_nulls, render_path, same_value
+from tomldiary.toml.values import check_unicode, checked_text, decode_nulls, render_path, same_value
 from tomldiary.user.pending.held import check_rules
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ def _checked(data: Mapping[str, Any]) -> dict[str, Document]:
     """Return the documents of an export.
 
     Raises:
-        InvalidValue: `data` is no export, or one of a newer version.
+        InvalidValue: `data` is no export, one of a newer version, or holds what no file can store.
         IdentifierError: A name that cannot be that of a document.
         DocumentError: A document does not parse, or is of a newer format.
     """
@@ -288,7 +288,9 @@ def _checked(data: Mapping[str, Any]) -> dict[str, Document]:
         where = f"import.documents.{kind}"
         name = checked_text(kind, where)
         checked_kind(name)
-        documents[name] = Document.parse(checked_text(text, where), path=where)
+        given = checked_text(text, where)
+        check_unicode(given, where)
+        documents[name] = Document.parse(given, path=where)
         check_version(documents[name], where)
     return documents
 

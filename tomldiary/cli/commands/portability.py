@@ -26,6 +26,7 @@ from tomldiary.cli.places import open_storage, shown, writable, write_new
 from tomldiary.cli.tables import load_table
 from tomldiary.diary import Diary
 from tomldiary.errors import EntryConflict, InvalidValue
+from tomldiary.ingest.source import decode, parse
 from tomldiary.runtime.views import counted
 from tomldiary.storage.copy import copy_users
 from tomldiary.storage.memory import MemoryBackend
@@ -238,11 +239,8 @@ def _show(found: list[Difference], *, as_json: bool) -> None:
 
 
 def _read(file: str) -> Any:
-    text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-    try:
-        return json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise InvalidValue(f"this is not JSON ({error})", where=file) from None
+    raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    return parse(decode(raw, file), file, "an export as JSON")
 
 
 def copy_memory(

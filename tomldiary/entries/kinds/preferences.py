@@ -140,7 +140,7 @@ class PreferenceKind(EntryKind):
         limit = rules.preference_rules.limit
         for category in rules.allowed:
             if became.count(category) > max(limit, was.count(category)):
-                raise LimitReached(category, limit)
+                raise LimitReached(category, limit, "max_prefs_per_category")
 
     def keep_ids(self, edit: Edit, removed: Collection[Path]) -> None:
         reserve_ids(edit, ((path[-2], number_of(path[-1]) or 0) for path in removed))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tomldiary.engine.transaction import Transaction
+from tomldiary.entries.collections import checked_value
 from tomldiary.entries.kinds import (
     CONVERSATIONS,
     PREFERENCES,
@@ -41,6 +42,7 @@ __all__ = [
     "Overlay",
     "Trust",
     "Why",
+    "check_fields",
     "check_rules",
     "drafts_of",
     "hold",
@@ -286,7 +288,9 @@ def _make(tx: Transaction, each: PendingChange, rules: Rules) -> None:
     edit = tx.entries(kind.name) if kind.is_split else tx.edit(each.document)
     if each.after is None:
         edit.delete(path)
-    elif kind is PREFERENCES and each.is_new:
+        return
+    check_fields(each.document, path, each.after)
+    if kind is PREFERENCES and each.is_new:
         # Its id may have been given away, and the same text may have been stored meanwhile.
         contexts: Any = each.after.get("contexts", [])
         fields = {name: value for name, value in each.after.items() if name not in _MANAGED}
@@ -296,6 +300,12 @@ def _make(tx: Transaction, each: PendingChange, rules: Rules) -> None:
         )  # fmt: skip
     else:
         edit.put(path, each.after)
+
+
+def check_fields(document: str, path: Path, entry: Mapping[str, Any]) -> None:
+    """Raise InvalidValue if a text or a label of a pending entry is no text."""
+    collection = (entry_kind(document).name, *path[:-1])
+    checked_value(collection, path[-1], _content(entry))
 
 
 def _changed_since(tx: Transaction, changes: Sequence[PendingChange]) -> list[str]:

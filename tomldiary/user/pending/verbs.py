@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine.transaction import Source
+from tomldiary.entries.fields import toml_word
 from tomldiary.entries.kinds import entry_key, entry_kind, path_of
 from tomldiary.entries.kinds.pending import (
     PendingChange,
@@ -18,10 +20,10 @@ from tomldiary.entries.models import timestamp
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.toml.values import checked_text
-from tomldiary.user.pending.held import DRAFTS, QUARANTINE, is_entry, make
+from tomldiary.user.pending.held import DRAFTS, QUARANTINE, check_fields, is_entry, make
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection
 
     from tomldiary.engine.transaction import Transaction
     from tomldiary.entries.kind import Tables
@@ -152,8 +154,10 @@ class UserReview(_Waiting):
 
         Raises:
             UnknownEntry: None waits under the id.
-            InvalidValue: A field is managed by the diary, or the change would remove the entry.
+            InvalidValue: A field is managed by the diary or no text, or the change would remove the entry.
         """
+        if not isinstance(fields, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+            raise InvalidValue(f"expected a table, found {toml_word(fields)}.", where="fields")
         managed = [name for name in fields if name.startswith("_")]
         if managed:
             raise InvalidValue("fields with _ in front are managed.", where=managed[0])
@@ -167,6 +171,7 @@ class UserReview(_Waiting):
             if held is None:
                 raise InvalidValue("it would remove the entry; accept or reject it.", where=id)
             fresh = {name: value for name, value in {**held, **fields}.items() if value is not None}
+            check_fields(*place_of(stored), fresh)
             edit.put(path, {**stored, "entry": fresh, "_updated": timestamp()})
 
         source = Source("edit", "", actor)
