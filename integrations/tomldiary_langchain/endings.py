@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.callbacks import BaseCallbackHandler
@@ -108,15 +109,10 @@ class Endings(RunTree, BaseCallbackHandler):
             failed(run, error)
 
 
-_endings = Endings()
-_hook: ContextVar[Endings | None] = ContextVar("tomldiary_endings", default=_endings)
-_registered: list[bool] = []
-
-
+@cache
 def endings() -> Endings:
     """Return the handler of this process, registered with LangChain from the first call on."""
-    if not _registered:
-        _registered.append(True)
-        register_configure_hook(_hook, inheritable=True)
-        tell_within(LANGCHAIN, lambda: _endings.is_of_agent(ensure_config()))
-    return _endings
+    handler = Endings()
+    register_configure_hook(ContextVar("tomldiary_endings", default=handler), inheritable=True)
+    tell_within(LANGCHAIN, lambda: handler.is_of_agent(ensure_config()))
+    return handler

@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 import os
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import HumanMessage, SystemMessage
 from langchain_core.runnables import Runnable
 from pydantic import BaseModel, ValidationError, create_model
 
+from tomldiary.entries.constraints import explained
 from tomldiary.errors import ExtractionError, ExtractorUnusable, InvalidValue
 from tomldiary.extraction.prompt import draft_prompt
 from tomldiary.extraction.tools import EXTRACTION_TOOLS, FACT_TOOLS
@@ -25,11 +27,6 @@ if TYPE_CHECKING:
     from tomldiary_langchain.dialogue import Dialogue
 
 __all__ = ["ChatModelExtractor"]
-
-
-@dataclass(frozen=True, slots=True)
-class _Context:
-    deps: MemoryDeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +107,7 @@ class ChatModelExtractor:
                 " --preload."
             )
         self._process = os.getpid()
-        context = _Context(deps)
+        context = SimpleNamespace(deps=deps)
         tools, dialogue = _TOOLS, self._dialogue
         if deps.fact_schemas:
             tools = {**_TOOLS, **_FACT_TOOLS}
@@ -149,17 +146,13 @@ def _check_ended(message: BaseMessage) -> None:
         )
 
 
-async def _call(context: _Context, tools: Mapping[str, _Tool], call: ToolCall) -> str:
+async def _call(context: SimpleNamespace, tools: Mapping[str, _Tool], call: ToolCall) -> str:
     tool = tools.get(call["name"])
     if tool is None:
         return f"❌ There is no tool {call['name']!r}. Use one of: {', '.join(tools)}."
     try:
         arguments = tool.arguments.model_validate(call["args"])
     except ValidationError as error:
-        wrong = "; ".join(
-            f"{'.'.join(map(str, one['loc'])) or 'arguments'}: {one['msg']}"
-            for one in error.errors()
-        )
-        return f"❌ {call['name']}: {wrong}."
+        return f"❌ {explained(error, call['name'])}"
     given = {name: getattr(arguments, name) for name in arguments.model_fields_set}
     return await tool.run(context, **given)

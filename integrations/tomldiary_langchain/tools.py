@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -94,35 +93,24 @@ def tools_of(
     known_tools("names", renamed, TOOL_NAMES)
     notes = {"remember": f"Categories: {naming_categories(diary)}"}
     made = [
-        _tool(
-            _calling(name, verbs), renamed.get(name, name), described.get(name), notes.get(name, "")
-        )
+        _tool(name, verbs, renamed.get(name, name), described.get(name), notes.get(name, ""))
         for name in chosen_tools(tools, TOOL_NAMES, READING_VERBS)
     ]
     keep_out_of_steps(tool.name for tool in made)
     return made
 
 
-def _calling(verb: str, verbs: Callable[[RunnableConfig], MemoryVerbs]) -> Callable[..., Answer]:
-    """Return a function that calls a verb, with the verb's parameters and the config of the run."""
-
-    def call(config: RunnableConfig, **arguments: Any) -> Answer:
-        return getattr(verbs(config), verb)(**arguments)
-
-    config = Parameter("config", Parameter.KEYWORD_ONLY, annotation=RunnableConfig)
-    parameters = [*parameters_of(verb), config]
-    call.__doc__ = getattr(MemoryVerbs, verb).__doc__
-    call.__annotations__ = {one.name: one.annotation for one in parameters}
-    call.__signature__ = Signature(parameters)
-    return call
-
-
 def _tool(
-    function: Callable[..., Answer], name: str, description: str | None, note: str
+    verb: str,
+    verbs: Callable[[RunnableConfig], MemoryVerbs],
+    name: str,
+    description: str | None,
+    note: str,
 ) -> StructuredTool:
-    @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> tuple[str, Any]:
-        answer = function(*args, **kwargs)
+    """Return a tool with the parameters of a verb; LangChain adds the config of the run."""
+
+    def run(config: RunnableConfig, **arguments: Any) -> tuple[str, Any]:
+        answer: Answer = getattr(verbs(config), verb)(**arguments)
         if answer.is_error:
             raise ToolException(answer)
         return str(answer), answer.data
@@ -131,12 +119,15 @@ def _tool(
         assert isinstance(error, ValidationError)  # noqa: S101 - the arguments are a model of pydantic 2
         return f"❌ {explained(error, name)}"
 
-    @functools.wraps(function)
-    async def arun(*args: Any, **kwargs: Any) -> tuple[str, Any]:
-        return await in_thread(run, *args, **kwargs)
+    async def arun(config: RunnableConfig, **arguments: Any) -> tuple[str, Any]:
+        return await in_thread(run, config, **arguments)
 
+    given = Parameter("config", Parameter.KEYWORD_ONLY, annotation=RunnableConfig)
+    parameters = [*parameters_of(verb), given]
     for each in (run, arun):
-        each.__annotations__ = function.__annotations__  # on Python 3.14 `wraps` does not copy them
+        each.__doc__ = getattr(MemoryVerbs, verb).__doc__
+        each.__annotations__ = {one.name: one.annotation for one in parameters}
+        each.__signature__ = Signature(parameters)
     tool = StructuredTool.from_function(
         run,
         arun,

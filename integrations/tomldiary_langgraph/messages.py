@@ -20,7 +20,7 @@ from tomldiary.errors import InvalidValue
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["CurrentTurn", "current_turn", "last_question", "unanswered", "waits_for_answer"]
+__all__ = ["CurrentTurn", "current_turn", "unanswered", "waits_for_answer"]
 
 _STRUCTURED = "Returning structured response: "
 """Begins the result with which LangChain's agents end a turn whose answer has a schema."""
@@ -77,13 +77,6 @@ def unanswered(state: Any, key: str) -> list[Spoken]:
     thread = _thread(state, key)
     start = turn_start(thread)
     return [] if start is None else [one for one in thread[start:] if one.by == "user"]
-
-
-def last_question(state: Any, key: str) -> str | None:
-    """Return what the user said since the last answer, or None."""
-    thread = _thread(state, key)
-    start = turn_start(thread)
-    return None if start is None else exchange_of(thread[start:])[0] or None
 
 
 def waits_for_answer(state: Any, key: str) -> bool:

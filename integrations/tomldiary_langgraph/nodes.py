@@ -44,7 +44,6 @@ from tomldiary_langgraph.memory_field import MemoryChannel, Recalled, asked_by_i
 from tomldiary_langgraph.messages import (
     CurrentTurn,
     current_turn,
-    last_question,
     unanswered,
     waits_for_answer,
 )
@@ -103,7 +102,8 @@ def recall_node(
         user = resolve_user(user_id, state, config)
         if messages_key is None:
             return user, None, []
-        return user, last_question(state, messages_key), unanswered(state, messages_key)
+        asked = unanswered(state, messages_key)
+        return user, exchange_of(asked)[0] or None, asked
 
     def with_owners(found: str, asked: list[Spoken], config: RunnableConfig) -> str:
         channels, speaker = state_channels(config) or {}, speaker_of(config)

@@ -188,21 +188,18 @@ def agent_model(
         if not model:
             raise InvalidValue("no model is given.", where="model")
         return _with_fallbacks(
-            [_plain(each) for each in model],
+            [_made_later(each, lambda found: found) for each in model],
             retries,
             _is_of_the_service if fallback_on is None else fallback_on,
         )
-    if isinstance(model, Model):
-        return GivenModel(model, lambda found: _with_fallbacks([found], retries, fallback_on))
-    _check_name(model)
-    return NamedModel(model, lambda found: _with_fallbacks([found], retries, fallback_on))
+    return _made_later(model, lambda found: _with_fallbacks([found], retries, fallback_on))
 
 
-def _plain(model: Model | str) -> Model:
+def _made_later(model: Model | str | None, wrap: Callable[[Model], Model]) -> Model:
     if isinstance(model, Model):
-        return GivenModel(model, lambda found: found)
+        return GivenModel(model, wrap)
     _check_name(model)
-    return NamedModel(model, lambda found: found)
+    return NamedModel(model, wrap)
 
 
 def _check_name(name: str | None) -> None:
@@ -262,12 +259,21 @@ class LoopModel(WrapperModel):
     """A model that is made when a run first needs it, one for each event loop.
 
     The HTTP connections of a model belong to the loop it runs on, and one diary serves several.
+
+    Args:
+        given: What the model is made of.
+        wrap: Applied to the model that is made.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, given: Any, wrap: Callable[[Model], Model]) -> None:
         Model.__init__(self)  # the wrapper's own would look the model up now
+        self._given = given
+        self._wrap = wrap
         self._guard = threading.Lock()
         self._made: WeakKeyDictionary[asyncio.AbstractEventLoop, Model] = WeakKeyDictionary()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._given!r})"
 
     def __getattr__(self, item: str) -> Any:
         if item == "wrapped":  # never set, so that each access arrives here
@@ -292,37 +298,14 @@ class LoopModel(WrapperModel):
 
 
 class GivenModel(LoopModel):
-    """A model object of a host; in an event loop of this package, a copy with connections of its own.
-
-    Args:
-        given: The model.
-        wrap: Applied to the model, or to its copy.
-    """
-
-    def __init__(self, given: Model, wrap: Callable[[Model], Model]) -> None:
-        super().__init__()
-        self._given = given
-        self._wrap = wrap
-
-    def __repr__(self) -> str:
-        return f"GivenModel({self._given!r})"
+    """A model object of a host; in an event loop of this package, a copy with connections of its own."""
 
     def _make(self) -> Model:
         return self._wrap(with_own_connections(self._given) if is_private_loop() else self._given)
 
 
 class NamedModel(LoopModel):
-    """A model known by its name only.
-
-    Args:
-        name: The model's name; None asks $EXTRACTOR_MODEL, or else is the default model.
-        wrap: Applied to the model that is made.
-    """
-
-    def __init__(self, name: str | None, wrap: Callable[[Model], Model]) -> None:
-        super().__init__()
-        self._given = name
-        self._wrap = wrap
+    """A model known by its name only; None asks $EXTRACTOR_MODEL, or else is the default model."""
 
     def __repr__(self) -> str:
         return f"NamedModel({self._name!r})"

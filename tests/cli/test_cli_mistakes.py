@@ -133,10 +133,17 @@ def test_an_export_that_does_not_fit_on_the_disk_leaves_no_file(memories, tmp_pa
 
 def test_a_dry_run_of_an_import_creates_no_folder(memories, tmp_path):
     file = tmp_path / "alice.json"
+    theirs = tmp_path / "mem0.json"
+    theirs.write_text('{"results": [{"id": "1", "memory": "tea", "user_id": "bob"}]}')
     call("export", "--user", "alice", "--path", str(memories), "--output", str(file))
-    for option in ("--dry-run", "--replace"):
-        done = call("import", str(file), "--user", "bob", "--path", str(tmp_path / "m"), option)
-        assert "+ likes/pref001" in done.stdout
+    for source, option, key in (
+        (file, ["--dry-run"], "likes/pref001"),
+        (file, ["--replace"], "likes/pref001"),
+        (theirs, ["--from", "mem0"], "biography/imported-1"),
+    ):
+        place = ("--user", "bob", "--path", str(tmp_path / "m"))
+        done = call("import", str(source), *place, *option)
+        assert f"+ {key}" in done.stdout
         assert done.stdout.endswith("Nothing was changed; to do it, add --yes.\n")
         assert not (tmp_path / "m").exists()
 

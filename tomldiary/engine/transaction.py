@@ -37,10 +37,14 @@ if TYPE_CHECKING:
     from tomldiary.engine.engine import Engine
     from tomldiary.entries.kind import EntryKind, Rules
 
-__all__ = ["JoinedEdit", "Source", "Transaction", "fingerprint", "open_here"]
+__all__ = ["JoinedEdit", "NotStored", "Source", "Transaction", "fingerprint", "open_here"]
 
 _META = "_meta"
 _BARE = 500  # characters of a document without entries, at the most
+
+
+class NotStored(Exception):
+    """Leaves a transaction, of which nothing is stored: its changes were only looked at."""
 
 
 class Transaction:

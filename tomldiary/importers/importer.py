@@ -10,14 +10,13 @@ import json
 import re
 from collections import Counter
 from contextlib import suppress
-from copy import copy
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel, ConfigDict, create_model
 
-from tomldiary.engine.engine import Engine
+from tomldiary.engine.transaction import NotStored
 from tomldiary.entries.constraints import Constraint
 from tomldiary.entries.kinds import ITEMS, entry_key
 from tomldiary.errors import InvalidValue
@@ -35,7 +34,6 @@ from tomldiary.importers import (
 )
 from tomldiary.importers.records import Block, Episode, Fact, Found, Item, Note, Record
 from tomldiary.runtime.views import Viewed, drawn
-from tomldiary.storage.memory import MemoryBackend
 from tomldiary.storage.shared.database import without_secrets
 from tomldiary.store.operations import Get, Put
 from tomldiary.store.store import ItemStore
@@ -68,10 +66,6 @@ _CATEGORY = "biography"
 _SHORT_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _DIGITS = 12
 _NAMED = 5
-
-
-class _DryRun(Exception):
-    """Leaves the transaction of a dry run, so that nothing is stored."""
 
 
 class _Imported(BaseModel):
@@ -145,32 +139,20 @@ def carry_over(
         result.left_out.append(f"{phrase}: {count}")
     if found.users:
         result.left_out.append(f"records of others: {', '.join(sorted(found.users)[:_NAMED])}")
-    if dry_run and not alice.documents():
-        alice = _in_memory(alice)
     writer = _Writer(alice, found, their_user, category, singletons or {})
     if found.documents:
         _import_documents(alice, found, result, their_user, dry_run=dry_run)
     else:
         with (
             drawn("progress:reporting", progress, "records") as report,
-            suppress(_DryRun),
+            suppress(NotStored),
             alice.transaction(actor=_ACTOR, reason=f"import from {source}"),
         ):
             writer.add(writer.compare(result), result.added, report)
             if dry_run:
-                raise _DryRun
+                raise NotStored
     result.is_done = not dry_run
     return result
-
-
-def _in_memory(alice: UserDiary) -> UserDiary:
-    """Return a user with the same rules in memory: a trial creates no folder for a user who has none yet."""
-    diary, engine = copy(alice.diary), alice.diary.engine
-    diary.engine = Engine(MemoryBackend(), diary.schema_name)
-    diary.engine.check = engine.check
-    if engine.redact is not None:
-        diary.engine.redact = diary.redacted_entry
-    return diary.user(alice.user_id)
 
 
 def _import_documents(

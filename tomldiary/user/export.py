@@ -6,9 +6,10 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.engine.transaction import Source
+from tomldiary.engine.transaction import NotStored, Source
 from tomldiary.entries.fields import sessions
 from tomldiary.entries.kinds import KINDS, entries_in, entry_kind, own_tables, own_values
 from tomldiary.entries.kinds.parts import part_name, part_of
@@ -39,14 +40,6 @@ EXPORT_VERSION = 1
 _FORMAT = "tomldiary"
 _ATTEMPTS = 50
 _PAUSE = 0.02  # seconds between two reads of documents that are being written
-
-
-class _Preview(Exception):
-    """Leaves the transaction of a preview, so that nothing is stored."""
-
-    def __init__(self, found: list[Difference]) -> None:
-        super().__init__()
-        self.differences = found
 
 
 class UserExport:
@@ -164,7 +157,9 @@ class UserExport:
             redact = self._context.diary.redacted_entry
             documents = {kind: _redacted(kind, each, redact) for kind, each in documents.items()}
 
-        def change(tx: Transaction) -> tuple[list[str], list[Difference]]:
+        found: list[Difference] = []
+
+        def change(tx: Transaction) -> list[str]:
             conflicts: list[str] = []
             before = {
                 kind: tx.document(kind) for kind in {*documents, *tx.engine.kinds(self._user)}
@@ -195,21 +190,19 @@ class UserExport:
                     keys=conflicts,
                 )
             check_rules(tx, before, self._diary)
+            changed = sorted(tx.changed())
             if why is None:
-                changed = sorted(tx.changed())
-                raise _Preview(
-                    differences(
-                        (kind, before.get(kind, NOTHING), tx.document(kind)) for kind in changed
-                    )
+                found[:] = differences(
+                    (kind, before.get(kind, NOTHING), tx.document(kind)) for kind in changed
                 )
-            return sorted(tx.changed()), []
+                raise NotStored
+            return changed
 
         asked = ({kind: each.text for kind, each in documents.items()}, replace)
         source = dataclasses.replace(why or Source("import"), asked=asked)
-        try:
-            return self._context.write(change, source)
-        except _Preview as looked:
-            return [], looked.differences
+        with suppress(NotStored):
+            return self._context.write(change, source), found
+        return [], found
 
     def _consistent(self) -> tuple[int, dict[str, Document]]:
         """Return the last transaction, and all documents as it left them.

@@ -95,8 +95,8 @@ def test_wrong_calls_are_answered_and_the_model_continues():
     assert [one.status for one in answers] == ["error"] * 6 + ["success"]
     texts = [one.content for one in answers]
     assert "Use one of: list_categories" in texts[0]
-    assert "upsert_preference: text: " in texts[1]
-    assert "category: Field required" in texts[2]
+    assert "upsert_preference.text: " in texts[1]
+    assert "upsert_preference.category: expected a value" in texts[2]
     assert "not allowed" in texts[3]
     assert "bad JSON" in texts[5]
     assert len(diary.user("alice").preferences("likes")) == 1
@@ -260,7 +260,7 @@ def test_an_unreadable_answer_is_reported_and_stores_nothing(kind):
     told = [message.content for message in model.asked[-1][3::2]]
     assert ["could not be read" in text for text in told] == [True, True, False]
     assert "There is no tool 'rm'" in told[2]
-    assert "category: Field required" in told[2]
+    assert "upsert_preference.category: expected a value, found nothing" in told[2]
     assert not any(diary.user("alice").preferences().values())
 
 

@@ -119,19 +119,23 @@ def import_memory(
 
     With --replace or --from it is a dry run unless --yes is given.
     """
+    is_trial = dry_run or (not yes and (replace or source is not None))
+    place = writable(path)
+    if is_trial and "://" not in place and not Path(place).exists():
+        place = "memory:"  # a dry run creates no folder
     if source is not None:
         if replace:
             raise InvalidValue(
                 "is for exports; --from changes no entry that exists", where="--replace"
             )
         _import_from(
-            user_to_change(path, user, load_table(table) if table else None, limit=_LIMIT),
+            user_to_change(place, user, load_table(table) if table else None, limit=_LIMIT),
             source,
             file,
             their_user=their_user,
             category=category,
             singletons=_singletons(singleton or []),
-            dry_run=dry_run or not yes,
+            dry_run=is_trial,
             as_json=as_json,
         )
         return
@@ -142,10 +146,6 @@ def import_memory(
     ):
         if given:
             raise InvalidValue("goes with --from", where=name)
-    is_trial = dry_run or (replace and not yes)
-    place = writable(path)
-    if is_trial and "://" not in place and not Path(place).exists():
-        place = "memory:"  # a dry run creates no folder
     alice = Diary(place, agent="rules").user(user)
     data = _read(file)
     try:
