@@ -15,6 +15,7 @@ from pydantic_core import to_json
 from tomldiary.agents.turn_messages import (
     SOURCE,
     Spoken,
+    digest,
     earlier_exchanges,
     exchange_of,
     is_before_question,
@@ -25,11 +26,12 @@ from tomldiary.agents.turn_messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = [
     "Turn",
     "as_in",
+    "ended_in",
     "first_exchange",
     "identified",
     "said_in",
@@ -52,6 +54,8 @@ class Turn(NamedTuple):
     """The exchanges in front of it, oldest first."""
     unanswered: tuple[Spoken, ...] = ()
     """All that users said since the last answer, also other users, and what was handed in already."""
+    behind: str = ""
+    """The id of the message that ended the turn before, if no user said anything since."""
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -69,7 +73,7 @@ def turn_of(
     is_handed_in: Callable[[Spoken], bool],
     is_others: Callable[[Spoken], bool],
     begun_with: Mapping[str, str],
-    ended: Collection[str],
+    ended: Mapping[str, str],
     *,
     goes_on: bool,
 ) -> Turn:
@@ -81,7 +85,7 @@ def turn_of(
         is_others: Whether another user said it.
         begun_with: By id, the texts of the messages that the last run began with, if it did not end well. What
             follows them is of the turn, also the result of a tool or an answer before a further message.
-        ended: The ids of the last messages of turns that ended, perhaps without an answer.
+        ended: What `ended_in` returned at the end of the last turn.
         goes_on: Whether that run goes on. What a summary replaced is of the turn anyway.
 
     Raises:
@@ -93,6 +97,11 @@ def turn_of(
     start = turn_start(thread)
     if start is None:
         return Turn((), (), ())
+    words = _last_words(thread)
+    over = next((one.id for one in thread if ended.get(one.id) == words), "")
+    if over:
+        texts, earlier = (one.text for one in thread), earlier_exchanges(thread, len(thread))
+        return Turn((), tuple(texts), tuple(earlier), behind=over)
     begun = [number for number, one in enumerate(thread) if one.id in begun_with]
     start = min([start, *begun])
     unanswered = [n for n in range(start, len(thread)) if thread[n].by == "user"]
@@ -104,6 +113,16 @@ def turn_of(
         tuple(earlier_exchanges(thread, start)),
         tuple(thread[n] for n in unanswered),
     )
+
+
+def ended_in(messages: Sequence[BaseMessage]) -> dict[str, str]:
+    """Return the id of the last message of a turn, which may be no answer, and a digest of the user's last words."""
+    return {str(one.id): _last_words(_spoken(messages)) for one in messages[-1:]}
+
+
+def _last_words(thread: Sequence[Spoken]) -> str:
+    asked = [one for one in thread if one.by == "user"]
+    return digest(*(text for one in asked[-1:] for text in (one.id, one.text)))
 
 
 def _with_begun(thread: list[Spoken], begun_with: Mapping[str, str]) -> list[Spoken]:
@@ -130,7 +149,7 @@ def as_in(messages: Sequence[BaseMessage], turn: Turn) -> Turn:
 
 
 def said_in(turn: Turn, messages: Sequence[BaseMessage], structured: object = None) -> list[Spoken]:
-    """Return what was said in a turn so far; nothing if the user said nothing.
+    """Return what was said in a turn so far; nothing if the user said nothing, now or in a turn before.
 
     If the turn was cut out of the thread meanwhile, its question and the last answer are all of it.
 
@@ -139,17 +158,17 @@ def said_in(turn: Turn, messages: Sequence[BaseMessage], structured: object = No
         messages: The thread now.
         structured: The structured response of the run; an answer as JSON where the model gave no words.
     """
-    if not turn.question:
+    if not (turn.question or turn.behind):
         return []
     thread = _spoken(messages)
-    begins = (n for n, one in enumerate(thread) if one.id and one.id == turn.ids[0])
-    start = next(begins, None)
+    first = turn.behind or turn.ids[0]
+    start = next((n for n, one in enumerate(thread) if one.id and one.id == first), None)
     if start is None:
         answers = [one for one in thread if one.by == "assistant"]
         return [*turn.asked, *(one._replace(calls=()) for one in answers[-1:])]
     not_of_it = {one.id for one in turn.unanswered} - set(turn.ids)
-    said = [one for one in thread[start:] if one.id not in not_of_it]
-    if structured is not None and said[-1].by == "tool":
+    said = [one for one in thread[start + bool(turn.behind) :] if one.id not in not_of_it]
+    if structured is not None and said and said[-1].by == "tool":
         said.append(Spoken("assistant", to_json(structured, fallback=str).decode()))
     return said
 

@@ -49,6 +49,7 @@ from tomldiary_langchain.identity import (
     resolve_user,
 )
 from tomldiary_langchain.messages import (
+    ended_in,
     identified,
     said_in,
     turn_of,
@@ -323,7 +324,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
                 raise
             _logger.warning("a turn could not be queued: %s", type(error).__name__)
         self._handed_in.answered(agent_config().get("configurable"), self._where, run.turn.asked)
-        ended = {str(one.id): "" for one in state["messages"][-1:]}
+        ended = ended_in(state["messages"])
         fields = {"diary_asked_by": {}, "diary_asked": {}, "diary_ended": ended}
         return {field: {self.name: value} for field, value in fields.items()}
 
@@ -363,7 +364,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         # The same turn is the same operation, however often a host resumes, retries or replays it.
         is_over = status == "completed"
         whole = exchange_of(turn, is_over=is_over)
-        operation = digest(self.name, status, run.session, *run.ids, "", *whole)
+        operation = digest(self.name, status, run.session, *run.ids, run.turn.behind, *whole)
         with self._handed_in.once(run.user, run.session, operation, turn, run.as_said) as new:
             said = exchange_of(new, is_over=is_over)
             if not any(said):

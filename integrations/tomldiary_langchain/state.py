@@ -82,7 +82,7 @@ class DiaryState(AgentState[Any]):
     diary_asked: NotRequired[Annotated[_ByMessage, PrivateStateAttr, _merged]]
     """The texts of these messages, which a summary may cut out of the thread before the run is resumed."""
     diary_ended: NotRequired[Annotated[_ByMessage, PrivateStateAttr, _merged]]
-    """By middleware: the last message of the last turn that ended, which may be no answer."""
+    """By middleware: what `ended_in` returned for the last turn that ended."""
 
 
 def kept(state: AgentState[Any], field: str) -> dict[str, dict[str, str]]:

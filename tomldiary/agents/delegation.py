@@ -18,6 +18,8 @@ _within: dict[str, list[Callable[[], bool]]] = {}
 
 _TOOL_NODE = "tools"
 """The node in which LangChain's agents run their tools."""
+_TASK_OF_AGENT = ("subagent_name", "parent_thread_id")
+"""Metadata by which deepagents marks the thread of an agent's task in the background; a server adds it to the runs."""
 
 
 def tell_within(framework: str, is_here: Callable[[], bool]) -> None:
@@ -83,6 +85,9 @@ class RunTree:
         """Whether what has this config runs for an agent of LangChain."""
         settings = field_of(config, "configurable")
         if field_of(settings, "ls_agent_type") == "subagent":  # deepagents says so
+            return True
+        metadata = field_of(config, "metadata")
+        if all(field_of(metadata, key) for key in _TASK_OF_AGENT):
             return True
         *outer, _ = str(field_of(settings, "checkpoint_ns") or "").split("|")
         if any(each.partition(":")[0] == _TOOL_NODE for each in outer):

@@ -56,6 +56,8 @@ _logger = get_logger(__name__)
 OTHERS_TURN = "another user began this turn. Continue it as that user: name the user in the run."
 SOURCE = "lc_source"
 """By this key LangChain marks what stands in for people: summaries, memory, prompts of other models."""
+_SOURCES = (SOURCE, "deepagents_notification")
+"""The second one marks what a deep agent's tasks in the background report to it."""
 _BY = {
     "human": "user", "HumanMessageChunk": "user", "ai": "assistant", "AIMessageChunk": "assistant",
     "tool": "tool", "ToolMessageChunk": "tool",
@@ -116,7 +118,7 @@ def is_question(message: Any) -> bool:
     """Whether a message of LangChain is a user's own: neither marked as generated, nor said to be of a tool's call."""
     marks: dict[str, Any] = message.additional_kwargs
     is_of_tool = any(name.endswith("tool_call_id") for name in marks)
-    return _by(message) == "user" and not (marks.get(SOURCE) or is_of_tool)
+    return _by(message) == "user" and not (is_of_tool or any(map(marks.get, _SOURCES)))
 
 
 def is_before_question(messages: Sequence[Any], number: int) -> bool:

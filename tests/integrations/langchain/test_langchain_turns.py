@@ -284,6 +284,31 @@ def test_words_of_a_turn_that_ended_are_not_submitted_by_another_process(answer,
     assert said == ["I am Ann.", "Hello?"]
 
 
+@both
+@pytest.mark.parametrize("behind", [[], [hang_up]], ids=["answer", "call that is not run"])
+def test_a_run_that_no_user_began_submits_its_answer_alone_in_another_process(behind, mode):
+    saver, said = InMemorySaver(), []
+    report = HumanMessage("The task is done.", additional_kwargs={"lc_source": "task"})
+    first = NOOP if behind else AIMessage("Started.")
+    runs = [(HumanMessage("I am Ann."), first), (report, OK), (report, OK), ("Bye.", OK)]
+    for message, reply in runs:
+        with Recording(Diary("memory:", agent="rules")) as own:  # it knows of no turn before
+            agent = agent_of(own, reply, behind=behind, checkpointer=saver)
+            talk(agent, [message], THREAD, mode)
+            said += [(*own.said[-1], own.turns[-1].earlier or ())]
+    assert [one[:2] for one in said] == [
+        ("I am Ann.", first.text), ("", "ok"), ("", "ok"), ("Bye.", "ok"),
+    ]  # fmt: skip
+    assert said[1][2] == (("I am Ann.", first.text),)
+
+
+def test_an_edited_question_is_submitted_though_its_answer_stays(writer):
+    agent = agent_of(writer, OK, checkpointer=InMemorySaver())
+    for text in ("I am Ann.", "I am Anna."):
+        talk(agent, [HumanMessage(text, id="q")], THREAD)
+    assert [one[0] for one in writer.said] == ["I am Ann.", "I am Anna."]
+
+
 def test_messages_left_unanswered_by_another_process_join_the_turn(writer):
     saver = InMemorySaver()
     other = create_agent(Scripted(answers=[Down()]), [noop], checkpointer=saver)

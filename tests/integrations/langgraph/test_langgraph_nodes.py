@@ -233,6 +233,10 @@ TURNS = [
         ("a", "b"),
     ),
     ([HumanMessage("s", additional_kwargs={"lc_source": "summarization"}), AIMessage("b")], None),
+    (
+        [{"role": "user", "content": "s", "deepagents_notification": {"status": "success"}}, AIMessage("b")],
+        None,
+    ),
     ([HumanMessage("a")], None),
     ((HumanMessage("a"), AIMessage("b")), ("a", "b")),
     (deque([("user", "a"), ("ai", "b")]), ("a", "b")),

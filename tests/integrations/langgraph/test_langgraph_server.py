@@ -31,6 +31,8 @@ LONG = 90  # seconds; nothing takes so long unless it is broken
 USERS = 40
 BOTH = 2
 GRAPHS = ("chat", "probing", "retrieving", "telling")
+HAS_AGENTS = SERVER == HERE and importlib.util.find_spec("deepagents") is not None
+AGENTS = ("asking", "helping") if HAS_AGENTS else ()
 
 
 class Server:
@@ -39,11 +41,17 @@ class Server:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.log = folder / "server.log"
-        for name in ("served_graphs.py", "served_memory.py"):
+        for name in (
+            "served_graphs.py",
+            "served_agents.py",
+            "served_memory.py",
+            "scripted_chat.py",
+        ):
             shutil.copy(ROOT / "tests/support" / name, folder)
         config = {
             "dependencies": ["."],
-            "graphs": {name: f"./served_graphs.py:{name}" for name in GRAPHS},
+            "graphs": {name: f"./served_graphs.py:{name}" for name in GRAPHS}
+            | {name: f"./served_agents.py:{name}" for name in AGENTS},
             "store": {"path": "./served_graphs.py:make_store"},
             "auth": {"path": "./served_graphs.py:auth", "disable_studio_auth": True},
         }
@@ -228,3 +236,25 @@ def test_store_routes_of_the_server_show_only_the_signed_in_user(server):
             assert item["value"] == {"text": "secret 4713"}
 
     asyncio.run(use())
+
+
+@pytest.mark.skipif(not HAS_AGENTS, reason="deepagents is missing beside the server")
+def test_what_a_deep_agent_and_its_background_task_tell_each_other_is_no_turn(server):
+    async def use():
+        async with server.client("erin") as erin:
+            thread = (await erin.threads.create())["thread_id"]
+            await erin.runs.wait(thread, "asking", input=said("I like tea."))
+            deadline = time.monotonic() + LONG
+            texts = [""]
+            while texts[-1] != "Told.":  # the answer to the report of the task
+                assert time.monotonic() < deadline, texts
+                await asyncio.sleep(0.1)
+                state = await erin.threads.get_state(thread)
+                texts = [message["content"] for message in state["values"]["messages"]]
+        await outcome(server.client("erin"), "telling", {})
+        return str(texts)
+
+    texts = asyncio.run(use())
+    assert "I love pizza" in texts
+    likes = Diary(server.folder / "memories").user("erin").preferences("likes").values()
+    assert [item.text for item in likes] == ["I like tea."]

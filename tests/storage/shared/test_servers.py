@@ -288,6 +288,27 @@ def test_a_missing_permission_of_postgres_names_the_remedy():
     backend.close()
 
 
+def test_a_new_schema_that_has_the_name_of_the_role_is_warned_about(caplog):
+    engine = engines.space("postgres")
+    import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
+
+    address, schema = engine.url.partition("@")[2], engine.url.rpartition("=")[2]
+    with psycopg.connect(engine.server, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {schema} LOGIN SUPERUSER PASSWORD 'secret'")
+    for user in ("alice", "bob"):  # one machine after the other; the first one creates the schema
+        with Diary(f"postgresql://{schema}:secret@{address}", agent="rules") as diary:
+            diary.user(user).upsert_preference("likes", "tea")
+    [warning] = [
+        record.message for record in caplog.records if "name of the role" in record.message
+    ]
+    assert "secret" not in warning
+    with psycopg.connect(f"postgresql://{schema}:secret@{address.partition('?')[0]}") as connection:
+        found = connection.execute(
+            "SELECT to_regclass('users')::oid = %s::regclass", [f"{schema}.users"]
+        )
+        assert found.fetchone() == (True,)  # what the warning says
+
+
 def test_a_locked_table_of_postgres_is_one_error_within_the_timeout():
     engine = engines.space("postgres")
     import psycopg  # noqa: PLC0415 - slow to import, and used with servers only

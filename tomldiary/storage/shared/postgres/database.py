@@ -10,7 +10,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, LiteralString, TypeVar
 
 from tomldiary.errors import BackendError, MissingExtra
-from tomldiary.logging import get_logger
+from tomldiary.logging import get_logger, tell
 from tomldiary.runtime.fork_safety import fork_safe, renew_after_fork
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.storage.shared.database import (
@@ -236,6 +236,7 @@ class PostgresDatabase:
                 # A role without CREATE on the database may create tables in a schema that it was given.
                 if connection.execute(statements.HAS_SCHEMA, [self._schema]).fetchone() is None:
                     connection.execute(self._sql(statements.CREATE_SCHEMA))
+                    self._warn_of_role(connection.info.user)
                 connection.execute(self._sql(statements.CREATE))
                 if connection.execute(statements.HAS_LZ4).fetchone() is not None:
                     connection.execute(self._sql(statements.USE_LZ4))
@@ -245,6 +246,14 @@ class PostgresDatabase:
             raise BackendError(
                 f"{self}: the tables in the schema {self._schema!r} have version {version and version[0]}; this"
                 f" package uses {_VERSION}. Upgrade tomldiary-kit, or use another schema."
+            )
+
+    def _warn_of_role(self, role: str) -> None:
+        if role == self._schema:
+            tell(
+                _logger,
+                f"{self}: the schema {role!r} has the name of the role, so other programs of this role look up and"
+                " create tables there, before `public`. Use another role, or add ?schema=… to the address.",
             )
 
     # Reading
