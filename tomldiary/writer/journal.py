@@ -344,20 +344,15 @@ class Journal:
             for each in scan_log(found[0])
         )
 
-    def close(self) -> int:
-        """Close the journal and return how many unfinished turns it holds.
-
-        A journal without unfinished turns is removed; otherwise the next writer takes it over.
-        """
+    def close(self) -> None:
+        """Close the journal, and remove it if all its turns are done; otherwise the next writer takes it over."""
         with self._mutex:
-            left = self.pending
             with contextlib.suppress(OSError):
-                if left:
+                if self.pending:
                     self._clean()
                 else:
                     self._remove()
             self.drop()
-        return left
 
     def _remove(self) -> None:
         for path in segment_files(self.folder):
