@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine.engine import Source, Transaction
 from tomldiary.engine.transaction import fingerprint
+from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.episodes import KeptTurn, ToolStep, checked_steps, new_episode
 from tomldiary.entries.fact_rules import FactRules
 from tomldiary.entries.kinds import FACTS
@@ -361,7 +362,8 @@ class Turns:
             for turn in said:
                 if not turn.is_empty:
                     writing = tx.writing(self._diary, moment, session_id)
-                    value = {**turn.value, "_source": turn_source(tx, session_id)}
+                    sessions = Conversations(tx.edit("conversations"))
+                    value = {**turn.value, "_source": turn_source(sessions, session_id)}
                     new_episode(writing, value, in_utc(turn.when))
             return applied
 
