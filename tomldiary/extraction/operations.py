@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.fact_rules import FactRules, Provenance
@@ -132,22 +132,16 @@ class RemoveFact:
 
 Operation = UpsertPreference | ForgetPreference | SetSummary | SetFields | CommitFact | RemoveFact
 
-_KINDS = (UpsertPreference, ForgetPreference, SetSummary, SetFields, CommitFact, RemoveFact)
-_TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in _KINDS}
-
-
-_DEFAULTS: dict[type[Any], list[tuple[str, Any]]] = {
-    kind: [(each.name, each.default) for each in fields(kind)] for kind in _TYPES.values()
-}
+_TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Operation)}
 
 
 def to_table(operation: Operation) -> dict[str, Any]:
     """Return the operation for a TOML table: without the fields that are as `from_dict` takes them to be."""
     table: dict[str, Any] = {"op": type(operation).__name__}
-    for name, default in _DEFAULTS[type(operation)]:
-        value = getattr(operation, name)
-        if value != default or type(value) is not type(default):
-            table[name] = value
+    for each in fields(operation):
+        value = getattr(operation, each.name)
+        if value != each.default or type(value) is not type(each.default):
+            table[each.name] = value
     return table
 
 

@@ -127,7 +127,6 @@ class Journal:
         *,
         sync: bool,
         files: FileSystem | None = None,
-        segment_bytes: int = _SEGMENT_BYTES,
     ) -> tuple[Journal, list[Job]] | None:
         """Take over the journal of a dead writer, with its unfinished turns in their order.
 
@@ -137,7 +136,7 @@ class Journal:
         owner = _claim_dead(files, folder)
         if owner is None:
             return None
-        journal = cls(folder, owner, sync=sync, files=files, segment_bytes=segment_bytes)
+        journal = cls(folder, owner, sync=sync, files=files)
         try:
             found = read_journal(files, folder)
             journal._continue(found)

@@ -41,6 +41,7 @@ __all__ = [
 ]
 
 _REMEMBERED = 1024  # turns
+_PERCENTILES = (50, 95, 99)
 _OBSERVED = (
     ("tomldiary.queue.depth", "{turn}", "queue_size"),
     ("tomldiary.queue.oldest_age", "s", "oldest_age"),
@@ -86,10 +87,13 @@ class Metrics:
             each.name: getattr(self, each.name) for each in fields(self) if each.name != "recent"
         }
 
-    def latencies(self, *shares: float) -> list[float]:
-        """Return the seconds within which these shares of the last 1,024 turns were applied."""
+    def latencies(self) -> dict[str, float]:
+        """Return by name the seconds within which so many percent of the last 1,024 turns were applied."""
         ordered = sorted(seconds for _, seconds in self.recent) or [0.0]
-        return [ordered[max(0, math.ceil(share * len(ordered)) - 1)] for share in shares]
+        return {
+            f"latency_p{percent}": ordered[math.ceil(percent / 100 * len(ordered)) - 1]
+            for percent in _PERCENTILES
+        }
 
 
 def stats_of(
@@ -107,7 +111,6 @@ def stats_of(
         filter(None, (*waiting, *(job.queued_at for job in workers.working))), default=None
     )
     pending = queued + active + workers.kept
-    p50, p95, p99 = metrics.latencies(0.5, 0.95, 0.99)
     return WriterStats(
         {
             "queue_size": queued,
@@ -122,9 +125,7 @@ def stats_of(
             "is_running": not admission.is_closed,
             "oldest_age": time.monotonic() - oldest if oldest is not None else 0.0,
             "breaker_is_open": workers.breaker.is_open,
-            "latency_p50": p50,
-            "latency_p95": p95,
-            "latency_p99": p99,
+            **metrics.latencies(),
             "loss_window": pending if journal_queue is None else len(journal_queue),
             "durability": "none" if journal_queue is None else journal_queue.durability,
         }
@@ -233,12 +234,8 @@ def prometheus_text(stats: Mapping[str, Any]) -> str:
         f"# TYPE {metric} summary",
     ]
     lines += [
-        f'{metric}{{quantile="{share}"}} {stats[name]:g}'
-        for share, name in (
-            ("0.5", "latency_p50"),
-            ("0.95", "latency_p95"),
-            ("0.99", "latency_p99"),
-        )
+        f'{metric}{{quantile="{percent / 100}"}} {stats[f"latency_p{percent}"]:g}'
+        for percent in _PERCENTILES
     ]
     lines.append(f"{metric}_count {stats['completed']}")
     return "\n".join(lines) + "\n"
