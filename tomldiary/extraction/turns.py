@@ -290,7 +290,7 @@ class Turns:
         backend = self._diary.engine.backend
         epoch = backend.epoch(user_id)
         if operation.epoch not in {None, epoch}:
-            raise Forgotten("something of this user was forgotten since this turn was submitted.")
+            raise Forgotten.meanwhile()
         deps = self._draft(user_id, session_id, now)
         deps.user_msg, deps.assistant_msg = said
         deps.earlier = operation.earlier or ()

@@ -46,10 +46,6 @@ __all__ = ["Journal"]
 _SEGMENT_BYTES = 64 * 1024
 _OWNER = "owner.lock"
 _OWNER_FLAGS = os.O_RDWR | PRIVATE
-_FORGOTTEN = (
-    "something of this user was forgotten while a turn was read, so what was extracted may hold it."
-    " Nothing was written."
-)
 
 _logger = get_logger(__name__)
 
@@ -242,7 +238,7 @@ class Journal:
 
         def rendered() -> str:
             if epoch_of(first.turn.user_id) != first.epoch:
-                raise Forgotten(_FORGOTTEN)
+                raise Forgotten.meanwhile()
             return text
 
         with self._mutex:

@@ -128,9 +128,7 @@ class Claims:
 
         def change(turns: Turns, epoch: int) -> bool:
             if epoch != first.epoch:
-                raise Forgotten(
-                    "something of this user was forgotten while a turn was read. Nothing was written."
-                )
+                raise Forgotten.meanwhile()
             self.check(first)
             turns.add_operations([job.operation for job in jobs], stored)
             return True
