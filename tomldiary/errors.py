@@ -316,6 +316,14 @@ class Forgotten(DiaryError):
             "everything of this user was forgotten since this run began. Nothing was stored."
         )
 
+    @classmethod
+    def meanwhile(cls) -> Forgotten:
+        """Return the error for work that began before something was erased, and may hold it."""
+        return cls(
+            "something of this user was forgotten since this work began, and it may hold what was forgotten."
+            " Nothing was written; do it again if it is still wanted."
+        )
+
 
 class TurnTaken(DiaryError):
     """Another writer has taken a turn over; nothing was written."""

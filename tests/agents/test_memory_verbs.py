@@ -184,11 +184,11 @@ def test_recall_keeps_to_a_budget_and_counts_the_rest(alice, verbs):
 
 def test_history_names_session_and_actor_of_a_verb(alice, tmp_path):
     MemoryVerbs(alice, "s9").remember("likes tea", "likes")
-    MemoryVerbs(alice, "s10", actor="helper").update("likes/pref001", "likes green tea")
+    MemoryVerbs(alice, "s10").update("likes/pref001", "likes green tea")
     item = alice.preferences("likes")["pref001"]
     assert (item.created_by, item.updated_by) == ("s9", "s10")
     history = "".join(path.read_text() for path in sorted(tmp_path.glob("alice/history/*")))
-    assert re.findall(r'^actor = "(\w+)"', history, re.MULTILINE) == ["agent", "helper"]
+    assert re.findall(r'^actor = "(\w+)"', history, re.MULTILINE) == ["agent", "agent"]
 
 
 @pytest.mark.parametrize("name", VERBS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import threading
 from contextlib import suppress
@@ -16,6 +17,7 @@ from tomldiary import Constraint, Diary, MemoryWriter
 from tomldiary.cli.app import app
 from tomldiary.errors import DiaryError, ExtractorUnusable
 from tomldiary.extraction.tools import commit_fact
+from waiting import until
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -318,6 +320,13 @@ def test_a_writer_consolidates_when_a_user_is_idle(diary, cities):
         assert begun.wait(30)
         assert writer.flush(30)
         assert homes(alice) == ["Bern"]
+
+
+def test_a_writer_that_is_collected_watches_no_more(diary):
+    writer = MemoryWriter(diary, consolidate_after=60.0)
+    assert len(diary.engine.after_change) == 1
+    del writer
+    until(lambda: gc.collect() >= 0 and diary.engine.after_change == (), 30)  # its threads hold it
 
 
 def test_a_writer_gives_up_on_a_bad_episode_and_reads_the_others(alice, diary, cities):

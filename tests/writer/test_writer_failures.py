@@ -17,7 +17,7 @@ from tomldiary import Diary, MemoryWriter, PreferenceItem, Turn
 from tomldiary.backends import LocalBackend
 from tomldiary.errors import BackendError, Conflict, ExtractionError, InvalidValue
 from tomldiary.writer.dead_letters import DeadLetters
-from tomldiary.writer.retry import Breaker, RetryPolicy, is_transient, retry_after
+from tomldiary.writer.retry import Breaker, RetryPolicy, is_transient
 from waiting import until
 
 LONG = 120
@@ -452,7 +452,6 @@ def test_retry_delays_grow_with_jitter_and_respect_the_server():
         assert len(pauses) > 1 or most == 10.0
     assert policy.pause(100_000, ValueError()) == 10.0  # a policy without an end
     asked = type("E", (Exception,), {"retry_after": "7"})()
-    assert retry_after(asked) == 7.0
     assert policy.pause(1, asked) == 7.0
 
 

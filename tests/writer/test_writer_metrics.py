@@ -15,7 +15,7 @@ from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan
 
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.errors import ExtractionError
-from tomldiary.writer.metrics import health_of, prometheus_text
+from tomldiary.writer.metrics import health_of
 
 LONG = 120
 
@@ -54,7 +54,8 @@ class Tracer(trace.Tracer):
 
     @contextmanager
     def start_as_current_span(self, name, context=None, kind=None, attributes=None, *rest, **more):
-        yield self.start_span(name, attributes=attributes)
+        with trace.use_span(self.start_span(name, attributes=attributes)) as span:
+            yield span
 
 
 class Meter(metrics.NoOpMeter):
@@ -208,7 +209,6 @@ def test_prometheus_parses_the_metrics(watched):
     assert text.count("# TYPE") == text.count("# HELP") == len({*re.findall("# TYPE (\\S+)", text)})
     # A rounded time would tell an alarm that nothing was applied for an hour.
     assert samples["tomldiary_writer_last_success"] == writer.stats()["last_success"]
-    assert prometheus_text(writer.stats(), prefix="x").startswith("# HELP x_submitted_total")
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,7 @@ MOST_HITS = 20
 _ANSWER_TOKENS = 4_000
 _ANSWER_CHARACTERS = 16_000
 _SIMILAR_SHOWN = 3
+_ACTOR = "agent"
 _logger = get_logger(__name__)
 
 P = ParamSpec("P")
@@ -107,13 +108,13 @@ class DoneBefore(Exception):
 
 
 @contextmanager
-def once(user: UserDiary, session: str, operation: str, actor: str = "agent") -> Generator[None]:
+def once(user: UserDiary, session: str, operation: str) -> Generator[None]:
     """Make the changes of one call a transaction; "" as its id is none.
 
     Raises:
         DoneBefore: A call with this id was made before. Nothing was changed.
     """
-    with user.transaction(session_id=session, actor=actor, operation_id=operation) as tx:
+    with user.transaction(session_id=session, actor=_ACTOR, operation_id=operation) as tx:
         if operation and tx.has_done(operation):
             raise DoneBefore
         yield
@@ -167,7 +168,6 @@ class MemoryVerbs:
     Args:
         user: Whose diary.
         session_id: The session that is written beside entries.
-        actor: Who changes them, for history.
         operation_id: An id of the call these verbs are used for: made again, it changes nothing and is
             told so. "" is no id.
     """
@@ -176,14 +176,13 @@ class MemoryVerbs:
         self,
         user: UserDiary,
         session_id: str,
-        actor: str = "agent",
         operation_id: str = "",
         *,
         epoch: int | None = None,
     ) -> None:
         self._user = user
         self._session = session_id
-        self._actor = actor
+        self._why: dict[str, Any] = {"session_id": session_id, "actor": _ACTOR}
         self._operation = operation_id
         self._epoch = epoch
 
@@ -192,7 +191,7 @@ class MemoryVerbs:
         if not self._operation and self._epoch is None:
             yield
             return
-        with once(self._user, self._session, self._operation, self._actor):
+        with once(self._user, self._session, self._operation):
             backend, user = self._user.diary.engine.backend, self._user
             if is_erased(backend, user.user_id, self._epoch, user.epoch):
                 raise Forgotten.since_run()
@@ -237,7 +236,7 @@ class MemoryVerbs:
         with self._once():
             similar = self._user.similar(category, text, limit=_SIMILAR_SHOWN + 1)
             key, item = self._user.upsert_preference(
-                category, text, contexts=contexts or (), session_id=self._session, actor=self._actor
+                category, text, contexts=contexts or (), **self._why
             )
         data = _data(category, key, item)
         if item.count > 1:
@@ -270,9 +269,7 @@ class MemoryVerbs:
         field = schema.only_text()
         values = fields or ({field: text} if field is not None and text.strip() else {})
         with self._once():
-            key = self._user.facts.commit(
-                schema.name, values, session_id=self._session, actor=self._actor
-            )
+            key = self._user.facts.commit(schema.name, values, **self._why)
             fact = self._user.facts.get(key)
         said = {} if fact is None else schema.data(fact.data)
         stored = escape_for_model(data_text(said))
@@ -312,8 +309,7 @@ class MemoryVerbs:
                 contexts=contexts or (),
                 count_up=False,
                 create=False,
-                session_id=self._session,
-                actor=self._actor,
+                **self._why,
             )
         return Answer(f"✅ Changed {key}.", _data(category, name, item))
 
@@ -323,15 +319,14 @@ class MemoryVerbs:
         self, kind: EntryKind, name: str, text: str, fields: dict[str, Any] | None
     ) -> Answer:
         """Change fields of a fact or an item; a text alone is the new value of its only text."""
-        why: Any = {"session_id": self._session, "actor": self._actor}
         key = f"{kind.name}/{name}"
         with self._once():
             changes = fields or self._only_text(kind, name, text)
             if kind is FACTS:
-                fresh = f"{kind.name}/{self._user.facts.update(name, changes, **why)}"
+                fresh = f"{kind.name}/{self._user.facts.update(name, changes, **self._why)}"
             else:
                 fresh = key
-                self._user.items.update(name, changes, **why)
+                self._user.items.update(name, changes, **self._why)
         after = "" if fresh == key else f", now {fresh}"
         return Answer(f"✅ Changed {key}{after}.", {"id": fresh.partition("/")[2], **changes})
 
@@ -365,7 +360,7 @@ class MemoryVerbs:
         if not text.strip():
             raise InvalidValue("the text is blank.", where=f"blocks/{name}")
         with self._once():
-            block = self._user.blocks.set(name, text, session_id=self._session, actor=self._actor)
+            block = self._user.blocks.set(name, text, **self._why)
         return Answer(f"✅ Changed blocks/{name}.", _block_data(name, block))
 
     @_answering
@@ -384,25 +379,24 @@ class MemoryVerbs:
 
     def _forget(self, kind: EntryKind, name: str) -> tuple[str, dict[str, Any]]:
         """Remove an entry; return its text, and what it was."""
-        why: Any = {"session_id": self._session, "actor": self._actor}
         if kind is PREFERENCES:
             category, name = _split(name)
-            item = self._user.remove_preference(category, name, **why)
+            item = self._user.remove_preference(category, name, **self._why)
             return item.text, _data(category, name, item)
         if kind is FACTS:
-            data = self._user.facts.delete(name, **why)
+            data = self._user.facts.delete(name, **self._why)
             return data_text(data), {"id": name, **data}
         if kind is BLOCKS:
-            block = self._user.blocks.delete(name, **why)
+            block = self._user.blocks.delete(name, **self._why)
             return block.text, _block_data(name, block)
         if kind is ITEMS:
-            value = self._user.items.delete(name, **why)
+            value = self._user.items.delete(name, **self._why)
             return data_text(value), {"id": name, **value}
         if kind is CONVERSATIONS:
             found = self._user.conversations().get(name)
             self._user.remove_conversation(name)
             return ("", {"id": name}) if found is None else (found.summary, {"id": name})
-        episode = self._user.episodes.delete(name, **why)
+        episode = self._user.episodes.delete(name, **self._why)
         return f"{episode.input} {episode.output}", asdict(episode)
 
     def _place(self, key: str) -> tuple[EntryKind, str]:
@@ -444,9 +438,7 @@ class MemoryVerbs:
             text: What to add.
         """
         with self._once():
-            block = self._user.blocks.append(
-                name, text, session_id=self._session, actor=self._actor
-            )
+            block = self._user.blocks.append(name, text, **self._why)
         count = block.text.count("\n") + 1
         return Answer(f"✅ Added to {name}, which has {count} lines now.", _block_data(name, block))
 
@@ -466,9 +458,7 @@ class MemoryVerbs:
             if old not in text:  # quoted as it was shown: tags escaped, hidden characters removed
                 old, new = unescape(old), unescape(new)
                 old = as_stored(old, text)
-            block = self._user.blocks.replace(
-                name, old, new, session_id=self._session, actor=self._actor
-            )
+            block = self._user.blocks.replace(name, old, new, **self._why)
         return Answer(f"✅ Changed {name}.", _block_data(name, block))
 
     areplace_in_block = async_twin(replace_in_block)

@@ -146,10 +146,7 @@ class Engine(DocumentCache):
 
         def run() -> Transaction | None:
             if epoch is not None and self.backend.epoch(user) != epoch:
-                raise Forgotten(
-                    "something of this user was forgotten while this was worked on, and it may hold what was"
-                    " forgotten. Nothing was written; do it again if it is still wanted."
-                )
+                raise Forgotten.meanwhile()
             if check is not None:
                 check()
             before = self.repetition(user, source)

@@ -11,7 +11,7 @@ What an extractor finds is stored together with this mark, in one transaction. A
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tomldiary.engine.transaction import Source
 from tomldiary.entries.episodes import (
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tomldiary.engine.engine import Transaction
     from tomldiary.entries.episodes import Episode
     from tomldiary.extraction.operations import Operation
+    from tomldiary.toml.document import Document
 
 __all__ = ["Consolidated", "consolidate"]
 
@@ -140,7 +141,7 @@ def _pending(
     listed = engine.kinds(user_id)
     found: list[tuple[bool, datetime, _Pending]] = []
     before: dict[str, list[tuple[str, str]]] = {}
-    marks: dict[str, Mapping[str, Any]] = {}
+    marks: dict[str, Document] = {}
     rows = [
         (happened(entry), key, entry, document)
         for document in episode_kinds(listed)
@@ -156,11 +157,8 @@ def _pending(
         each = _Pending(episode, document, at, earlier)
         name, path = each.mark
         if name not in marks:
-            marks[name] = engine.document(user_id, name).table((CONSOLIDATION,)) or {}
-        mark: Any = marks[name].get(path[1])
-        known: Mapping[str, Any] = (
-            cast("Mapping[str, Any]", mark) if isinstance(mark, dict) else dict[str, Any]()
-        )
+            marks[name] = engine.document(user_id, name)
+        known = marks[name].table(path) or {}
         is_parked = attempts is not None and _attempts(known) >= attempts
         if known.get("done") is not True and not is_parked:
             found.append(("error" in known, at, each))

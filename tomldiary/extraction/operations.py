@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.fact_rules import FactRules, Provenance
@@ -132,22 +132,16 @@ class RemoveFact:
 
 Operation = UpsertPreference | ForgetPreference | SetSummary | SetFields | CommitFact | RemoveFact
 
-_KINDS = (UpsertPreference, ForgetPreference, SetSummary, SetFields, CommitFact, RemoveFact)
-_TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in _KINDS}
-
-
-_DEFAULTS: dict[type[Any], list[tuple[str, Any]]] = {
-    kind: [(each.name, each.default) for each in fields(kind)] for kind in _TYPES.values()
-}
+_TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Operation)}
 
 
 def to_table(operation: Operation) -> dict[str, Any]:
     """Return the operation for a TOML table: without the fields that are as `from_dict` takes them to be."""
     table: dict[str, Any] = {"op": type(operation).__name__}
-    for name, default in _DEFAULTS[type(operation)]:
-        value = getattr(operation, name)
-        if value != default or type(value) is not type(default):
-            table[name] = value
+    for each in fields(operation):
+        value = getattr(operation, each.name)
+        if value != each.default or type(value) is not type(each.default):
+            table[each.name] = value
     return table
 
 
@@ -167,17 +161,11 @@ def from_dict(data: dict[str, Any]) -> Operation:
         raise InvalidValue(f"operation {kind.__name__}: {error}.") from None
 
 
-def _tuples(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(_pair(item) for item in cast("list[Any]", value))
-    return value
-
-
-def _pair(item: Any) -> Any:
-    """Turn the pairs of `fields` and `values` back into tuples; values inside them stay as they are."""
-    if isinstance(item, list):
-        return tuple(cast("list[Any]", item))
-    return item
+def _tuples(value: Any, levels: int = 2) -> Any:
+    """Turn a list and the pairs in it back into tuples; values inside pairs stay as they are."""
+    if not levels or not isinstance(value, list):
+        return value
+    return tuple(_tuples(item, levels - 1) for item in cast("list[Any]", value))
 
 
 # Applying
@@ -272,7 +260,7 @@ def apply_turn(
     conversations = Conversations(transaction.edit("conversations"), rules.max_conversations)
     for _ in range(turns):
         conversations.count_turn(session_id, now=now)
-    by = Provenance(now, session_id, _source(conversations, session_id) if turns else origin)
+    by = Provenance(now, session_id, turn_source(conversations, session_id) if turns else origin)
     ids: dict[tuple[str, str], str] = {}
     facts: dict[str | None, str] = {}
     done = Applied()
@@ -418,13 +406,8 @@ def _set(
     set_fields(transaction.entries(operation.kind), operation)
 
 
-def turn_source(transaction: Transaction, session_id: str) -> str:
-    """Return the turn that a transaction counted last in a session: `session#turn`."""
-    return _source(Conversations(transaction.edit("conversations")), session_id)
-
-
-def _source(conversations: Conversations, session_id: str) -> str:
-    """Return the turn that was counted last, as entries name the turn they were taken from."""
+def turn_source(conversations: Conversations, session_id: str) -> str:
+    """Return the turn that was counted last, `session#turn`, as entries name the turn they were taken from."""
     entry = conversations.find(session_id) or {}
     return f"{session_id}#{entry.get('_turns', 0)}"
 

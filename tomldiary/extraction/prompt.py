@@ -19,14 +19,12 @@ if TYPE_CHECKING:
 __all__ = [
     "COMPACTION_PROMPT",
     "EXTRACTION_PROMPT",
-    "PLACEHOLDERS",
     "draft_prompt",
     "extractor_prompt_check",
-    "missing_placeholders",
     "prompt_text",
 ]
 
-PLACEHOLDERS = ("categories_doc", "current_time")
+_PLACEHOLDERS = ("{categories_doc}", "{current_time}")
 _LONGEST_PATH = 1024  # characters
 _HEADER = re.compile(r"\A---\n.*?^---\n", re.DOTALL | re.MULTILINE)
 
@@ -99,11 +97,6 @@ replaced by committing it again. If the user only suggests something, give a con
 """
 
 
-def missing_placeholders(prompt: str) -> list[str]:
-    """Return the placeholders that `prompt` does not use."""
-    return [name for name in PLACEHOLDERS if f"{{{name}}}" not in prompt]
-
-
 def prompt_text(template: object, default: str = "") -> str:
     """Return the text of a prompt: a text, the path of a file, an object with `prompt`, or the default for None.
 
@@ -127,10 +120,9 @@ def prompt_text(template: object, default: str = "") -> str:
 def extractor_prompt_check(prompt: object) -> None:
     """Print a warning if a prompt, given as for `extractor_agent`, lacks a placeholder it needs."""
     text = prompt_text(prompt)
-    missing = missing_placeholders(text)
+    missing = ", ".join(name for name in _PLACEHOLDERS if name not in text)
     if missing:
-        names = ", ".join(f"{{{name}}}" for name in missing)
-        print(f"The prompt lacks {names}: the model will not be told.")  # noqa: T201 - its purpose
+        print(f"The prompt lacks {missing}: the model will not be told.")  # noqa: T201 - its purpose
 
 
 def draft_prompt(

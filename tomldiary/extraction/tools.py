@@ -101,10 +101,8 @@ def _list_category(ctx: ToolContext, category: str, budget: int, *, in_part: boo
             else "upsert_preference tells you if one is similar"
         )
         shown.insert(0, f"({left} older ones are stored; {how})")
-    lines = shown
-    return "\n".join([f"📊 {_check_preference_limits(ctx, category)}", *lines]) + (
-        "" if lines else f"\n- {category}: nothing stored yet"
-    )
+    shown = shown or [f"- {category}: nothing stored yet"]
+    return "\n".join([f"📊 {_check_preference_limits(ctx, category)}", *shown])
 
 
 def _check_preference_limits(ctx: ToolContext, category: str) -> str:

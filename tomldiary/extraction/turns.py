@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine.engine import Source, Transaction
 from tomldiary.engine.transaction import fingerprint
+from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.episodes import KeptTurn, ToolStep, checked_steps, new_episode
 from tomldiary.entries.fact_rules import FactRules
 from tomldiary.entries.kinds import FACTS
@@ -289,7 +290,7 @@ class Turns:
         backend = self._diary.engine.backend
         epoch = backend.epoch(user_id)
         if operation.epoch not in {None, epoch}:
-            raise Forgotten("something of this user was forgotten since this turn was submitted.")
+            raise Forgotten.meanwhile()
         deps = self._draft(user_id, session_id, now)
         deps.user_msg, deps.assistant_msg = said
         deps.earlier = operation.earlier or ()
@@ -361,7 +362,8 @@ class Turns:
             for turn in said:
                 if not turn.is_empty:
                     writing = tx.writing(self._diary, moment, session_id)
-                    value = {**turn.value, "_source": turn_source(tx, session_id)}
+                    sessions = Conversations(tx.edit("conversations"))
+                    value = {**turn.value, "_source": turn_source(sessions, session_id)}
                     new_episode(writing, value, in_utc(turn.when))
             return applied
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import HookError, NotSupported
+from tomldiary.history.record import parse_record
 from tomldiary.hooks.change import Change, Found, IndexHook, Position, SearchHook
 from tomldiary.hooks.cursors import Cursor, Cursors
 from tomldiary.hooks.reader import (
@@ -26,12 +27,11 @@ from tomldiary.storage.locks import UserLocks
 from tomldiary.storage.protocol import KeepsHidden, LocalFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
     from tomldiary.engine.commit import Prepared
     from tomldiary.engine.engine import Engine
-    from tomldiary.history.record import Record
     from tomldiary.hooks.change import ChangeHook
     from tomldiary.toml.document import Document
 
@@ -237,7 +237,7 @@ class Delivery:
 
     # Strict
 
-    def check(self, user: str, prepared: Prepared, records: Sequence[Record]) -> None:
+    def check(self, user: str, prepared: Prepared) -> None:
         """Apply a transaction that is not stored yet; the caller holds the user's lock.
 
         Its entries are noted first. If it is then not stored, the next delivery brings the hook back.
@@ -245,10 +245,13 @@ class Delivery:
         Raises:
             HookError: The hook failed, so the transaction must not be stored.
         """
-        places = touched(records)
-        read = self._reader(user, prepared)
+        places = touched(map(parse_record, prepared.commit.records))
         listed = {*self._engine.kinds(user), *prepared.documents}
         end = newest(self._engine, user)
+
+        def read(name: str) -> Document:
+            return prepared.documents.get(name) or self._engine.document(user, name)
+
         changes = [entry_now(user, end, place, listed, read) for place in places.values()]
         if not changes:
             return
@@ -260,9 +263,6 @@ class Delivery:
             raise HookError(
                 f"the hook {self.name!r} failed ({type(error).__name__}). Nothing was changed."
             ) from error
-
-    def _reader(self, user: str, prepared: Prepared) -> Callable[[str], Document]:
-        return lambda name: prepared.documents.get(name) or self._engine.document(user, name)
 
     # Search
 

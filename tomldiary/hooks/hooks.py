@@ -7,12 +7,10 @@ import re
 import threading
 import time
 from dataclasses import dataclass, field
-from functools import partial
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import InvalidValue, LockTimeout, UnknownEntry, cause_of
-from tomldiary.history.record import parse_record
 from tomldiary.hooks.change import NOT_AWAITED, CallableHook, ChangeHook
 from tomldiary.hooks.delivery import Delivery, Repaired
 from tomldiary.logging import get_logger
@@ -21,7 +19,6 @@ from tomldiary.runtime.fork_safety import renew_after_fork
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from tomldiary.engine.commit import Prepared
     from tomldiary.engine.engine import Engine
     from tomldiary.hooks.change import Change, Found
 
@@ -57,7 +54,8 @@ class _Worker:
         self.figures = _Figures()
         self._poll = poll
         self._longest = longest_pause
-        self._waiting: dict[str, _Waiting] = {}
+        self.waiting: dict[str, _Waiting] = {}
+        """The users whose changes wait."""
         self._next_scan = 0.0
         self._scans = self._scans_asked = 0
         self._in_row = 0
@@ -84,7 +82,7 @@ class _Worker:
     def notify(self, user: str) -> None:
         """Deliver a user's changes soon."""
         with self._changed:
-            self._waiting.setdefault(user, _Waiting())
+            self.waiting.setdefault(user, _Waiting())
             self._changed.notify_all()
         if self._thread is None:
             self.start()
@@ -104,16 +102,12 @@ class _Worker:
             self._scans_asked += 1  # another process may have written
             wanted, self._next_scan = self._scans_asked, 0.0
             self._changed.notify_all()
-            while self._scans < wanted or self._waiting or self._is_busy:
+            while self._scans < wanted or self.waiting or self._is_busy:
                 left = deadline - time.monotonic()
                 if left <= 0 or self._is_closed:
                     return False
                 self._changed.wait(left)
             return True
-
-    def waiting(self) -> int:
-        """Return the number of users whose changes wait."""
-        return len(self._waiting)
 
     def _run(self) -> None:
         while True:
@@ -137,11 +131,11 @@ class _Worker:
         now = time.monotonic()
         if now < self._resume_at:
             return None
-        return next((user for user, each in self._waiting.items() if each.due <= now), None)
+        return next((user for user, each in self.waiting.items() if each.due <= now), None)
 
     def _until(self) -> float:
         """Return the seconds until something is due; the caller holds the condition."""
-        dues = [max(each.due, self._resume_at) for each in self._waiting.values()]
+        dues = [max(each.due, self._resume_at) for each in self.waiting.values()]
         return max(0.0, min([self._next_scan, *dues]) - time.monotonic())
 
     def _scan(self) -> None:
@@ -154,7 +148,7 @@ class _Worker:
             self._note_failure(error)
         with self._changed:
             for user in found:
-                self._waiting.setdefault(user, _Waiting())
+                self.waiting.setdefault(user, _Waiting())
             took = time.monotonic() - began
             self._scans = number
             is_asked = self._scans_asked > number
@@ -163,7 +157,7 @@ class _Worker:
 
     def _deliver(self, user: str) -> None:
         with self._changed:
-            waiting = self._waiting.pop(user, _Waiting())  # a change from now on waits again
+            waiting = self.waiting.pop(user, _Waiting())  # a change from now on waits again
         try:
             self.figures.delivered += self.delivery.deliver(user)
         except LockTimeout:
@@ -182,7 +176,7 @@ class _Worker:
             attempts = waiting.attempts + 1
             pause = min(self._longest, _FIRST_PAUSE * 2.0**attempts)
             due = time.monotonic() + random.uniform(pause / 2, pause)  # noqa: S311 - no secret
-            self._waiting[user] = _Waiting(due, attempts)
+            self.waiting[user] = _Waiting(due, attempts)
             if self._in_row >= _DOWN_AFTER:
                 self._resume_at = due
 
@@ -205,7 +199,6 @@ class Hooks:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._workers: dict[str, _Worker] = {}
-        self._checks: dict[str, Callable[[str, Prepared], None]] = {}
 
     def __repr__(self) -> str:
         return f"Hooks({', '.join(self._workers)})"
@@ -271,8 +264,7 @@ class Hooks:
         self._workers[name] = worker
         self._engine.after_change = (*self._engine.after_change, worker.notify)
         if strict:
-            check = self._checks[name] = partial(_checked, delivery)
-            self._engine.before_commit = (*self._engine.before_commit, check)
+            self._engine.before_commit = (*self._engine.before_commit, delivery.check)
         worker.start()
 
     def remove(self, name: str, timeout: float = 10.0) -> None:
@@ -285,8 +277,8 @@ class Hooks:
         del self._workers[name]
         engine = self._engine
         engine.after_change = tuple(each for each in engine.after_change if each != worker.notify)
-        check = self._checks.pop(name, None)
-        engine.before_commit = tuple(each for each in engine.before_commit if each is not check)
+        check = worker.delivery.check
+        engine.before_commit = tuple(each for each in engine.before_commit if each != check)
         worker.close(timeout)
 
     def close(self, timeout: float = 10.0) -> None:
@@ -348,12 +340,8 @@ class Hooks:
                 "delivered": worker.figures.delivered,
                 "failures": worker.figures.failures,
                 "failing": len(worker.figures.failing),
-                "waiting": worker.waiting(),
+                "waiting": len(worker.waiting),
                 "last_error": worker.figures.last_error,
             }
             for name, worker in self._workers.items()
         }
-
-
-def _checked(delivery: Delivery, user: str, prepared: Prepared) -> None:
-    delivery.check(user, prepared, [parse_record(text) for text in prepared.commit.records])

@@ -93,10 +93,7 @@ class Vectors:
             return
         with engine.backend.lock(user, engine.lock_timeout):
             if engine.backend.epoch(user) != epoch:
-                raise Forgotten(
-                    "something of this user was forgotten while texts were embedded, and these may hold"
-                    " what was forgotten. Nothing was written; do it again if it is still wanted."
-                )
+                raise Forgotten.meanwhile()
             self.of(user).add(texts, vectors)
 
 

@@ -71,7 +71,7 @@ class DeadLetters:
 
         def change(old: str, epoch: int) -> str:
             if epoch != job.epoch:
-                raise Forgotten("something of this user was forgotten before a turn was parked.")
+                raise Forgotten.meanwhile()
             if job.journal is not None:
                 job.journal.check(job)
             if any(each.turn == turn for each in _parsed(old)):
@@ -165,7 +165,7 @@ def _queue(backend: SharedBackend, user: str, letters: list[DeadLetter], epoch: 
 
     def change(text: str, now: int) -> str:
         if now != epoch:
-            raise Forgotten("something of this user was forgotten meanwhile. Try again.")
+            raise Forgotten.meanwhile()
         turns = Turns.parse(text)
         for each in letters:
             turns.add([_job(each)], each.epoch)

@@ -28,7 +28,7 @@ from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.writer.retry import is_transient
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Sequence
     from concurrent.futures import Future
     from threading import Condition
 
@@ -279,7 +279,9 @@ class ConsolidationJobs:
         """When the episodes of a user are to be looked at, on the monotonic clock."""
         self._failures: dict[str, int] = {}
         """How often in a row a consolidation of a user failed."""
-        self._is_woken = self._is_working = self._has_begun = False
+        self._is_busy = False
+        self._woken = asyncio.Event()
+        self._watcher: Future[None]
         self._one_at_a_time = asyncio.Semaphore(1)
 
     @property
@@ -290,20 +292,19 @@ class ConsolidationJobs:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is running; hold the lock."""
-        return not self._running and not self._is_woken
+        return not self._running and not self._is_busy
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start to watch the users, beginning with the episodes that were left."""
-        if self.is_scheduled and self._loop is None:
-            self._loop, engine, self._is_woken = loop, self._diary.engine, True
-            engine.after_change = (*engine.after_change, self.note)
-            loop.call_soon_threadsafe(self._check_due_again)
+        self._loop, engine, self._is_busy = loop, self._diary.engine, True
+        engine.after_change = (*engine.after_change, self.note)
+        self._watcher = asyncio.run_coroutine_threadsafe(self._watch(), loop)
 
     def stop(self) -> None:
         """Stop watching, and cancel what is running; episodes that were not read stay due."""
         self.unwatch()
         with self._state:
-            running, self._is_woken = list(self._running), False
+            running, self._is_busy = list(self._running), False
         for future in running:
             future.cancel()
         with self._state:
@@ -312,8 +313,10 @@ class ConsolidationJobs:
     def unwatch(self) -> None:
         """Stop watching the users."""
         if self._loop is not None:
-            engine, self._loop = self._diary.engine, None
+            engine, loop, self._loop = self._diary.engine, self._loop, None
             engine.after_change = tuple(each for each in engine.after_change if each != self.note)
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self._watcher.cancel)
 
     def note(self, user: str) -> None:
         """Count the transactions of a user; called in any thread, for some of them twice."""
@@ -331,23 +334,14 @@ class ConsolidationJobs:
             is_due = self._every is not None and seq - self._known[user] >= self._every
             if not is_due or self._loop is None:
                 return
-            self._known[user], self._due[user], self._is_woken = seq, 0.0, True
+            self._known[user], self._due[user], self._is_busy = seq, 0.0, True
             with suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self._check_due)
+                self._loop.call_soon_threadsafe(self._woken.set)
 
     def start(self, user: str, loop: asyncio.AbstractEventLoop) -> Future[Consolidated]:
         """Start a consolidation of all that was not read."""
-        return self._started(self._consolidate(user), loop)
-
-    async def _consolidate(self, user: str) -> Consolidated:
-        async with self._one_at_a_time:
-            return await consolidate(self._diary, user)
-
-    def _started(
-        self, work: Coroutine[Any, Any, Consolidated], loop: asyncio.AbstractEventLoop
-    ) -> Future[Consolidated]:
         with self._state:
-            future = asyncio.run_coroutine_threadsafe(work, loop)
+            future = asyncio.run_coroutine_threadsafe(self._consolidate(user), loop)
             self._running.add(future)
         future.add_done_callback(self._has_ended)
         return future
@@ -359,44 +353,34 @@ class ConsolidationJobs:
 
     # In the event loop
 
-    def _check_due(self) -> None:
-        """Read what is due."""
-        with self._state:
-            self._is_woken = False
-            if self._loop is None or self._is_working:
-                self._state.notify_all()
-                return
-            self._is_working = True
-            self._started(self._read_all_due(), self._loop)
+    async def _consolidate(self, user: str, **options: Any) -> Consolidated:
+        async with self._one_at_a_time:
+            return await consolidate(self._diary, user, **options)
 
-    def _check_due_again(self) -> None:
-        if self._loop is not None:
-            self._check_due()
-            self._loop.call_later(
-                min(_LONGEST_CHECK, (self._after or _LONGEST_CHECK) / 2), self._check_due_again
-            )
-
-    async def _read_all_due(self) -> Consolidated:
-        try:
-            if not self._has_begun:
-                await self._note_all_users()
+    async def _watch(self) -> None:
+        """Read what is due, until this is cancelled."""
+        pause = min(_LONGEST_CHECK, (self._after or _LONGEST_CHECK) / 2)
+        has_begun = False
+        while True:
+            self._woken.clear()
+            has_begun = has_begun or await self._note_all_users()
             while (user := self._next_due()) is not None:
                 await self._read(user)
-        finally:
-            self._is_working = False
-        return Consolidated()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._woken.wait()
 
-    async def _note_all_users(self) -> None:
-        """Let the episodes of all users be due: a process that ended may have left some."""
+    async def _note_all_users(self) -> bool:
+        """Let the episodes of all users be due: a process that ended may have left some; return whether they are."""
         try:
             users = await in_thread(self._diary.engine.backend.users)
         except DiaryError as error:  # tried again later
             _logger.error("the users cannot be listed: %s", type(error).__name__)  # noqa: TRY400 - it may quote names
-            return
-        self._has_begun = True
+            return False
         with self._state:
             for user in users:
                 self._due.setdefault(user, 0.0)
+        return True
 
     def _next_due(self) -> str | None:
         now = time.monotonic()
@@ -404,17 +388,18 @@ class ConsolidationJobs:
             user = next((user for user, when in self._due.items() if when <= now), None)
             if user is not None:
                 del self._due[user]
+            self._is_busy = user is not None and self._loop is not None
+            self._state.notify_all()
         return user
 
     async def _read(self, user: str) -> None:
         is_failed = True
         try:
-            async with self._one_at_a_time:
-                done = await consolidate(
-                    self._diary, user, attempts=_CONSOLIDATION_ATTEMPTS, ends_at=is_transient
-                )
+            done = await self._consolidate(
+                user, attempts=_CONSOLIDATION_ATTEMPTS, ends_at=is_transient
+            )
             is_failed = bool(done.failed)
-        except DiaryError as error:
+        except Exception as error:
             # The error may quote the memory, so details are logged at debug level only.
             _logger.error("a consolidation failed: %s; it is tried again", type(error).__name__)  # noqa: TRY400 - see above
             _logger.debug("why a consolidation failed", exc_info=error)

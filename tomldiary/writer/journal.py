@@ -46,10 +46,6 @@ __all__ = ["Journal"]
 _SEGMENT_BYTES = 64 * 1024
 _OWNER = "owner.lock"
 _OWNER_FLAGS = os.O_RDWR | PRIVATE
-_FORGOTTEN = (
-    "something of this user was forgotten while a turn was read, so what was extracted may hold it."
-    " Nothing was written."
-)
 
 _logger = get_logger(__name__)
 
@@ -127,7 +123,6 @@ class Journal:
         *,
         sync: bool,
         files: FileSystem | None = None,
-        segment_bytes: int = _SEGMENT_BYTES,
     ) -> tuple[Journal, list[Job]] | None:
         """Take over the journal of a dead writer, with its unfinished turns in their order.
 
@@ -137,7 +132,7 @@ class Journal:
         owner = _claim_dead(files, folder)
         if owner is None:
             return None
-        journal = cls(folder, owner, sync=sync, files=files, segment_bytes=segment_bytes)
+        journal = cls(folder, owner, sync=sync, files=files)
         try:
             found = read_journal(files, folder)
             journal._continue(found)
@@ -243,7 +238,7 @@ class Journal:
 
         def rendered() -> str:
             if epoch_of(first.turn.user_id) != first.epoch:
-                raise Forgotten(_FORGOTTEN)
+                raise Forgotten.meanwhile()
             return text
 
         with self._mutex:
@@ -344,20 +339,15 @@ class Journal:
             for each in scan_log(found[0])
         )
 
-    def close(self) -> int:
-        """Close the journal and return how many unfinished turns it holds.
-
-        A journal without unfinished turns is removed; otherwise the next writer takes it over.
-        """
+    def close(self) -> None:
+        """Close the journal, and remove it if all its turns are done; otherwise the next writer takes it over."""
         with self._mutex:
-            left = self.pending
             with contextlib.suppress(OSError):
-                if left:
+                if self.pending:
                     self._clean()
                 else:
                     self._remove()
             self.drop()
-        return left
 
     def _remove(self) -> None:
         for path in segment_files(self.folder):

@@ -234,9 +234,9 @@ class JournalQueue:
         """Store the waiting turns, then stop the thread."""
         self._thread.stop(self._state)
 
-    def close(self) -> int:
-        """Close all journals and return how many turns they keep."""
-        return close_journals(self.journals)
+    def close(self) -> None:
+        """Close all journals."""
+        close_journals(self.journals)
 
     def drop(self) -> None:
         """Drop all journals in a forked child: they belong to the parent."""
@@ -306,11 +306,11 @@ def _call_all(
         del function  # which may keep the queue
 
 
-def close_journals(journals: list[Journal]) -> int:
-    """Close journals and return how many turns they keep."""
-    left = sum(journal.close() for journal in journals)
+def close_journals(journals: list[Journal]) -> None:
+    """Close journals, and let go of them."""
+    for journal in journals:
+        journal.close()
     journals.clear()
-    return left
 
 
 def refuse_erased(jobs: list[Job], refuse: Callable[[list[Job], BaseException], None]) -> None:

@@ -12,8 +12,8 @@ import math
 import secrets
 import time
 from collections import deque
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,7 @@ __all__ = [
 ]
 
 _REMEMBERED = 1024  # turns
+_PERCENTILES = (50, 95, 99)
 _OBSERVED = (
     ("tomldiary.queue.depth", "{turn}", "queue_size"),
     ("tomldiary.queue.oldest_age", "s", "oldest_age"),
@@ -80,10 +81,19 @@ class Metrics:
         self.last_success = time.time()
         self.recent.append((self.last_success, seconds))
 
-    def latencies(self, *shares: float) -> list[float]:
-        """Return the seconds within which these shares of the last 1,024 turns were applied."""
+    def counters(self) -> dict[str, Any]:
+        """Return all but the durations by name."""
+        return {
+            each.name: getattr(self, each.name) for each in fields(self) if each.name != "recent"
+        }
+
+    def latencies(self) -> dict[str, float]:
+        """Return by name the seconds within which so many percent of the last 1,024 turns were applied."""
         ordered = sorted(seconds for _, seconds in self.recent) or [0.0]
-        return [ordered[max(0, math.ceil(share * len(ordered)) - 1)] for share in shares]
+        return {
+            f"latency_p{percent}": ordered[math.ceil(percent / 100 * len(ordered)) - 1]
+            for percent in _PERCENTILES
+        }
 
 
 def stats_of(
@@ -101,7 +111,6 @@ def stats_of(
         filter(None, (*waiting, *(job.queued_at for job in workers.working))), default=None
     )
     pending = queued + active + workers.kept
-    p50, p95, p99 = metrics.latencies(0.5, 0.95, 0.99)
     return WriterStats(
         {
             "queue_size": queued,
@@ -110,25 +119,13 @@ def stats_of(
             "total_workers": options.workers,
             "active_workers": len(workers.working),
             "idle_workers": options.workers - len(workers.working),
-            "submitted": metrics.submitted,
-            "completed": metrics.completed,
-            "failed": metrics.failed,
+            **metrics.counters(),
             "pending": pending,
             "error_rate": metrics.failed / finished if finished else 0.0,
             "is_running": not admission.is_closed,
             "oldest_age": time.monotonic() - oldest if oldest is not None else 0.0,
-            "retries": metrics.retries,
-            "dead_letters": metrics.dead_letters,
-            "last_failure": metrics.last_failure,
-            "recovered": metrics.recovered,
-            "repeated": metrics.repeated,
-            "compactions": metrics.compactions,
-            "compactions_failed": metrics.compactions_failed,
             "breaker_is_open": workers.breaker.is_open,
-            "last_success": metrics.last_success,
-            "latency_p50": p50,
-            "latency_p95": p95,
-            "latency_p99": p99,
+            **metrics.latencies(),
             "loss_window": pending if journal_queue is None else len(journal_queue),
             "durability": "none" if journal_queue is None else journal_queue.durability,
         }
@@ -193,6 +190,7 @@ def health_of(
     return Health(status, fatal + worries, stats)
 
 
+_PREFIX = "tomldiary_writer"
 _COUNTERS = {
     "submitted": "Turns submitted.",
     "completed": "Turns applied.",
@@ -215,7 +213,7 @@ _GAUGES = {
 }
 
 
-def prometheus_text(stats: Mapping[str, Any], *, prefix: str = "tomldiary_writer") -> str:
+def prometheus_text(stats: Mapping[str, Any]) -> str:
     """Return a writer's `stats()` in the text format that Prometheus reads, version 0.0.4."""
     lines: list[str] = []
     for names, kind, ending in ((_COUNTERS, "counter", "_total"), (_GAUGES, "gauge", "")):
@@ -223,25 +221,21 @@ def prometheus_text(stats: Mapping[str, Any], *, prefix: str = "tomldiary_writer
             value = stats.get(name)
             if value is None:
                 continue
-            metric = f"{prefix}_{name}{ending}"
+            metric = f"{_PREFIX}_{name}{ending}"
             lines += [f"# HELP {metric} {meaning}", f"# TYPE {metric} {kind}"]
             lines.append(
                 f"{metric} {value!r}"  # all digits: seconds since 1970 have ten before the decimal point
                 if isinstance(value, float)
                 else f"{metric} {int(value)}"
             )
-    metric = f"{prefix}_latency_seconds"
+    metric = f"{_PREFIX}_latency_seconds"
     lines += [
         f"# HELP {metric} Time from submitting a turn to applying it.",
         f"# TYPE {metric} summary",
     ]
     lines += [
-        f'{metric}{{quantile="{share}"}} {stats[name]:g}'
-        for share, name in (
-            ("0.5", "latency_p50"),
-            ("0.95", "latency_p95"),
-            ("0.99", "latency_p99"),
-        )
+        f'{metric}{{quantile="{percent / 100}"}} {stats[f"latency_p{percent}"]:g}'
+        for percent in _PERCENTILES
     ]
     lines.append(f"{metric}_count {stats['completed']}")
     return "\n".join(lines) + "\n"
@@ -274,6 +268,7 @@ class Telemetry:
         except ImportError:
             return
         self._tracer = trace.get_tracer("tomldiary")
+        self._failed = trace.Status(trace.StatusCode.ERROR)
         meter = metrics.get_meter("tomldiary")
         self._duration = meter.create_histogram(
             "tomldiary.write.duration", "s", "One attempt at applying a turn."
@@ -303,47 +298,28 @@ class Telemetry:
             yield
             return
         begin = time.perf_counter()
-        outcome: dict[str, Any] = {}
-        try:
-            with self._span(job):
+        measured = {"gen_ai.operation.name": "update_memory"}
+        attributes = {
+            **measured,
+            "gen_ai.memory.store.id": self._store,
+            "tomldiary.user.hash": _hashed(job.turn.user_id),
+            "tomldiary.attempt": job.attempts + 1,
+            "tomldiary.turns": 1 + len(job.group),
+        }
+        with self._tracer.start_as_current_span(
+            "update_memory", attributes=attributes, record_exception=False,
+            set_status_on_exception=False,
+        ) as span:  # fmt: skip
+            try:
                 yield
-        except BaseException as error:
-            outcome = {"error.type": _type_of(error)}
-            raise
-        finally:
-            measured = {"gen_ai.operation.name": "update_memory", **outcome}
-            self._duration.record(time.perf_counter() - begin, measured)
-            self._turns.add(1 + len(job.group), measured)
-
-    def _span(self, job: Job) -> AbstractContextManager[None]:
-        from opentelemetry import trace  # noqa: PLC0415 - optional dependency
-
-        span = self._tracer.start_span(
-            "update_memory", record_exception=False, set_status_on_exception=False,
-            attributes={
-                "gen_ai.operation.name": "update_memory",
-                "gen_ai.memory.store.id": self._store,
-            },
-        )  # fmt: skip
-        # Without an SDK no span is recorded, so no span has to be current.
-        return nullcontext() if span is trace.INVALID_SPAN else _current(span, job)
-
-
-@contextmanager
-def _current(span: Any, job: Job) -> Generator[None]:
-    """Make the span current while the turn is applied."""
-    from opentelemetry.trace import Status, StatusCode, use_span  # noqa: PLC0415 - optional dependency
-
-    span.set_attribute("tomldiary.user.hash", _hashed(job.turn.user_id))
-    span.set_attribute("tomldiary.attempt", job.attempts + 1)
-    span.set_attribute("tomldiary.turns", 1 + len(job.group))
-    with use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
-        try:
-            yield
-        except BaseException as error:
-            span.set_attribute("error.type", _type_of(error))
-            span.set_status(Status(StatusCode.ERROR))
-            raise
+            except BaseException as error:
+                measured["error.type"] = _type_of(error)
+                span.set_attribute("error.type", measured["error.type"])
+                span.set_status(self._failed)
+                raise
+            finally:
+                self._duration.record(time.perf_counter() - begin, measured)
+                self._turns.add(1 + len(job.group), measured)
 
 
 def _type_of(error: BaseException) -> str:

@@ -54,7 +54,7 @@ class Admission:
         metrics: Metrics,
         workers: Workers,
         start: Callable[[], None],
-        sessions: Sessions | None = None,
+        sessions: Sessions | None,
     ) -> None:
         self.journal_queue: JournalQueue | SharedQueue | None = None
         self.is_closed = False

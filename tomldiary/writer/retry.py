@@ -23,7 +23,6 @@ __all__ = [
     "is_of_the_model",
     "is_transient",
     "kind_of",
-    "retry_after",
 ]
 
 _DOUBLINGS = 64  # of a pause; more would overflow
@@ -81,12 +80,8 @@ def kind_of(error: BaseException) -> str:
     return f"{type(cause).__name__}{said}"
 
 
-def retry_after(error: BaseException) -> float | None:
-    """Return the seconds that a server asked to wait, if it did."""
-    return next(filter(None, map(_asked_pause, causes(error))), None)
-
-
 def _asked_pause(error: BaseException) -> float | None:
+    """Return the seconds that a server asked to wait, if it did."""
     value: Any = getattr(error, "retry_after", None)
     if value is None:
         headers: Any = getattr(getattr(error, "response", None), "headers", None)
@@ -115,7 +110,8 @@ class RetryPolicy:
         """Return the seconds to wait after this number of attempts."""
         grown = self.first_pause * 2.0 ** min(attempts - 1, _DOUBLINGS)
         jittered = grown * (0.5 + random.random() / 2)  # noqa: S311 - not for secrets
-        return min(self.longest_pause, max(jittered, retry_after(error) or 0.0))
+        asked = next(filter(None, map(_asked_pause, causes(error))), 0.0)
+        return min(self.longest_pause, max(jittered, asked))
 
 
 @dataclass(frozen=True, slots=True)

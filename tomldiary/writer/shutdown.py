@@ -11,12 +11,14 @@ import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.runtime.async_bridge import close_private_loop, note_private_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+
+    from tomldiary.writer.writer import MemoryWriter
 
 __all__ = [
     "LoopThread",
@@ -30,20 +32,12 @@ __all__ = [
 T = TypeVar("T")
 
 
-class _Writer(Protocol):
-    @property
-    def is_running(self) -> bool: ...
-    def close_sync(self, timeout: float | None = None) -> Any: ...
-    async def close(self, timeout: float | None = None) -> Any: ...  # noqa: ASYNC109 - see MemoryWriter
-    def after_fork(self) -> None: ...
-
-
 background_tasks: set[asyncio.Task[Any]] = set()
-_writers: weakref.WeakSet[_Writer] = weakref.WeakSet()
+_writers: weakref.WeakSet[MemoryWriter] = weakref.WeakSet()
 _hooks = threading.Lock()
 
 
-def close_at_exit(writer: _Writer) -> None:
+def close_at_exit(writer: MemoryWriter) -> None:
     """Close the writer when the interpreter ends; after a fork, reset the child's copy."""
     _writers.add(writer)
     if not _hooks.acquire(blocking=False):

@@ -74,11 +74,11 @@ class Workers:
         self.breaker = breaker
         self.journal_queue: JournalQueue | SharedQueue | None = None
         self.letters: DeadLetters | None = None
-        self.has_dequeued = _nothing
+        self.has_dequeued: Callable[[], None]
         """Called with the lock held after a turn left the queue."""
-        self.has_applied: Callable[[Job], None] = _ignore
+        self.has_applied: Callable[[Job], None]
         """Called after a turn was applied."""
-        self.has_settled: Callable[[Job], None] = _ignore
+        self.has_settled: Callable[[Job], None]
         """Called with the lock held after a turn was applied, parked or abandoned."""
         self._diary = diary
         self._options = options
@@ -384,13 +384,9 @@ class Workers:
             self._is_ending = True
             queued = self.queues.drain()
             tasks = list(self.working.values())
-        loop = self.thread.loop if self.thread is not None else None
-        if loop is not None:
-            loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
-        if tasks:
-            done = asyncio.run_coroutine_threadsafe(_ended(tasks, grace), loop) if loop else None
-            if done is not None:
-                done.result()
+        if tasks and self.thread is not None:
+            work = _cancel_all(tasks, grace)
+            asyncio.run_coroutine_threadsafe(work, self.thread.loop).result()
         with self._state:
             left = [*queued, *self.queues.drain(), *self.working]
             if isinstance(self.journal_queue, SharedQueue):
@@ -416,11 +412,7 @@ def _reason(error: BaseException, kind: str) -> str:
     return f"{kind}."
 
 
-async def _ended(tasks: list[asyncio.Task[None]], grace: float) -> None:
+async def _cancel_all(tasks: list[asyncio.Task[None]], grace: float) -> None:
+    for task in tasks:
+        task.cancel()
     await asyncio.wait(tasks, timeout=grace)
-
-
-def _nothing() -> None: ...
-
-
-def _ignore(_job: Job) -> None: ...

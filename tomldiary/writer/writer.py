@@ -315,7 +315,9 @@ class MemoryWriter(Viewed):
             thread = self._workers.start()
             # Stops the thread of a writer that is collected without being closed.
             weakref.finalize(self, thread.stop).atexit = False
-            self._consolidations.begin(thread.loop)
+            if self._consolidations.is_scheduled:
+                self._consolidations.begin(thread.loop)
+                weakref.finalize(self, self._consolidations.unwatch).atexit = False
             if self._journal_queue is not None:
                 look = weakref.WeakMethod(self.look_for_dead_writers)
                 thread.loop.call_soon_threadsafe(thread.repeat, self.takeover_interval, look)

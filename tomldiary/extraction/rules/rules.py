@@ -119,7 +119,7 @@ class Statement:
 
 
 def find_statements(
-    user_msg: str, categories: Mapping[str, str], question: str = ""
+    user_msg: str, categories: Mapping[str, str], question: str = "", code: str = ""
 ) -> list[Statement]:
     """Return the user's own lasting first-person sentences, verbatim, in the order they were said.
 
@@ -131,20 +131,14 @@ def find_statements(
             is nowhere to put a statement, so nothing is returned.
         question: What the assistant said before. If it ends with a question about the user, and the message
             begins with a short answer, the two are one statement: "Do you have allergies? Yes, peanuts."
+        code: The language if it is known, as `language_of` names it.
 
     Returns:
         At most `MAX_STATEMENTS` statements, no sentence twice. Questions, requests, quotations,
         code and text handed over for translation or the like are left out.
     """
-    code, _ = language_of(user_msg[:MAX_CHARACTERS])
-    return _statements_in(code, user_msg, categories, question)
-
-
-def _statements_in(
-    code: str, user_msg: str, categories: Mapping[str, str], question: str
-) -> list[Statement]:
-    """Return the statements of a message in a language; "" is one without phrases."""
     found: dict[str, Statement] = {}
+    code = code or language_of(user_msg[:MAX_CHARACTERS])[0]
     if not categories or not code:
         return []
     sentences = (
@@ -389,7 +383,7 @@ class RulesExtractor:
             return 0
         stored = 0
         question = deps.earlier[-1][1] if deps.earlier else ""
-        for statement in _statements_in(code, deps.user_msg, categories, question):
+        for statement in find_statements(deps.user_msg, categories, question, code):
             if deps.tool_writes.was_removed(statement.text):
                 continue
             try:

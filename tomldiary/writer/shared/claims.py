@@ -128,9 +128,7 @@ class Claims:
 
         def change(turns: Turns, epoch: int) -> bool:
             if epoch != first.epoch:
-                raise Forgotten(
-                    "something of this user was forgotten while a turn was read. Nothing was written."
-                )
+                raise Forgotten.meanwhile()
             self.check(first)
             turns.add_operations([job.operation for job in jobs], stored)
             return True
@@ -141,14 +139,13 @@ class Claims:
         """Remove turns; return what is left, or None if another writer has taken the user over."""
         return self._change_claimed(user, lambda turns: turns.remove(ids))
 
-    def release(self, user: str) -> int:
-        """Give a claim up; return how many turns are left to others."""
+    def release(self, user: str) -> None:
+        """Give a claim up."""
 
         def change(turns: Turns) -> None:
             turns.owner = ""
 
-        turns = self._change_claimed(user, change)
-        return len(turns.numbers()) if turns is not None else 0
+        self._change_claimed(user, change)
 
     def _change_claimed(self, user: str, change: Callable[[Turns], None]) -> Turns | None:
         """Change the turns of a user whom this writer has claimed; return None if it has not."""

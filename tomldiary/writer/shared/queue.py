@@ -52,8 +52,8 @@ class SharedQueue:
         refuse: Callable[[list[Job], BaseException], None],
         resolve: Callable[[Job], None],
         *,
-        lease: float = 15.0,
-        works: bool = True,
+        lease: float,
+        works: bool,
     ) -> None:
         claims = self.claims = Claims(backend, lease, works=works)
         self.check, self.holds = claims.check, claims.holds
@@ -175,18 +175,12 @@ class SharedQueue:
         for user, mine in by_user.items():
             try:
                 self._store(user, mine)
-                error = None
-            except Exception as caught:  # noqa: BLE001 - each receipt gets it
-                error = caught
+            except Exception as error:  # noqa: BLE001 - each receipt gets it
                 _logger.error("%d turns could not be stored: %s", len(mine), error)  # noqa: TRY400 - each receipt has the traceback
-            if error is not None:
                 with self._state:
                     self._leave_batch(mine)
                     self._refuse(mine, error)
-            erased = [job for job in mine if error is None and job.epoch is None]
-            if erased:
-                wake(erased, Forgotten.since_run())
-            wake([job for job in mine if job not in erased], error)
+                wake(mine, error)
 
     def _leave_batch(self, jobs: list[Job]) -> None:
         self._batch = [job for job in self._batch if job not in jobs]
@@ -222,6 +216,9 @@ class SharedQueue:
                 # A turn that the workers had may have ended since the step.
                 is_held = user in self._held
                 self._take(user, claim, {job.operation for job in stored} if is_held else None)
+        if erased:
+            wake(erased, Forgotten.since_run())
+        wake(stored, None)
 
     def _take(self, user: str, turns: Turns, only: set[str] | None = None) -> None:
         """Deliver the turns of a claimed user that the workers do not have; the caller holds the lock.
@@ -304,17 +301,13 @@ class SharedQueue:
         self._is_stopping = True
         self._thread.stop(self._state)
 
-    def close(self) -> int:
-        """Release all claims, and return how many turns are left to other writers."""
-        left = 0
+    def close(self) -> None:
+        """Release all claims."""
         for user in sorted(self._held):
-            try:
-                left += self.claims.release(user)
-            except (BackendError, Conflict):
-                continue  # the lease ends
+            with suppress(BackendError, Conflict):  # the lease ends
+                self.claims.release(user)
         self._held.clear()
         self.claims.heartbeats.unregister()
-        return left
 
     def drop(self) -> None:
         """Drop all claims in a forked child: they belong to the parent."""
