@@ -235,6 +235,26 @@ def test_a_strict_hook_is_brought_back_when_a_later_one_refuses(diary, index):
     assert index.entries == other.entries == before
 
 
+def test_a_strict_hook_loses_what_another_process_could_not_store(tmp_path, index):
+    def dies(user, prepared):
+        raise KeyboardInterrupt
+
+    with Diary(tmp_path, agent="rules") as survivor:
+        survivor.hooks.add(index, name="index", strict=True)
+        fill(survivor)
+        assert survivor.hooks.flush()
+        before = dict(index.entries)
+        with Diary(tmp_path, agent="rules") as killed:
+            killed.hooks.add(index, name="index", strict=True, poll=600)
+            assert killed.hooks.flush()  # it looks no more
+            killed.engine.before_commit += (dies,)
+            with pytest.raises(KeyboardInterrupt):
+                killed.user("alice").blocks.set("persona", "changed")
+        assert index.entries != before
+        assert survivor.hooks.flush()
+        assert index.entries == before
+
+
 def test_reconcile_repairs_and_counts_what_differs(diary, index):
     diary.hooks.add(index, name="index")
     fill(diary)
@@ -282,7 +302,8 @@ def test_search_shows_nothing_that_the_memory_no_longer_holds(diary, index):
 
 def test_cursors_name_no_entry_after_something_was_forgotten(tmp_path, index):
     with Diary(tmp_path, agent="rules") as diary:
-        diary.hooks.add(index, name="index", strict=True)
+        diary.hooks.add(index, name="index", strict=True, poll=600)
+        assert diary.hooks.flush()  # no later look repairs what follows
         alice = diary.user("alice")
         index.error = ConnectionError()
         with pytest.raises(HookError):
