@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from copy import copy
 
 import pytest
@@ -222,6 +223,42 @@ def test_a_forked_child_has_connections_of_its_own(name):
     assert texts(Diary(backend)) == ["drink 0", "drink 1", "drink 2", "tea"]
     assert len(alice.preferences("dislikes")) == 6
     backend.close()
+
+
+@needs_fork
+@pytest.mark.parametrize("name", ["postgres", "redis"])
+def test_a_thread_of_a_forked_child_is_in_no_transaction_of_its_parent(name):
+    space = engines.space(name)
+    diary, other = (Diary(space.backend(), agent="rules") for _ in range(2))
+    other.user("alice").upsert_preference("likes", "tea")
+    begun, ended = threading.Event(), threading.Event()
+
+    def change():
+        with diary.user("alice").transaction():
+            texts(diary)
+            begun.set()
+            assert ended.wait(60)
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    assert begun.wait(60)
+    child = os.fork()
+    if not child:
+        found = []
+        try:
+            other.user("alice").upsert_preference("likes", "coffee")
+            # It gets the identifier of the parent's thread, which is free here.
+            reader = threading.Thread(target=lambda: found.append(texts(diary)))
+            reader.start()
+            reader.join()
+        finally:
+            os._exit(0 if found == [["coffee", "tea"]] else 1)
+    status = os.waitpid(child, 0)[1]
+    ended.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(status) == 0
+    for each in (diary, other):
+        each.engine.backend.close()
 
 
 def test_a_user_id_that_no_database_can_store_is_refused(opened):
