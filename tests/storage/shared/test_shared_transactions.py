@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 
 import pytest
@@ -223,6 +225,26 @@ def test_a_forked_child_has_connections_of_its_own(name):
     assert texts(Diary(backend)) == ["drink 0", "drink 1", "drink 2", "tea"]
     assert len(alice.preferences("dislikes")) == 6
     backend.close()
+
+
+@needs_fork
+def test_a_forked_child_waits_for_no_lock_of_the_client_of_redis():
+    diary = Diary(engines.space("redis").backend(), agent="rules")
+    diary.user("alice").upsert_preference("likes", "tea")
+    lock = diary.engine.backend.database._client.connection_pool._lock
+    with ThreadPoolExecutor(1) as other:
+        other.submit(lock.acquire).result()
+        child = os.fork()
+        if not child:
+            signal.alarm(20)
+            found = []
+            try:
+                found = texts(diary)
+            finally:
+                os._exit(0 if found == ["tea"] else 1)
+        other.submit(lock.release).result()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    diary.engine.backend.close()
 
 
 @needs_fork
