@@ -240,13 +240,13 @@ def test_a_strict_hook_loses_what_another_process_could_not_store(tmp_path, inde
         raise KeyboardInterrupt
 
     with Diary(tmp_path, agent="rules") as survivor:
-        survivor.hooks.add(index, name="index", strict=True)
+        survivor.hooks.add(index, name="index", strict=True, poll=600)
         fill(survivor)
         assert survivor.hooks.flush()
         before = dict(index.entries)
         with Diary(tmp_path, agent="rules") as killed:
             killed.hooks.add(index, name="index", strict=True, poll=600)
-            assert killed.hooks.flush()  # it looks no more
+            assert killed.hooks.flush()  # from here on neither looks by itself
             killed.engine.before_commit += (dies,)
             with pytest.raises(KeyboardInterrupt):
                 killed.user("alice").blocks.set("persona", "changed")
