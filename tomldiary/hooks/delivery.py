@@ -107,7 +107,7 @@ class Delivery:
 
     def _note_done(self, user: str, end: Position) -> None:
         if self._is_strict:
-            return  # its cursor may get keys at the same end of history, so each look reads it
+            return  # its cursor may get keys at the same end of history, so each check reads it
         if len(self._done) >= _KNOWN:
             self._done.clear()
         self._done[user] = end
