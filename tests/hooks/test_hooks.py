@@ -235,6 +235,20 @@ def test_a_strict_hook_is_brought_back_when_a_later_one_refuses(diary, index):
     assert index.entries == other.entries == before
 
 
+def test_a_strict_hook_loses_what_another_process_could_not_store(diary, index):
+    fill(diary)
+    survivor = Delivery(diary.engine, "index", index, is_strict=True)
+    survivor.deliver("alice")
+    assert not survivor.is_behind("alice")
+    before = dict(index.entries)
+    with diary.engine.backend.lock("alice", 10):  # another process is killed before it stores
+        Cursors(diary.engine.backend, "index").add_keys("alice", {"blocks/persona"})
+    index.entries["alice", "blocks/persona"] = ("changed", "changed")
+    assert survivor.is_behind("alice")
+    survivor.deliver("alice")
+    assert index.entries == before
+
+
 def test_reconcile_repairs_and_counts_what_differs(diary, index):
     diary.hooks.add(index, name="index")
     fill(diary)
@@ -280,14 +294,11 @@ def test_search_shows_nothing_that_the_memory_no_longer_holds(diary, index):
     ]
 
 
-def test_cursors_name_no_entry_after_something_was_forgotten(tmp_path, index):
+def test_cursors_name_no_entry_after_something_was_forgotten(tmp_path):
     with Diary(tmp_path, agent="rules") as diary:
-        diary.hooks.add(index, name="index", strict=True)
-        alice = diary.user("alice")
-        index.error = ConnectionError()
-        with pytest.raises(HookError):
-            alice.blocks.set(CANARY, "text", session_id="s1")
-        diary.hooks.remove("index")
+        alice, backend = diary.user("alice"), diary.engine.backend
+        with backend.lock("alice", 10):  # as a strict hook that fails leaves it
+            Cursors(backend, "index").add_keys("alice", {f"blocks/{CANARY}"})
         cursor = Path(tmp_path, ".tomldiary/hooks/alice.toml")
         assert CANARY in cursor.read_text("utf-8")
         alice.forget(session_id="s1")

@@ -861,6 +861,20 @@ def test_shutdown_finishes_turns_and_cancels_late_tasks():
     assert [text for _, _, text, _, _ in diary.applied] == ["tea"]
 
 
+def test_shutdown_takes_tasks_that_another_thread_starts_meanwhile():
+    class Started:
+        def get_loop(self):
+            background_tasks.add(later)
+
+    first, later = Started(), Started()
+    background_tasks.add(first)
+    try:
+        run(shutdown_all_background_tasks(timeout=LONG))
+        assert later in background_tasks
+    finally:
+        background_tasks.difference_update((first, later))
+
+
 def test_a_receipt_gets_one_result():
     receipt = Receipt(turn("tea"))
     receipt.settle(Applied(applied=1))

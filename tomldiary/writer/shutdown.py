@@ -64,7 +64,9 @@ async def shutdown_all_background_tasks(timeout: float = 30) -> None:  # noqa: A
     deadline = time.monotonic() + timeout
     writers = [writer for writer in list(_writers) if writer.is_running]
     await asyncio.gather(*(writer.close(timeout) for writer in writers))
-    mine = [task for task in background_tasks if task.get_loop() is asyncio.get_running_loop()]
+    loop = asyncio.get_running_loop()
+    # A copy, as other threads may start tasks in their loops.
+    mine = [task for task in list(background_tasks) if task.get_loop() is loop]
     if mine:
         _, late = await asyncio.wait(mine, timeout=max(0.0, deadline - time.monotonic()))
         for task in late:

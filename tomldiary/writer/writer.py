@@ -388,7 +388,8 @@ class MemoryWriter(Viewed):
             self._start()
             thread = self._workers.thread
             assert thread is not None  # noqa: S101 - it was just started
-        return self._consolidations.start(user_id, thread.loop)
+            # With the lock held: a `close` meanwhile waits for it.
+            return self._consolidations.start(user_id, thread.loop)
 
     def flush(self, timeout: float | None = None) -> bool:
         """Block until no turn is queued or in work; return False after `timeout` seconds.

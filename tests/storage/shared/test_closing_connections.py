@@ -134,6 +134,35 @@ def test_a_read_does_not_wait_in_a_pool_that_another_thread_closes():
         database.close()
 
 
+class _Task:
+    """Runs in a thread of a pool, and drops the last reference to the pool there."""
+
+    def __init__(self, pool):
+        self.pool, self.gate = pool, threading.Event()
+
+    def run(self):
+        assert self.gate.wait(60)
+        del self.pool
+
+
+def test_a_dropped_database_closes_its_pool_in_no_thread_of_the_pool(monkeypatch):
+    failures = []
+    monkeypatch.setattr(
+        sys, "unraisablehook", lambda failed: failures.append(repr(failed.exc_value))
+    )
+    engine = engines.space("postgres")
+    before = connections(engine)
+    database = engine.backend().database
+    assert database.head("alice").revision == 0
+    task = _Task(database._pool)
+    database._pool.run_task(task)
+    del database
+    task.gate.set()
+    until(lambda: connections(engine) == before)
+    until(lambda: not hasattr(task, "pool"))
+    assert failures == []
+
+
 @watched
 def test_a_closed_diary_watches_again_when_it_is_used_again(name):
     engine = engines.space(name)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 
 import pytest
@@ -222,6 +225,62 @@ def test_a_forked_child_has_connections_of_its_own(name):
     assert texts(Diary(backend)) == ["drink 0", "drink 1", "drink 2", "tea"]
     assert len(alice.preferences("dislikes")) == 6
     backend.close()
+
+
+@needs_fork
+def test_a_forked_child_waits_for_no_lock_of_the_client_of_redis():
+    diary = Diary(engines.space("redis").backend(), agent="rules")
+    diary.user("alice").upsert_preference("likes", "tea")
+    lock = diary.engine.backend.database._client.connection_pool._lock
+    with ThreadPoolExecutor(1) as other:
+        other.submit(lock.acquire).result()
+        child = os.fork()
+        if not child:
+            signal.alarm(20)
+            found = []
+            try:
+                found = texts(diary)
+            finally:
+                os._exit(0 if found == ["tea"] else 1)
+        other.submit(lock.release).result()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    diary.engine.backend.close()
+
+
+@needs_fork
+@pytest.mark.parametrize("name", ["postgres", "redis"])
+def test_a_thread_of_a_forked_child_is_in_no_transaction_of_its_parent(name):
+    space = engines.space(name)
+    diary, other = (Diary(space.backend(), agent="rules") for _ in range(2))
+    other.user("alice").upsert_preference("likes", "tea")
+    begun, ended = threading.Event(), threading.Event()
+
+    def change():
+        with diary.user("alice").transaction():
+            texts(diary)
+            begun.set()
+            assert ended.wait(60)
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    assert begun.wait(60)
+    child = os.fork()
+    if not child:
+        found = []
+        try:
+            other.user("alice").upsert_preference("likes", "coffee")
+            # It gets the identifier of the parent's thread, which is free here.
+            reader = threading.Thread(target=lambda: found.append(texts(diary)))
+            reader.start()
+            reader.join()
+        finally:
+            os._exit(0 if found == [["coffee", "tea"]] else 1)
+    status = os.waitpid(child, 0)[1]
+    ended.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(status) == 0
+    for each in (diary, other):
+        each.engine.backend.close()
 
 
 def test_a_user_id_that_no_database_can_store_is_refused(opened):

@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from tomldiary.errors import BackendError, MissingExtra
 from tomldiary.logging import get_logger
+from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.storage.shared.database import DatabaseLost, Head, Step, without_secrets
 from tomldiary.storage.shared.heads import notice_key
@@ -113,25 +114,32 @@ class RedisDatabase:
             raise BackendError(
                 f"{self}: a database of Redis has a number. Write redis://host:6379/0; percent-encode other signs."
             )
+        self._new_pool = partial(
+            redis.ConnectionPool.from_url,  # pyright: ignore[reportUnknownMemberType] - redis has no types for it
+            url,
+            decode_responses=True,
+            socket_timeout=timeout,
+            socket_connect_timeout=timeout,
+            # A step that is sent again would be refused by its own effect.
+            retry=Retry(NoBackoff(), 0),
+        )
         try:
-            self._client: Any = redis.Redis.from_url(  # pyright: ignore[reportUnknownMemberType] - redis has no types for it
-                url,
-                decode_responses=True,
-                socket_timeout=timeout,
-                socket_connect_timeout=timeout,
-                # A step that is sent again would be refused by its own effect.
-                retry=Retry(NoBackoff(), 0),
-            )
-            pool = self._client.connection_pool
+            pool: Any = self._new_pool()
             pool.connection_class(**pool.connection_kwargs)  # refuses unknown options
         except (TypeError, ValueError):  # the message may quote a part of the password
             raise BackendError(
                 f"{self}: is not an address of Redis. Write redis://host:6379/0; percent-encode other signs, and give"
                 " only options of redis-py."
             ) from None
+        self._client: Any = redis.Redis(connection_pool=pool)
         self._head: Any = self._client.register_script(_HEAD)
         self._apply: Any = self._client.register_script(_APPLY)
         self._durability: Durability | None = None
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Make a new pool in a forked child: another thread of the parent may have held the lock of the old one."""
+        self._client.connection_pool = self._new_pool()
 
     def __str__(self) -> str:
         return without_secrets(self._url)

@@ -106,7 +106,9 @@ class Transactions:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget the attempts of other threads: a forked child has none of them."""
+        """Forget what other threads do: a forked child has none of them, and new ones may get their identifiers."""
+        thread = threading.get_ident()
+        self._holds = {user: hold for user, hold in self._holds.items() if hold.thread == thread}
         self._guard = threading.Lock()
         self._groups: dict[str, Group] = {}
         self._waiting: Counter[str] = Counter()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
+import os
 import re
 import time
+import weakref
+from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from threading import Lock
@@ -104,7 +108,9 @@ class PostgresDatabase:
 
     def renew(self) -> None:
         """Make a new pool: a forked child must not use the connections of its parent."""
-        self._pool: ConnectionPool[psycopg.Connection[Any]] = self._new_pool()
+        pool: ConnectionPool[psycopg.Connection[Any]] = self._new_pool()
+        self._pool, self._dropped = pool, weakref.finalize(self, _close_dropped, pool, os.getpid())
+        self._dropped.atexit = False
 
     def __str__(self) -> str:
         """Return the address without user, password and parameters."""
@@ -381,8 +387,20 @@ class PostgresDatabase:
         """Close a pool, which cannot be opened again, after waiting so many seconds for its threads."""
         with self._replacing:
             if self._pool is pool:
+                self._dropped.detach()
                 self.renew()
         pool.close(patience)
+
+
+def _close_dropped(pool: ConnectionPool[psycopg.Connection[Any]], pid: int) -> None:
+    """Close the pool of a database that was dropped without a close, unless it is that of the parent of a fork.
+
+    A pool ends its threads itself when it is collected. It waits for them, and fails if it is collected in one of them.
+    """
+    if pid == os.getpid() and not pool.closed:
+        with suppress(RuntimeError):  # the interpreter is shutting down
+            # Not a `Thread`: its start acquires locks that the current thread may already hold.
+            _thread.start_new_thread(pool.close, ())
 
 
 def _taken(pool: ConnectionPool[psycopg.Connection[Any]]) -> psycopg.Connection[Any]:
