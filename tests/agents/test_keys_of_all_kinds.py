@@ -31,7 +31,7 @@ NAMESPACE = ("alice", "memories", "work")
 
 @pytest.fixture
 def diary():
-    diary = Diary("memory:")
+    diary = Diary("memory:", agent="rules")
     diary.register_schema("diet", Diet, Constraint(singleton_key="role"))
     diary.register_schema("note", Note, Constraint(limit=1, immutable=True))
     return diary
@@ -87,6 +87,14 @@ def test_constraints_answer_as_sentences(verbs):
     key = f"facts/{first.data['id']}"
     assert "is never changed" in verbs.update(key, "The gate is red.")
     assert "is never changed" in verbs.forget(key)
+
+
+def test_history_names_the_agent_of_every_removal(alice, verbs):
+    alice.add_turn("I like tea.", "Noted.", session_id="s0")
+    alice.blocks.set("plan", "a trip")
+    for key in ("likes/pref001", "blocks/plan", "conversations/s0"):
+        assert not verbs.forget(key).is_error
+        assert alice.history(key)[0].actor == "agent"
 
 
 def test_fields_of_facts_and_items_are_updated(alice, verbs, diary):

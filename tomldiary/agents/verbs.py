@@ -394,7 +394,7 @@ class MemoryVerbs:
             return data_text(value), {"id": name, **value}
         if kind is CONVERSATIONS:
             found = self._user.conversations().get(name)
-            self._user.remove_conversation(name)
+            self._user.remove_conversation(name, actor=_ACTOR)
             return ("", {"id": name}) if found is None else (found.summary, {"id": name})
         episode = self._user.episodes.delete(name, **self._why)
         return f"{episode.input} {episode.output}", asdict(episode)

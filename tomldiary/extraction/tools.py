@@ -248,7 +248,7 @@ async def forget_preference(
     except UnknownEntry:
         return f"❌ {category}/{id} does not exist. list_preferences('{category}') shows the ids."
     except DiaryError as error:
-        return f"❌ {error}"
+        return f"❌ {without_paths(str(error))}"
     return f"🗑️ Deleted {category}/{id}: '{quoted(text)}'."
 
 

@@ -234,7 +234,7 @@ class UserConversations:
         found.sort(key=lambda item: item[1].updated, reverse=True)
         return ConversationItems(found if limit is None else found[:limit])
 
-    def remove_conversation(self, session_id: str, *, reason: str = "") -> None:
+    def remove_conversation(self, session_id: str, *, actor: str = "", reason: str = "") -> None:
         """Remove a conversation's summary from the file; history keeps it.
 
         Raises:
@@ -244,5 +244,5 @@ class UserConversations:
         def change(tx: Transaction) -> None:
             Conversations(tx.edit("conversations")).delete(session_id)
 
-        why = Source("remove_conversation", session_id, reason=reason, asked=(session_id,))
+        why = Source("remove_conversation", session_id, actor, reason, asked=(session_id,))
         self._context.write(change, why)
