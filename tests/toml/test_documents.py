@@ -288,6 +288,8 @@ def test_a_syntax_error_names_path_line_and_column(source, place):
         '"' + '\\"' * 200_000,
         "'" + "'a" * 200_000,
         "a" * 16 * 1024 * 1024 + "aa",
+        ".".join(['"="'] * 100_000) + " = 1",
+        "x.y\n" * 100 + '"""' + 'a"\\"""' * 200_000,
     ],
     ids=lambda text: text[:8],
 )

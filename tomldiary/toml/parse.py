@@ -29,15 +29,12 @@ MAX_DEPTH = 64
 MAX_KEY_PARTS = 64
 """Longest dotted key, in parts."""
 
-_PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
-# Only a token's first character may start a match, so a long run of letters is scanned once.
-_DOTTED = re.compile(rf"(?<![A-Za-z0-9_.'\"\\-])(?:{_PART}[ \t]*+\.[ \t]*+){{{MAX_KEY_PARTS}}}")
-_OPENERS = re.compile(r"[\[{]")
+# An open string ends with its line or with the text, so that no character is scanned twice.
 TOKEN = re.compile(
-    r'"""(?:[^"\\]|\\.|"{1,2}(?!"))*+"{3,5}'
-    r"|'''(?:[^']|'{1,2}(?!'))*+'{3,5}"
-    r'|"(?:[^"\\\n]|\\.)*+"|'
-    r"'[^'\n]*+'|#[^\n]*+|[^\"'#\[\]{}\n.]++|.|\n",
+    r'"""(?:[^"\\]|\\.|"{1,2}(?!"))*+"{0,5}'
+    r"|'''(?:[^']|'{1,2}(?!'))*+'{0,5}"
+    r'|"(?:[^"\\\n]|\\.)*+"?|'
+    r"'[^'\n]*+'?|#[^\n]*+|[^\"'#\[\]{}\n.]++|.|\n",
     re.DOTALL,
 )
 _POSITION = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
@@ -84,24 +81,6 @@ def check_text(text: str, *, path: str = "") -> None:
     openers = text.count("[") + text.count("{")
     if openers <= MAX_DEPTH and text.count(".") < MAX_KEY_PARTS:
         return
-    suspicious = _DOTTED.search(text) is not None
-    if not suspicious:
-        # Depth can only pile up where openings outrun closings; headers and short arrays do not.
-        depth = 0
-        for line in text.split("\n"):
-            if "[" in line or "{" in line or "]" in line or "}" in line:
-                depth = max(
-                    0, depth + line.count("[") + line.count("{") - line.count("]") - line.count("}")
-                )
-                if depth > MAX_DEPTH or len(_OPENERS.findall(line)) > MAX_DEPTH:
-                    suspicious = True
-                    break
-    if suspicious:
-        _check_exactly(text, path)
-
-
-def _check_exactly(text: str, path: str) -> None:
-    """Measure nesting and dotted keys outside strings and comments, with the line they are on."""
     depth = 0
     line = 1
     parts = 0
@@ -115,13 +94,13 @@ def _check_exactly(text: str, path: str) -> None:
             parts = 0
         elif piece == ".":
             parts += 1
+        elif piece[0] in "\"'#":
+            line += piece.count("\n")
         elif piece == "\n":
             line += 1
             parts = 0
         elif "=" in piece or "," in piece:
             parts = 0
-        else:
-            line += piece.count("\n")
         if depth > MAX_DEPTH:
             raise UnsafeDocument(
                 f"arrays or inline tables are nested deeper than {MAX_DEPTH}. Flatten them.",
