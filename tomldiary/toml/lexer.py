@@ -18,7 +18,6 @@ _KEY = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
 _HEADER = re.compile(
     rf"[ \t]*(\[\[?)[ \t]*({_KEY}(?:[ \t]*\.[ \t]*{_KEY})*)[ \t]*(\]\]?)[ \t]*(?:#[^\n]*)?\r?"
 )
-_HEADER_LINE = re.compile(r"^[ \t]*\[[^\n]*", re.MULTILINE)
 _KEYS = re.compile(_KEY)
 # A line break inside an array has "[" or "," before it, or "," or "]" after it.
 _MAYBE_MULTILINE = re.compile(r"\"\"\"|'''|[\[,][ \t]*(?:#[^\n]*)?\r?$|^[ \t]*[\],]", re.MULTILINE)
@@ -62,11 +61,7 @@ def split_blocks(text: str) -> list[Block]:
     if text.startswith("\ufeff"):
         head, *rest = split_blocks(text[1:])
         return [Block((), f"\ufeff{head.text}"), *rest]
-    if may_span_lines(text):
-        starts, comments = _exact_starts(text)
-    else:
-        starts = [match.start() for match in _HEADER_LINE.finditer(text)]
-        comments = None
+    starts, comments = _line_starts(text)
     blocks: list[Block] = []
     begin, path, is_array = 0, (), False
     for start in starts:
@@ -81,19 +76,17 @@ def split_blocks(text: str) -> list[Block]:
     return blocks
 
 
-def _above_comments(text: str, start: int, floor: int, comments: set[int] | None) -> int:
+def _above_comments(text: str, start: int, floor: int, comments: set[int]) -> int:
     """Move `start` up over the comment lines that stand directly above it."""
     while start > floor:
         above = text.rfind("\n", 0, start - 1) + 1
-        if above < floor or not text[above:start].lstrip(" \t").startswith("#"):
-            break
-        if comments is not None and above not in comments:
+        if above < floor or above not in comments:
             break
         start = above
     return start
 
 
-def _exact_starts(text: str) -> tuple[list[int], set[int]]:
+def _line_starts(text: str) -> tuple[list[int], set[int]]:
     """Find header lines and comment lines, minding strings and arrays that span lines."""
     starts: list[int] = []
     comments: set[int] = set()
