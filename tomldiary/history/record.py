@@ -80,7 +80,8 @@ _SNAPSHOT = re.compile(
 )
 _SEQ = re.compile(r"^seq = (\d+)$", re.MULTILINE)
 _TIME = re.compile(r'^time = "([^"]*)"$', re.MULTILINE)
-_OPERATION = re.compile(r"^(?:operation|content) = .*$", re.MULTILINE)
+_OPERATION = re.compile(r'^(operation|content) = (".*")$', re.MULTILINE)
+_RESULT = re.compile(r"^result = \{(.*)\}$", re.MULTILINE)
 OWN_LINES = re.compile(r'^(?:check|boot) = "[^"]*"\n?', re.MULTILINE)
 """The lines of a record that differ from storage to storage."""
 _CHECK = re.compile(r'\[\[tx\]\]\ncheck = "([0-9a-f]{8})"\n')
@@ -207,77 +208,39 @@ def parse_record(text: str) -> Record:
             f"history record {number[1] if number else '?'} was altered: it does not match its checksum. Run"
             ' "tomldiary doctor" for the file and the place, and restore the file from a backup.'
         )
-    data = _read_own(text, head.end())
-    if data is None:
-        import tomllib  # noqa: PLC0415 - rarely needed, see _read_own
-
-        data = tomllib.loads(text)["tx"][0]
+    # Texts as we render them mean the same in JSON as in TOML, which is read much slower.
+    said, _, changed = text[head.end() :].partition("\nchanges = [\n")
+    data: dict[str, Any] = {}
+    for line in said.split("\n"):
+        name, _, value = line.partition(" = ")
+        data[name] = _read_table(value) if value.startswith("{") else json.loads(value)
     return Record(
         seq=data["seq"],
         time=data["time"],
         type=data["type"],
-        session=data.get("session", ""),
-        actor=data.get("actor", ""),
-        reason=data.get("reason", ""),
-        operation=data.get("operation", ""),
-        content=data.get("content", ""),
         conflicts=data.get("conflicts", []),
         boot=data.get("boot", ""),
         bases=data["base"],
         results=data["result"],
-        changes=[Change(c["doc"], c["at"], c["old"], c["new"]) for c in data["changes"]],
+        changes=[
+            Change(_text(doc), int(at), _text(old), _text(new))
+            for doc, at, old, new in _CHANGE.findall(changed)
+        ],
+        **{name: data.get(name, "") for name in _SAID},
     )
 
 
-_STRING = r'"(?:[^"\\\x00-\x1f]|\\(?:["\\btnfr]|u[0-9a-f]{4}))*+"'
-_PAIR = rf"([A-Za-z0-9_-]+|{_STRING}) = ({_STRING})"
-# Old files may have a line "group = …"; it is ignored.
-_LINE = re.compile(
-    rf"(seq|group) = (\d{{1,18}})\n|([a-z]+) = ({_STRING})\n|(base|result) = \{{( {_PAIR}(?:, {_PAIR})* |)\}}\n"
-    rf"|(conflicts) = (\[(?:{_STRING}(?:, {_STRING})*)?\])\n|(changes) = \[\n"
-)
+_STRING = r'"(?:[^"\\]|\\.)*+"'
+_PAIR = re.compile(rf"([A-Za-z0-9_-]+|{_STRING}) = ({_STRING})")
 _CHANGE = re.compile(
-    rf"    \{{ doc = ({_STRING}), at = (\d{{1,18}}), old = ({_STRING}), new = ({_STRING}) \}},\n"
+    rf"    \{{ doc = ({_STRING}), at = (\d+), old = ({_STRING}), new = ({_STRING}) \}},\n"
 )
-_PAIRS = re.compile(_PAIR)
 
 
-def _read_own(text: str, at: int) -> dict[str, Any] | None:
-    """Read a record in exactly the form that `render_record` writes, faster than a TOML parser.
-
-    One-line strings as we render them mean the same in JSON as in TOML. None for anything else.
-    """
-    data: dict[str, Any] = {}
-    changes: list[dict[str, Any]] = []
-    while "changes" not in data:
-        line = _LINE.match(text, at)
-        if line is None:
-            return None
-        at = line.end()
-        if line[1]:
-            data[line[1]] = int(line[2])
-        elif line[3]:
-            data[line[3]] = _text(line[4])
-        elif line[5]:
-            data[line[5]] = {
-                _text(key) if key[0] == '"' else key: _text(value)
-                for key, value in _PAIRS.findall(line[6])
-            }
-        elif line[11]:
-            data["conflicts"] = json.loads(line[12])
-        else:
-            data["changes"] = changes
-    while (change := _CHANGE.match(text, at)) is not None:
-        at = change.end()
-        changes.append(
-            {
-                "doc": _text(change[1]),
-                "at": int(change[2]),
-                "old": _text(change[3]),
-                "new": _text(change[4]),
-            }
-        )
-    return data if text[at:] == "]\n" else None
+def _read_table(text: str) -> dict[str, str]:
+    return {
+        _text(key) if key[0] == '"' else key: _text(value) for key, value in _PAIR.findall(text)
+    }
 
 
 def _text(literal: str) -> str:
@@ -302,24 +265,15 @@ def envelope_of(text: str | None) -> tuple[int, str]:
 
 def operation_of(text: str) -> tuple[str, str]:
     """Return a record's operation id and its content, without parsing the rest; "" where there is none."""
-    import tomllib  # noqa: PLC0415 - see parse_record
-
     # Every value is on one line, so no stored text can look like one of these.
-    lines = _OPERATION.findall(text)
-    if not lines:
-        return "", ""
-    found = tomllib.loads("\n".join(lines))
+    found = {name: _text(value) for name, value in _OPERATION.findall(text)}
     return found.get("operation", ""), found.get("content", "")
-
-
-_RESULT = re.compile(rf"^result = \{{( {_PAIR}(?:, {_PAIR})* |)\}}$", re.MULTILINE)
 
 
 def result_kinds(text: str) -> list[str]:
     """Return the documents that a record changed, without parsing it."""
     found = _RESULT.search(text)
-    names = _PAIRS.findall(found[1]) if found is not None else []
-    return [_text(name) if name[0] == '"' else name for name, _ in names]
+    return [*_read_table(found[1])] if found is not None else []
 
 
 def is_snapshot(text: str) -> bool:
