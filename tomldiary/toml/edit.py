@@ -205,17 +205,12 @@ class Edit(Overlay):
             # The parent is written inline; a header of its own would define it twice.
             self._rewrite(holder, inner, _with(inner, rest, dict(data)))
             return
-        ours = text is None
         if text is None:
             text = render_block(path, data, newline=self.newline)
         blocks = self._blocks
         before = self._index.get(after) if after else None
         anchor = blocks[0] if at_head else before or self._anchor(path)
-        if anchor.ours is not None:
-            length = len(anchor.text) - anchor.ours[1]
-            body, tail = anchor.text[:length], anchor.text[length:]
-        else:
-            body, tail = split_tail(anchor.text)
+        body, tail = split_tail(anchor.text)
         if behind.strip() and tail.rstrip() == behind.rstrip():
             # It is still there, and stays in front.
             body, tail = anchor.text.rstrip() + self.newline, ""
@@ -224,11 +219,10 @@ class Edit(Overlay):
         gap = self.newline if body.strip() else ""
         # Most new tables go to the end.
         at = len(blocks) - 1 if blocks[-1] is anchor else blocks.index(anchor)
-        marks = (anchor.ours[0], len(gap)) if anchor.ours is not None else None
-        self._swap(anchor, Block(anchor.path, body + gap, anchor.is_array, marks), at=at)
+        self._swap(anchor, Block(anchor.path, body + gap, anchor.is_array), at=at)
         if at + 1 < len(blocks) and not tail:
             tail = self.newline  # something follows directly: keep a distance
-        block = Block(path, text + tail, ours=(0, len(tail)) if ours else None)
+        block = Block(path, text + tail)
         blocks.insert(at + 1, block)
         self._index[path] = self._last[parent] = block
         if parent and parent not in self._parents:
@@ -260,10 +254,6 @@ class Edit(Overlay):
                 self._insert(path, new, at_head=False)  # all that made it a table was removed
             else:
                 raise _part_of_list(path)
-        elif block.ours is not None and path not in self._parents:
-            lead, tail = block.text[: block.ours[0]], block.text[len(block.text) - block.ours[1] :]
-            text = f"{lead}{render_block(path, new, newline=self.newline)}{tail}"
-            self._swap(block, Block(path, text, ours=block.ours))
         elif path not in self._parents:
             self._swap(block, edit_block(block, old, new, newline=self.newline))
         else:
@@ -274,7 +264,7 @@ class Edit(Overlay):
         first = self._below(path)[0]
         own = {key: value for key, value in new.items() if key not in old}
         text = render_block(path, own, newline=self.newline)
-        block = Block(path, text + self.newline, ours=(0, len(self.newline)))
+        block = Block(path, text + self.newline)
         self._blocks.insert(self._blocks.index(first), block)
         self._index[path] = block
         self._last.setdefault(path[:-1], block)
