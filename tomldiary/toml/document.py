@@ -52,8 +52,7 @@ class Document:
     """One parsed TOML text; `data` is shared between versions and must not be changed."""
 
     __slots__ = (
-        "_encoded", "_fingerprint", "_has_arrays", "_index", "_last", "_parents", "_text", "blocks", "data",
-        "memo", "stamp",
+        "_encoded", "_fingerprint", "_index", "_last", "_parents", "_text", "blocks", "data", "memo", "stamp",
     )  # fmt: skip
 
     def __init__(
@@ -65,7 +64,6 @@ class Document:
         last: dict[Path, Block] | None = None,
         parents: set[Path] | None = None,
         *,
-        has_arrays: bool | None = None,
         memo: dict[Any, Any] | None = None,
         stamp: object = None,
     ) -> None:
@@ -75,7 +73,6 @@ class Document:
         self._index = index
         self._last = last
         self._parents = parents
-        self._has_arrays = has_arrays
         self._encoded: bytes | None = None
         self._fingerprint = ""
         self.memo: dict[Any, Any] = {} if memo is None else memo
@@ -134,13 +131,6 @@ class Document:
                 block.path: block for block in self.blocks if block.path and not block.is_array
             }
         return self._index
-
-    @property
-    def has_arrays(self) -> bool:
-        """Whether there is a list of tables, `[[…]]`, in it."""
-        if self._has_arrays is None:
-            self._has_arrays = any(block.is_array for block in self.blocks)
-        return self._has_arrays
 
     @property
     def last(self) -> dict[Path, Block]:
