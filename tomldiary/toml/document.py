@@ -52,7 +52,7 @@ class Document:
     """One parsed TOML text; `data` is shared between versions and must not be changed."""
 
     __slots__ = (
-        "_encoded", "_fingerprint", "_index", "_last", "_parents", "_text", "blocks", "data", "memo", "stamp",
+        "_encoded", "_fingerprint", "_index", "_parents", "_text", "blocks", "data", "memo", "stamp",
     )  # fmt: skip
 
     def __init__(
@@ -61,7 +61,6 @@ class Document:
         data: Table,
         text: str | None = None,
         index: dict[Path, Block] | None = None,
-        last: dict[Path, Block] | None = None,
         parents: set[Path] | None = None,
         *,
         memo: dict[Any, Any] | None = None,
@@ -71,7 +70,6 @@ class Document:
         self.data = data
         self._text = text
         self._index = index
-        self._last = last
         self._parents = parents
         self._encoded: bytes | None = None
         self._fingerprint = ""
@@ -131,13 +129,6 @@ class Document:
                 block.path: block for block in self.blocks if block.path and not block.is_array
             }
         return self._index
-
-    @property
-    def last(self) -> dict[Path, Block]:
-        """The last block below each parent path: where the next sibling goes."""
-        if self._last is None:
-            self._last = {block.path[:-1]: block for block in self.blocks if block.path}
-        return self._last
 
     @property
     def parents(self) -> set[Path]:

@@ -30,7 +30,6 @@ class Edit(Overlay):
         self.base = document
         self._blocks = list(document.blocks)
         self._index = dict(document.index)
-        self._last = dict(document.last)
         self._parents = document.parents
         first, second = self._blocks[0], self._blocks[len(self._blocks) > 1]
         self.newline = "\r\n" if "\r\n" in first.text or "\r\n" in second.text else "\n"
@@ -171,7 +170,6 @@ class Edit(Overlay):
             self._data,
             None,
             self._index,
-            self._last,
             self._parents,
             memo=self.memo,
             stamp=self.stamp,
@@ -213,23 +211,18 @@ class Edit(Overlay):
         if body and not body.endswith("\n"):
             body += self.newline
         gap = self.newline if body.strip() else ""
-        # Most new tables go to the end.
-        at = len(blocks) - 1 if blocks[-1] is anchor else blocks.index(anchor)
-        self._swap(anchor, Block(anchor.path, body + gap, anchor.is_array), at=at)
+        at = blocks.index(anchor)
+        self._swap(anchor, Block(anchor.path, body + gap, anchor.is_array))
         if at + 1 < len(blocks) and not tail:
             tail = self.newline  # something follows directly: keep a distance
         block = Block(path, text + tail)
         blocks.insert(at + 1, block)
-        self._index[path] = self._last[parent] = block
+        self._index[path] = block
         if parent and parent not in self._parents:
             self._parents = self._parents | {path[:end] for end in range(1, len(path))}
 
     def _anchor(self, path: Path) -> Block:
-        """Find the block that a new table goes behind: last sibling, else last of its family, else last."""
-        sibling = self._last.get(path[:-1])
-        if sibling is not None and path[:-1]:
-            below = self._below(sibling.path) if sibling.path in self._parents else []
-            return below[-1] if below else sibling
+        """Find the block that a new table goes behind: the last one of its nearest family, else the last one."""
         for depth in range(len(path) - 1, 0, -1):
             for block in reversed(self._blocks):
                 if block.path[:depth] == path[:depth]:
@@ -263,7 +256,6 @@ class Edit(Overlay):
         block = Block(path, text + self.newline)
         self._blocks.insert(self._blocks.index(first), block)
         self._index[path] = block
-        self._last.setdefault(path[:-1], block)
         self._change_with_subtables(block, old, new)
 
     def _change_with_subtables(
@@ -303,32 +295,17 @@ class Edit(Overlay):
         if gap.strip():
             tail = gap + tail.lstrip("\r\n") if tail.strip() else gap
         del self._blocks[at]
-        self._swap(before, Block(before.path, kept + tail, before.is_array), at=at - 1)
+        self._swap(before, Block(before.path, kept + tail, before.is_array))
         if self._index.get(block.path) is block:  # lists of tables are not in it
             del self._index[block.path]
-        parent = block.path[:-1]
-        if self._last.get(parent) is block:
-            del self._last[parent]
-            for other in reversed(self._blocks):
-                if other.path and other.path[:-1] == parent:
-                    self._last[parent] = other
-                    break
 
-    def _swap(self, block: Block, new: Block, *, at: int | None = None) -> None:
+    def _swap(self, block: Block, new: Block) -> None:
         """Put `new` where `block` stands."""
         if new.text == block.text and new.path == block.path:
             return
-        self._blocks[self._blocks.index(block) if at is None else at] = new
-        if not block.path:
-            return
-        moves = new.path != block.path
-        parent = block.path[:-1]
-        if self._last.get(parent) is block:
-            if moves:
-                del self._last[parent]
-            self._last[new.path[:-1]] = new
+        self._blocks[self._blocks.index(block)] = new
         if self._index.get(block.path) is block:  # lists of tables are not in it
-            if moves:
+            if new.path != block.path:
                 del self._index[block.path]
             self._index[new.path] = new
 
