@@ -77,7 +77,7 @@ def test_the_spliced_document_is_the_joined_one_after_any_edits(word):
     document = Document.parse('# head\n[_meta]\nseq = 1\n\n[p.likes.k0]\ntext = "x"\n')
     for step in range(60):
         edit = Edit(document)
-        edit.put(("_meta",), {"seq": step + 2}, at_head=True)
+        edit.put(("_meta",), {"seq": step + 2})
         for _ in range(choose.randint(1, 4)):
             path = ("p", choose.choice(["likes", "goals"]), f"k{choose.randint(0, 9)}")
             chance = choose.random()

@@ -167,7 +167,7 @@ def _numbered(known: Known, seq: int) -> Known:
         return known
     edit = Edit(known.document)
     meta = known.document.table(("_meta",)) or {}
-    edit.put(("_meta",), {**meta, "seq": seq}, at_head=True)
+    edit.put(("_meta",), {**meta, "seq": seq})
     document = edit.done()
     return replace(known, document=document, digest=document.fingerprint)
 
@@ -267,7 +267,7 @@ def _stamp(edit: Edit, seq: int, schema_name: str) -> None:
     meta = edit.table(("_meta",)) or {}
     changed = {**meta, "version": FORMAT_VERSION}
     changed.setdefault("schema_name", schema_name)
-    edit.put(("_meta",), {**changed, "seq": seq}, at_head=True)
+    edit.put(("_meta",), {**changed, "seq": seq})
 
 
 def _hand_record(

@@ -75,7 +75,7 @@ class Engine(DocumentCache):
         meta = {"version": FORMAT_VERSION, "schema_name": schema_name}
         edit = Edit(NOTHING)
         # Not parsed: an edit knows the tables that it wrote, so changing them is faster.
-        edit.put(("_meta",), meta, at_head=True)
+        edit.put(("_meta",), meta)
         self.template = edit.done()
         self.redact: Callable[[Path, Mapping[str, Any]], Mapping[str, Any]] | None = None
         """Takes out of an entry what must not be stored; None stores entries as they are."""

@@ -319,20 +319,20 @@ class JoinedEdit:
             known[path] = merged(tables, levels) if tables else {}
         return known[path] or None
 
-    def put(self, path: Path, data: Mapping[str, Any], *, at_head: bool = False) -> None:
+    def put(self, path: Path, data: Mapping[str, Any]) -> None:
         """Make the table at `path` hold exactly `data`, in the part that holds it.
 
         Raises:
             InvalidValue: As `Edit.put`.
         """
         if path[:1] == (_META,):
-            self._edit(next(iter(self._parts))).put(path, data, at_head=at_head)
+            self._edit(next(iter(self._parts))).put(path, data)
             return
         name = self.holder(path)
         if name is None:
             length = len(render_block(path, data)) if self._limit is not None else 0
             name = self._part_with_room(length)
-        self._edit(name).put(path, data, at_head=at_head)
+        self._edit(name).put(path, data)
 
     def restore(
         self, path: Path, text: str, data: Mapping[str, Any], *, after: Path | None = None

@@ -15,7 +15,7 @@ from tomldiary.entries.fields import (
     wrong_fields,
 )
 from tomldiary.entries.kind import EntryKind, Group
-from tomldiary.entries.models import FORMAT_VERSION, ConversationItem
+from tomldiary.entries.models import ConversationItem
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.logging import get_logger
 
@@ -129,9 +129,6 @@ class Conversations:
         for counter in ("turns_since_compaction", "total_turns"):
             value = progress.get(counter, 0)
             progress[counter] = (value if isinstance(value, int) else 0) + 1
-        if self._edit.table(("_meta",)) is None:
-            # Else `_meta` would be written where the progress goes: behind the sessions.
-            self._edit.put(("_meta",), {"version": FORMAT_VERSION}, at_head=True)
         self._edit.put(_PROGRESS, progress)
 
     def set_summary(

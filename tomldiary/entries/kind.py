@@ -79,7 +79,7 @@ class Tables(Protocol):
 class EditedTables(Tables, Protocol):
     """An edit of one document, or of all parts of a kind."""
 
-    def put(self, path: tuple[str, ...], data: Mapping[str, Any], *, at_head: bool = False) -> None:
+    def put(self, path: tuple[str, ...], data: Mapping[str, Any]) -> None:
         """Make the table at `path` hold exactly `data`."""
         ...
 

@@ -363,7 +363,7 @@ class Preferences:
         meta: dict[str, Any] = dict(self._edit.table(("_meta",)) or {"version": FORMAT_VERSION})
         marks: Any = meta.get(_NEXT)
         known = cast("dict[str, Any]", marks) if isinstance(marks, dict) else {}
-        self._edit.put(("_meta",), {**meta, _NEXT: {**known, category: number}}, at_head=True)
+        self._edit.put(("_meta",), {**meta, _NEXT: {**known, category: number}})
 
 
 def reserve_ids(edit: EditedTables, removed: Iterable[tuple[str, int]]) -> None:

@@ -46,9 +46,7 @@ def merge(kind: str, base: Document, ours: Document, theirs: Document) -> Merged
             continue
         if path[0] == _META:
             if new is not None:
-                edit.put(
-                    path, {**(theirs.table(path) or {}), **_kept_by_us(new, now)}, at_head=True
-                )
+                edit.put(path, {**(theirs.table(path) or {}), **_kept_by_us(new, now)})
             continue
         if not same_value(now, old):
             conflicts.append(render_path(path))

@@ -310,5 +310,5 @@ class _Target:
         edit = self._edits[kind] = self._tx.edit(kind)
         meta = edit.table(("_meta",)) or {}
         if "namespace" not in meta:
-            edit.put(("_meta",), {**meta, "namespace": list(self._namespace)}, at_head=True)
+            edit.put(("_meta",), {**meta, "namespace": list(self._namespace)})
         return edit

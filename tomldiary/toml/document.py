@@ -200,7 +200,7 @@ class Overlay:
         """Return the table at `path` as changed so far; not a copy."""
         return find_table(self._data, path)
 
-    def put(self, path: Path, data: Mapping[str, Any], *, at_head: bool = False) -> None:  # noqa: ARG002 - see Edit
+    def put(self, path: Path, data: Mapping[str, Any]) -> None:
         """Make the table at `path` hold exactly `data`.
 
         Raises:

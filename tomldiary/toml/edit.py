@@ -34,13 +34,10 @@ class Edit(Overlay):
         first, second = self._blocks[0], self._blocks[len(self._blocks) > 1]
         self.newline = "\r\n" if "\r\n" in first.text or "\r\n" in second.text else "\n"
 
-    def put(self, path: Path, data: Mapping[str, Any], *, at_head: bool = False) -> None:
+    def put(self, path: Path, data: Mapping[str, Any]) -> None:
         """Make the table at `path` hold exactly `data`, touching only what differs.
 
-        Args:
-            path: The table.
-            data: All its keys and values.
-            at_head: Put a new table before all others, not behind its siblings.
+        A new table goes behind its siblings, `_meta` before all others.
 
         Raises:
             InvalidValue: A value that TOML cannot hold, or a table that cannot be changed in place.
@@ -49,7 +46,7 @@ class Edit(Overlay):
             data = self.redact(path, data)
         old = self.table(path)
         if old is None:
-            self._insert(path, data, at_head=at_head)
+            self._insert(path, data)
         elif same_value(old, data):
             return
         else:
@@ -91,7 +88,7 @@ class Edit(Overlay):
             self.put(path, {**known, **data})
             return
         else:
-            self._insert(path, data, at_head=False, text=body, after=after, behind=behind)
+            self._insert(path, data, text=body, after=after, behind=behind)
         own = [
             key
             for key in known or {}
@@ -185,7 +182,6 @@ class Edit(Overlay):
         path: Path,
         data: Mapping[str, Any],
         *,
-        at_head: bool,
         text: str | None = None,
         after: Path | None = None,
         behind: str = "",
@@ -203,7 +199,7 @@ class Edit(Overlay):
             text = render_block(path, data, newline=self.newline)
         blocks = self._blocks
         before = self._index.get(after) if after else None
-        anchor = blocks[0] if at_head else before or self._anchor(path)
+        anchor = before or self._anchor(path)
         body, tail = split_tail(anchor.text)
         if behind.strip() and tail.rstrip() == behind.rstrip():
             # It is still there, and stays in front.
@@ -222,12 +218,12 @@ class Edit(Overlay):
             self._parents = self._parents | {path[:end] for end in range(1, len(path))}
 
     def _anchor(self, path: Path) -> Block:
-        """Find the block that a new table goes behind: the last one of its nearest family, else the last one."""
+        """Find the block that a new table goes behind: the last one of its nearest family, else the last or the head."""
         for depth in range(len(path) - 1, 0, -1):
             for block in reversed(self._blocks):
                 if block.path[:depth] == path[:depth]:
                     return block
-        return self._blocks[-1]
+        return self._blocks[0 if path[0] == "_meta" else -1]
 
     def _change(self, path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         block = self._index.get(path)
@@ -240,7 +236,7 @@ class Edit(Overlay):
             elif path in self._parents and self._below(path):
                 self._give_header(path, old, new)
             elif path in self._parents:
-                self._insert(path, new, at_head=False)  # all that made it a table was removed
+                self._insert(path, new)  # all that made it a table was removed
             else:
                 raise _part_of_list(path)
         elif path not in self._parents:

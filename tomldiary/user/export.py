@@ -309,7 +309,7 @@ def _renamed(documents: dict[str, Document], old: object, new: str) -> dict[str,
             number += 1
         edit = Edit(document)
         meta = edit.table(("_meta",)) or {}
-        edit.put(("_meta",), {**meta, "namespace": list(fresh)}, at_head=True)
+        edit.put(("_meta",), {**meta, "namespace": list(fresh)})
         found[part_name(base, number)] = edit.done()
     return found
 
