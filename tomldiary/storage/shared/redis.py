@@ -156,31 +156,24 @@ class RedisDatabase:
             settings = self._run(lambda: self._client.config_get("append*"))
             settings |= self._run(lambda: self._client.config_get("maxmemory*"))
         except (BackendError, DatabaseLost):
-            _logger.warning(
-                "%s: does not tell its append-only settings; losses after a crash are unknown.",
-                self,
+            settings = None
+        if settings is None:
+            warning = "does not tell its append-only settings; losses after a crash are unknown."
+        elif settings.get("maxmemory") != "0" and settings.get("maxmemory-policy", "").startswith(
+            "allkeys"
+        ):
+            warning = "removes keys when its memory is full, so it loses writes. Set maxmemory-policy noeviction."
+        elif settings.get("appendonly") != "yes":
+            warning = "has no append-only file, so a restart loses writes. Set appendonly yes."
+        elif settings.get("appendfsync") != "always":
+            warning = (
+                "syncs its append-only file every second, so a power cut loses up to a second of writes."
+                " Set appendfsync always."
             )
-            return "process"
-        policy = settings.get("maxmemory-policy", "")
-        if settings.get("maxmemory") != "0" and policy.startswith("allkeys"):
-            _logger.warning(
-                "%s: removes keys when its memory is full, so it loses writes. Set maxmemory-policy noeviction.",
-                self,
-            )
-            return "process"
-        if settings.get("appendonly") != "yes":
-            _logger.warning(
-                "%s: has no append-only file, so a restart loses writes. Set appendonly yes.", self
-            )
-            return "process"
-        if settings.get("appendfsync") != "always":
-            _logger.warning(
-                "%s: syncs its append-only file every second, so a power cut loses up to a second of writes."
-                " Set appendfsync always.",
-                self,
-            )
-            return "process"
-        return "full"
+        else:
+            return "full"
+        _logger.warning("%s: %s", self, warning)
+        return "process"
 
     def _run(self, work: Callable[[], R]) -> R:
         from redis import exceptions  # noqa: PLC0415 - an optional dependency
