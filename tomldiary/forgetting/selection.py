@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -200,14 +200,7 @@ class Selection:
         """Return the one field that is set as a TOML table, so that another process can finish the job."""
         if self.before is not None:
             return {"before": self.before.isoformat()}
-        fields = {
-            "session_id": self.session_id,
-            "source": self.source,
-            "everything": self.everything,
-            "key": self.key,
-            "matching": self.matching,
-        }
-        return {name: value for name, value in fields.items() if value}
+        return {each.name: value for each in fields(self) if (value := getattr(self, each.name))}
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Selection:
