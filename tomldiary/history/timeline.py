@@ -278,7 +278,9 @@ def _redone(kind: str, steps: list[Record]) -> str:
     for record in reversed(steps):
         text = redo(text, record, kind)
     if digest(text) != steps[0].results[kind]:
-        raise _fingerprint_error(kind, steps)
+        raise DocumentError(
+            f'{kind}: history does not lead to the text of its fingerprint. Run "tomldiary doctor" for the place.'
+        )
     return text
 
 
@@ -286,18 +288,4 @@ def out_of_reach(first: int) -> DocumentError:
     """Return the error for a point before the first record that is left, without a snapshot."""
     return DocumentError(
         f"history is kept from transaction {first} on; earlier states are not known."
-    )
-
-
-def _fingerprint_error(kind: str, steps: list[Record]) -> DocumentError:
-    """Return the error for the first record whose result differs from its fingerprint."""
-    text = ""
-    wrong = steps[0]
-    for record in reversed(steps):
-        text = redo(text, record, kind)
-        if digest(text) != record.results[kind]:
-            wrong = record
-            break
-    return DocumentError(
-        f"{kind}: transaction {wrong.seq} does not lead to the text of its fingerprint."
     )
