@@ -29,6 +29,7 @@ from tomldiary.hand_edits.detect import NOTHING, Known
 from tomldiary.history.record import is_lost, next_sequence, render_record
 from tomldiary.history.timeline import Timeline
 from tomldiary.runtime.async_bridge import OwnThread
+from tomldiary.storage.locks import repeated
 from tomldiary.storage.protocol import (
     KeepsDisplacedEdits,
     LocalFolder,
@@ -167,7 +168,7 @@ class Engine(DocumentCache):
                 self._notify(user)  # an attempt is stored at its end
             return results[-1]
 
-        return self.repeated(attempt)
+        return repeated(attempt, self.lock_timeout)
 
     def _attempt(self, user: str) -> AbstractContextManager[object]:
         """Hold the user's lock; a hook that sees transactions before they are stored sees none on assumed state."""
@@ -471,21 +472,4 @@ class Engine(DocumentCache):
                 self.backend.prune(user, snapshot.seq, render_record(snapshot))
 
         with self.rewriting(user):
-            self.repeated(run)
-
-    def repeated(self, work: Callable[[], R]) -> R:
-        """Run `work` until no other machine changes the user meanwhile.
-
-        Raises:
-            RevisionConflict: The user was changed at each attempt, and for `lock_timeout` seconds after the first one.
-        """
-        deadline: float | None = None
-        while True:
-            try:
-                return work()
-            except RevisionConflict:
-                now = time.monotonic()
-                if deadline is None:  # however long an attempt takes, there is a second one
-                    deadline = now + self.lock_timeout
-                elif now > deadline:
-                    raise
+            repeated(run, self.lock_timeout)

@@ -32,6 +32,7 @@ from tomldiary.history.record import (
 )
 from tomldiary.history.timeline import EMPTY
 from tomldiary.identifiers.namespaces import ROOT
+from tomldiary.storage.locks import repeated
 from tomldiary.storage.protocol import Backend, Rewrite, RewrittenDocument
 from tomldiary.toml.document import Document, Path, digest
 from tomldiary.toml.edit import Edit
@@ -73,7 +74,7 @@ def forget(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
         return replace(receipt, epoch=rewrite.epoch, files=engine.backend.rewrite(user, rewrite))
 
     with engine.rewriting(user):
-        return engine.repeated(run)
+        return repeated(run, engine.lock_timeout)
 
 
 def _counts(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:

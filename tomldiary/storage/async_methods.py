@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-import time
+from functools import partial
 
-from tomldiary.errors import RevisionConflict
 from tomldiary.history.record import Change, Record, next_sequence, render_record
 from tomldiary.history.timeline import Timeline
 from tomldiary.runtime.async_bridge import in_thread
+from tomldiary.storage.locks import repeated
 from tomldiary.storage.protocol import Backend, Commit, Rewrite
 from tomldiary.toml.document import digest
 from tomldiary.toml.parse import parse_toml
@@ -40,7 +40,8 @@ class AsyncVerbs:
         Raises:
             DocumentError: `content` is not TOML that this library can read back.
         """
-        await in_thread(_save_last, self, user_id, kind, content)
+        save = partial(_save, self, user_id, kind, content)
+        await in_thread(repeated, save, _SAVE_TIMEOUT)
 
     async def exists(self: Backend, user_id: str, kind: str) -> bool:
         """Return whether the document exists."""
@@ -57,16 +58,6 @@ class AsyncVerbs:
     async def list_users(self: Backend) -> list[str]:
         """Return all user ids, sorted."""
         return await in_thread(self.users)
-
-
-def _save_last(backend: Backend, user: str, kind: str, content: str) -> None:
-    deadline = time.monotonic() + _SAVE_TIMEOUT
-    while True:
-        try:
-            return _save(backend, user, kind, content)
-        except RevisionConflict:  # another machine saved meanwhile
-            if time.monotonic() > deadline:
-                raise
 
 
 def _save(backend: Backend, user: str, kind: str, content: str) -> None:

@@ -20,10 +20,10 @@ from collections import deque
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from zlib import crc32
 
-from tomldiary.errors import BackendError, LockTimeout
+from tomldiary.errors import BackendError, LockTimeout, RevisionConflict
 from tomldiary.runtime.capabilities import PRIVATE
 from tomldiary.runtime.fork_safety import close_hidden, hide_from_children, renew_after_fork
 from tomldiary.storage.files import FileSystem, file_on_the_way
@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from pathlib import Path
 
-__all__ = ["UserLocks", "is_at", "lock_file", "remove_locked", "try_lock", "unlock"]
+__all__ = ["UserLocks", "is_at", "lock_file", "remove_locked", "repeated", "try_lock", "unlock"]
 
+R = TypeVar("R")
 _STRIPES = 256
 _FIRST_WAIT, _LONGEST_WAIT = 0.0002, 0.01  # seconds
 _FLAGS = os.O_RDWR | os.O_APPEND | PRIVATE
@@ -230,6 +231,24 @@ def _timed_out(timeout: float) -> LockTimeout:
         " lock_timeout. A task that is started inside a transaction waits for its end: do not await it there,"
         " as asyncio.gather does."
     )
+
+
+def repeated(work: Callable[[], R], timeout: float) -> R:
+    """Run `work` until no other machine changes the user meanwhile.
+
+    Raises:
+        RevisionConflict: The user was changed at each attempt, and for `timeout` seconds after the first one.
+    """
+    deadline = inf
+    while True:
+        try:
+            return work()
+        except RevisionConflict:
+            now = time.monotonic()
+            if now > deadline:
+                raise
+            # However long an attempt takes, there is a second one.
+            deadline = min(deadline, now + timeout)
 
 
 # Locks on open files, which the system releases when the process dies

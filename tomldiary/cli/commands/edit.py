@@ -27,6 +27,7 @@ from tomldiary.entries.kinds import BLOCKS, KINDS, PREFERENCES, entry_kind
 from tomldiary.errors import DiaryError, Forgotten, InvalidValue
 from tomldiary.identifiers.user_ids import decode_folder, encode_folder
 from tomldiary.runtime.views import counted
+from tomldiary.storage.locks import repeated
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.text.visible import one_line
 from tomldiary.toml.parse import decode_utf8
@@ -170,8 +171,8 @@ def save_text(diary: Diary, user: str, document: str, text: str, epoch: int | No
                 raise Forgotten(f"{document}: {_FORGOTTEN}")
             replace_file(Path(backend.place(user, document)), text)
 
-    engine.repeated(save)
-    engine.repeated(lambda: engine.log_hand_edit(user, document))
+    repeated(save, engine.lock_timeout)
+    repeated(lambda: engine.log_hand_edit(user, document), engine.lock_timeout)
 
 
 def replace_file(file: Path, text: str) -> None:

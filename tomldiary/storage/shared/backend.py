@@ -226,26 +226,18 @@ class SharedBackend(AsyncVerbs):
 
         Raises:
             Forgotten: Data of the user was erased since.
-            RevisionConflict: The document has another version.
+            RevisionConflict: The document has another version, or another process was faster.
         """
         with self.transactions.lock(user, self.transactions.timeout):
-            deadline = time.monotonic() + self.transactions.timeout
-            while True:
-                head = self.transactions.head(user)
-                if fencing_token not in (None, head.epoch):
-                    raise Forgotten(
-                        f"{self.place(user, kind)}: something of this user was forgotten since the edit began, and it"
-                        " may hold that. Nothing was stored; edit the present text."
-                    )
-                if head.versions.get(kind) != version:
-                    raise RevisionConflict.of(user)
-                try:
-                    self.transactions.apply(user, head, Step({kind: text}))
-                except RevisionConflict:
-                    if time.monotonic() > deadline:
-                        raise
-                else:
-                    return
+            head = self.transactions.head(user)
+            if fencing_token not in (None, head.epoch):
+                raise Forgotten(
+                    f"{self.place(user, kind)}: something of this user was forgotten since the edit began, and it"
+                    " may hold that. Nothing was stored; edit the present text."
+                )
+            if head.versions.get(kind) != version:
+                raise RevisionConflict.of(user)
+            self.transactions.apply(user, head, Step({kind: text}))
 
     # Hidden documents
 
