@@ -18,6 +18,7 @@ process dies in between, the next write of the user deletes it.
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -56,29 +57,23 @@ _NO_MARKS: dict[str, Any] = {"is_hidden": False, "holds": []}
 _MOST_DELETES = 400
 
 
+@dataclass(slots=True)
 class FirestoreHead(Head):
     """The state of a user, with the version of the document that holds it."""
 
-    __slots__ = ("first", "generation", "parts", "seq", "time", "trash")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.generation = 0
-        self.first = 0
-        self.seq = 0
-        self.trash: list[str] = []
-        self.time: Any = None
-        self.parts: dict[str, list[str]] = {}
-        """The parts of each document, by its name in Firestore."""
+    generation: int = 0
+    first: int = 0
+    seq: int = 0
+    trash: list[str] = field(default_factory=list[str])
+    time: Any = None
+    parts: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    """The parts of each document, by its name in Firestore."""
 
     def take(self, snapshot: Any) -> None:
         """Read the document."""
         values = snapshot.to_dict()
-        self.revision, self.epoch, self.record = (
-            values["revision"],
-            values["erasures"],
-            values["record"],
-        )
+        self.revision, self.epoch = values["revision"], values["erasures"]
+        self.record = values["record"]
         self.follow(values, snapshot.update_time)
 
     def follow(self, values: dict[str, Any], time: Any) -> None:
