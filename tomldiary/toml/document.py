@@ -52,7 +52,8 @@ class Document:
     """One parsed TOML text; `data` is shared between versions and must not be changed."""
 
     __slots__ = (
-        "_encoded", "_fingerprint", "_index", "_parents", "_text", "blocks", "data", "memo", "stamp",
+        "_encoded", "_fingerprint", "_has_arrays", "_index", "_parents", "_text", "blocks", "data", "memo",
+        "stamp",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +64,7 @@ class Document:
         index: dict[Path, Block] | None = None,
         parents: set[Path] | None = None,
         *,
+        has_arrays: bool | None = None,
         memo: dict[Any, Any] | None = None,
         stamp: object = None,
     ) -> None:
@@ -71,6 +73,7 @@ class Document:
         self._text = text
         self._index = index
         self._parents = parents
+        self._has_arrays = has_arrays
         self._encoded: bytes | None = None
         self._fingerprint = ""
         self.memo: dict[Any, Any] = {} if memo is None else memo
@@ -129,6 +132,13 @@ class Document:
                 block.path: block for block in self.blocks if block.path and not block.is_array
             }
         return self._index
+
+    @property
+    def has_arrays(self) -> bool:
+        """Whether there is a list of tables, `[[…]]`, in it."""
+        if self._has_arrays is None:
+            self._has_arrays = any(block.is_array for block in self.blocks)
+        return self._has_arrays
 
     @property
     def parents(self) -> set[Path]:

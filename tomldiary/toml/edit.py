@@ -142,7 +142,10 @@ class Edit(Overlay):
     def peek(self) -> Document:
         """Return the document as changed so far, and go on."""
         self._owned = {}  # what was handed out is not changed any more
-        return Document(list(self._blocks), self._data, memo=self.memo, stamp=self.stamp)
+        return Document(
+            list(self._blocks), self._data, has_arrays=self.base.has_arrays, memo=self.memo,
+            stamp=self.stamp,
+        )  # fmt: skip
 
     @property
     def size(self) -> int:
@@ -168,6 +171,7 @@ class Edit(Overlay):
             None,
             self._index,
             self._parents,
+            has_arrays=self.base.has_arrays,  # an edit adds no list of tables
             memo=self.memo,
             stamp=self.stamp,
         )
@@ -321,6 +325,14 @@ class Edit(Overlay):
         """Return the values written in `block` itself, without tables that have headers of their own."""
         if not block.path and not block.text.strip("\ufeff \t\r\n"):
             return None
+        if block.path and not self.base.has_arrays:
+            # Whatever has no header of its own below this one is written here.
+            table = self.table(block.path) or {}
+            return {
+                key: value
+                for key, value in table.items()
+                if (*block.path, key) not in self._index and (*block.path, key) not in self._parents
+            }
         found: Any = parse_toml(block.text)
         for key in block.path:
             found = found[key]

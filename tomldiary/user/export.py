@@ -349,7 +349,7 @@ def _has_entries(document: Document) -> bool:
 
 def _added(tx: Transaction, kind: str, document: Document) -> list[str]:
     """Add the tables that a document lacks, and return those that exist with different values."""
-    if any(block.is_array for block in document.blocks):
+    if document.has_arrays:
         raise DocumentError("lists of tables cannot be merged. Use replace=True.", path=kind)
     known = entry_kind(kind)
     edit = tx.entries(known.name if known.is_split else kind)
