@@ -58,11 +58,11 @@ def edit_block(
         InvalidValue: The block cannot be changed without changing something else.
     """
     path, text = block.path, block.text
-    ours = _find_ours(text, path, old, newline)
+    ours = block.ours or _find_ours(text, path, old, newline)
     if ours is not None:
         lead, tail = ours
         rendered = render_block(path, new, newline=newline)
-        return Block(path, f"{lead}{rendered}{tail}")
+        return Block(path, f"{text[:lead]}{rendered}{text[len(text) - tail :]}", ours=ours)
     edited = _edit_lines(text, path, old, new, newline)
     if edited is not None and _proved(edited, path, new):
         return Block(path, edited)
@@ -78,14 +78,14 @@ def edit_block(
 
 def _find_ours(
     text: str, path: tuple[str, ...], data: Mapping[str, Any], newline: str
-) -> tuple[str, str] | None:
+) -> tuple[int, int] | None:
     """Return what stands before and behind the table, if it stands exactly as `render_block` writes it."""
     body, tail = split_tail(text)
     rendered = render_block(path, data, newline=newline)
     lead = len(body) - len(rendered)
     if not path or not body.endswith(rendered) or (lead > 0 and body[lead - 1] != "\n"):
         return None
-    return body[:lead], tail
+    return lead, len(tail)
 
 
 def _proved(text: str, path: tuple[str, ...], want: Mapping[str, Any]) -> bool:

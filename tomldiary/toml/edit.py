@@ -199,12 +199,17 @@ class Edit(Overlay):
             # The parent is written inline; a header of its own would define it twice.
             self._rewrite(holder, inner, _with(inner, rest, dict(data)))
             return
+        ours = text is None
         if text is None:
             text = render_block(path, data, newline=self.newline)
         blocks = self._blocks
         before = self._index.get(after) if after else None
         anchor = before or self._anchor(path)
-        body, tail = split_tail(anchor.text)
+        if anchor.ours is not None:
+            length = len(anchor.text) - anchor.ours[1]
+            body, tail = anchor.text[:length], anchor.text[length:]
+        else:
+            body, tail = split_tail(anchor.text)
         if behind.strip() and tail.rstrip() == behind.rstrip():
             # It is still there, and stays in front.
             body, tail = anchor.text.rstrip() + self.newline, ""
@@ -212,10 +217,11 @@ class Edit(Overlay):
             body += self.newline
         gap = self.newline if body.strip() else ""
         at = blocks.index(anchor)
-        self._swap(anchor, Block(anchor.path, body + gap, anchor.is_array))
+        marks = (anchor.ours[0], len(gap)) if anchor.ours is not None else None
+        self._swap(anchor, Block(anchor.path, body + gap, anchor.is_array, marks))
         if at + 1 < len(blocks) and not tail:
             tail = self.newline  # something follows directly: keep a distance
-        block = Block(path, text + tail)
+        block = Block(path, text + tail, ours=(0, len(tail)) if ours else None)
         blocks.insert(at + 1, block)
         self._index[path] = block
         if parent and parent not in self._parents:
@@ -243,6 +249,10 @@ class Edit(Overlay):
                 self._insert(path, new)  # all that made it a table was removed
             else:
                 raise _part_of_list(path)
+        elif block.ours is not None and path not in self._parents:
+            lead, tail = block.text[: block.ours[0]], block.text[len(block.text) - block.ours[1] :]
+            text = f"{lead}{render_block(path, new, newline=self.newline)}{tail}"
+            self._swap(block, Block(path, text, ours=block.ours))
         elif path not in self._parents:
             self._swap(block, edit_block(block, old, new, newline=self.newline))
         else:
@@ -253,7 +263,7 @@ class Edit(Overlay):
         first = self._below(path)[0]
         own = {key: value for key, value in new.items() if key not in old}
         text = render_block(path, own, newline=self.newline)
-        block = Block(path, text + self.newline)
+        block = Block(path, text + self.newline, ours=(0, len(self.newline)))
         self._blocks.insert(self._blocks.index(first), block)
         self._index[path] = block
         self._change_with_subtables(block, old, new)

@@ -30,6 +30,8 @@ class Block:
     path: tuple[str, ...]
     text: str
     is_array: bool = False
+    ours: tuple[int, int] | None = None
+    """Characters before and behind the table, if the table stands exactly as `render_block` writes it."""
 
 
 def header_path(line: str) -> tuple[tuple[str, ...], bool] | None:
