@@ -93,6 +93,8 @@ def test_an_existing_diary_is_asked_and_not_changed(tmp_path):
     assert before == {file: file.read_bytes() for file in (tmp_path / "memories").rglob("*.toml")}
     with pytest.raises(InvalidValue, match="evaluate_stored"):
         evaluate(questions)
+    with pytest.raises(InvalidValue, match="there are no questions"):
+        evaluate([])
     rows = [{"question": "tea?", "gold": ["likes/pref009"]}]
     with pytest.raises(InvalidValue, match="there is no likes/pref009"):
         evaluate_stored(diary, load_questions(write(tmp_path / "own.jsonl", rows)))

@@ -329,6 +329,9 @@ def test_the_command_line_lists_edits_accepts_and_rejects(tmp_path, alice):
 
 
 def test_a_quarantine_may_be_a_function_and_is_never_one_text(tmp_path):
+    async def waits(_actor):
+        return False
+
     alice = Diary(tmp_path, agent="rules", quarantine=lambda actor: actor != "user").user("alice")
     alice.blocks.set("one", "x", actor="user")
     alice.blocks.set("two", "x", actor="anything")
@@ -336,3 +339,5 @@ def test_a_quarantine_may_be_a_function_and_is_never_one_text(tmp_path):
     assert [*alice.blocks] == ["one", "three"]
     with pytest.raises(InvalidValue, match="a set of actors"):
         Diary(tmp_path, agent="rules", quarantine="web")
+    with pytest.raises(InvalidValue, match="quarantine: it is not awaited"):
+        Diary(tmp_path, agent="rules", quarantine=waits)

@@ -64,6 +64,10 @@ class Run:
     budgets: tuple[int, ...]
     answers: list[Answer]
 
+    def __post_init__(self) -> None:
+        if not self.answers:
+            raise InvalidValue("there are no questions.", where="collections")
+
     def values(self, metric: str) -> list[float]:
         """Return a metric for each question: "recall@10", "mrr", "coverage@1500" or "ms".
 
@@ -120,7 +124,7 @@ def evaluate(
         stored_as: Store entries as this kind; None is as the collection says.
 
     Raises:
-        InvalidValue: `ks` is empty or not positive, or a collection has no entries.
+        InvalidValue: `ks` is empty or not positive, a collection has no entries, or none has a question.
     """
     ranked, limits = _checked(ks, budgets)
     answers: list[Answer] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tomldiary.engine.transaction import Transaction
@@ -350,6 +351,10 @@ class Trust:
         ):
             raise InvalidValue(
                 f"expected a set of actors, found {quarantine!r}.", where="quarantine"
+            )
+        if iscoroutinefunction(quarantine):
+            raise InvalidValue(
+                "it is not awaited. Give a function without async.", where="quarantine"
             )
         self._quarantine = quarantine if callable(quarantine) else frozenset(quarantine)
 
