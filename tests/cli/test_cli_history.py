@@ -266,7 +266,7 @@ CASES = {
         ["history", "nonsense"],
         "such as likes/pref001, found 'nonsense'. --user names a user",
     ),
-    "no point": (["diff", "yesterday"], "at: expected a transaction number, or a time"),
+    "no point": (["diff", "yesterday"], "yesterday: expected a transaction number, or a time"),
     "a number too high": (["diff", "5"], "5: there is no such transaction, the newest is 4"),
     "a number much too high": (["show", "--at", "9" * 5000], "the newest is 4"),
     "two ways at once": (["rollback", "--steps", "1", "--to", "1"], "not both"),

@@ -232,9 +232,18 @@ def test_an_invalid_point_of_history_is_refused_in_a_sentence(alice, point):
     with pytest.raises(InvalidValue, match=r"^at: (expected a transaction number, or a time|there is no transaction)"):  # fmt: skip
         alice.as_of(point)
     if point is not None:
-        for look in (alice.diff, alice.diff_text, lambda at: alice.rollback(to=at)):
-            with pytest.raises(InvalidValue, match=r"^at: "):
+        for name, look in (
+            ("before", alice.diff),
+            ("before", alice.diff_text),
+            ("after", lambda after: alice.diff(0, after)),
+            ("to", lambda to: alice.rollback(to=to)),
+        ):
+            with pytest.raises(InvalidValue, match=f"^{name}: "):
                 look(point)
+    if isinstance(point, str):
+        for name in ("since", "until"):
+            with pytest.raises(InvalidValue, match=f"^{name}: "):
+                alice.history(**{name: point})
 
 
 def test_a_rolled_back_id_is_not_reused_for_another_entry(alice):

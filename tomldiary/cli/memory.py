@@ -145,7 +145,7 @@ def point(written: str, user: UserDiary) -> int | datetime:
                 f"there is no such transaction, the newest is {newest}", where=written
             )
         return int(written)
-    return point_of(written)
+    return point_of(written, written)
 
 
 def full_key(written: str) -> str:

@@ -29,11 +29,11 @@ _FIRST = ("preferences", "conversations")
 """The documents that are listed before the others."""
 
 
-def point_of(at: object) -> int | datetime:
+def point_of(at: object, where: str = "at") -> int | datetime:
     """Return a point of history as a transaction number or a time with a zone; a day means its start.
 
     Raises:
-        InvalidValue: `at` is not a point of history.
+        InvalidValue: `at` is not a point of history; the error begins with `where`.
     """
     if isinstance(at, int) and not isinstance(at, bool):
         return at
@@ -42,7 +42,7 @@ def point_of(at: object) -> int | datetime:
     except InvalidValue:
         raise InvalidValue(
             f"expected a transaction number, or a time such as 2026-11-20T12:00, found {at!r}.",
-            where="at",
+            where=where,
         ) from None
 
 
@@ -74,7 +74,7 @@ class PastTexts:
         backend.token(self.user_id, _FIRST[0])  # a crash is recovered from first
         return next_sequence(backend.last_record(self.user_id)) - 1
 
-    def texts(self, at: Point, kinds: Collection[str]) -> dict[str, str]:
+    def texts(self, at: Point, kinds: Collection[str], where: str = "at") -> dict[str, str]:
         """Return the texts of documents as they were at a point of history."""
         now: dict[str, str] = {}
         for kind in kinds:
@@ -82,21 +82,21 @@ class PastTexts:
                 known = self.engine.load(self.user_id, kind)
                 if known is not None and (known.is_logged or known.logged is not None):
                     now[kind] = (known.logged or known.document).text
-        return self.timeline().texts(kinds, self.sequence(at), now)
+        return self.timeline().texts(kinds, self.sequence(at, where), now)
 
-    def sequence(self, at: Point) -> int:
+    def sequence(self, at: Point, where: str = "at") -> int:
         """Return the number of the last transaction up to a point of history.
 
         Raises:
             InvalidValue: `at` is not a point of history, or there is no such transaction.
         """
-        point = point_of(at)
+        point = point_of(at, where)
         if isinstance(point, datetime):
             return self.timeline().sequence_at(point, self.newest())
         newest = self.newest()
         if not 0 <= point <= newest:
             raise InvalidValue(
-                f"there is no transaction {point}; the newest is {newest}.", where="at"
+                f"there is no transaction {point}; the newest is {newest}.", where=where
             )
         return point
 

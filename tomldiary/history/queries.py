@@ -153,7 +153,8 @@ class HistoryQueries:
         checked_count(offset, "offset")
         for name, text in (("session_id", session_id), ("actor", actor)):
             checked_text("" if text is None else text, name)
-        start, end = (None if each is None else point_of(each) for each in (since, until))
+        start = None if since is None else point_of(since, "since")
+        end = None if until is None else point_of(until, "until")
         wanted = None if key is None else entry_key(self._path_of(key))
         found: list[HistoryEntry] = []
         for record in self._past.timeline().records():
@@ -231,8 +232,8 @@ class HistoryQueries:
     ) -> Iterator[tuple[str, Document, Document]]:
         """Yield each document at two points of history; None is now."""
         kinds = self._past.kinds()
-        texts = self._past.texts(before, kinds)
-        later = None if after is None else self._past.texts(after, kinds)
+        texts = self._past.texts(before, kinds, "before")
+        later = None if after is None else self._past.texts(after, kinds, "after")
         for kind, text in texts.items():
             new = self._document(kind) if later is None else Document.parse(later[kind])
             yield kind, Document.parse(text), new

@@ -178,7 +178,7 @@ class Undo:
                     edit.replace_values(path, own_values(kind, edit.peek(), path), values)
 
     def _undoable(self, steps: int, session_id: str | None, to: Point | None) -> list[Record]:
-        floor = self._past.sequence(to) if to is not None else None
+        floor = self._past.sequence(to, "to") if to is not None else None
         found: list[Record] = []
         forgotten, later = 0, self._past.newest() + 1
         for record in self._past.timeline().records():
