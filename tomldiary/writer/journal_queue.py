@@ -7,13 +7,13 @@ not be stored is never applied.
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from contextlib import suppress
-from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import Forgotten
+from tomldiary.errors import Forgotten, cause_of
 from tomldiary.logging import get_logger
 from tomldiary.storage.files import FileSystem
 from tomldiary.storage.protocol import Backend, LocalFolder, is_erased
@@ -27,12 +27,172 @@ if TYPE_CHECKING:
 
     from tomldiary.writer.receipts import Job, Turn
 
-__all__ = ["CallThread", "JournalQueue", "close_journals", "refuse_erased", "wake"]
+__all__ = ["JournalQueue", "StoringQueue", "close_journals", "refuse_erased", "wake"]
 
 _logger = get_logger(__name__)
 
 
-class JournalQueue:
+class StoringQueue:
+    """Stores turns in a thread, which starts with the first turn and ends with this object.
+
+    Args:
+        name: The name of the thread.
+        root: Where the turns are stored, for messages.
+        state: The writer's lock.
+        deliver: Called with stored turns and the lock held.
+        refuse: Called with turns that could not be stored, the reason, and the lock held.
+        poll: Seconds between two searches for turns of dead writers.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        root: object,
+        state: Condition,
+        deliver: Callable[[list[Job]], None],
+        refuse: Callable[[list[Job], BaseException], None],
+        *,
+        poll: float,
+    ) -> None:
+        self.root = root
+        self._state = state
+        self._deliver = deliver
+        self._refuse = refuse
+        self._poll = poll
+        self._pending: list[Job] = []
+        self._batch: list[Job] = []
+        self._withdrawn: list[Job] = []
+        self._looked = float("-inf")
+        self._is_due = False  # whether `flush` waits for the thread
+        self._is_woken = False
+        self._is_stopped = False
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        calls = (self._calls, weakref.WeakMethod(self._work_once), poll)
+        self._thread = threading.Thread(target=_call_all, args=calls, name=name, daemon=True)
+        weakref.finalize(self, self._calls.put, None).atexit = False
+
+    def __len__(self) -> int:
+        """The number of turns that are not stored yet."""
+        return len(self._pending) + len(self._batch)
+
+    def oldest(self) -> float | None:
+        """Return when the oldest waiting turn was submitted (monotonic clock), or None."""
+        return min((job.queued_at for job in (*self._batch, *self._pending)), default=None)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is being stored or taken over."""
+        return not self._is_due
+
+    # The caller holds the lock
+
+    def put(self, job: Job) -> None:
+        """Queue a turn for storing."""
+        self._work_soon()
+        self._pending.append(job)
+
+    def remove(self, job: Job) -> bool:
+        """Remove a turn that is not being stored yet."""
+        if job not in self._pending:
+            return False
+        self._pending.remove(job)
+        return True
+
+    def withdraw(self, job: Job) -> None:
+        """Schedule the record that a cancelled turn is done."""
+        if job.journal is not None:
+            with suppress(RuntimeError):  # the writer is being closed
+                self._work_soon()
+                self._withdrawn.append(job)
+
+    def adopt_soon(self) -> None:
+        """Schedule a search for turns of dead writers."""
+        self._work_soon()
+        self._looked = float("-inf")
+
+    def _work_soon(self) -> None:
+        """Wake the thread.
+
+        Raises:
+            RuntimeError: The thread is stopped, or the system has no thread left.
+        """
+        if self._is_stopped:
+            raise RuntimeError("the thread is stopped.")
+        if self._is_woken:
+            return
+        if self._thread.ident is None:
+            self._thread.start()
+        self._calls.put(self._work_once)
+        self._is_woken = self._is_due = True
+
+    # In the thread
+
+    def _work_once(self) -> None:
+        with self._state:
+            self._is_woken = False
+            self._batch, self._pending = self._pending, []
+            withdrawn, self._withdrawn = self._withdrawn, []
+        try:
+            for job in withdrawn:
+                if job.journal is not None:
+                    job.journal.finish([job])
+            self._work()
+        except Exception as error:  # noqa: BLE001 - the next round tries again
+            _logger.warning("%s: the queue failed (%s)", self.root, cause_of(error))
+        with self._state:
+            self._is_due = self._is_woken
+            self._state.notify_all()
+
+    def _work(self) -> None:
+        """Store the batch, and look for turns of dead writers if that is due."""
+        raise NotImplementedError
+
+    def _is_look_due(self) -> bool:
+        now = time.monotonic()
+        if self._is_stopped or now - self._looked < self._poll:
+            return False
+        self._looked = now
+        return True
+
+    def _fail(self, jobs: list[Job], error: Exception) -> None:
+        """Refuse turns of the batch that could not be stored, even if a later sync succeeds."""
+        _logger.error("%d turns could not be stored: %s", len(jobs), error)
+        with self._state:
+            self._leave_batch(jobs)
+            self._refuse(jobs, error)
+        wake(jobs, error)
+
+    def _leave_batch(self, jobs: list[Job]) -> None:
+        self._batch = [job for job in self._batch if job not in jobs]
+
+    # Ending
+
+    def stop(self) -> None:
+        """Store the waiting turns, then stop the thread."""
+        with self._state:
+            self._is_stopped = True
+            self._calls.put(None)
+        if self._thread.ident is not None:
+            self._thread.join()
+
+
+def _call_all(
+    calls: SimpleQueue[Callable[[], None] | None],
+    idle: weakref.WeakMethod[Callable[[], None]],
+    poll: float,
+) -> None:
+    while True:
+        try:
+            work = calls.get(timeout=poll)
+        except Empty:
+            work = idle()
+        if work is None:
+            return
+        work()
+        del work  # which keeps the queue
+
+
+class JournalQueue(StoringQueue):
     """Stores turns in the writer's journal, and takes over the journals of dead writers.
 
     Args:
@@ -41,6 +201,7 @@ class JournalQueue:
         state: The writer's lock.
         deliver: Called with stored turns and the lock held.
         refuse: Called with turns that could not be stored, the reason, and the lock held.
+        interval: Seconds within which a journal of a dead writer is found.
     """
 
     def __init__(
@@ -50,89 +211,37 @@ class JournalQueue:
         state: Condition,
         deliver: Callable[[list[Job]], None],
         refuse: Callable[[list[Job], BaseException], None],
+        *,
+        interval: float,
     ) -> None:
-        self.root = root
+        # A turn may be stored just before a search is due, and the next poll is counted from there.
+        poll = min(interval / 2, threading.TIMEOUT_MAX)
+        super().__init__("tomldiary-journal", root, state, deliver, refuse, poll=poll)
         self.journals: list[Journal] = []
         """The journals that this writer owns; new turns are appended only to `_journal`."""
-        self._backend = backend
         self.files = backend.files if isinstance(backend, LocalFolder) else FileSystem()
         self.durability = backend.durability
+        self._folder = root
+        self._backend = backend
         self._sync = backend.durability == "full"
-        self._state = state
-        self._deliver = deliver
-        self._refuse = refuse
         self._journal: Journal | None = None
-        self._pending: list[Job] = []
-        self._batch: list[Job] = []
-        self._is_storing = False
-        self._has_looked = False
-        self._thread = CallThread("tomldiary-journal")
-        self._closing = 0  # journals about to be closed
+        self._ended: list[Journal] = []
+        """Journals to be closed."""
 
-    def __len__(self) -> int:
-        """The number of turns that are not stored yet."""
-        return len(self._pending) + len(self._batch)
+    def _work(self) -> None:
+        if self._is_look_due():
+            # This comes first: turns submitted before a crash precede turns submitted now.
+            self._adopt()
+        if self._batch:
+            self._store(self._batch)
+        with self._state:
+            ended, self._ended = self._ended, []
+        close_journals(ended)
 
-    def oldest(self) -> float | None:
-        """Return when the oldest waiting turn was submitted (monotonic clock), or None."""
-        return min(
-            (jobs[0].queued_at for jobs in (self._batch, self._pending) if jobs), default=None
-        )
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is being stored or taken over."""
-        return not self._is_storing and not self._closing
-
-    # Queueing
-
-    def put(self, job: Job) -> None:
-        """Queue a turn for storing; the caller holds the lock."""
-        self._pending.append(job)
-        self._flush_soon()
-
-    def remove(self, job: Job) -> bool:
-        """Remove a turn that is not being stored yet; the caller holds the lock."""
-        if job not in self._pending:
-            return False
-        self._pending.remove(job)
-        return True
-
-    def adopt_soon(self) -> None:
-        """Schedule a search for journals of dead writers; the caller holds the lock."""
-        self._has_looked = False
-        self._flush_soon()
-
-    def _flush_soon(self) -> None:
-        if not self._is_storing:
-            self._thread.call(self._flush)
-            self._is_storing = True
-
-    # In the journal's thread
-
-    def _flush(self) -> None:
-        goes_on = True
-        while goes_on:
-            if not self._has_looked:
-                # This comes first: turns submitted before a crash precede turns submitted now.
-                self._has_looked = True
-                self._adopt()
-            with self._state:
-                batch, self._pending = self._pending, []
-                self._batch = batch
-                if not batch:
-                    goes_on = self._ends_batch()
-            if batch:
-                goes_on = self._store(batch)
-
-    def _store(self, jobs: list[Job]) -> bool:
-        """Store turns; return whether more are waiting.
-
-        Turns that cannot be stored are refused, even if a later sync succeeds.
-        """
+    def _store(self, jobs: list[Job]) -> None:
         try:
             if self._journal is None:
-                self._journal = Journal.create(self.root, sync=self._sync, files=self.files)
+                self._journal = Journal.create(self._folder, sync=self._sync, files=self.files)
                 self.journals.append(self._journal)
             stored = self._journal.append_turns(jobs, self._backend.epoch, self._is_erased)
             try:
@@ -141,17 +250,13 @@ class JournalQueue:
                 self._journal.finish(stored)
                 raise
         except Exception as error:  # noqa: BLE001 - each receipt gets it
-            _logger.error("%d turns could not be stored: %s", len(jobs), error)  # noqa: TRY400 - each receipt has the traceback
             with self._state:
-                self._batch = []
                 journal = self._journal
                 if journal is not None and journal.problem is not None:
                     self._journal = None  # the next turn creates another one
                     self.close_if_done(journal)
-                self._refuse(jobs, error)
-                goes_on = self._ends_batch()
-            wake(jobs, error)
-            return goes_on
+            self._fail(jobs, error)
+            return
         for job in jobs:
             job.rendered = ""
         erased = [job for job in jobs if job.epoch is None]
@@ -160,29 +265,17 @@ class JournalQueue:
             self._deliver(stored)
             if erased:
                 refuse_erased(erased, self._refuse)
-            goes_on = self._ends_batch()
         wake(stored, None)  # without the lock, which the next submit of a woken caller needs
         if erased:
             wake(erased, Forgotten.since_run())
-        return goes_on
 
     def _is_erased(self, turn: Turn, epoch: int) -> bool:
         return is_erased(self._backend, turn.user_id, turn.epoch, epoch)
 
-    def _ends_batch(self) -> bool:
-        """Return whether turns were queued meanwhile; the caller holds the lock.
-
-        The submits of this batch are woken afterwards, so a single caller finds the queue idle.
-        """
-        self._is_storing = bool(self._pending) or not self._has_looked
-        if not self._is_storing:
-            self._state.notify_all()
-        return self._is_storing
-
     def _adopt(self) -> None:
         try:
             folders = sorted(
-                path for path in self.root.iterdir()
+                path for path in self._folder.iterdir()
                 if path.is_dir() and not path.name.startswith(".")
             )  # fmt: skip
         except OSError:
@@ -212,27 +305,9 @@ class JournalQueue:
         if journal is self._journal or journal not in self.journals or journal.pending:
             return
         with suppress(RuntimeError):  # the writer is closing, and closes all journals
-            self._thread.call(partial(self._close, journal))
+            self._work_soon()
             self.journals.remove(journal)
-            self._closing += 1
-
-    def _close(self, journal: Journal) -> None:
-        try:
-            journal.close()
-        finally:
-            with self._state:
-                self._closing -= 1
-                self._state.notify_all()
-
-    def withdraw(self, job: Job) -> None:
-        """Schedule the record that a cancelled turn is done; the caller holds the lock."""
-        if job.journal is not None:
-            with suppress(RuntimeError):  # the writer is being closed
-                self._thread.call(partial(job.journal.finish, [job]))
-
-    def stop(self) -> None:
-        """Store the waiting turns, then stop the thread."""
-        self._thread.stop(self._state)
+            self._ended.append(journal)
 
     def close(self) -> None:
         """Close all journals."""
@@ -243,67 +318,6 @@ class JournalQueue:
         for journal in self.journals:
             journal.drop()
         self.journals.clear()
-
-
-class CallThread:
-    """Calls functions one after the other in a thread, which starts with the first one and ends with this object.
-
-    Args:
-        name: The name of the thread.
-        idle: Called after `poll` seconds without a function; the thread does not keep its object.
-        poll: Seconds; None calls nothing.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        idle: weakref.WeakMethod[Callable[[], None]] | None = None,
-        poll: float | None = None,
-    ) -> None:
-        self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        calls = (self._calls, idle, poll)
-        self._thread = threading.Thread(target=_call_all, args=calls, name=name, daemon=True)
-        self._is_stopped = False
-        weakref.finalize(self, self._calls.put, None).atexit = False
-
-    def call(self, function: Callable[[], object]) -> None:
-        """Call a function in the thread; the caller holds the writer's lock.
-
-        Raises:
-            RuntimeError: The thread is stopped, or the system has no thread left.
-        """
-        if self._is_stopped:
-            raise RuntimeError("the thread is stopped.")
-        if self._thread.ident is None:
-            self._thread.start()
-        self._calls.put(function)
-
-    def stop(self, state: Condition) -> None:
-        """Wait for the calls that are due, and end the thread; `state` is the writer's lock."""
-        with state:
-            self._is_stopped = True
-            self._calls.put(None)
-        if self._thread.ident is not None:
-            self._thread.join()
-
-
-def _call_all(
-    calls: SimpleQueue[Callable[[], object] | None],
-    idle: weakref.WeakMethod[Callable[[], None]] | None,
-    poll: float | None,
-) -> None:
-    while True:
-        try:
-            function = calls.get(timeout=poll)
-        except Empty:
-            function = idle() if idle is not None else None
-        if function is None:
-            return
-        try:
-            function()
-        except Exception as error:  # noqa: BLE001 - the next calls have to be made
-            _logger.error("the queue failed: %s", type(error).__name__)  # noqa: TRY400 - it may quote a text
-        del function  # which may keep the queue
 
 
 def close_journals(journals: list[Journal]) -> None:

@@ -10,7 +10,6 @@ import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.runtime.async_bridge import close_private_loop, note_private_loop
@@ -133,15 +132,6 @@ class LoopThread:
         """Schedule the loop to stop; callable from any thread."""
         with contextlib.suppress(RuntimeError):  # closed already
             self.loop.call_soon_threadsafe(self.loop.stop)
-
-    def repeat(
-        self, seconds: float, method: weakref.WeakMethod[Callable[[], bool]], *, now: bool = False
-    ) -> None:
-        """Call a method periodically until it returns False or its owner is collected; call this in the loop."""
-        call = method()
-        if call is not None and (not now or call()):
-            del call  # which would keep the owner
-            self.loop.call_later(seconds, partial(self.repeat, seconds, method, now=True))
 
     def join(self, timeout: float) -> None:
         """Wait for the thread to end."""

@@ -96,7 +96,7 @@ class MemoryWriter(Viewed):
         coalesce: The maximum number of waiting turns of one session that one call of the model reads together.
         breaker: The number of consecutive transient errors, of any users, after which the model is considered down.
         breaker_pause: Seconds until the model is called again; doubles while it stays down.
-        takeover_interval: Seconds between two searches for journals of dead writers.
+        takeover_interval: Seconds within which the journal of a dead writer is found.
         lease: Seconds without a sign of life after which other writers on a shared database take over.
         consolidate_every: Transactions of a user after which its episodes that were not read yet are consolidated.
         consolidate_after: Seconds without a transaction of a user after which they are. With one of the two, what an
@@ -157,7 +157,7 @@ class MemoryWriter(Viewed):
             raise InvalidValue("a writer that consolidates needs a Diary and workers.")
         self._options = Options(workers, qsize, timeout, coalesce, retry or RetryPolicy())
         self._breaker = (breaker, breaker_pause)
-        self.takeover_interval = takeover_interval
+        self._takeover_interval = takeover_interval
         self._lease = lease
         self._context = contextvars.copy_context()
         self._closed = False
@@ -217,7 +217,10 @@ class MemoryWriter(Viewed):
             root = backend.journal_folder
             if root is None:
                 return None
-            queue = JournalQueue(root, backend, self._state, admission.deliver, admission.refuse)
+            queue = JournalQueue(
+                root, backend, self._state, admission.deliver, admission.refuse,
+                interval=self._takeover_interval,
+            )  # fmt: skip
             finalize(self, close_journals, queue.journals)
         else:
             return None
@@ -318,16 +321,12 @@ class MemoryWriter(Viewed):
             if self._consolidations.is_scheduled:
                 self._consolidations.begin(thread.loop)
                 weakref.finalize(self, self._consolidations.unwatch).atexit = False
-            if self._journal_queue is not None:
-                look = weakref.WeakMethod(self.look_for_dead_writers)
-                thread.loop.call_soon_threadsafe(thread.repeat, self.takeover_interval, look)
 
-    def look_for_dead_writers(self) -> bool:
-        """Schedule a search for journals of dead writers, which is done periodically, too; False if closed."""
+    def look_for_dead_writers(self) -> None:
+        """Schedule a search for journals of dead writers, which is done periodically, too."""
         with self._state:
             if self._journal_queue is not None and not self._closed:
                 self._journal_queue.adopt_soon()
-        return not self._closed
 
     # Observing, waiting, closing
 

@@ -6,15 +6,13 @@ documents is in `claims`.
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
-from weakref import WeakMethod
 
 from tomldiary.errors import BackendError, Conflict, Forgotten
 from tomldiary.logging import get_logger
 from tomldiary.runtime.sources import QUEUE
-from tomldiary.writer.journal_queue import CallThread, refuse_erased, wake
+from tomldiary.writer.journal_queue import StoringQueue, refuse_erased, wake
 from tomldiary.writer.shared.claims import Claims
 
 if TYPE_CHECKING:
@@ -31,8 +29,8 @@ _logger = get_logger(__name__)
 _POLL = 1.0  # seconds between two searches for users without an owner
 
 
-class SharedQueue:
-    """The turns of one writer in the database of its diary. It has the methods of `JournalQueue` and of `Journal`.
+class SharedQueue(StoringQueue):
+    """The turns of one writer in the database of its diary. It has the methods of `Journal`, too.
 
     Args:
         backend: The database.
@@ -55,74 +53,31 @@ class SharedQueue:
         lease: float,
         works: bool,
     ) -> None:
+        super().__init__(
+            "tomldiary-queue", str(backend.database), state, deliver, refuse, poll=_POLL
+        )
         claims = self.claims = Claims(backend, lease, works=works)
         self.check, self.holds = claims.check, claims.holds
         self.append_operations = claims.append_operations
-        self.root = str(backend.database)
+        self.durability = backend.durability
         self._backend = backend
-        self._state = state
-        self._deliver = deliver
-        self._refuse = refuse
         self._resolve = resolve
         self._works = works
-        self._pending: list[Job] = []
-        self._batch: list[Job] = []
-        self._withdrawn: list[Job] = []
         self._held: dict[str, set[str]] = {}
         """The users whose turns this writer works on, with the operation ids that the workers have."""
         self._remote: dict[str, dict[str, Job]] = {}
         """Turns that were submitted here and that another writer works on, by user and operation id."""
-        self._looked = -_POLL
-        self._is_stopping = False
-        self._is_looking = False
-        self._is_woken = False
-        self._thread = CallThread("tomldiary-queue", WeakMethod(self._work_once), _POLL)
-
-    @property
-    def durability(self) -> str:
-        """What a stored turn survives."""
-        return self._backend.durability
 
     def __len__(self) -> int:
         """The number of turns that are not stored yet, or that another writer works on."""
-        return len(self._pending) + len(self._batch) + sum(map(len, self._remote.values()))
+        return super().__len__() + sum(map(len, self._remote.values()))
 
     def oldest(self) -> float | None:
         """Return when the oldest of these turns was submitted (monotonic clock), or None."""
-        others = (job for jobs in self._remote.values() for job in jobs.values())
-        return min((job.queued_at for job in (*self._pending, *self._batch, *others)), default=None)
+        others = (job.queued_at for jobs in self._remote.values() for job in jobs.values())
+        return min(filter(None, (super().oldest(), *others)), default=None)
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is being stored or claimed."""
-        return not (self._batch or self._withdrawn or self._is_looking)
-
-    # Queueing; the caller holds the writer's lock
-
-    def put(self, job: Job) -> None:
-        """Queue a turn for storing."""
-        self._pending.append(job)
-        self._work_soon()
-
-    def remove(self, job: Job) -> bool:
-        """Remove a turn that is not being stored yet."""
-        if job not in self._pending:
-            return False
-        self._pending.remove(job)
-        return True
-
-    def withdraw(self, job: Job) -> None:
-        """Schedule the removal of a cancelled turn."""
-        if job.journal is self:
-            with suppress(RuntimeError):  # the writer is being closed
-                self._work_soon()
-                self._withdrawn.append(job)
-
-    def adopt_soon(self) -> None:
-        """Schedule a search for users without an owner."""
-        self._looked = -_POLL
-        self._is_looking = not self._is_stopping
-        self._work_soon()
+    # The caller holds the lock
 
     def lost(self, jobs: list[Job]) -> None:
         """Watch turns that another writer has taken over, until they are finished."""
@@ -136,54 +91,21 @@ class SharedQueue:
         self._remote.clear()
         return left
 
-    def _work_soon(self) -> None:
-        if not self._is_woken:
-            self._thread.call(self._work_once)
-            self._is_woken = True
+    # In the thread
 
-    # In the thread of the queue
-
-    def _work_once(self) -> None:
-        with self._state:
-            self._is_woken = False
-            self._batch, self._pending = self._pending, []
-            withdrawn, self._withdrawn = self._withdrawn, []
-        try:
-            self._work(withdrawn)
-        except Exception as error:  # noqa: BLE001 - the next round tries again
-            _logger.warning("%s: turns cannot be claimed now (%s)", self.root, error)
-        with self._state:
-            self._is_looking = False
-            self._state.notify_all()
-
-    def _work(self, withdrawn: list[Job]) -> None:
-        if self._batch:
-            self._store_all(self._batch)
-        for job in withdrawn:
-            self.finish([job])
-        now = time.monotonic()
-        if self._held:
-            self.claims.heartbeats.beat()
-        if now - self._looked >= _POLL and not self._is_stopping:
-            self._looked = now
-            self._claim_users()
-
-    def _store_all(self, jobs: list[Job]) -> None:
+    def _work(self) -> None:
         by_user: dict[str, list[Job]] = {}
-        for job in jobs:
+        for job in self._batch:
             by_user.setdefault(job.turn.user_id, []).append(job)
         for user, mine in by_user.items():
             try:
                 self._store(user, mine)
             except Exception as error:  # noqa: BLE001 - each receipt gets it
-                _logger.error("%d turns could not be stored: %s", len(mine), error)  # noqa: TRY400 - each receipt has the traceback
-                with self._state:
-                    self._leave_batch(mine)
-                    self._refuse(mine, error)
-                wake(mine, error)
-
-    def _leave_batch(self, jobs: list[Job]) -> None:
-        self._batch = [job for job in self._batch if job not in jobs]
+                self._fail(mine, error)
+        if self._held:
+            self.claims.heartbeats.beat()
+        if self._is_look_due():
+            self._claim_users()
 
     def _store(self, user: str, jobs: list[Job]) -> None:
         """Store turns of one user and claim the user if possible; then deliver what is claimed."""
@@ -296,11 +218,6 @@ class SharedQueue:
 
     # Ending
 
-    def stop(self) -> None:
-        """Store the waiting turns, then stop the thread."""
-        self._is_stopping = True
-        self._thread.stop(self._state)
-
     def close(self) -> None:
         """Release all claims."""
         for user in sorted(self._held):
@@ -313,4 +230,3 @@ class SharedQueue:
         """Drop all claims in a forked child: they belong to the parent."""
         self._held.clear()
         self._remote.clear()
-        self._is_stopping = True
