@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tomldiary.writer.receipts import Job, Turn
 
-__all__ = ["JournalQueue", "StoringQueue", "close_journals", "refuse_erased", "wake"]
+__all__ = ["JournalQueue", "StoringQueue", "close_journals", "wake"]
 
 _logger = get_logger(__name__)
 
@@ -264,10 +264,8 @@ class JournalQueue(StoringQueue):
             self._batch = []
             self._deliver(stored)
             if erased:
-                refuse_erased(erased, self._refuse)
+                self._fail(erased, Forgotten.since_run())
         wake(stored, None)  # without the lock, which the next submit of a woken caller needs
-        if erased:
-            wake(erased, Forgotten.since_run())
 
     def _is_erased(self, turn: Turn, epoch: int) -> bool:
         return is_erased(self._backend, turn.user_id, turn.epoch, epoch)
@@ -325,12 +323,6 @@ def close_journals(journals: list[Journal]) -> None:
     for journal in journals:
         journal.close()
     journals.clear()
-
-
-def refuse_erased(jobs: list[Job], refuse: Callable[[list[Job], BaseException], None]) -> None:
-    """Refuse turns of runs that began before an erasure; the caller holds the lock."""
-    _logger.error("%d turns were not stored: Forgotten", len(jobs))
-    refuse(jobs, Forgotten.since_run())
 
 
 def wake(jobs: list[Job], error: BaseException | None) -> None:

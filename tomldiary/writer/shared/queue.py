@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tomldiary.errors import BackendError, Conflict, Forgotten
 from tomldiary.logging import get_logger
 from tomldiary.runtime.sources import QUEUE
-from tomldiary.writer.journal_queue import StoringQueue, refuse_erased, wake
+from tomldiary.writer.journal_queue import StoringQueue, wake
 from tomldiary.writer.shared.claims import Claims
 
 if TYPE_CHECKING:
@@ -133,13 +133,11 @@ class SharedQueue(StoringQueue):
                 else:
                     job.receipt.settle_stored(True)  # noqa: FBT003 - the result itself
             if erased:
-                refuse_erased(erased, self._refuse)
+                self._fail(erased, Forgotten.since_run())
             if claim is not None and stored:
                 # A turn that the workers had may have ended since the step.
                 is_held = user in self._held
                 self._take(user, claim, {job.operation for job in stored} if is_held else None)
-        if erased:
-            wake(erased, Forgotten.since_run())
         wake(stored, None)
 
     def _take(self, user: str, turns: Turns, only: set[str] | None = None) -> None:
