@@ -163,7 +163,8 @@ class StoringQueue:
         wake(jobs, error)
 
     def _leave_batch(self, jobs: list[Job]) -> None:
-        self._batch = [job for job in self._batch if job not in jobs]
+        gone = set(jobs)
+        self._batch = [job for job in self._batch if job not in gone]
 
     # Ending
 

@@ -109,6 +109,26 @@ def test_a_dropped_writer_is_collected_and_its_threads_end(opened):
     until(has_ended)
 
 
+def test_a_turn_counts_once_while_it_is_stored(opened, monkeypatch):
+    backend = opened()
+    change, began, go_on = backend.change_hidden, threading.Event(), threading.Event()
+
+    def slow(*arguments, **options):
+        began.set()
+        assert go_on.wait(30)
+        return change(*arguments, **options)
+
+    with MemoryWriter(Diary(backend, agent="rules")) as writer:
+        assert writer.flush(30)
+        monkeypatch.setattr(backend, "change_hidden", slow)
+        receipt = writer.submit_nowait(Turn("alice", "s", "I love tea.", "Noted."))
+        assert began.wait(30)
+        stats = writer.stats()
+        go_on.set()
+        assert receipt.wait(30).transaction == 1
+    assert (stats["submitted"], stats["pending"], stats["loss_window"]) == (1, 1, 1)
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_turn_stored_while_another_one_ends_is_delivered_once(opened, when):
     backend, delivered = opened(), []

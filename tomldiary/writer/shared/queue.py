@@ -110,6 +110,7 @@ class SharedQueue(StoringQueue):
     def _store(self, user: str, jobs: list[Job]) -> None:
         """Store turns of one user and claim the user if possible; then deliver what is claimed."""
         with self._state:
+            self._leave_batch(jobs)
             for job in jobs:
                 # First: a worker that finishes a turn of this user may find the new ones before this returns.
                 job.journal = self
@@ -118,14 +119,13 @@ class SharedQueue(StoringQueue):
             claim = self.claims.store(user, jobs)
         except BaseException:
             with self._state:
+                self._batch += jobs
                 for job in jobs:
                     self._remote.get(user, {}).pop(job.operation, None)
             raise
         erased = [job for job in jobs if job.epoch is None]
         stored = [job for job in jobs if job.epoch is not None]
         with self._state:
-            # First: a turn that the workers begin makes room in the queue for one that waits.
-            self._leave_batch(jobs)
             for job in jobs:
                 job.rendered = ""
                 if job.epoch is None:  # its run began before an erasure
