@@ -237,7 +237,7 @@ def test_a_strict_hook_is_brought_back_when_a_later_one_refuses(diary, index):
 
 def test_a_strict_hook_loses_what_another_process_could_not_store(diary, index):
     fill(diary)
-    survivor = Delivery(diary.engine, "index", index, is_strict=True)
+    survivor = Delivery(diary.engine, "index", index)
     survivor.deliver("alice")
     assert not survivor.is_behind("alice")
     before = dict(index.entries)

@@ -39,7 +39,6 @@ __all__ = ["Delivery", "Repaired"]
 
 _ATTEMPTS = 20  # deliveries to one user while other processes move the cursor
 _BATCH = 500  # changes in one call of a hook
-_KNOWN = 10_000  # users
 _TIMEOUT = 30.0  # seconds to wait for another process that delivers to the same hook
 
 
@@ -64,15 +63,12 @@ class Delivery:
         engine: Reads the memory and its history.
         name: The name of the hook, under which its cursors are kept.
         hook: Gets the changes.
-        is_strict: Whether `check` is called, by this process or another one, which may then be killed.
 
     Raises:
         NotSupported: The backend has no place for cursors.
     """
 
-    def __init__(
-        self, engine: Engine, name: str, hook: ChangeHook, *, is_strict: bool = False
-    ) -> None:
+    def __init__(self, engine: Engine, name: str, hook: ChangeHook) -> None:
         backend = engine.backend
         if not isinstance(backend, KeepsHidden):
             raise NotSupported(
@@ -82,11 +78,9 @@ class Delivery:
         self.hook = hook
         self.cursors = Cursors(backend, name)
         self._engine = engine
-        self._is_strict = is_strict
         is_folder = isinstance(backend, LocalFolder)
         place = backend.base_path / SYSTEM / "hook-locks" if is_folder else None
         self._locks = UserLocks(place, backend.files if is_folder else None)
-        self._done: dict[str, Position] = {}
 
     def users(self) -> list[str]:
         """Return all users who have a document, or whose entries the hook may still have."""
@@ -94,23 +88,10 @@ class Delivery:
 
     def is_behind(self, user: str) -> bool:
         """Return whether the hook lacks changes of a user."""
-        end = newest(self._engine, user)
-        if self._done.get(user) == end:
-            return False
-        cursor = self.cursors.of(user)
+        end, cursor = newest(self._engine, user), self.cursors.of(user)
         if cursor is None:
             return end.seq > 0
-        is_done = cursor.position == end and not cursor.keys
-        if is_done:
-            self._note_done(user, end)
-        return not is_done
-
-    def _note_done(self, user: str, end: Position) -> None:
-        if self._is_strict:
-            return  # its cursor may get keys at the same end of history, so each check reads it
-        if len(self._done) >= _KNOWN:
-            self._done.clear()
-        self._done[user] = end
+        return cursor.position != end or bool(cursor.keys)
 
     def deliver(self, user: str) -> int:
         """Bring the hook up to date with one user, and return the number of changes that it got.
@@ -153,16 +134,12 @@ class Delivery:
             end, changes, _ = self._difference(user)
         self._apply(changes)
         keys.update(change.key for change in changes)
-        is_moved = self._moved(user, before, end)
-        return len(changes), is_moved
+        return len(changes), self._moved(user, before, end)
 
     def _moved(self, user: str, before: Cursor | None, end: Position) -> bool:
         """Move the cursor, and remove it once nothing of the user is left."""
         is_gone = end.seq == 0 and not self._engine.kinds(user)
-        is_moved = self.cursors.move(user, before, None if is_gone else Cursor(end))
-        if is_moved:
-            self._note_done(user, end)
-        return is_moved
+        return self.cursors.move(user, before, None if is_gone else Cursor(end))
 
     def _locked(self, user: str) -> AbstractContextManager[None]:
         """Keep writers out while entries are read: history has a transaction before its documents show it."""

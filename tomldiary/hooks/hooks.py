@@ -259,7 +259,7 @@ class Hooks:
             hook = CallableHook(hook)
         if iscoroutinefunction(given):
             raise InvalidValue(f"{NOT_AWAITED}.", where="hook")
-        delivery = Delivery(self._engine, name, hook, is_strict=strict)
+        delivery = Delivery(self._engine, name, hook)
         worker = _Worker(delivery, poll=poll, longest_pause=longest_pause)
         self._workers[name] = worker
         self._engine.after_change = (*self._engine.after_change, worker.notify)
