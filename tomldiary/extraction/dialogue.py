@@ -55,7 +55,7 @@ def storable(text: str) -> str:
 def checked_turn(
     session_id: object, user_msg: object, assistant_msg: object
 ) -> tuple[str, str, str]:
-    """Return the session id and the texts of a turn as plain text, before anything is done with it.
+    """Return the session id and the texts of a turn as plain text that a file can store.
 
     Raises:
         InvalidValue: A message or the session id is no text, or the session id is empty.
@@ -63,8 +63,8 @@ def checked_turn(
     session = checked_text(session_id, "session_id")
     if not session:
         raise InvalidValue("the session id is empty.", where="session_id")
-    said = checked_text(user_msg, "user_msg"), checked_text(assistant_msg, "assistant_msg")
-    return session, *said
+    said = storable(checked_text(user_msg, "user_msg"))
+    return session, said, storable(checked_text(assistant_msg, "assistant_msg"))
 
 
 def checked_exchanges(earlier: Sequence[Sequence[str]], most: int) -> tuple[Exchange, ...]:

@@ -15,7 +15,7 @@ from tomldiary.entries.fact_rules import FactRules
 from tomldiary.entries.kinds import FACTS
 from tomldiary.entries.models import in_utc, timestamp
 from tomldiary.errors import DiaryError, ExtractionError, Forgotten
-from tomldiary.extraction.dialogue import checked_exchanges, checked_turn, storable
+from tomldiary.extraction.dialogue import checked_exchanges, checked_turn
 from tomldiary.extraction.draft import MemoryDeps
 from tomldiary.extraction.extractor import (
     Extractor,
@@ -191,7 +191,7 @@ class Turns:
             seconds=diary.extraction_timeout,
         )  # fmt: skip
         when = now or operation.said_at or datetime.now(UTC)
-        turn = KeptTurn(storable(user_msg), storable(assistant_msg), when, called)
+        turn = KeptTurn(user_msg, assistant_msg, when, called)
         done = await in_thread(
             self.commit,
             user_id,
@@ -257,9 +257,9 @@ class Turns:
         """
         import asyncio  # noqa: PLC0415 - slow to import, and most of a diary needs none of it
 
-        said, redactor = (storable(user_msg), storable(assistant_msg)), self._diary.redactor
-        if redactor is not None:
-            said = redactor(said[0]), redactor(said[1])
+        said, redactor = (user_msg, assistant_msg), self._diary.redactor
+        if redactor is not None:  # a queued turn may be older
+            said = redactor(user_msg), redactor(assistant_msg)
         now = now or operation.said_at
         limit = asyncio.timeout(seconds)
         try:

@@ -66,8 +66,9 @@ class Turn:
     """
 
     def __post_init__(self) -> None:
-        session, *said = checked_turn(self.session_id, self.user_msg, self.assistant_msg)
-        object.__setattr__(self, "session_id", session)
+        said = checked_turn(self.session_id, self.user_msg, self.assistant_msg)
+        for name, text in zip(("session_id", "user_msg", "assistant_msg"), said, strict=True):
+            object.__setattr__(self, name, text)
         for name in ("user_id", "operation_id"):
             object.__setattr__(self, name, checked_text(getattr(self, name), name))
         if self.status not in get_args(TurnStatus):
@@ -81,8 +82,6 @@ class Turn:
             steps = checked_steps(self.steps)
             known = tuple(ToolStep(*(storable(each) for each in step)) for step in steps)
             object.__setattr__(self, "steps", known)
-        for name, text in zip(("user_msg", "assistant_msg"), said, strict=True):
-            object.__setattr__(self, name, text if text.isascii() else storable(text))
         if self.earlier is not None:
             object.__setattr__(self, "earlier", checked_exchanges(self.earlier, MAX_EARLIER))
 
