@@ -368,6 +368,15 @@ def test_a_running_writer_takes_over_journals_periodically(tmp_path):
     assert diary.user("alice").conversations()["s"].turns == 1
 
 
+def test_a_dropped_writer_closes_its_journal(tmp_path):
+    writer = MemoryWriter(Diary(tmp_path, agent=remember))
+    writer.submit_nowait(Turn("alice", "s", "tea", "ok")).wait(LONG)
+    assert writer.flush(LONG)
+    assert list(root_of(tmp_path).iterdir())
+    del writer
+    until(lambda: gc.collect() >= 0 and not list(root_of(tmp_path).iterdir()))
+
+
 def test_without_durability_there_is_no_journal(tmp_path):
     for diary in (
         Diary("memory:", agent=remember),

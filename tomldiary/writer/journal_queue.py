@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from tomldiary.writer.receipts import Job, Turn
 
-__all__ = ["JournalQueue", "StoringQueue", "close_journals", "wake"]
+__all__ = ["JournalQueue", "StoringQueue", "wake"]
 
 _logger = get_logger(__name__)
 
@@ -42,6 +43,7 @@ class StoringQueue:
         deliver: Called with stored turns and the lock held.
         refuse: Called with turns that could not be stored, the reason, and the lock held.
         poll: Seconds between two searches for turns of dead writers.
+        last: Called in the thread when this object is collected; it may not refer to it.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class StoringQueue:
         refuse: Callable[[list[Job], BaseException], None],
         *,
         poll: float,
+        last: Callable[[], None] | None = None,
     ) -> None:
         self.root = root
         self._state = state
@@ -69,7 +72,7 @@ class StoringQueue:
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         calls = (self._calls, weakref.WeakMethod(self._work_once), poll)
         self._thread = threading.Thread(target=_call_all, args=calls, name=name, daemon=True)
-        weakref.finalize(self, self._calls.put, None).atexit = False
+        weakref.finalize(self, _end, self._calls, last).atexit = False
 
     def __len__(self) -> int:
         """The number of turns that are not stored yet."""
@@ -193,6 +196,11 @@ def _call_all(
         del work  # which keeps the queue
 
 
+def _end(calls: SimpleQueue[Callable[[], None] | None], last: Callable[[], None] | None) -> None:
+    calls.put(last)
+    calls.put(None)
+
+
 class JournalQueue(StoringQueue):
     """Stores turns in the writer's journal, and takes over the journals of dead writers.
 
@@ -217,9 +225,10 @@ class JournalQueue(StoringQueue):
     ) -> None:
         # A turn may be stored just before a search is due, and the next poll is counted from there.
         poll = min(interval / 2, threading.TIMEOUT_MAX)
-        super().__init__("tomldiary-journal", root, state, deliver, refuse, poll=poll)
         self.journals: list[Journal] = []
         """The journals that this writer owns; new turns are appended only to `_journal`."""
+        last = partial(_close_journals, self.journals)
+        super().__init__("tomldiary-journal", root, state, deliver, refuse, poll=poll, last=last)
         self.files = backend.files if isinstance(backend, LocalFolder) else FileSystem()
         self.durability = backend.durability
         self._folder = root
@@ -237,7 +246,7 @@ class JournalQueue(StoringQueue):
             self._store(self._batch)
         with self._state:
             ended, self._ended = self._ended, []
-        close_journals(ended)
+        _close_journals(ended)
 
     def _store(self, jobs: list[Job]) -> None:
         try:
@@ -310,7 +319,7 @@ class JournalQueue(StoringQueue):
 
     def close(self) -> None:
         """Close all journals."""
-        close_journals(self.journals)
+        _close_journals(self.journals)
 
     def drop(self) -> None:
         """Drop all journals in a forked child: they belong to the parent."""
@@ -319,7 +328,7 @@ class JournalQueue(StoringQueue):
         self.journals.clear()
 
 
-def close_journals(journals: list[Journal]) -> None:
+def _close_journals(journals: list[Journal]) -> None:
     """Close journals, and let go of them."""
     for journal in journals:
         journal.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import asyncio
 import contextlib
 import os
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tomldiary.runtime.async_bridge import close_private_loop, note_private_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Coroutine
 
     from tomldiary.writer.writer import MemoryWriter
 
@@ -23,7 +22,6 @@ __all__ = [
     "LoopThread",
     "background_tasks",
     "close_at_exit",
-    "finalize",
     "fire_and_forget",
     "shutdown_all_background_tasks",
 ]
@@ -81,25 +79,6 @@ def _close_writers() -> None:
 def _reset_writers() -> None:
     for writer in list(_writers):
         writer.after_fork()
-
-
-def finalize(owner: object, function: Callable[..., object], *arguments: Any) -> None:
-    """Call a function after its owner is collected; in a new thread if the current one runs an event loop.
-
-    Neither the function nor its arguments may refer to the owner.
-    """
-    weakref.finalize(owner, _off_the_loop, function, *arguments).atexit = False
-
-
-def _off_the_loop(function: Callable[..., object], *arguments: Any) -> None:
-    if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the public function raises
-        with contextlib.suppress(
-            RuntimeError
-        ):  # the interpreter is shutting down and starts no threads
-            # Not a `Thread`: its start acquires locks that the current thread may already hold.
-            _thread.start_new_thread(function, arguments)
-            return
-    function(*arguments)
 
 
 # Event loop threads

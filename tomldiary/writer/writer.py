@@ -28,7 +28,7 @@ from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.toml.values import checked_count, checked_number, checked_seconds
 from tomldiary.writer.dead_letters import DeadLetters
 from tomldiary.writer.jobs import CompactionJobs, ConsolidationJobs, is_overridden
-from tomldiary.writer.journal_queue import JournalQueue, close_journals
+from tomldiary.writer.journal_queue import JournalQueue
 from tomldiary.writer.metrics import (
     Health,
     Metrics,
@@ -45,7 +45,6 @@ from tomldiary.writer.shared.queue import SharedQueue
 from tomldiary.writer.shutdown import (
     background_tasks,
     close_at_exit,
-    finalize,
     fire_and_forget,
     shutdown_all_background_tasks,
 )
@@ -221,7 +220,6 @@ class MemoryWriter(Viewed):
                 root, backend, self._state, admission.deliver, admission.refuse,
                 interval=self._takeover_interval,
             )  # fmt: skip
-            finalize(self, close_journals, queue.journals)
         else:
             return None
         admission.journal_queue = workers.journal_queue = queue
