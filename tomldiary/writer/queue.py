@@ -8,11 +8,12 @@ import secrets
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import Forgotten, OperationConflict, WriterBusy
 from tomldiary.extraction.dialogue import Sessions, checked_exchanges
+from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.storage.protocol import is_erased
 from tomldiary.writer.journal_record import render_turn
 from tomldiary.writer.receipts import Job, Receipt, Turn
@@ -91,32 +92,27 @@ class Admission:
             same = self._same(job)
             if same is None:
                 self._check_open()
+                if self.journal_queue is not None:
+                    job.waiter = (loop, loop.create_future())
                 if self._is_full:
                     space = Future()
                     self.waiting.append((job, space))
-                    self._note_epoch(job, space)
-                if self.journal_queue is not None:
-                    job.waiter = (loop, loop.create_future())
-                if space is None:
+                else:
                     self._admit(job)
-        if same is not None:
-            try:
-                await same.receipt.astored()
-            except asyncio.CancelledError:
-                self._cancel(same, None)
-                raise
-            return same.receipt
         try:
             if space is not None:
+                await self._note_epoch(job)
                 # `admit_waiting` also queues the turn. If the woken submit queued it, another submit could
                 # overtake it.
                 await asyncio.wrap_future(space)
-            if job.waiter is not None:
+            if same is not None:
+                await same.receipt.astored()
+            elif job.waiter is not None:
                 await job.waiter[1]
-        except asyncio.CancelledError:
-            self._cancel(job, space)
+        except BaseException:
+            self._cancel(same or job, space)
             raise
-        return job.receipt
+        return (same or job).receipt
 
     def submit_nowait(self, turn: Turn) -> Receipt:
         """See `MemoryWriter.submit_nowait`."""
@@ -151,34 +147,19 @@ class Admission:
                 job.asked = Future()
                 job.asked.set_exception(error)
         elif self._backend is not None:
-            job.asked = self._asked(_fenced, self._backend, turn)
+            # In another thread: the backend may use a disk, and the caller may be an event loop.
+            self._epoch_reader = self._epoch_reader or ThreadPoolExecutor(1, "tomldiary-epoch")
+            job.asked = self._epoch_reader.submit(_fenced, self._backend, turn)
         return job
 
-    def _asked(self, read: Callable[..., int], *arguments: Any) -> Future[int]:
-        """Read a fencing token in another thread: the backend may use a disk, and the caller may be an event loop."""
-        if self._epoch_reader is None:
-            self._epoch_reader = ThreadPoolExecutor(1, "tomldiary-epoch")
-        return self._epoch_reader.submit(read, *arguments)
-
-    def _note_epoch(self, job: Job, space: Future[None]) -> None:
+    async def _note_epoch(self, job: Job) -> None:
         """Note when a turn began to wait for space: an erasure of everything meanwhile refuses it."""
         if self.journal_queue is None or self._backend is None or job.turn.epoch is not None:
             return
-
-        def note(asked: Future[int]) -> None:
-            error = asked.exception()
-            with self._state:
-                job.asked = None
-                if error is None:
-                    job.turn = replace(job.turn, epoch=asked.result())
-                elif (job, space) in self.waiting:
-                    self.waiting.remove((job, space))
-                    if space.set_running_or_notify_cancel():
-                        space.set_exception(error)
-                self.admit_waiting()
-
-        job.asked = self._asked(self._backend.epoch, job.turn.user_id)
-        job.asked.add_done_callback(note)
+        epoch = await in_thread(self._backend.epoch, job.turn.user_id)
+        with self._state:
+            job.turn = replace(job.turn, epoch=epoch)
+            self.admit_waiting()
 
     def _same(self, job: Job) -> Job | None:
         """Return the admitted turn with the same operation id, if any."""
@@ -243,7 +224,7 @@ class Admission:
     def admit_waiting(self) -> None:
         """Admit waiting submits while the queue has space; called with the lock held."""
         while self.waiting and self.queued < self._qsize:
-            if self.journal_queue is not None and self.waiting[0][0].asked is not None:
+            if self.journal_queue is not None and self.waiting[0][0].turn.epoch is None:
                 return  # called again when the token is known
             job, space = self.waiting.popleft()
             if space.set_running_or_notify_cancel():

@@ -181,7 +181,7 @@ class Job:
         """Its record without the fields that the journal adds."""
         self.epoch: int | None = None
         self.asked: Future[int] | None = None
-        """The pending read of the fencing token, for a turn without a journal, or one that waits for space."""
+        """The pending read of the fencing token, for a turn without a journal."""
         self.time = ""
         """When it was submitted (ISO 8601)."""
         self.began = ""
