@@ -301,12 +301,6 @@ class FactIndex(Following):
         self._marks: list[tuple[str, int] | None] = []
         self._groups: dict[str, set[int]] = {}
         self._alike: dict[int, set[int]] = {}
-        self._strays = 0
-
-    @property
-    def count(self) -> int:
-        """How many entries there are."""
-        return len(self._marks) - self._strays
 
     @property
     def groups(self) -> int:
@@ -355,7 +349,6 @@ class FactIndex(Following):
     def _put(self, number: int, key: str, entry: Any) -> None:
         if number == len(self._marks):
             self._marks.append(None)
-            self._strays += 1
         self._unplace(number)
         if isinstance(entry, Mapping):
             entry = cast("Mapping[str, Any]", entry)
@@ -364,7 +357,6 @@ class FactIndex(Following):
             self._groups.setdefault(mark[0], set()).add(number)
             self._alike.setdefault(mark[1], set()).add(number)
             self._marks[number] = mark
-            self._strays -= 1
             if mark[0] in self._timelines:
                 held = self._held[number] = self._checked(key, entry)
                 self._insert(mark[0], number, held)
@@ -372,7 +364,6 @@ class FactIndex(Following):
     def _forget(self, known: int) -> None:
         for number in range(known, len(self._marks)):
             self._unplace(number)
-        self._strays -= len(self._marks) - known
         del self._marks[known:]
 
     def _unplace(self, number: int) -> None:
@@ -387,7 +378,6 @@ class FactIndex(Following):
             if not self._alike[mark[1]]:
                 del self._alike[mark[1]]
             self._marks[number] = None
-            self._strays += 1
 
 
 def _equality_hash(data: Mapping[str, Any]) -> int:
