@@ -62,8 +62,6 @@ class Part:
     @property
     def is_empty(self) -> bool:
         """Whether it holds no item."""
-        if self._entries is not None:
-            return not self._entries
         return not any(isinstance(table, Mapping) for table in self.tables.values())
 
     @property
@@ -178,8 +176,6 @@ class View:
 
     def pinned(self, snapshot: Snapshot) -> Snapshot:
         """Return a namespace as it was when the batch first read it."""
-        if not self.is_shared:
-            return snapshot
         return self._seen.setdefault((snapshot.user, snapshot.namespace), snapshot)
 
     @cached_property
