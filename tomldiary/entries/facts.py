@@ -182,21 +182,12 @@ class Facts:
             matching: Only those for which it is true.
         """
         schema = self.schema(name)
+        known = self._ask(name, lambda index: index.held(group))
+        found = [held for held in known if held is not None]
+        left_out = len(known) - len(found)
         if schema.constraint.temporal:  # all count, since each may end another
-            known = self._ask(name, lambda index: index.held(group))
-            found = chained(schema, [held for held in known if held is not None])
-            left_out = len(known) - len(found)
-            found = [held for held in found if matching is None or matching(held.entry)]
-        else:
-            entry = None if group is None else self.entry(name, group)
-            rows = self.raw(name) if group is None else [] if entry is None else [(group, entry)]
-            asked = [row for row in rows if matching is None or matching(row[1])]
-            found = [
-                Held(key, entry, *interval(entry))
-                for key, entry in asked
-                if self.wrong(schema, key, entry) is None
-            ]
-            left_out = len(asked) - len(found)
+            found = chained(schema, found)
+        found = [held for held in found if matching is None or matching(held.entry)]
         if left_out:
             _logger.warning("%d facts of type %s are left out; problems() says why", left_out, name)
         return found
@@ -353,7 +344,7 @@ class FactIndex(Following):
         if isinstance(entry, Mapping):
             entry = cast("Mapping[str, Any]", entry)
             data = self._schema.compared(entry_data(entry))
-            mark = (_head(key), _equality_hash(data))
+            mark = (group_of(self._schema, key), _equality_hash(data))
             self._groups.setdefault(mark[0], set()).add(number)
             self._alike.setdefault(mark[1], set()).add(number)
             self._marks[number] = mark
