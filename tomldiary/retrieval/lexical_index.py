@@ -268,9 +268,6 @@ class Matches(Generic[E]):
         self.scored: dict[E, float] = {}
         """The exact scores of the entries that look best."""
 
-    def __bool__(self) -> bool:
-        return bool(self._shares)
-
     @property
     def coverage(self) -> float:
         """The greatest share of the question's words that one row has, from 0 to 1."""
