@@ -25,7 +25,7 @@ from tomldiary_pydantic_ai.memory_document import SHARED_OWNER
 if TYPE_CHECKING:
     from tomldiary.diary import Diary
     from tomldiary.engine.engine import Transaction
-    from tomldiary.toml.document import Document, Overlay
+    from tomldiary.toml.document import Document
     from tomldiary.toml.edit import Edit
 
 __all__ = [
@@ -359,7 +359,7 @@ def _file(entry: Mapping[str, Any]) -> StoredFile:
     )
 
 
-def _receipt(receipts: Document | Overlay, operation: str, fingerprint: str) -> FileMutation | None:
+def _receipt(receipts: Document | Edit, operation: str, fingerprint: str) -> FileMutation | None:
     found = receipts.table((_RECEIPTS, operation)) if operation else None
     if found is None:
         return None

@@ -148,7 +148,7 @@ def test_incremental_indexes_follow_drafts_writers_and_hand_edits():
         '[_meta]\n[preferences.likes.own]\ntext = "tea"\n[preferences]\nodd = 1\n'
     )
     for step in range(150):
-        edits = [Edit(document), document.overlay()]  # a writer and a draft, which is given up
+        edits = [Edit(document), Edit(document)]  # a writer and a draft, which is given up
         for edit in edits:
             book = Preferences(edit, RULES)
             for _ in range(choose.randint(1, 3)):

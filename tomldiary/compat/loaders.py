@@ -16,8 +16,8 @@ from pydantic import BaseModel, TypeAdapter
 
 from tomldiary.entries.models import FORMAT_VERSION, ConversationItem, PreferenceItem
 from tomldiary.entries.schema import categories, item_type
-from tomldiary.errors import InvalidTOML, InvalidValue, NewerVersion
-from tomldiary.toml.parse import parse_toml
+from tomldiary.errors import InvalidValue, NewerVersion
+from tomldiary.toml.parse import decode_utf8, parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -145,14 +145,7 @@ def _read(path: Path | str) -> str:
         # OSError picks the subclass that belongs to the number, such as PermissionError.
         reason = f"the file cannot be read ({error.strerror}). Check its kind and permissions"
         raise OSError(error.errno, reason, str(path)) from error
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InvalidTOML(
-            f"byte 0x{data[error.start]:02x} is not UTF-8. Save the file as UTF-8.",
-            path=str(path),
-            line=data.count(b"\n", 0, error.start) + 1,
-        ) from error
+    return decode_utf8(data, path=str(path))
 
 
 def _document(text: str, path: str) -> tuple[dict[str, Any], bool]:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tomldiary.entries.kind import Collected, Group, Rank, Rules, Tables, Writing
-    from tomldiary.toml.document import Document, Overlay
+    from tomldiary.toml.document import Document
+    from tomldiary.toml.edit import Edit
 
 __all__ = [
     "MAX_BLOCK",
@@ -191,8 +192,8 @@ class Blocks:
         return found
 
     @property
-    def _edit(self) -> Overlay:
-        return cast("Overlay", self._tables)
+    def _edit(self) -> Edit:
+        return cast("Edit", self._tables)
 
 
 def is_pinned(entry: Mapping[str, Any]) -> bool:

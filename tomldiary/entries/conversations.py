@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from tomldiary.entries.kind import Collected, EntryLine, Rank, Rules, Tables, Writing
-    from tomldiary.toml.document import Document, Overlay
+    from tomldiary.toml.document import Document
     from tomldiary.toml.edit import Edit
 
 __all__ = [
@@ -76,8 +76,8 @@ class Conversations:
     # Writing
 
     @property
-    def _edit(self) -> Overlay:
-        return cast("Overlay", self._tables)
+    def _edit(self) -> Edit:
+        return cast("Edit", self._tables)
 
     def migrate(self) -> None:
         """Give sessions of a file before version 0.3 their header; body and comments stay."""

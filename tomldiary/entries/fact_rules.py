@@ -20,6 +20,7 @@ from tomldiary.entries.fields import author, entry_data, said_by
 from tomldiary.entries.models import in_utc, timestamp
 from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached, UnknownEntry, WeakClaim
 from tomldiary.text.incremental_index import put_noted
+from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import NULL_FIELD, decode_nulls, same_value
 
 if TYPE_CHECKING:
@@ -324,7 +325,7 @@ class FactRules(Facts):
             states: What each entry would hold, by path; None removes it.
         """
         wrong: list[Path] = []
-        after = cast("Document", self._tables).overlay()
+        after = Edit(cast("Document", self._tables))
         for path, state in states.items():
             after.delete(path)
             if state is not None:

@@ -182,21 +182,12 @@ class Facts:
             matching: Only those for which it is true.
         """
         schema = self.schema(name)
+        known = self._ask(name, lambda index: index.held(group))
+        found = [held for held in known if held is not None]
+        left_out = len(known) - len(found)
         if schema.constraint.temporal:  # all count, since each may end another
-            known = self._ask(name, lambda index: index.held(group))
-            found = chained(schema, [held for held in known if held is not None])
-            left_out = len(known) - len(found)
-            found = [held for held in found if matching is None or matching(held.entry)]
-        else:
-            entry = None if group is None else self.entry(name, group)
-            rows = self.raw(name) if group is None else [] if entry is None else [(group, entry)]
-            asked = [row for row in rows if matching is None or matching(row[1])]
-            found = [
-                Held(key, entry, *interval(entry))
-                for key, entry in asked
-                if self.wrong(schema, key, entry) is None
-            ]
-            left_out = len(asked) - len(found)
+            found = chained(schema, found)
+        found = [held for held in found if matching is None or matching(held.entry)]
         if left_out:
             _logger.warning("%d facts of type %s are left out; problems() says why", left_out, name)
         return found
@@ -301,12 +292,6 @@ class FactIndex(Following):
         self._marks: list[tuple[str, int] | None] = []
         self._groups: dict[str, set[int]] = {}
         self._alike: dict[int, set[int]] = {}
-        self._strays = 0
-
-    @property
-    def count(self) -> int:
-        """How many entries there are."""
-        return len(self._marks) - self._strays
 
     @property
     def groups(self) -> int:
@@ -355,16 +340,14 @@ class FactIndex(Following):
     def _put(self, number: int, key: str, entry: Any) -> None:
         if number == len(self._marks):
             self._marks.append(None)
-            self._strays += 1
         self._unplace(number)
         if isinstance(entry, Mapping):
             entry = cast("Mapping[str, Any]", entry)
             data = self._schema.compared(entry_data(entry))
-            mark = (_head(key), _equality_hash(data))
+            mark = (group_of(self._schema, key), _equality_hash(data))
             self._groups.setdefault(mark[0], set()).add(number)
             self._alike.setdefault(mark[1], set()).add(number)
             self._marks[number] = mark
-            self._strays -= 1
             if mark[0] in self._timelines:
                 held = self._held[number] = self._checked(key, entry)
                 self._insert(mark[0], number, held)
@@ -372,7 +355,6 @@ class FactIndex(Following):
     def _forget(self, known: int) -> None:
         for number in range(known, len(self._marks)):
             self._unplace(number)
-        self._strays -= len(self._marks) - known
         del self._marks[known:]
 
     def _unplace(self, number: int) -> None:
@@ -387,7 +369,6 @@ class FactIndex(Following):
             if not self._alike[mark[1]]:
                 del self._alike[mark[1]]
             self._marks[number] = None
-            self._strays += 1
 
 
 def _equality_hash(data: Mapping[str, Any]) -> int:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tomldiary.entries.constraints import FactSchema
     from tomldiary.entries.fields import Problem
     from tomldiary.entries.preferences import PreferenceRules
-    from tomldiary.toml.document import Document, Overlay, Path
+    from tomldiary.toml.document import Document, Path
     from tomldiary.toml.edit import Edit
 
 __all__ = [
@@ -376,7 +376,7 @@ class EntryKind:
                 f"{self.name}.{name}", entry, self.texts, (self.labels,) if self.labels else ()
             )
 
-    def remove(self, edit: Overlay, path: Path, rules: Rules) -> None:
+    def remove(self, edit: Edit, path: Path, rules: Rules) -> None:
         """Remove an entry when its creation is undone."""
         edit.delete(path)
 
@@ -400,7 +400,7 @@ class EntryKind:
 
     def undo_edits(
         self,
-        edit: Overlay,
+        edit: Edit,
         logged: Document,
         rules: Rules,
         others: Sequence[tuple[Document, Document]] = (),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from pydantic import ValidationError
 
+from tomldiary.entries.fields import columns_of
 from tomldiary.entries.models import FORMAT_VERSION, PreferenceItem
 from tomldiary.errors import InvalidValue, LimitReached, UnknownCategory, UnknownEntry
 from tomldiary.text.incremental_index import (
@@ -121,14 +122,8 @@ class Preferences:
 
     def items(self, category: str) -> list[tuple[str, dict[str, Any]]]:
         """Return the entries of a category in the order of the file, without values that are no entries."""
-        main = self._tables.table((_ROOT, category)) or {}
-        found = [item for item in main.items() if type(item[1]) is dict]
-        short = self._tables.table((category,)) if category != _ROOT else None
-        if short:
-            found += [
-                item for item in short.items() if type(item[1]) is dict and item[0] not in main
-            ]
-        return found
+        columns = zip(*self.columns(category), strict=True)
+        return [item for item in columns if type(item[1]) is dict]
 
     def count(self, category: str) -> int:
         """Return how many entries a category holds."""
@@ -162,14 +157,11 @@ class Preferences:
 
     def columns(self, category: str) -> tuple[list[str], list[Any]]:
         """Return the ids and the values of a category; a value may be no entry."""
-        main = self._tables.table((_ROOT, category)) or {}
-        keys, entries = list(main), list(main.values())
+        found = dict(self._tables.table((_ROOT, category)) or {})
         short = self._tables.table((category,)) if category != _ROOT else None
         for key, entry in (short or {}).items():
-            if key not in main:
-                keys.append(key)
-                entries.append(entry)
-        return keys, entries
+            found.setdefault(key, entry)
+        return columns_of(found)
 
     def elsewhere(self, category: str, text: str) -> tuple[str, str] | None:
         """Return category and id of an entry with the same text in another category."""

@@ -110,7 +110,7 @@ class MemoryDeps:
         self._stores = {
             kind: each for kind, each in given.items() if not isinstance(each, Document)
         }
-        self._edits = {kind: _document_of(each).overlay() for kind, each in given.items()}
+        self._edits = {kind: Edit(_document_of(each)) for kind, each in given.items()}
         self._operations: list[Operation] = []
         rules = PreferenceRules(tuple(self.allowed_cats), max_prefs_per_category)
         self._preferences = Preferences(self._edits["preferences"], rules)

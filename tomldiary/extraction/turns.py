@@ -37,6 +37,7 @@ from tomldiary.extraction.operations import (
 from tomldiary.extraction.tool_writes import find_tool_writes
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.storage.protocol import is_erased
+from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import checked_text
 from tomldiary.user.pending.held import QUARANTINE, Why, hold
 
@@ -222,7 +223,7 @@ class Turns:
         schemas = diary.fact_schemas
         if schemas:
             stored = engine.readable(user_id, FACTS.name)
-            deps.fact_schemas, deps.facts = schemas, FactRules(stored.overlay(), schemas)
+            deps.fact_schemas, deps.facts = schemas, FactRules(Edit(stored), schemas)
         deps.user_id = user_id
         deps.descriptions = diary.descriptions
         deps.max_summary = diary.max_summary_chars

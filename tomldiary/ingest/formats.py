@@ -10,7 +10,7 @@ from tomldiary.errors import InvalidValue, UnsupportedFormat
 from tomldiary.ingest import exports, langchain, locomo, openai, pydantic_ai
 from tomldiary.ingest.conversations import all_messages, read_conversations
 from tomldiary.ingest.json_values import JsonObject, as_object
-from tomldiary.ingest.source import load
+from tomldiary.ingest.source import MOST_BYTES, load
 from tomldiary.ingest.turns import ChatLog, Omissions, Utterance
 
 if TYPE_CHECKING:
@@ -63,7 +63,6 @@ def _detect(records: Sequence[object]) -> str | None:
 
 
 _KNOWN: Final = ", ".join(KNOWN_FORMATS)
-_MAX_BYTES: Final = 512 * 1024 * 1024
 
 
 def read_turns(
@@ -71,7 +70,7 @@ def read_turns(
     *,
     format: str = "auto",  # noqa: A002  # the word that users know from the command line
     speaker: str | None = None,
-    max_bytes: int = _MAX_BYTES,
+    max_bytes: int = MOST_BYTES,
 ) -> ChatLog:
     """Read every turn of a chat log in JSON or JSON Lines; omitted content is counted.
 

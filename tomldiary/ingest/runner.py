@@ -148,20 +148,16 @@ def operation_id(turn: ChatTurn) -> str:
 def _apply(diary: Diary, user_id: str, turn: ChatTurn, id_: str, epoch: int) -> bool:
     """Apply one turn; return whether another ingest had applied it."""
     began, _ = diary.sessions.take(user_id, turn.session_id)
-    operation = TurnOperation(id_, id_, epoch, began=began)
-    if diary.turns.find(user_id, operation) is not None:
-        return True
-    done = run_coroutine(
+    return run_coroutine(
         diary.turns.process(
             user_id,
             turn.session_id,
             turn.user_msg,
             turn.assistant_msg,
             now=turn.when,
-            operation=operation,
+            operation=TurnOperation(id_, id_, epoch, began=began),
         )
-    )
-    return done.is_repeated
+    ).is_repeated
 
 
 def _full(diary: Diary, user_id: str) -> list[str]:

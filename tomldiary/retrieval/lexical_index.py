@@ -35,7 +35,6 @@ _PAIR = 0.5  # of the weight of two words, where they stand side by side
 _BEST, _MEAN = 0.7, 0.3  # share of the best passage, and of the mean of all
 _BEFORE, _BEHIND = 0.5, 0.3  # of the score of the neighbours in a conversation
 _SCORED = 40  # rows that look best, which are scored exactly
-_FEW = 50  # times as many
 _DEAD = 256  # rows of removed entries that are kept at most, beside as many as there are others
 
 
@@ -154,7 +153,7 @@ class LexicalIndex(Generic[E]):
         shares = self._weights(question)
         found = Matches(self._owners, self._lengths, shares, question)
         if shares:
-            found.scored = self._scored(question, shares, found)
+            found.scored = self._scored(question, shares, found.estimates)
         return found
 
     def _weights(self, question: Question) -> dict[int, float]:
@@ -176,14 +175,9 @@ class LexicalIndex(Generic[E]):
         return found
 
     def _scored(
-        self, question: Question, shares: dict[int, float], found: Matches[E]
+        self, question: Question, shares: dict[int, float], estimates: dict[int, float]
     ) -> dict[E, float]:
         """Return the exact scores of the entries that look best."""
-        looked_at = shares
-        if len(shares) > _FEW * _SCORED:  # of many rows, a short look at the weight alone
-            least = nlargest(_FEW * _SCORED, shares.values())[-1]
-            looked_at = {row: weight for row, weight in shares.items() if weight >= least}
-        estimates = found.estimates(looked_at)
         rows = nlargest(_SCORED, estimates, key=estimates.__getitem__)
         best = {self._owners[row] for row in rows}
         beside = {entry: self._beside(entry) for entry in best}
@@ -267,41 +261,39 @@ class Matches(Generic[E]):
         self, owners: list[E], lengths: array[int], shares: dict[int, float], question: Question
     ) -> None:
         self._owners = owners
-        self._lengths = lengths
-        self._weights = shares
-        self._question = question
+        self._shares = shares
+        self._total = question.total
+        self.estimates: dict[int, float] = _estimates(shares, lengths, question) if shares else {}
+        """The scores of rows if each had its words once."""
         self.scored: dict[E, float] = {}
         """The exact scores of the entries that look best."""
-
-    def __bool__(self) -> bool:
-        return bool(self._weights)
 
     @property
     def coverage(self) -> float:
         """The greatest share of the question's words that one row has, from 0 to 1."""
-        return max(self._weights.values(), default=0.0) / self._question.total
-
-    def estimates(self, shares: Mapping[int, float]) -> dict[int, float]:
-        """Return the scores of rows if each had its words once, from the weights of their words."""
-        question, lengths = self._question, self._lengths
-        if not shares:
-            return {}
-        share = (_SATURATION + 1) / question.stored / question.total
-        least, more = 1 + question.damping(0), question.damping(1) - question.damping(0)
-        return {
-            row: weight * weight * share / (least + more * lengths[row])
-            for row, weight in shares.items()
-        }
+        return max(self._shares.values(), default=0.0) / self._total
 
     def estimated(self) -> dict[E, float]:
         """Return the other entries with their estimated scores."""
         owners, scored = self._owners, self.scored
         found: dict[E, float] = {}
-        for row, score in self.estimates(self._weights).items():
+        for row, score in self.estimates.items():
             entry = owners[row]
             if entry not in scored and score > found.get(entry, 0.0):
                 found[entry] = score
         return found
+
+
+def _estimates(
+    shares: Mapping[int, float], lengths: array[int], question: Question
+) -> dict[int, float]:
+    """Return the scores of rows if each had its words once, from the weights of their words."""
+    share = (_SATURATION + 1) / question.stored / question.total
+    least, more = 1 + question.damping(0), question.damping(1) - question.damping(0)
+    return {
+        row: weight * weight * share / (least + more * lengths[row])
+        for row, weight in shares.items()
+    }
 
 
 def question_of(query: str, indexes: Sequence[LexicalIndex[Any]]) -> Question | None:

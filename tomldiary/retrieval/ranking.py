@@ -164,8 +164,6 @@ def by_share(lanes: Iterable[tuple[float, Sequence[ShownFact]]]) -> list[ShownFa
 def _alternating(ranked: list[ShownFact]) -> list[ShownFact]:
     """Return entries by turns from the front of their ranking and from the newest ones."""
     newest = sorted(ranked, key=lambda fact: (fact.is_pinned, fact.rank[2]), reverse=True)
-    if newest == ranked:
-        return ranked
     return list(
         {id(fact): fact for pair in zip(ranked, newest, strict=True) for fact in pair}.values()
     )

@@ -166,10 +166,8 @@ def _fused(
         ranks = cosines
     else:
         ranks = _standardised(centred)
-        if any(found):
-            scores = [
-                {**matches.estimated(), **matches.scored} if matches else {} for matches in found
-            ]
+        if found:
+            scores = [{**matches.estimated(), **matches.scored} for matches in found]
             words = np.asarray(
                 [
                     known.get(entry, 0.0)

@@ -70,9 +70,8 @@ class Catalog:
         self._folders = [ROOT[:-1]]
         self._sorted: list[tuple[Namespace, str]] = []
         self._version = 0
-        self._pages: dict[Namespace, _Page] = {}
-        self._names: dict[Namespace, _Page] = {}
-        """The same for names alone, of which the first document with an item tells that there is one."""
+        self._pages: dict[tuple[Namespace, bool], _Page] = {}
+        """By prefix, and whether for names alone: the first document with an item tells that there is one."""
         self._lists = engine.backend if isinstance(engine.backend, ListsFolders) else None
         self._replaces = self._lists is not None and self._lists.replaces_files
         self._guard = fork_safe(threading.RLock())
@@ -105,8 +104,7 @@ class Catalog:
 
     def _page(self, prefix: Namespace, *, names_only: bool = False) -> _Page:
         self._list()
-        pages = self._names if names_only else self._pages
-        page = pages.get(prefix)
+        page = self._pages.get((prefix, names_only))
         started, listing = time.monotonic(), self._listing
         joined = self._joined()
         if page is not None and page.version == self._version:
@@ -145,9 +143,9 @@ class Catalog:
         )
         # A file this fresh may change again without showing it.
         if joined is None and all(part.shows_changes for part in parts):
-            if len(pages) >= _PAGES:
-                pages.clear()
-            pages[prefix] = made
+            if len(self._pages) >= _PAGES:
+                self._pages.clear()
+            self._pages[prefix, names_only] = made
         return made
 
     def _unchanged(

@@ -56,27 +56,12 @@ class Part:
         return self._entries
 
     def entry(self, key: str) -> Entry | None:
-        """Return one of `entries` without looking at the others."""
-        if self._entries is not None:
-            return self._entries.get(key)
-        table = self.tables.get(key)
-        if table is None:
-            return None  # as in most documents of a namespace
-        known = self._before.get(key)
-        if known is not None and known.table is table:
-            return known
-        if not isinstance(table, Mapping):
-            return None
-        made = Entry(key, cast("Mapping[str, Any]", table))
-        # A dict of its own: readers of the version before may be at the one it had.
-        self._before = {**self._before, key: made}
-        return made
+        """Return one of `entries`, which are not looked at in a document without the key."""
+        return self.entries.get(key) if key in self.tables else None
 
     @property
     def is_empty(self) -> bool:
         """Whether it holds no item."""
-        if self._entries is not None:
-            return not self._entries
         return not any(isinstance(table, Mapping) for table in self.tables.values())
 
     @property
@@ -191,8 +176,6 @@ class View:
 
     def pinned(self, snapshot: Snapshot) -> Snapshot:
         """Return a namespace as it was when the batch first read it."""
-        if not self.is_shared:
-            return snapshot
         return self._seen.setdefault((snapshot.user, snapshot.namespace), snapshot)
 
     @cached_property

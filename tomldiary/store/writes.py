@@ -27,7 +27,6 @@ from tomldiary.store.typed_namespaces import Owners, TypedNamespaces, is_typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
 
     from tomldiary.diary import Diary
     from tomldiary.toml.document import Path
@@ -208,29 +207,24 @@ def _apply_puts(
     for put in puts:
         by_namespace.setdefault(put.namespace, []).append(put)
     for namespace, mine in by_namespace.items():
-        target = _Target(tx, catalog, namespace, {put.key for put in mine})
+        target = _Target(tx, catalog, namespace)
         for put in mine:
-            if put.value is None:
-                target.remove(put.key)
-            else:
-                target.put(put.key, put.value, put, clock, session)
+            target.put(put, clock, session)
 
 
 def remove_items(
     tx: Transaction, catalog: Catalog, namespace: Namespace, keys: Sequence[str]
 ) -> None:
     """Remove items, those of them that exist."""
-    target = _Target(tx, catalog, namespace, set(keys))
+    target = _Target(tx, catalog, namespace)
     for key in keys:
         target.remove(key)
 
 
 class _Target:
-    """The documents of one namespace within a transaction that is about items of certain keys."""
+    """The documents of one namespace within a transaction."""
 
-    def __init__(
-        self, tx: Transaction, catalog: Catalog, namespace: Namespace, keys: AbstractSet[str]
-    ) -> None:
+    def __init__(self, tx: Transaction, catalog: Catalog, namespace: Namespace) -> None:
         self._tx = tx
         self._namespace = namespace
         self._base = kind_of(catalog.user, namespace)
@@ -240,10 +234,6 @@ class _Target:
         for kind, document in catalog.documents(tx, namespace).items():
             self._tables[kind] = document.table((_TABLE,)) or {}
             self._sizes[kind] = document.size
-        self._holding = [
-            kind for kind, held in self._tables.items() if not held.keys().isdisjoint(keys)
-        ]
-        """Those documents that hold one of the items."""
         self._edits: dict[str, Edit] = {}
         self._largest = tx.engine.part_size
         self._limit = min(
@@ -251,15 +241,18 @@ class _Target:
         )
         self._most = min(self._largest, _AT_ONCE * self._limit)
 
-    def put(self, key: str, value: Mapping[str, Any], put: Put, clock: Clock, session: str) -> None:
-        """Make an item hold exactly a value."""
-        path, holders = (_TABLE, key), self._holders(key)
+    def put(self, put: Put, clock: Clock, session: str) -> None:
+        """Make an item hold exactly a value; without one, remove it."""
+        if put.value is None:
+            self.remove(put.key)
+            return
+        path, holders = (_TABLE, put.key), self._holders(put.key)
         kind = holders[0] if holders else self._document_with_room()
         edit = self._edit(kind)
         for other in holders[1:]:
             self._tx.edit(other).delete(path)  # a copy that a hand edit made
         table = table_of(
-            value,
+            put.value,
             edit.table(path) if holders else None,
             now=clock.now(),
             ttl=put.ttl,
@@ -289,7 +282,7 @@ class _Target:
             self._tx.edit(kind).delete((_TABLE, key))
 
     def _holders(self, key: str) -> list[str]:
-        return [kind for kind in self._holding if key in self._tables[kind]]
+        return [kind for kind, held in self._tables.items() if key in held]
 
     def _document_with_room(self) -> str:
         """Return the document that takes a new item: the last one, else any half empty one, else a new one."""

@@ -42,6 +42,8 @@ class Following:
         self._keys: list[str] = []
         self._entries: list[Any] = []
         self._places: dict[str, int] = {}
+        self._strays: set[int] = set()
+        """The positions of values that are no entries."""
         self._stamp: object = None
         self.lock = threading.Lock()
         renew_after_fork(self)
@@ -50,6 +52,11 @@ class Following:
         """Start anew with a new lock: another thread may have been half way through a change."""
         self.lock = threading.Lock()
         self._cut(0)
+
+    @property
+    def count(self) -> int:
+        """How many entries there are."""
+        return len(self._keys) - len(self._strays)
 
     def is_at(self, stamp: object) -> bool:
         """Return whether the index shows version `stamp`."""
@@ -89,6 +96,10 @@ class Following:
             self._places[key] = number
         self._put(number, key, entry)
         self._entries[number] = entry
+        if type(entry) is dict:
+            self._strays.discard(number)
+        else:
+            self._strays.add(number)
 
     def _cut(self, known: int) -> None:
         """Drop everything from position `known` on."""
@@ -97,6 +108,7 @@ class Following:
             del self._places[key]
         del self._keys[known:]
         del self._entries[known:]
+        self._strays = {number for number in self._strays if number < known}
         self._forget(known)
 
     def _put(self, number: int, key: str, entry: Any) -> None:
@@ -158,12 +170,6 @@ class Catalog(Following):
         self._by_text: dict[str, set[int]] = {}
         self._numbers: list[int] = []
         self._highest: int | None = 0
-        self._strays = 0
-
-    @property
-    def count(self) -> int:
-        """How many entries there are."""
-        return len(self._texts) - self._strays
 
     @property
     def highest(self) -> int:
@@ -185,21 +191,16 @@ class Catalog(Following):
     def _put(self, number: int, key: str, entry: Any) -> None:
         is_entry = type(entry) is dict
         said = entry_text(cast("Mapping[str, Any]", entry)) if is_entry else None
-        text = None if said is None else normalise(said)
-        same = None if said is None else identity(said)
         if number == len(self._texts):
             self._texts.append(None)
             self._identities.append(None)
             self._numbers.append(0)
-            self._strays += 1
-        before = self._texts[number]
-        if self._identities[number] != same:
-            self._unplace(self._identities[number], number)
-            if same is not None:
-                self._by_text.setdefault(same, set()).add(number)
-            self._identities[number] = same
-        self._texts[number] = text
-        self._strays += (before is not None) - (text is not None)
+        self._unplace(self._identities[number], number)
+        self._texts[number] = self._identities[number] = None
+        if said is not None:
+            same = identity(said)
+            self._by_text.setdefault(same, set()).add(number)
+            self._texts[number], self._identities[number] = normalise(said), same
         self._numbers[number] = (number_of(key) or 0) if is_entry else 0
         if self._highest is not None:
             self._highest = max(self._highest, self._numbers[number]) if is_entry else None
@@ -207,9 +208,7 @@ class Catalog(Following):
     def _forget(self, known: int) -> None:
         for number, text in enumerate(self._identities[known:], known):
             self._unplace(text, number)
-            self._strays -= text is None
-        del self._texts[known:], self._identities[known:]
-        del self._numbers[known:]
+        del self._texts[known:], self._identities[known:], self._numbers[known:]
         self._highest = None if known else 0
 
     def _unplace(self, text: str | None, number: int) -> None:

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import re
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from tomldiary.errors import InvalidValue
 from tomldiary.toml.lexer import Block, split_blocks
 from tomldiary.toml.parse import parse_toml
-from tomldiary.toml.values import render_path, render_value, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Document",
-    "Overlay",
     "Path",
     "Table",
     "digest",
@@ -181,107 +178,6 @@ class Document:
         known = {block.text: block for block in other.blocks}
         blocks = [known.get(block.text, block) for block in self.blocks]
         return Document(blocks, self.data, self._text)
-
-    def overlay(self) -> Overlay:
-        """Start changes that only live in memory."""
-        return Overlay(self)
-
-
-class Overlay:
-    """A document's values, changed in memory only; unchanged tables stay shared with the document."""
-
-    def __init__(self, document: Document) -> None:
-        self._data = document.data
-        # The empty documents that memories start from are shared; their indexes are not.
-        self.memo: dict[Any, Any] = document.memo if len(document.blocks) > _EMPTY else {}
-        self.stamp = document.stamp
-        """The identity of the entries, with the changes so far."""
-        self.touched: dict[Path, Mapping[str, Any] | None] = {}
-        """The tables that were written, each as it was before that; whoever empties it sees what comes next."""
-        self._owned: dict[int, Table] = {}
-        self._changed = False
-
-    @property
-    def is_changed(self) -> bool:
-        """Whether anything differs from the document the changes began with."""
-        return self._changed
-
-    def table(self, path: Path) -> Mapping[str, Any] | None:
-        """Return the table at `path` as changed so far; not a copy."""
-        return find_table(self._data, path)
-
-    def put(self, path: Path, data: Mapping[str, Any]) -> None:
-        """Make the table at `path` hold exactly `data`.
-
-        Raises:
-            InvalidValue: A value that TOML cannot hold.
-        """
-        old = self.table(path)
-        if old is not None and same_value(old, data):
-            return
-        if old is None:
-            render_path(path)
-            self._check_way(path)
-        for key, value in data.items():
-            if old is None or key not in old or old[key] is not value:
-                render_value(value, where=".".join((*path, key)))
-        self._set_data(path, dict(data))
-        self._changed = True
-
-    def delete(self, path: Path) -> bool:
-        """Remove the table at `path`; False if there is none."""
-        if self.table(path) is None:
-            return False
-        self._set_data(path, None)
-        self._changed = True
-        return True
-
-    def rename(self, old: Path, new: Path) -> bool:
-        """Move the table `old` to `new`; False if that is not possible."""
-        data = self.table(old)
-        if data is None or self.table(new) is not None:
-            return False
-        self._set_data(old, None)
-        self._set_data(new, dict(data))
-        self._changed = True
-        return True
-
-    def _check_way(self, path: Path) -> None:
-        """Raise InvalidValue if something that is no table stands on the way to `path`."""
-        table = self._data
-        for end, key in enumerate(path, 1):
-            found: Any = table.get(key)
-            if found is None:
-                break
-            if not isinstance(found, dict):
-                raise InvalidValue(
-                    "expected a table, found a single value or a list. Remove it or choose another"
-                    " name.",
-                    where=render_path(path[:end]),
-                )
-            table = cast("Table", found)
-
-    # Only the tables on the way are copied.
-
-    def _set_data(self, path: Path, value: Table | None) -> None:
-        if path[0] != _META:
-            self.stamp = object()
-            self.touched.setdefault(path, self.table(path))
-        if id(self._data) not in self._owned:
-            self._data = dict(self._data)
-            self._owned[id(self._data)] = self._data
-        table = self._data
-        for key in path[:-1]:
-            inner: Table = table.get(key, {})
-            if id(inner) not in self._owned:
-                inner = dict(inner)
-                self._owned[id(inner)] = inner
-                table[key] = inner
-            table = inner
-        if value is None:
-            table.pop(path[-1], None)
-        else:
-            table[path[-1]] = value
 
 
 def find_table(data: Table, path: Path) -> Table | None:

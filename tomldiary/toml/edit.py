@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.errors import InvalidValue
 from tomldiary.toml.block_edit import edit_block, split_tail
-from tomldiary.toml.document import Document, Overlay, Path, Table, find_table
+from tomldiary.toml.document import Document, Path, Table, find_table
 from tomldiary.toml.lexer import Block, header_path
 from tomldiary.toml.parse import MAX_BYTES, parse_toml, too_large
 from tomldiary.toml.values import render_block, render_path, same_value
@@ -17,22 +17,38 @@ if TYPE_CHECKING:
 
 __all__ = ["Edit"]
 
+_META = "_meta"
+_EMPTY = 2  # blocks of a document without entries: the head and `_meta`
 
-class Edit(Overlay):
+
+class Edit:
     """Changes to tables of one document, text and values; `done()` gives the new document."""
 
     redact: Callable[[Path, Mapping[str, Any]], Mapping[str, Any]] | None = None
     """Applied to the path and the values of each table that is put, but for `_meta`."""
 
     def __init__(self, document: Document, *, is_changed: bool = False) -> None:
-        super().__init__(document)
-        self._changed = is_changed
         self.base = document
+        self._data = document.data
+        # The empty documents that memories start from are shared; their indexes are not.
+        self.memo: dict[Any, Any] = document.memo if len(document.blocks) > _EMPTY else {}
+        self.stamp = document.stamp
+        """The identity of the entries, with the changes so far."""
+        self.touched: dict[Path, Mapping[str, Any] | None] = {}
+        """The tables that were written, each as it was before that; whoever empties it sees what comes next."""
+        self._owned: dict[int, Table] = {}
+        """The tables that were copied for a change; all others are shared with the document."""
+        self.is_changed = is_changed
+        """Whether anything differs from the document the changes began with."""
         self._blocks = list(document.blocks)
         self._index = dict(document.index)
         self._parents = document.parents
         first, second = self._blocks[0], self._blocks[len(self._blocks) > 1]
         self.newline = "\r\n" if "\r\n" in first.text or "\r\n" in second.text else "\n"
+
+    def table(self, path: Path) -> Mapping[str, Any] | None:
+        """Return the table at `path` as changed so far; not a copy."""
+        return find_table(self._data, path)
 
     def put(self, path: Path, data: Mapping[str, Any]) -> None:
         """Make the table at `path` hold exactly `data`, touching only what differs.
@@ -42,7 +58,7 @@ class Edit(Overlay):
         Raises:
             InvalidValue: A value that TOML cannot hold, or a table that cannot be changed in place.
         """
-        if self.redact is not None and path[0] != "_meta":
+        if self.redact is not None and path[0] != _META:
             data = self.redact(path, data)
         old = self.table(path)
         if old is None:
@@ -51,7 +67,7 @@ class Edit(Overlay):
             return
         else:
             self._change(path, old, data)
-        self._changed = True
+        self.is_changed = True
         self._set_data(path, dict(data))
 
     def replace_values(
@@ -95,7 +111,7 @@ class Edit(Overlay):
             if (*path, key) in self._index or (*path, key) in self._parents
         ]
         self._set_data(path, {**{key: (known or {})[key] for key in own}, **data})
-        self._changed = True
+        self.is_changed = True
 
     def delete(self, path: Path) -> bool:
         """Remove the table at `path` with its attached comments; False if there is none."""
@@ -114,7 +130,7 @@ class Edit(Overlay):
             self._rewrite(self._holder(path[:-1]), inner, _without(inner, rest))
         elif not own:
             raise _part_of_list(path)
-        self._changed = True
+        self.is_changed = True
         self._set_data(path, None)
         return True
 
@@ -136,7 +152,7 @@ class Edit(Overlay):
         self._swap(block, Block(new, "\n".join(lines)))
         self._set_data(old, None)
         self._set_data(new, dict(data))
-        self._changed = True
+        self.is_changed = True
         return True
 
     def peek(self) -> Document:
@@ -163,7 +179,7 @@ class Edit(Overlay):
         Raises:
             UnsafeDocument: The result is larger than a reader would accept.
         """
-        if not self._changed:
+        if not self.is_changed:
             return self.base
         document = Document(
             self._blocks,
@@ -178,6 +194,44 @@ class Edit(Overlay):
         if len(document.encoded) > MAX_BYTES:
             raise too_large()
         return document
+
+    # Values
+
+    def _check_way(self, path: Path) -> None:
+        """Raise InvalidValue if something that is no table stands on the way to `path`."""
+        table = self._data
+        for end, key in enumerate(path, 1):
+            found: Any = table.get(key)
+            if found is None:
+                break
+            if not isinstance(found, dict):
+                raise InvalidValue(
+                    "expected a table, found a single value or a list. Remove it or choose another"
+                    " name.",
+                    where=render_path(path[:end]),
+                )
+            table = cast("Table", found)
+
+    def _set_data(self, path: Path, value: Table | None) -> None:
+        """Set or remove a table; only those on the way to it are copied."""
+        if path[0] != _META:
+            self.stamp = object()
+            self.touched.setdefault(path, self.table(path))
+        if id(self._data) not in self._owned:
+            self._data = dict(self._data)
+            self._owned[id(self._data)] = self._data
+        table = self._data
+        for key in path[:-1]:
+            inner: Table = table.get(key, {})
+            if id(inner) not in self._owned:
+                inner = dict(inner)
+                self._owned[id(inner)] = inner
+                table[key] = inner
+            table = inner
+        if value is None:
+            table.pop(path[-1], None)
+        else:
+            table[path[-1]] = value
 
     # Blocks
 
@@ -233,7 +287,7 @@ class Edit(Overlay):
             for block in reversed(self._blocks):
                 if block.path[:depth] == path[:depth]:
                     return block
-        return self._blocks[0 if path[0] == "_meta" else -1]
+        return self._blocks[0 if path[0] == _META else -1]
 
     def _change(self, path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         block = self._index.get(path)

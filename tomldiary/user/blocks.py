@@ -237,7 +237,7 @@ class UserBlocks:
             return to_block(found if found is not None else made.after or {})
 
         context = self._context.to(why.session, ephemeral=ephemeral)
-        return context.write(write, why, on_repeat=stored if why.operation else None)
+        return context.write(write, why, on_repeat=stored)
 
     def _stored(self) -> Blocks:
         return Blocks(self._context.read(_KIND))

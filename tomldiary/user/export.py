@@ -26,7 +26,7 @@ from tomldiary.storage.local.layout import checked_kind
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import check_unicode, checked_text, decode_nulls, render_path, same_value
-from tomldiary.user.pending.held import check_rules
+from tomldiary.user.pending.held import check_rules, content
 
 if TYPE_CHECKING:
     from tomldiary.engine.engine import Transaction
@@ -359,7 +359,7 @@ def _added(tx: Transaction, kind: str, document: Document) -> list[str]:
             continue
         block = document.index.get(path)
         if edit.table(path) is not None:
-            if not same_value(_said(own_values(kind, edit, path) or {}), _said(values)):
+            if not same_value(content(own_values(kind, edit, path) or {}), content(values)):
                 conflicts.append(render_path(path))
         elif block is not None and same_value(values, document.own_values(path)):
             edit.restore(path, block.text, values, after=document.before(path))
@@ -370,7 +370,3 @@ def _added(tx: Transaction, kind: str, document: Document) -> list[str]:
         known_ids = cast("Mapping[str, Any]", reserved).items()
         reserve_ids(edit, ((name, at - 1) for name, at in known_ids if isinstance(at, int)))
     return conflicts
-
-
-def _said(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if not key.startswith("_")}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tomldiary.entries.fields import last_used
 from tomldiary.entries.kinds import PREFERENCES, recalled_kinds, shown_kinds
 from tomldiary.entries.models import When, in_utc, moment
 from tomldiary.errors import InvalidValue
@@ -411,7 +412,7 @@ def _bounds(time_range: TimeRange | None) -> tuple[datetime | None, datetime | N
 def _is_within(entry: Mapping[str, Any], start: datetime | None, end: datetime | None) -> bool:
     if start is None and end is None:
         return True
-    when = moment(entry.get("_updated") or entry.get("_created"))
+    when = moment(last_used(entry))
     return when is not None and (start is None or start <= when) and (end is None or when < end)
 
 

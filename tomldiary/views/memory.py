@@ -6,6 +6,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tomldiary.entries.fields import last_used
 from tomldiary.entries.kinds import KINDS, entries_in, entry_kind
 from tomldiary.errors import DiaryError
 from tomldiary.history.timeline import Timeline
@@ -179,10 +180,6 @@ def _of(entries: Sequence[Stored], kind: str) -> list[_Entry]:
     ]
 
 
-def _when(entry: Mapping[str, Any]) -> str:
-    return str(entry.get("_updated") or entry.get("_created") or "")
-
-
 def _newest(entries: Sequence[Stored]) -> Table:
     found = [*_of(entries, "preferences"), *_of(entries, "items")]
     return _table("Newest entries", ("key", "text"), found)
@@ -192,10 +189,10 @@ def _table(
     heading: str, columns: Sequence[str], found: list[_Entry], *, newest: bool = True
 ) -> Table:
     if newest:
-        found = sorted(found, key=lambda each: _when(each[2]), reverse=True)
+        found = sorted(found, key=lambda each: last_used(each[2]), reverse=True)
     rows: list[list[Cell]] = [
         [Key(key.partition("/")[2] if key.startswith(("facts/", "blocks/")) else key),
-         Text(cut(text, 160)), Moment(_when(entry))]
+         Text(cut(text, 160)), Moment(last_used(entry))]
         for key, text, entry in found[:_NEWEST]
     ]  # fmt: skip
     return Table((*columns, "updated (UTC)"), rows, heading, len(found) - len(rows))
@@ -203,13 +200,13 @@ def _table(
 
 def _sessions(entries: Sequence[Stored]) -> Table:
     found = [(path[-1], entry) for kind, path, _, entry in entries if kind == "conversations"]
-    found.sort(key=lambda each: _when(each[1]), reverse=True)
+    found.sort(key=lambda each: last_used(each[1]), reverse=True)
     rows: list[list[Cell]] = [
         [
             Key(session),
             Text(cut(str(entry.get("summary") or "no summary yet"), 160)),
             Text(counted(int(entry.get("_turns", 0) or 0), "turn"), is_quiet=True),
-            Moment(_when(entry)),
+            Moment(last_used(entry)),
         ]
         for session, entry in found[:_NEWEST]
     ]

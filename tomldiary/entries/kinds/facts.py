@@ -21,13 +21,13 @@ from tomldiary.entries.facts import (
 from tomldiary.entries.fields import Problem, columns_of, data_text, tables_at
 from tomldiary.entries.kind import Collected, EntryKind, EntryLine, Group, Rules, Tables, Writing
 from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached
-from tomldiary.toml.edit import Edit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from tomldiary.entries.constraints import FactSchema
-    from tomldiary.toml.document import Document, Overlay, Path
+    from tomldiary.toml.document import Document, Path
+    from tomldiary.toml.edit import Edit
 
 __all__ = ["FactKind", "put_back"]
 
@@ -125,7 +125,7 @@ class FactKind(EntryKind):
 
     def undo_edits(
         self,
-        edit: Overlay,
+        edit: Edit,
         logged: Document,
         rules: Rules,
         others: Sequence[tuple[Document, Document]] = (),
@@ -221,7 +221,7 @@ class _Current:
 
 
 def _undo_surplus(
-    edit: Overlay,
+    edit: Edit,
     logged: Document,
     schema: FactSchema,
     others: Sequence[tuple[Document, Document]],
@@ -240,12 +240,12 @@ def _undo_surplus(
         edit.delete((*table, key))
 
 
-def put_back(edit: Overlay, logged: Document, path: Path, entry: Mapping[str, Any]) -> None:
+def put_back(edit: Edit, logged: Document, path: Path, entry: Mapping[str, Any]) -> None:
     """Write an entry as it was before a hand edit."""
     block = logged.index.get(path)
     # A value in the place of its table may block it; `problems` reports that.
     with suppress(InvalidValue):
-        if isinstance(edit, Edit) and block is not None and path not in logged.parents:
+        if block is not None and path not in logged.parents:
             edit.restore(path, block.text, entry, after=logged.before(path))
         else:
             edit.put(path, entry)

@@ -76,8 +76,9 @@ def join(kind: EntryKind, parts: Sequence[Document]) -> Document:
         if key != _META:
             values = [part.data[key] for part in parts if key in part.data]
             data[key] = merged(values, kind.depth_of((key,)) - 1)
+    parents = set[Path]().union(*(part.parents for part in parts))
     stamp = tuple([part.stamp for part in parts])
-    return Document(_blocks(parts), data, memo=memo_of(parts), stamp=stamp)
+    return Document(_blocks(parts), data, parents=parents, memo=memo_of(parts), stamp=stamp)
 
 
 def merged(values: list[Any], levels: int) -> Any:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tomldiary.entries.kind import Collected, Rank, Rules, Tables, Writing
-    from tomldiary.toml.document import Document, Overlay, Path
+    from tomldiary.toml.document import Document, Path
     from tomldiary.toml.edit import Edit
 
 __all__ = ["PreferenceKind"]
@@ -128,7 +128,7 @@ class PreferenceKind(EntryKind):
                     field = ".".join(map(str, (where, *problem["loc"])))
                     yield Problem(field, f"{problem['msg']}; the entry is left out")
 
-    def remove(self, edit: Overlay, path: Path, rules: Rules) -> None:
+    def remove(self, edit: Edit, path: Path, rules: Rules) -> None:
         book = self._book(edit, rules)
         if book.has(path):
             book.forget(path[1], path[2])  # which also keeps its id from being given out again

@@ -45,6 +45,7 @@ __all__ = [
     "Why",
     "check_fields",
     "check_rules",
+    "content",
     "drafts_of",
     "hold",
     "is_entry",
@@ -213,7 +214,7 @@ def _is_known(known: Iterable[Raw], fresh: Raw) -> bool:
         and each.get("is_new") == fresh["is_new"]
         and each.get("origin") == fresh.get("origin")
         and each.get("_created_by") == fresh.get("_created_by")
-        and same_value(_content(held_entry(each)), _content(held_entry(fresh)))
+        and same_value(content(held_entry(each)), content(held_entry(fresh)))
         for each in known
     )
 
@@ -244,13 +245,14 @@ def stamped(tx: Transaction, change: Callable[[Transaction], R], origin: str) ->
         edit = tx.edit(name)
         for path, was in [*edit.touched.items()]:
             entry = edit.table(path) if entry_path(name, path) == path else None
-            if entry is not None and not same_value(_content(was), _content(entry)):
+            if entry is not None and not same_value(content(was), content(entry)):
                 edit.put(path, {**entry, "_origin": origin})
         edit.touched |= earlier.get(name, {})
     return result
 
 
-def _content(entry: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def content(entry: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the fields of an entry without those that the diary writes itself."""
     if entry is None:
         return None
     return {name: value for name, value in entry.items() if not name.startswith("_")}
@@ -306,7 +308,7 @@ def _make(tx: Transaction, each: PendingChange, rules: Rules) -> None:
 def check_fields(document: str, path: Path, entry: Mapping[str, Any]) -> None:
     """Raise InvalidValue if a text or a label of a pending entry is no text."""
     collection = (entry_kind(document).name, *path[:-1])
-    checked_value(collection, path[-1], _content(entry))
+    checked_value(collection, path[-1], content(entry))
 
 
 def _changed_since(tx: Transaction, changes: Sequence[PendingChange]) -> list[str]:

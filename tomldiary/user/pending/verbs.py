@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine.transaction import Source
@@ -23,7 +23,7 @@ from tomldiary.toml.values import checked_text
 from tomldiary.user.pending.held import DRAFTS, QUARANTINE, check_fields, is_entry, make
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
 
     from tomldiary.engine.transaction import Transaction
     from tomldiary.entries.kind import Tables
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["UserDrafts", "UserReview", "Verdict"]
 
 _Changes = list[PendingChange]
+_Choice = Callable[[_Changes], _Changes]
 
 
 class _Waiting:
@@ -59,7 +60,7 @@ class _Waiting:
 
     def _decide(
         self,
-        choose: Callable[[_Changes], _Changes],
+        choose: _Choice,
         source: Source,
         *,
         is_made: bool,
@@ -115,7 +116,8 @@ class UserReview(_Waiting):
             Conflict: An entry was changed since; `keys` lists them. Nothing was changed.
             LimitReached, ImmutableEntry, InvalidValue: A rule forbids it, or no id is given. Nothing was changed.
         """
-        return self._decided(ids, Source("accept", "", actor, reason), is_made=True, force=force)
+        source = Source("accept", "", actor, reason)
+        return self._decide(_named(ids), source, is_made=True, force=force)
 
     aaccept = async_twin(accept)
 
@@ -125,24 +127,9 @@ class UserReview(_Waiting):
         Raises:
             UnknownEntry, InvalidValue: None waits under an id, or none is given.
         """
-        return self._decided(ids, Source("reject", "", actor, reason), is_made=False)
+        return self._decide(_named(ids), Source("reject", "", actor, reason), is_made=False)
 
     areject = async_twin(reject)
-
-    def _decided(
-        self, ids: Collection[str], source: Source, *, is_made: bool, force: bool = False
-    ) -> _Changes:
-        def choose(all_changes: _Changes) -> _Changes:
-            known = {each.id: each for each in all_changes}
-            missing = [name for name in ids if name not in known]
-            hint = f"These wait: {', '.join(known) or 'none'}."
-            if not ids:
-                raise InvalidValue(f"name the changes. {hint}", where="ids")
-            if missing:
-                raise UnknownEntry(f"{QUARANTINE}/{', '.join(missing)}", hint)
-            return [known[name] for name in dict.fromkeys(ids)]
-
-        return self._decide(choose, source, is_made=is_made, force=force)
 
     def edit(self, id: str, fields: Mapping[str, Any], *, actor: str = "user") -> PendingChange:  # noqa: A002 - the word of the list
         """Change the fields of a change that waits, and return it; it still waits.
@@ -181,6 +168,22 @@ class UserReview(_Waiting):
     aedit = async_twin(edit)
 
 
+def _named(ids: Collection[str]) -> _Choice:
+    """Return what chooses the changes of some ids; it raises if there are none, or none waits under one."""
+
+    def choose(all_changes: _Changes) -> _Changes:
+        known = {each.id: each for each in all_changes}
+        missing = [name for name in ids if name not in known]
+        hint = f"These wait: {', '.join(known) or 'none'}."
+        if not ids:
+            raise InvalidValue(f"name the changes. {hint}", where="ids")
+        if missing:
+            raise UnknownEntry(f"{QUARANTINE}/{', '.join(missing)}", hint)
+        return [known[name] for name in dict.fromkeys(ids)]
+
+    return choose
+
+
 class UserDrafts(_Waiting):
     """Drafts of sessions: what was written with `ephemeral=True`."""
 
@@ -214,7 +217,7 @@ class UserDrafts(_Waiting):
             LimitReached, ImmutableEntry, InvalidValue: A rule forbids it. Nothing was changed.
         """
         source = Source("promote", session_id, actor, reason)
-        return self._chosen(session_id, keys, source, is_made=True, force=force)
+        return self._decide(_of_session(session_id, keys), source, is_made=True, force=force)
 
     def discard_session(
         self,
@@ -233,22 +236,16 @@ class UserDrafts(_Waiting):
             reason: Why, for history.
         """
         source = Source("discard", session_id, actor, reason)
-        return self._chosen(session_id, keys, source, is_made=False)
+        return self._decide(_of_session(session_id, keys), source, is_made=False)
 
-    def _chosen(
-        self,
-        session_id: str,
-        keys: Collection[str] | None,
-        source: Source,
-        *,
-        is_made: bool,
-        force: bool = False,
-    ) -> _Changes:
-        def choose(all_changes: _Changes) -> _Changes:
-            mine = [each for each in all_changes if each.session == session_id]
-            return [each for each in mine if keys is None or each.key in keys]
 
-        return self._decide(choose, source, is_made=is_made, force=force)
+def _of_session(session_id: str, keys: Collection[str] | None) -> _Choice:
+    """Return what chooses the changes of a session, of these entries or of all."""
+    return lambda changes: [
+        each
+        for each in changes
+        if each.session == session_id and (keys is None or each.key in keys)
+    ]
 
 
 class Verdict:
