@@ -144,7 +144,7 @@ def as_in(messages: Sequence[BaseMessage], turn: Turn) -> Turn:
 
 
 def said_in(turn: Turn, messages: Sequence[BaseMessage], structured: object = None) -> list[Spoken]:
-    """Return what was said in a turn so far; nothing if the user said nothing, now or in a turn before.
+    """Return what was said in a turn so far; nothing if the user sent nothing, now or in a turn before.
 
     If the turn was cut out of the thread meanwhile, its question and the last answer are all of it.
 
@@ -153,7 +153,7 @@ def said_in(turn: Turn, messages: Sequence[BaseMessage], structured: object = No
         messages: The thread now.
         structured: The structured response of the run; an answer as JSON where the model gave no words.
     """
-    if not (turn.question or turn.behind):
+    if not (turn.asked or turn.behind):
         return []
     thread = _spoken(messages)
     first = turn.behind or turn.ids[0]
