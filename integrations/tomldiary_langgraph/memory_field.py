@@ -102,7 +102,8 @@ Memory = Annotated[str, MemoryChannel]
         memory: Memory
 
 The field lasts for one `invoke`. When a run goes on after an interrupt, it is missing until a recall node runs.
-In a thread that users share, it tells the nodes behind whose words have no answer yet.
+In a thread that users share, it tells the nodes behind whose words have no answer yet. It tells them, too,
+where their last turn ended.
 """
 
 

@@ -72,7 +72,7 @@ def current_turn(
     if start is None:
         return None
     words = last_words(thread)
-    ends = [digest(one.id, words) if one.id else "" for one in thread]
+    ends = [digest(one.id, one.text, words) if one.id else "" for one in thread]
     over = next((number for number, end in enumerate(ends) if end in ended), None)
     turn = thread[start if over is None else over + 1 :]
     if not exchange_of(turn)[1] and not any(one.is_answer for one in turn):

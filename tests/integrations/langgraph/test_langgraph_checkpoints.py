@@ -12,7 +12,7 @@ from typing import Annotated
 from uuid import uuid4
 
 import pytest
-from langchain_core.messages import AnyMessage, HumanMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
@@ -424,6 +424,24 @@ def test_edited_words_are_recorded_by_another_process_though_their_answer_stays(
         given = {"messages": [HumanMessage(text, id="q")]}
         in_room(given, "ann", "settings", "sync", tmp_path, noted, answering([]))
     assert [one[1] for one in noted.turns] == ["I am Ann.", "I am Anna."]
+
+
+def test_an_answer_that_is_revised_in_its_place_is_recorded_too(tmp_path):
+    noted = Noted()
+    diary = Diary(tmp_path / "memories", agent=noted)
+    builder = StateGraph(Dictionary).add_node("extract", extract_node(diary))
+
+    def answer(state):
+        draft = len(state["messages"]) == 1
+        return {"messages": [AIMessage("Draft." if draft else "Better.", id="a")]}
+
+    builder.add_node("answer", answer).add_edge(START, "answer").add_edge("answer", "extract")
+    builder.add_conditional_edges(
+        "extract", lambda state: "answer" if state["messages"][-1].text == "Draft." else "__end__"
+    )
+    with _saver("sqlite", tmp_path) as saver:
+        builder.compile(checkpointer=saver).invoke(ANN, ALICE)
+    assert noted.turns == [("alice", "I am Ann.", "Draft."), ("alice", "", "Better.")]
 
 
 def test_noting_the_end_of_a_turn_leaves_the_memory_in_the_state(diary, tmp_path):
