@@ -15,11 +15,11 @@ from pydantic_core import to_json
 from tomldiary.agents.turn_messages import (
     SOURCE,
     Spoken,
-    digest,
     earlier_exchanges,
     exchange_of,
     is_before_question,
     is_question,
+    last_words,
     own_words,
     spoken,
     turn_start,
@@ -97,7 +97,7 @@ def turn_of(
     start = turn_start(thread)
     if start is None:
         return Turn((), (), ())
-    words = _last_words(thread)
+    words = last_words(thread)
     over = next((one.id for one in thread if ended.get(one.id) == words), "")
     if over:
         texts, earlier = (one.text for one in thread), earlier_exchanges(thread, len(thread))
@@ -117,12 +117,7 @@ def turn_of(
 
 def ended_in(messages: Sequence[BaseMessage]) -> dict[str, str]:
     """Return the id of the last message of a turn, which may be no answer, and a digest of the user's last words."""
-    return {str(one.id): _last_words(_spoken(messages)) for one in messages[-1:]}
-
-
-def _last_words(thread: Sequence[Spoken]) -> str:
-    asked = [one for one in thread if one.by == "user"]
-    return digest(*(text for one in asked[-1:] for text in (one.id, one.text)))
+    return {str(one.id): last_words(_spoken(messages)) for one in messages[-1:]}
 
 
 def _with_begun(thread: list[Spoken], begun_with: Mapping[str, str]) -> list[Spoken]:
@@ -149,7 +144,7 @@ def as_in(messages: Sequence[BaseMessage], turn: Turn) -> Turn:
 
 
 def said_in(turn: Turn, messages: Sequence[BaseMessage], structured: object = None) -> list[Spoken]:
-    """Return what was said in a turn so far; nothing if the user said nothing, now or in a turn before.
+    """Return what was said in a turn so far; nothing if the user sent nothing, now or in a turn before.
 
     If the turn was cut out of the thread meanwhile, its question and the last answer are all of it.
 
@@ -158,7 +153,7 @@ def said_in(turn: Turn, messages: Sequence[BaseMessage], structured: object = No
         messages: The thread now.
         structured: The structured response of the run; an answer as JSON where the model gave no words.
     """
-    if not (turn.question or turn.behind):
+    if not (turn.asked or turn.behind):
         return []
     thread = _spoken(messages)
     first = turn.behind or turn.ids[0]

@@ -1,4 +1,4 @@
-"""The state's field for recalled memory, which checkpoints keep only the owners of unanswered words of."""
+"""The state's field for recalled memory: of it, checkpoints keep who said what is unanswered, and which turns ended."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from langgraph.channels.untracked_value import UntrackedValue
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Memory", "MemoryChannel", "Recalled", "asked_by_in"]
+__all__ = ["Ended", "Memory", "MemoryChannel", "Recalled", "asked_by_in", "ended_by", "ended_in"]
 
 
 class Recalled(str):
@@ -30,36 +30,60 @@ class Recalled(str):
         return str, (str(self),)
 
 
-class MemoryChannel(UntrackedValue[str]):
-    """Keeps the text out of checkpoints, and in them who said what is unanswered."""
+class Ended(str):
+    """Where a node's last turn ended, by the node; as text it is empty, and it replaces no text."""
 
-    __slots__ = ("asked_by",)
+    __slots__ = ("ended",)
+
+    ended: dict[str, str]
+
+    def __new__(cls, ended: dict[str, str]) -> Self:
+        """Return an empty text with the ends."""
+        made = super().__new__(cls)
+        made.ended = ended
+        return made
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        """Be plain text in what a server stores of the state."""
+        return str, (str(self),)
+
+
+class MemoryChannel(UntrackedValue[str]):
+    """Keeps the text out of checkpoints, and in them who said what is unanswered, and where turns ended."""
+
+    __slots__ = ("asked_by", "ended")
 
     asked_by: dict[str, str]
+    ended: dict[str, str]
 
     def __init__(self, typ: type[str], guard: bool = True) -> None:  # noqa: FBT001, FBT002 - as in the base class
         super().__init__(typ, guard)
-        self.asked_by = {}
+        self.asked_by, self.ended = {}, {}
 
     def copy(self) -> Self:
         """Return a copy of the channel."""
         copied = super().copy()
-        copied.asked_by = self.asked_by
+        copied.asked_by, copied.ended = self.asked_by, self.ended
         return copied
 
     def checkpoint(self) -> Any:
         """Return what a checkpoint keeps: no text."""
-        return self.asked_by or super().checkpoint()
+        known = [self.asked_by, self.ended]
+        return known if any(known) else super().checkpoint()
 
     def from_checkpoint(self, checkpoint: Any) -> Self:
         """Return the channel as a checkpoint has it."""
         restored = super().from_checkpoint(checkpoint)
-        if isinstance(checkpoint, dict):
-            restored.asked_by = cast("dict[str, str]", checkpoint)
+        if isinstance(checkpoint, list):
+            restored.asked_by, restored.ended = cast("list[dict[str, str]]", checkpoint)
         return restored
 
     def update(self, values: Sequence[str]) -> bool:
         """Take the text, and from `recall_node` the owners; a subgraph does not know those of its parent."""
+        ended = [each.ended for each in values if isinstance(each, Ended)]
+        for each in ended:
+            self.ended = {**self.ended, **each}
+        values = [each for each in values if not isinstance(each, Ended)]
         if len(values) > 1:  # branches of a fan-out, each with a recall node
             known = [getattr(each, "asked_by", self.asked_by) for each in values]
             texts = "\n\n".join(dict.fromkeys(filter(None, values)))
@@ -68,7 +92,7 @@ class MemoryChannel(UntrackedValue[str]):
         if changed and isinstance(self.value, Recalled):
             now = self.value.asked_by
             self.asked_by = {id_: self.asked_by.get(id_, owner) for id_, owner in now.items()}
-        return changed
+        return changed or bool(ended)
 
 
 Memory = Annotated[str, MemoryChannel]
@@ -78,11 +102,27 @@ Memory = Annotated[str, MemoryChannel]
         memory: Memory
 
 The field lasts for one `invoke`. When a run goes on after an interrupt, it is missing until a recall node runs.
-In a thread that users share, it tells the nodes behind whose words have no answer yet.
+In a thread that users share, it tells the nodes behind whose words have no answer yet. It tells them, too,
+where their last turn ended.
 """
 
 
 def asked_by_in(channels: Mapping[str, Any] | None) -> dict[str, str]:
     """Return a digest of the user of each unanswered message, by its id, as fields of a state know them."""
-    fields = [each for each in (channels or {}).values() if isinstance(each, MemoryChannel)]
+    fields = _fields(channels).values()
     return {id_: owner for each in fields for id_, owner in each.asked_by.items()}
+
+
+def ended_in(channels: Mapping[str, Any] | None, node: str) -> set[str]:
+    """Return where the last turn of a node ended, as fields of a state know it."""
+    return {each.ended[node] for each in _fields(channels).values() if node in each.ended}
+
+
+def ended_by(channels: Mapping[str, Any] | None, node: str, end: str) -> dict[str, Ended]:
+    """Return the update of a state's fields which notes where a turn of a node ended."""
+    return {field: Ended({node: end}) for field in _fields(channels)}
+
+
+def _fields(channels: Mapping[str, Any] | None) -> dict[str, MemoryChannel]:
+    known = (channels or {}).items()
+    return {name: each for name, each in known if isinstance(each, MemoryChannel)}

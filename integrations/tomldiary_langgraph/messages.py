@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from langchain_core.messages import BaseMessage, convert_to_messages
 
 from tomldiary.agents.turn_messages import (
     Spoken,
+    digest,
     earlier_exchanges,
     exchange_of,
+    last_words,
     own_words,
     spoken,
     turn_start,
@@ -33,6 +35,10 @@ class CurrentTurn(NamedTuple):
     earlier: tuple[tuple[str, str], ...]
     position: int
     """Of the first of them in the thread."""
+    end: str
+    """A digest by which the thread tells that no user spoke since; "" if its last message has no id."""
+    behind: str = ""
+    """The id of the message that ended the turn before, if no user said anything since."""
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -46,13 +52,16 @@ class CurrentTurn(NamedTuple):
         return (str(self.position), *(text for pair in self.earlier for text in pair))
 
 
-def current_turn(state: Any, key: str, is_others: Callable[[Spoken], bool]) -> CurrentTurn | None:
+def current_turn(
+    state: Any, key: str, is_others: Callable[[Spoken], bool], ended: Collection[str]
+) -> CurrentTurn | None:
     """Return what the user said since the last answer, and the answer; None if there is none yet.
 
     Args:
         state: The state of a graph.
         key: Where it keeps the messages.
         is_others: Whether another user said an unanswered message.
+        ended: The `end` of turns that were recorded.
 
     Raises:
         InvalidValue: The state has no such key.
@@ -62,14 +71,20 @@ def current_turn(state: Any, key: str, is_others: Callable[[Spoken], bool]) -> C
     start = turn_start(thread)
     if start is None:
         return None
-    turn = thread[start:]
+    words = last_words(thread)
+    ends = [digest(one.id, one.text, words) if one.id else "" for one in thread]
+    over = next((number for number, end in enumerate(ends) if end in ended), None)
+    turn = thread[start if over is None else over + 1 :]
     if not exchange_of(turn)[1] and not any(one.is_answer for one in turn):
         return None
     asked = [number for number in range(start, len(thread)) if thread[number].by == "user"]
     own = own_words(thread, asked, is_others)
+    if over is not None:
+        earlier = tuple(earlier_exchanges(thread, over + 1))
+        return CurrentTurn(turn, earlier, over + 1, ends[-1], thread[over].id)
     others = set(asked) - set(own)
     turn = [thread[number] for number in range(own[0], len(thread)) if number not in others]
-    return CurrentTurn(turn, tuple(earlier_exchanges(thread, own[0])), own[0])
+    return CurrentTurn(turn, tuple(earlier_exchanges(thread, own[0])), own[0], ends[-1])
 
 
 def unanswered(state: Any, key: str) -> list[Spoken]:

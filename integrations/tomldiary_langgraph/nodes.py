@@ -40,7 +40,13 @@ from tomldiary_langgraph.identity import (
     state_channels,
     task_here,
 )
-from tomldiary_langgraph.memory_field import MemoryChannel, Recalled, asked_by_in
+from tomldiary_langgraph.memory_field import (
+    MemoryChannel,
+    Recalled,
+    asked_by_in,
+    ended_by,
+    ended_in,
+)
 from tomldiary_langgraph.messages import (
     CurrentTurn,
     current_turn,
@@ -141,7 +147,7 @@ def submit_node(
     on_error: OnError = "raise",
     episodes: bool | None = None,
 ) -> Node:
-    """Return a node that hands the finished turn to a background writer and changes no state.
+    """Return a node that hands the finished turn to a background writer; a field `Memory` notes that the turn ended.
 
     A turn is all that the user said since the last answer, and what the model said after it; without an
     answer there is nothing to submit, nor in a graph that an agent runs as its sub-agent or tool. The node does
@@ -171,15 +177,17 @@ def submit_node(
     recorded = _Recorded(writer.diary, user_id, session_id, messages_key, on_error, episodes)
 
     def submit(state: Any, config: RunnableConfig) -> dict[str, Any]:
-        with recorded.turn(state, config, "a turn could not be queued") as turn:
+        with recorded.turn(state, config, "a turn could not be queued") as (turn, update):
             if turn is not None:
                 writer.submit_nowait(turn)
+            return update
         return {}
 
     async def asubmit(state: Any, config: RunnableConfig) -> dict[str, Any]:
-        with recorded.turn(state, config, "a turn could not be queued") as turn:
+        with recorded.turn(state, config, "a turn could not be queued") as (turn, update):
             if turn is not None:
                 await writer.submit_turn(turn)
+            return update
         return {}
 
     return RunnableLambda(submit, asubmit, name="submit")
@@ -195,7 +203,7 @@ def extract_node(
     on_error: OnError = "raise",
     episodes: bool | None = None,
 ) -> Node:
-    """Return a node that extracts from the finished turn inside the graph, and changes no state.
+    """Return a node that extracts from the finished turn inside the graph; a field `Memory` notes that the turn ended.
 
     The graph waits for it, and an extraction that fails fails the run, unless `on_error` is "ignore". A
     replay, a retry, or a second pass with the same messages extracts nothing twice.
@@ -222,15 +230,17 @@ def extract_node(
     recorded = _Recorded(memory, user_id, session_id, messages_key, on_error, episodes)
 
     def extract(state: Any, config: RunnableConfig) -> dict[str, Any]:
-        with recorded.turn(state, config, "a turn could not be read") as turn:
+        with recorded.turn(state, config, "a turn could not be read") as (turn, update):
             if turn is not None:
                 memory.user(turn.user_id).add_turn(**_said(turn))
+            return update
         return {}
 
     async def aextract(state: Any, config: RunnableConfig) -> dict[str, Any]:
-        with recorded.turn(state, config, "a turn could not be read") as turn:
+        with recorded.turn(state, config, "a turn could not be read") as (turn, update):
             if turn is not None:
                 await memory.user(turn.user_id).aadd_turn(**_said(turn))
+            return update
         return {}
 
     return RunnableLambda(extract, aextract, name="extract")
@@ -273,8 +283,10 @@ class _Recorded:
         self._has_warned = False
 
     @contextmanager
-    def turn(self, state: Any, config: RunnableConfig, failed: str) -> Generator[Turn | None]:
-        """Yield what is new of the current turn; None if nothing is, or if there is no answer yet.
+    def turn(
+        self, state: Any, config: RunnableConfig, failed: str
+    ) -> Generator[tuple[Turn | None, dict[str, Any]]]:
+        """Yield what is new of the current turn, None if nothing is or if there is no answer yet; and what it updates.
 
         An error inside is logged as `failed` instead of raised, if the host wants that.
         """
@@ -282,10 +294,12 @@ class _Recorded:
         session = resolve_session(self._session_id, state, config)
         # A node with a user of its own records what anyone says.
         speaker = "" if isinstance(self._user_id, str) else speaker_of(config)
+        channels, node = state_channels(config), _node(config)
         said = current_turn(
             state,
             self._messages_key,
             lambda one: bool(speaker) and _owner(self._handed_in, config, one, speaker) != speaker,
+            ended_in(channels, node),
         )
         if said is None and not self._has_warned and waits_for_answer(state, self._messages_key):
             self._has_warned = True
@@ -294,8 +308,9 @@ class _Recorded:
                 " Place the node behind the model."
             )
         if said is None or self._runs.is_delegated(config):
-            yield None
+            yield None, {}
             return
+        update = ended_by(channels, node, said.end) if said.end else {}
         asked = [one for one in said.messages if one.by == "user"]
         epoch = self._handed_in.began(user, asked)
         first = self._handed_in.first_ids(
@@ -311,11 +326,11 @@ class _Recorded:
         ):
             exchange = exchange_of(new)
             if not any(exchange):
-                yield None
+                yield None, update
                 return
             if operation and exchange != exchange_of(said.messages):
                 operation = f"node-{digest(operation, *exchange)}"
-            yield Turn(
+            turn = Turn(
                 user,
                 session,
                 *exchange,
@@ -325,6 +340,7 @@ class _Recorded:
                 episode=self._episodes,
                 epoch=epoch,
             )
+            yield turn, update
         self._handed_in.answered(config.get("configurable"), "", asked)
 
 
@@ -339,11 +355,14 @@ def _operation(config: RunnableConfig, session: str, said: CurrentTurn) -> str:
 
     Messages without ids are known by the task, which a retry has again, and their place in the thread.
     """
-    known = said.ids or (task_here(), *said.place)
+    known = said.ids or ((said.behind,) if said.behind else (task_here(), *said.place))
     if not known[0]:
         return ""
-    node = str(config.get("metadata", {}).get("langgraph_node", ""))
-    return f"node-{digest(node, session, *known, *exchange_of(said.messages))}"
+    return f"node-{digest(_node(config), session, *known, *exchange_of(said.messages))}"
+
+
+def _node(config: RunnableConfig) -> str:
+    return str(config.get("metadata", {}).get("langgraph_node", ""))
 
 
 def _memory(given: Any, call: str) -> Diary:

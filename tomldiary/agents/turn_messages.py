@@ -40,6 +40,7 @@ __all__ = [
     "is_before_question",
     "is_question",
     "keep_out_of_steps",
+    "last_words",
     "memory_place",
     "of_memory",
     "own_words",
@@ -169,6 +170,12 @@ def own_words(
     if len(own) < len(unanswered):
         _logger.warning("another user's messages without an answer are no part of this turn")
     return own
+
+
+def last_words(thread: Sequence[Spoken]) -> str:
+    """Return a digest of the user's last message, by which a thread tells that no user spoke since a turn ended."""
+    asked = [one for one in thread if one.by == "user"]
+    return digest(*(text for one in asked[-1:] for text in (one.id, one.text)))
 
 
 def exchange_of(turn: Sequence[Spoken], *, is_over: bool = True) -> tuple[str, str]:

@@ -92,10 +92,16 @@ def test_messages_in_a_row_are_one_turn(writer, mode):
 
 
 @both
-@pytest.mark.parametrize("said", [AIMessage("Hello!"), HumanMessage("")])
-def test_a_run_without_words_of_the_user_is_no_turn(writer, mode, said):
-    talk(agent_of(writer, OK), [said], mode=mode)
+def test_a_run_without_a_message_of_the_user_is_no_turn(writer, mode):
+    talk(agent_of(writer, OK), [AIMessage("Hello!")], mode=mode)
     assert writer.turns == []
+
+
+@both
+def test_the_answer_to_an_image_without_words_is_a_turn(writer, mode):
+    image = HumanMessage([{"type": "image", "url": "http://localhost/dog.png"}])
+    talk(agent_of(writer, AIMessage("Your dog Rex.")), [image], mode=mode)
+    assert writer.said == [("", "Your dog Rex.")]
 
 
 @pytest.mark.parametrize("inject", ["user", "instructions"])

@@ -12,7 +12,7 @@ from typing import Annotated
 from uuid import uuid4
 
 import pytest
-from langchain_core.messages import AnyMessage, HumanMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
@@ -382,3 +382,70 @@ def test_a_node_with_a_user_of_its_own_records_the_words_of_all(tmp_path):
     in_room(ANN, "ann", "settings", "sync", tmp_path, noted, asking)
     in_room(BOB, "bob", "settings", "sync", tmp_path, noted, answering([]), user_id="team")
     assert noted.turns == [("team", "I am Ann.\n\nI am Bob.", "Noted.")]
+
+
+# Turns that ended in another process
+
+REPORT = {"messages": [HumanMessage("The task is done.", additional_kwargs={"lc_source": "task"})]}
+
+
+@both
+def test_a_run_that_no_user_began_records_its_answer_alone_in_another_process(mode, tmp_path):
+    noted = Noted()
+    for given in (ANN, REPORT, REPORT, {"messages": [("user", "Bye.")]}):
+        in_room(given, "ann", "settings", mode, tmp_path, noted, answering([]))
+    assert [one[1:] for one in noted.turns] == [
+        ("I am Ann.", "Noted."), ("", "Noted."), ("", "Noted."), ("Bye.", "Noted."),
+    ]  # fmt: skip
+
+
+def test_a_resumed_run_records_recorded_words_no_second_time_in_another_process(tmp_path):
+    noted = Noted()
+
+    def asks_back(state):
+        return {"messages": [("ai", f"Noted, {interrupt('Sure?')}.")]}
+
+    for given in (ANN, Command(resume="sure")):
+        diary = Diary(tmp_path / uuid4().hex, agent=noted)
+        builder = builder_of(diary, Dictionary, answering([]))
+        builder.add_node("extract", extract_node(diary)).add_node("ask", asks_back)
+        builder.add_edge("answer", "extract").add_edge("ask", "extract")
+        builder.add_conditional_edges(
+            "extract", lambda state: "__end__" if len(state["messages"]) > 2 else "ask"
+        )
+        with _saver("sqlite", tmp_path) as saver:
+            builder.compile(checkpointer=saver).invoke(given, ALICE)
+    assert [one[1:] for one in noted.turns] == [("I am Ann.", "Noted."), ("", "Noted, sure.")]
+
+
+def test_edited_words_are_recorded_by_another_process_though_their_answer_stays(tmp_path):
+    noted = Noted()
+    for text in ("I am Ann.", "I am Anna."):
+        given = {"messages": [HumanMessage(text, id="q")]}
+        in_room(given, "ann", "settings", "sync", tmp_path, noted, answering([]))
+    assert [one[1] for one in noted.turns] == ["I am Ann.", "I am Anna."]
+
+
+def test_an_answer_that_is_revised_in_its_place_is_recorded_too(tmp_path):
+    noted = Noted()
+    diary = Diary(tmp_path / "memories", agent=noted)
+    builder = StateGraph(Dictionary).add_node("extract", extract_node(diary))
+
+    def answer(state):
+        draft = len(state["messages"]) == 1
+        return {"messages": [AIMessage("Draft." if draft else "Better.", id="a")]}
+
+    builder.add_node("answer", answer).add_edge(START, "answer").add_edge("answer", "extract")
+    builder.add_conditional_edges(
+        "extract", lambda state: "answer" if state["messages"][-1].text == "Draft." else "__end__"
+    )
+    with _saver("sqlite", tmp_path) as saver:
+        builder.compile(checkpointer=saver).invoke(ANN, ALICE)
+    assert noted.turns == [("alice", "I am Ann.", "Draft."), ("alice", "", "Better.")]
+
+
+def test_noting_the_end_of_a_turn_leaves_the_memory_in_the_state(diary, tmp_path):
+    builder = builder_of(diary, Dictionary, answering([]))
+    builder.add_node("extract", extract_node(diary)).add_edge("answer", "extract")
+    with _saver("sqlite", tmp_path) as saver:
+        assert CANARY in builder.compile(checkpointer=saver).invoke(QUESTION, ALICE)["memory"]
