@@ -383,18 +383,15 @@ class Engine(DocumentCache):
             tokens = self.backend.commit(user, prepared.commit)
         finally:
             self._notify(user)  # also of a refused transaction, which a strict hook may have seen
-        record, made = prepared.commit.records[-1], prepared.record
-        seq = made.seq
-        self.logged.note(user, made, record)
+        made = prepared.record
+        self.logged.note(user, made, prepared.commit.records[-1])
         for kind, document in prepared.documents.items():
             base = prepared.broken.get(kind)
             if base is None and kind not in tokens:
                 self.discard(user, [kind])  # the file holds a hand edit
                 continue
             token, problem = (tokens[kind], None) if base is None else (base.token, base.problem)
-            known = Known(
-                token, document, made.results[kind], is_logged=True, problem=problem, seen=seq
-            )
+            known = Known(token, document, is_logged=True, problem=problem, seen=made.seq)
             self._remember((user, kind), known)
 
     def _notify(self, user: str) -> None:
