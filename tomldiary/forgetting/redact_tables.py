@@ -45,7 +45,6 @@ class Tables:
         self._remembered: dict[Path, State] = {}
         # What replaced a redacted state where it first stood.
         self._instead: dict[int, str | None] = {}
-        self._same: dict[Block, Block] = {}  # redacted blocks that do not depend on their place
 
     # First pass: collect the states
 
@@ -126,16 +125,10 @@ class Tables:
         if not self.affected and not self._selection.session_id:
             return version.blocks
         self._return_to_restored(version)
-        ready = list(map(self._same.get, version.blocks))
         made: list[Block] = []
         back: set[Path] = set()
-        at = 0
-        while None in ready[at:]:
-            number = ready.index(None, at)
-            made += cast("list[Block]", ready[at:number])
-            self._add(made, version, version.blocks[number], back)
-            at = number + 1
-        made += cast("list[Block]", ready[at:])
+        for block in version.blocks:
+            self._add(made, version, block, back)
         self._remember(version)
         return made
 
@@ -143,17 +136,11 @@ class Tables:
         """Add a redacted block; `back` holds the entries already restored to an earlier state."""
         path = self._versions.path(block)
         if path is None:
-            changed = self._without_inline(block)
-            if self.affected.isdisjoint(self._versions.inline(block)):
-                self._same[block] = changed
-            made.append(changed)
+            made.append(self._without_inline(block))
             return
         state = version.states[path]
         if not self._is_redacted(path, state):
-            changed = self._without_name(block, path, state)
-            if len(version.groups[path]) == 1:
-                self._same[block] = changed
-            made.append(changed)
+            made.append(self._without_name(block, path, state))
             return
         last = self._last.get(path)
         if last is not None and path not in back:
