@@ -50,12 +50,8 @@ class Tables:
 
     def study(self, text: str, when: datetime) -> None:
         """Collect the states of a version, and whether the selection covers each."""
-        if self._versions.is_last(text):
-            return
-        version = self._versions.cut(text)
-        for path in version.fresh:
-            state = version.states.get(path)
-            if state is None or id(state) in self._seen:
+        for path, state in self._versions.cut(text).states.items():
+            if id(state) in self._seen:
                 continue
             self._seen[id(state)] = (path, state)
             if self._selection.covers(self.kind, path, state.values, when):
