@@ -35,6 +35,7 @@ from tomldiary.storage.protocol import (
     LocalFolder,
     OptimisticWrites,
     PrefersPartSize,
+    TellsErasure,
 )
 from tomldiary.toml.edit import Edit
 
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from tomldiary.storage.protocol import Backend, Token
     from tomldiary.toml.document import Path
 
-__all__ = ["Engine", "Source", "Transaction"]
+__all__ = ["Engine", "Source", "Transaction", "is_erased"]
 
 R = TypeVar("R")
 
@@ -470,3 +471,20 @@ class Engine(DocumentCache):
 
         with self.rewriting(user):
             repeated(run, self.lock_timeout)
+
+
+def is_erased(backend: Backend, user_id: str, began: int | None, now: int) -> bool:
+    """Return whether everything of a user was erased since a run began.
+
+    Args:
+        backend: The storage.
+        user_id: Whose run.
+        began: The user's fencing token when the run began; None is now.
+        now: The user's fencing token now, read before this is called.
+    """
+    return (
+        began is not None
+        and began < now
+        and isinstance(backend, TellsErasure)
+        and began < backend.erased(user_id)
+    )

@@ -10,10 +10,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tomldiary.engine.engine import is_erased
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import Forgotten, OperationConflict, WriterBusy
 from tomldiary.extraction.dialogue import Sessions, checked_exchanges
-from tomldiary.storage.protocol import is_erased
 from tomldiary.writer.journal_record import render_turn
 from tomldiary.writer.receipts import Job, Receipt, Turn
 from tomldiary.writer.retry import kind_of
