@@ -86,7 +86,9 @@ def test_namespaces_with_the_user_as_second_label_are_reported(root):
 
 
 def test_a_check_changes_nothing_not_even_after_a_crash(root, files):
-    (root / "alice/.staged-999999999-0-preferences.tmp").write_text("half")
+    left = root / "alice/.staged-999999999-0-preferences.tmp"
+    left.write_text("half")
+    os.utime(left, (0, 0))
     with segment(root).open("ab") as file:
         file.write(b"[[tx]]\nche")
     (root / "bob/preferences.toml").write_text("[broken")
@@ -110,7 +112,9 @@ def test_a_check_of_one_user_skips_other_users(root):
 
 def test_problems_come_before_warnings(root):
     (root / "alice/preferences.toml").write_text("[broken")
-    (root / "bob/.staged-999999999-0-preferences.tmp").touch(0o600)
+    left = root / "bob/.staged-999999999-0-preferences.tmp"
+    left.touch(0o600)
+    os.utime(left, (0, 0))
     levels = [found.level for found in findings(root)]
     assert levels == sorted(levels, key=["problem", "warning", "note"].index)
     assert set(levels) == {"problem", "warning", "note"}
@@ -214,13 +218,11 @@ def as_user(number, root):
 
 def test_temporary_files_of_a_crash_are_found_not_those_of_a_write(root):
     folder = root / "alice"
-    dead = folder / ".staged-999999999-0-preferences.tmp"
-    own = folder / f".staged-{os.getpid()}-0-preferences.tmp"
-    for path in (dead, own):
-        path.touch(0o600)
-    assert only(wrong(root)).place == str(dead)
-    os.utime(own, (0, 0))
-    assert {found.place for found in wrong(root)} == {str(dead), str(own)}
+    left = folder / ".staged-999999999-0-preferences.tmp"
+    left.touch(0o600)
+    assert wrong(root) == []  # a write may be under way
+    os.utime(left, (0, 0))
+    assert only(wrong(root)).place == str(left)
     Diary(root).user("alice").preferences()  # the remedy: it is swept at the next look
     assert wrong(root) == []
 

@@ -40,12 +40,6 @@ def hold():
         place = Path(folder) / "alice/locked"
         place.touch()
         return lock_file(alice.diary.engine.backend.files, place)
-    if locked == "lease":
-        from contextlib import closing, contextmanager
-        from tomldiary.storage.local.publish import Held
-        held = Held(alice.diary.engine.backend.files, folder + "/alice/preferences.toml")
-        assert held.is_leased
-        return contextmanager(lambda: (yield held))()
     if locked == "writer":
         import time
         from tomldiary import MemoryWriter, Turn
@@ -111,14 +105,6 @@ def test_a_killed_writers_turns_are_taken_over_while_its_child_lives(tmp_path, o
         assert writer.flush(30)
         assert writer.stats()["recovered"] == 1
     assert len(diary.user("alice").preferences("likes")) == 2
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has leases")
-@pytest.mark.parametrize("when", ["before", "inside"])
-def test_a_killed_parents_lease_blocks_no_other_process(tmp_path, orphaned, when):
-    orphaned(when, "lease")
-    # Refused at once while a lease is held.
-    os.close(os.open(tmp_path / "alice/preferences.toml", os.O_WRONLY | os.O_NONBLOCK))
 
 
 def test_a_child_locks_by_itself_and_leaves_its_parents_lock_alone(tmp_path, files):

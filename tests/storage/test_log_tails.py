@@ -67,11 +67,11 @@ def test_a_new_segment_never_overwrites_an_existing_file(tmp_path, monkeypatch):
     with pytest.raises(FileExistsError):
         segments.append_records(Environment(), str(path.parent), None, ["[[tx]]\n]\n"], sync=True)
     assert path.read_bytes() == before
-    real = tails.HistoryTails.end
+    real = tails.HistoryTails.of
     missed = [None]
     monkeypatch.setattr(
         tails.HistoryTails,
-        "end",
+        "of",
         lambda self, *args: missed.pop() if missed else real(self, *args),
     )
     write(alice)  # reads the end again
@@ -107,7 +107,7 @@ def test_a_log_tail_dropped_by_a_reader_is_still_returned(tmp_path, monkeypatch)
             """Drop the end at once."""
 
     monkeypatch.setattr(known, "_tails", Dropping())
-    assert known.end("alice", place) == real(
+    assert known.of("alice", place).end == real(
         segment(tmp_path), segment(tmp_path).stat().st_size, newest_text(tmp_path)
     )
 

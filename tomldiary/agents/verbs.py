@@ -12,6 +12,7 @@ from dataclasses import asdict
 from html import unescape
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self
 
+from tomldiary.engine.engine import is_erased
 from tomldiary.entries.fields import data_text
 from tomldiary.entries.kind import EntryKind, EntryLine
 from tomldiary.entries.kinds import (
@@ -38,7 +39,6 @@ from tomldiary.retrieval.render import (
     rendered,
 )
 from tomldiary.runtime.async_bridge import async_twin
-from tomldiary.storage.protocol import is_erased
 from tomldiary.text.visible import as_stored, escape_for_model, escape_lines, visible
 
 if TYPE_CHECKING:

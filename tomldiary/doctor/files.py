@@ -23,7 +23,7 @@ __all__ = ["FREE_BYTES", "Finding", "check_files", "check_place"]
 
 FREE_BYTES = 100 * 1024 * 1024
 """Free space below which a disk is called nearly full."""
-_STAGED = re.compile(r"\.staged-(\d+)-.*\.tmp")
+_STAGED = re.compile(r"\.staged-.*\.tmp")
 _STAGED_SECONDS = 60  # far more than a commit takes
 _SYNCED = re.compile(
     r"dropbox|onedrive( - .*)?|google ?drive|my drive|icloud ?drive|mobile documents|cloudstorage"
@@ -120,14 +120,15 @@ def check_files(top: Path) -> Iterator[Finding]:
         if os.name == "posix" and status.st_mode & 0o077:
             (open_folders if is_folder else open_files).append(path)
         name = os.path.basename(path)  # noqa: PTH119 - paths are strings here
-        if _is_left_over(name, status):
+        is_old = time.time() - status.st_mtime > _STAGED_SECONDS
+        if is_old and _STAGED.fullmatch(name):
             yield Finding(
                 "warning",
                 path,
                 "a crash left this behind.",
                 "Nothing is needed: it is swept when the user is opened next.",
             )
-        if name == JOB_NAME and time.time() - status.st_mtime > _STAGED_SECONDS:
+        if is_old and name == JOB_NAME:
             yield Finding(
                 "warning",
                 path,
@@ -157,24 +158,6 @@ def _below(top: Path) -> Iterator[tuple[str, os.stat_result]]:
                 paths += sorted((entry.path for entry in os.scandir(path)), reverse=True)
         except OSError:
             continue  # gone meanwhile, or reported already
-
-
-def _is_left_over(name: str, status: os.stat_result) -> bool:
-    """Return whether a file was staged or being published when a process was killed."""
-    is_old = time.time() - status.st_mtime > _STAGED_SECONDS
-    staged = _STAGED.fullmatch(name)
-    if staged is None or is_old:
-        return staged is not None
-    pid = int(staged.group(1))
-    if os.name != "posix":
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, OverflowError):
-        return False
-    return False
 
 
 def _counted(

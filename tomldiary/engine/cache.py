@@ -214,21 +214,15 @@ class DocumentCache:
             return NOTHING, NOTHING
         return known.document, self.before_saves(user, kind, known) or known.document
 
-    def load(self, user: str, kind: str, *, is_written: bool = False) -> Known | None:
-        """Return a document with the version it was read at, or None if there is none.
-
-        Args:
-            user: Whose.
-            kind: Which.
-            is_written: Whether the caller holds the user's lock. Then the document is the one that history
-                ends at, also if its file could not be replaced.
-        """
-        if is_written:
-            return self.load_all(user, [kind])[0]
+    def load(self, user: str, kind: str) -> Known | None:
+        """Return a document with the version it was read at, or None if there is none."""
         return self._loaded(user, kind, self.backend.token(user, kind))
 
     def load_all(self, user: str, kinds: Sequence[str]) -> list[Known | None]:
-        """Return documents that are about to be written; the caller holds the user's lock."""
+        """Return documents that are about to be written; the caller holds the user's lock.
+
+        Each is the one that history ends at, also if its file could not be replaced.
+        """
         changes = self._changes(user)
         return [
             self._loaded(user, kind, token, changes, is_written=True)
@@ -288,7 +282,7 @@ class DocumentCache:
             HandEditConflict: The save took longer than `save_timeout`.
         """
         deadline = time.monotonic() + self.save_timeout
-        while (known := self.load(user, kind, is_written=True)) is not None and known.is_settling:
+        while (known := self.load_all(user, [kind])[0]) is not None and known.is_settling:
             if time.monotonic() >= deadline:
                 raise HandEditConflict.busy(self.backend.place(user, kind), self.save_timeout)
             time.sleep(_PAUSE)  # a half-written file must not be taken for deletions
@@ -394,7 +388,7 @@ def _is_current(
     *,
     is_written: bool,
 ) -> bool:
-    """Return whether a cached document is that of this version of its file; see `DocumentCache.load`."""
+    """Return whether a cached document is that of this version of its file; see `DocumentCache.load_all`."""
     if cached.token != token or cached.is_young:
         return False
     if not is_written:

@@ -123,7 +123,7 @@ def merge_displaced(edit: DisplacedEdit) -> Commit | None:
     standing = None
     if edit.standing is not None:
         document = Document.parse(edit.standing.text)
-        standing = Known(edit.standing.token, document, document.fingerprint, is_logged=True)
+        standing = Known(edit.standing.token, document, is_logged=True)
     known = look(edit.history, "", edit.kind, edit.saved, standing)
     if known.problem is not None:
         raise known.problem
@@ -168,8 +168,7 @@ def _numbered(known: Known, seq: int) -> Known:
     edit = Edit(known.document)
     meta = known.document.table(("_meta",)) or {}
     edit.put(("_meta",), {**meta, "seq": seq})
-    document = edit.done()
-    return replace(known, document=document, digest=document.fingerprint)
+    return replace(known, document=edit.done())
 
 
 def prepare(
@@ -215,11 +214,10 @@ def prepare(
         _stamp(edit, seq, schema_name)
         documents[kind] = document = edit.done()
         record.results[kind] = document.fingerprint
-        if base is None:
-            old, record.bases[kind], expected[kind] = NOTHING, EMPTY, None
-        else:
-            old, record.bases[kind], expected[kind] = base.document, base.digest, base.token
-            replaces_save = replaces_save or base.is_merged
+        old = NOTHING if base is None else base.document
+        record.bases[kind] = old.fingerprint
+        expected[kind] = None if base is None else base.token
+        replaces_save = replaces_save or (base is not None and base.is_merged)
         record.changes.extend(block_changes(kind, old.blocks, document.blocks))
         if base is not None and base.problem:
             broken[kind] = base
@@ -301,12 +299,13 @@ def add_save(record: Record, kind: str, known: Known) -> None:
     """Add the hand edit of one document to a record, if there is one."""
     if known.logged is not None:
         record.changes.extend(block_changes(kind, known.logged.blocks, known.document.blocks))
-        record.bases[kind], record.results[kind] = known.logged.fingerprint, known.digest
+        record.bases[kind] = known.logged.fingerprint
+        record.results[kind] = known.document.fingerprint
         record.conflicts.extend(known.conflicts)
     elif not known.is_logged:
         # The whole text: history does not know the one before.
         record.changes.append(Change(kind, 0, "", known.document.text))
-        record.bases[kind], record.results[kind] = EMPTY, known.digest
+        record.bases[kind], record.results[kind] = EMPTY, known.document.fingerprint
 
 
 def _wait_for_return(backend: Backend, user: str, kind: str, patience: float) -> None:

@@ -35,6 +35,7 @@ from tomldiary.storage.protocol import (
     LocalFolder,
     OptimisticWrites,
     PrefersPartSize,
+    TellsErasure,
 )
 from tomldiary.toml.edit import Edit
 
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from tomldiary.storage.protocol import Backend, Token
     from tomldiary.toml.document import Path
 
-__all__ = ["Engine", "Source", "Transaction"]
+__all__ = ["Engine", "Source", "Transaction", "is_erased"]
 
 R = TypeVar("R")
 
@@ -383,18 +384,15 @@ class Engine(DocumentCache):
             tokens = self.backend.commit(user, prepared.commit)
         finally:
             self._notify(user)  # also of a refused transaction, which a strict hook may have seen
-        record, made = prepared.commit.records[-1], prepared.record
-        seq = made.seq
-        self.logged.note(user, made, record)
+        made = prepared.record
+        self.logged.note(user, made, prepared.commit.records[-1])
         for kind, document in prepared.documents.items():
             base = prepared.broken.get(kind)
             if base is None and kind not in tokens:
                 self.discard(user, [kind])  # the file holds a hand edit
                 continue
             token, problem = (tokens[kind], None) if base is None else (base.token, base.problem)
-            known = Known(
-                token, document, made.results[kind], is_logged=True, problem=problem, seen=seq
-            )
+            known = Known(token, document, is_logged=True, problem=problem, seen=made.seq)
             self._remember((user, kind), known)
 
     def _notify(self, user: str) -> None:
@@ -473,3 +471,20 @@ class Engine(DocumentCache):
 
         with self.rewriting(user):
             repeated(run, self.lock_timeout)
+
+
+def is_erased(backend: Backend, user_id: str, began: int | None, now: int) -> bool:
+    """Return whether everything of a user was erased since a run began.
+
+    Args:
+        backend: The storage.
+        user_id: Whose run.
+        began: The user's fencing token when the run began; None is now.
+        now: The user's fencing token now, read before this is called.
+    """
+    return (
+        began is not None
+        and began < now
+        and isinstance(backend, TellsErasure)
+        and began < backend.erased(user_id)
+    )

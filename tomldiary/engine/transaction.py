@@ -184,7 +184,7 @@ class Transaction:
         edit = self._edits.get(kind)
         if edit is None:
             return _document_of(
-                self._before.get(kind) or self.engine.load(self.user, kind, is_written=True)
+                self._before.get(kind) or self.engine.load_all(self.user, [kind])[0]
             )
         return edit.peek() if edit.is_changed else _document_of(self._bases[kind])
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.engine.engine import Source, Transaction
+from tomldiary.engine.engine import Source, Transaction, is_erased
 from tomldiary.engine.transaction import fingerprint
 from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.episodes import KeptTurn, ToolStep, checked_steps, new_episode
@@ -36,7 +36,6 @@ from tomldiary.extraction.operations import (
 )
 from tomldiary.extraction.tool_writes import find_tool_writes
 from tomldiary.runtime.async_bridge import in_thread
-from tomldiary.storage.protocol import is_erased
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import checked_text
 from tomldiary.user.pending.held import QUARANTINE, Why, hold

@@ -45,18 +45,13 @@ class Tables:
         self._remembered: dict[Path, State] = {}
         # What replaced a redacted state where it first stood.
         self._instead: dict[int, str | None] = {}
-        self._same: dict[Block, Block] = {}  # redacted blocks that do not depend on their place
 
     # First pass: collect the states
 
     def study(self, text: str, when: datetime) -> None:
         """Collect the states of a version, and whether the selection covers each."""
-        if self._versions.is_last(text):
-            return
-        version = self._versions.cut(text)
-        for path in version.fresh:
-            state = version.states.get(path)
-            if state is None or id(state) in self._seen:
+        for path, state in self._versions.cut(text).states.items():
+            if id(state) in self._seen:
                 continue
             self._seen[id(state)] = (path, state)
             if self._selection.covers(self.kind, path, state.values, when):
@@ -126,16 +121,10 @@ class Tables:
         if not self.affected and not self._selection.session_id:
             return version.blocks
         self._return_to_restored(version)
-        ready = list(map(self._same.get, version.blocks))
         made: list[Block] = []
         back: set[Path] = set()
-        at = 0
-        while None in ready[at:]:
-            number = ready.index(None, at)
-            made += cast("list[Block]", ready[at:number])
-            self._add(made, version, version.blocks[number], back)
-            at = number + 1
-        made += cast("list[Block]", ready[at:])
+        for block in version.blocks:
+            self._add(made, version, block, back)
         self._remember(version)
         return made
 
@@ -143,17 +132,11 @@ class Tables:
         """Add a redacted block; `back` holds the entries already restored to an earlier state."""
         path = self._versions.path(block)
         if path is None:
-            changed = self._without_inline(block)
-            if self.affected.isdisjoint(self._versions.inline(block)):
-                self._same[block] = changed
-            made.append(changed)
+            made.append(self._without_inline(block))
             return
         state = version.states[path]
         if not self._is_redacted(path, state):
-            changed = self._without_name(block, path, state)
-            if len(version.groups[path]) == 1:
-                self._same[block] = changed
-            made.append(changed)
+            made.append(self._without_name(block, path, state))
             return
         last = self._last.get(path)
         if last is not None and path not in back:

@@ -97,8 +97,6 @@ class Version:
     groups: dict[Path, list[Block]]
     """The blocks of each entry that has its own headers."""
     states: dict[Path, State]
-    fresh: list[Path]
-    """The entries that are new or changed since the previous version."""
 
 
 class Versions:
@@ -114,10 +112,6 @@ class Versions:
         self._tails: dict[Block, tuple[str, str]] = {}
         self._cuts: list[tuple[str, Version]] = []  # the two latest
 
-    def is_last(self, text: str) -> bool:
-        """Return whether a text is the same object as the latest one that was split."""
-        return bool(self._cuts) and self._cuts[-1][0] is text
-
     def cut(self, text: str) -> Version:
         """Return a text split into blocks and entries."""
         for known, version in self._cuts:
@@ -127,17 +121,13 @@ class Versions:
         if parts is None:
             version = self._version(split_blocks(text))
         else:
-            version = Version([], {}, {}, [])
+            version = Version([], {}, {})
             for part in parts:
                 version.blocks += part.blocks
                 version.groups.update(part.groups)
                 version.states.update(part.states)
             if len(version.groups) < sum([len(part.groups) for part in parts]):
                 version = self._version(version.blocks)  # an entry stands in several parts
-        before = self._cuts[-1][1].states if self._cuts else {}
-        version.fresh += [
-            path for path, state in version.states.items() if state is not before.get(path)
-        ]
         self._cuts = [*self._cuts[-1:], (text, version)]
         return version
 
@@ -162,7 +152,7 @@ class Versions:
 
     def _version(self, blocks: list[Block]) -> Version:
         """Return blocks with their entries."""
-        version = Version(list(map(self.same, blocks)), {}, {}, [])
+        version = Version(list(map(self.same, blocks)), {}, {})
         for block in version.blocks:
             if (path := self.path(block)) is None:
                 version.states |= self.inline(block)

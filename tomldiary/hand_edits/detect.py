@@ -18,7 +18,7 @@ from tomldiary.hand_edits.three_way_merge import merge
 from tomldiary.history.timeline import EMPTY, Timeline
 from tomldiary.logging import get_logger, tell
 from tomldiary.storage.protocol import DetectsSaves, DocumentSource, Stored, Token
-from tomldiary.toml.document import Document, digest
+from tomldiary.toml.document import Document
 
 __all__ = ["Known", "check_version", "emptied", "is_being_saved", "is_blank", "look"]
 
@@ -34,8 +34,7 @@ class Known:
     token: Token
     """Version of the file that was read."""
     document: Document
-    digest: str
-    """Fingerprint of the document's text, which is the file's unless there is a `problem`."""
+    """Has the text of the file unless there is a `problem`."""
     is_logged: bool
     """Whether history ends at exactly this text."""
     logged: Document | None = None
@@ -91,14 +90,14 @@ def look(
         and cached.document.text == stored.text
         # Another program may have restored an old text while other processes wrote.
         and last is not None
-        and last.results[kind] == cached.digest
+        and last.results[kind] == cached.document.fingerprint
     ):
-        return as_logged(cached.document, cached.digest)
+        return as_logged(cached.document)
     document, problem = _parsed(stored, place)
     ours = None
     if last is not None and last.results[kind] != EMPTY:
-        if problem is None and digest(stored.text) == last.results[kind]:
-            return as_logged(document, last.results[kind])
+        if problem is None and document.fingerprint == last.results[kind]:
+            return as_logged(document)
         ours = _last_logged(timeline, kind, last.results[kind], cached)
     if ours is None or last is None:
         if problem is not None:
@@ -107,12 +106,11 @@ def look(
         return Known(
             stored.token,
             document,
-            digest(stored.text),
             is_logged=False,
             is_settling=is_saved_now,
             is_young=young or is_saved_now,
         )
-    good = as_logged(ours, last.results[kind])
+    good = as_logged(ours)
     if problem is not None:
         return _unusable(good, problem, cached)
     is_fresh = 0 <= _age(stored.token) < _SETTLING
@@ -158,13 +156,12 @@ def _merged(kind: str, good: Known, base: Document, saved: Document) -> Known:
     ours = good.document
     merged = merge(kind, base, ours, saved)
     result = merged.document.sharing_blocks_of(ours)
-    if digest(result.text) == good.digest:
+    if result.text == ours.text:
         # The merged edit is in history already; only the file was not replaced.
         return replace(good, is_merged=True)
     return replace(
         good,
         document=result,
-        digest=result.fingerprint,
         is_logged=False,
         logged=ours,
         is_merged=result.text != saved.text,
@@ -196,9 +193,9 @@ def _last_logged(
 ) -> Document | None:
     """Return the document history ends at, or None if history cannot tell."""
     if cached is not None:
-        if cached.is_logged and cached.digest == wanted:
+        if cached.is_logged and cached.document.fingerprint == wanted:
             return cached.document
-        if cached.logged is not None and digest(cached.logged.text) == wanted:
+        if cached.logged is not None and cached.logged.fingerprint == wanted:
             return cached.logged
     try:
         return Document.parse(timeline.text(kind))

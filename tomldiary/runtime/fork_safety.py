@@ -3,8 +3,8 @@
 If another thread holds a thread lock during a fork, the lock stays locked in the child for ever. `fork_safe` frees it
 there. Objects with more to renew, such as threads, register themselves.
 
-A lock or lease on an open file belongs to all processes that share the open file. A child that inherits the
-descriptor would keep the lock after its parent was killed. So these descriptors are closed in the child.
+A lock on an open file belongs to all processes that share the open file. A child that inherits the descriptor would
+keep the lock after its parent was killed. So the descriptors in `closed_in_children` are closed there.
 """
 
 from __future__ import annotations
@@ -12,12 +12,9 @@ from __future__ import annotations
 import os
 import weakref
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-__all__ = ["close_hidden", "fork_safe", "hide_from_children", "renew_after_fork"]
+__all__ = ["closed_in_children", "fork_safe", "renew_after_fork"]
 
 
 L = TypeVar("L")
@@ -29,7 +26,8 @@ class _Renewable(Protocol):
         ...
 
 
-_hidden: set[int] = set()
+closed_in_children: set[int] = set()
+"""Descriptors of locked files; whoever closes one in this process removes it first."""
 _registered: weakref.WeakSet[_Renewable] = weakref.WeakSet()
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -45,21 +43,10 @@ def fork_safe(lock: L) -> L:
     return lock
 
 
-def hide_from_children(descriptor: int) -> None:
-    """Close a descriptor in every forked child; in this process `close_hidden` closes it."""
-    _hidden.add(descriptor)
-
-
-def close_hidden(descriptor: int, close: Callable[[int], None]) -> None:
-    """Close a descriptor that was passed to `hide_from_children`; it is already unlocked."""
-    _hidden.discard(descriptor)
-    close(descriptor)
-
-
 def _renew_all() -> None:
-    while _hidden:
+    while closed_in_children:
         with suppress(OSError):
-            os.close(_hidden.pop())
+            os.close(closed_in_children.pop())
     for lock in list(_locks):
         lock._at_fork_reinit()  # noqa: SLF001 - as the locks of the standard library do
     for owner in list(_registered):

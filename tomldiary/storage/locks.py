@@ -25,7 +25,7 @@ from zlib import crc32
 
 from tomldiary.errors import BackendError, LockTimeout, RevisionConflict
 from tomldiary.runtime.capabilities import PRIVATE
-from tomldiary.runtime.fork_safety import close_hidden, hide_from_children, renew_after_fork
+from tomldiary.runtime.fork_safety import closed_in_children, renew_after_fork
 from tomldiary.storage.files import FileSystem, file_on_the_way
 
 if TYPE_CHECKING:
@@ -295,14 +295,15 @@ def lock_file(files: FileSystem, path: Path) -> Generator[int]:
     while True:
         descriptor = files.open(path, _FLAGS)
         try:
-            hide_from_children(descriptor)
+            closed_in_children.add(descriptor)
             try_lock(descriptor, inf)
             if is_at(files, descriptor, path):
                 yield descriptor
                 return
         finally:
             unlock(descriptor)  # closing alone would not unlock it if a child inherited it
-            close_hidden(descriptor, files.close)
+            closed_in_children.discard(descriptor)
+            files.close(descriptor)
 
 
 def is_at(files: FileSystem, descriptor: int, path: Path) -> bool:

@@ -47,7 +47,6 @@ __all__ = [
     "TellsErasure",
     "Token",
     "WrapsBackend",
-    "is_erased",
     "validate_identifier",
 ]
 
@@ -490,20 +489,3 @@ class BackendProtocol(Protocol):
     async def list_users(self) -> list[str]:
         """Return the ids of all users that have documents."""
         ...
-
-
-def is_erased(backend: Backend, user_id: str, began: int | None, now: int) -> bool:
-    """Return whether everything of a user was erased since a run began.
-
-    Args:
-        backend: The storage.
-        user_id: Whose run.
-        began: The user's fencing token when the run began; None is now.
-        now: The user's fencing token now, read before this is called.
-    """
-    return (
-        began is not None
-        and began < now
-        and isinstance(backend, TellsErasure)
-        and began < backend.erased(user_id)
-    )

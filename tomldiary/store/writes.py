@@ -187,7 +187,7 @@ class ItemPuts:
 
 def _trial(tx: Transaction) -> Transaction:
     """Return a transaction on what another one has made so far, to see whether changes can be applied."""
-    known = {kind: Known(None, tx.document(kind), "", is_logged=True) for kind in tx.kinds()}
+    known = {kind: Known(None, tx.document(kind), is_logged=True) for kind in tx.kinds()}
     return Transaction(tx.engine, tx.user, known)
 
 

@@ -14,10 +14,11 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
+from tomldiary.engine.engine import is_erased
 from tomldiary.errors import Forgotten, cause_of
 from tomldiary.logging import get_logger
 from tomldiary.storage.files import FileSystem
-from tomldiary.storage.protocol import Backend, LocalFolder, is_erased
+from tomldiary.storage.protocol import Backend, LocalFolder
 from tomldiary.writer.journal import Journal
 
 if TYPE_CHECKING:

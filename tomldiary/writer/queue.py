@@ -10,11 +10,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tomldiary.engine.engine import is_erased
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import Forgotten, OperationConflict, WriterBusy
 from tomldiary.extraction.dialogue import Sessions, checked_exchanges
 from tomldiary.runtime.async_bridge import in_thread
-from tomldiary.storage.protocol import is_erased
 from tomldiary.writer.journal_record import render_turn
 from tomldiary.writer.receipts import Job, Receipt, Turn
 from tomldiary.writer.retry import kind_of

@@ -230,7 +230,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         staging = Staging(self.files, folder, commit, seq)
         try:
             synced = self._synced.of(user, folder)
-            end = self._tails.end(user, f"{folder}/history")
+            tail = self._tails.of(user, f"{folder}/history")
             if opens_window(seq - 1, seq, self.environment.checkpoint_interval):
                 self.settle(user)
             _check_expected(self.files, folder, commit)
@@ -242,7 +242,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             raise
         if records:
             records = [stamped(text, synced.boot) for text in records]
-            end = self._appended(user, folder, end, records, staging, synced)
+            end = self._appended(user, folder, tail and tail.end, records, staging, synced)
             self._tails.keep(user, f"{folder}/history", end, records[-1])
         new = {
             kind
@@ -350,7 +350,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
 
     def prune(self, user: str, seq: int, snapshot: str) -> None:
         """Replace all history up to transaction `seq` by a snapshot; the caller holds the user's lock."""
-        self._tail(user)  # truncates a torn tail
+        self._tails.of(user, f"{self.folder(user)}/history")  # truncates a torn tail
         # Without a checkpoint, recovery could need the dropped records to restore documents.
         self.settle(user)
         try:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, DiaryError, IdentifierError
 from tomldiary.identifiers.user_ids import decode_folder
-from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.toml.document import fingerprint
 from tomldiary.toml.parse import decode_utf8, parse_toml
 from tomldiary.toml.values import render_value
@@ -68,8 +67,6 @@ _LONGEST = 180
 """The maximum characters of a document's name: its staged name must fit into 255 bytes."""
 
 
-@cleared_on_forget
-@lru_cache(maxsize=4096)
 def checked_kind(kind: str) -> str:
     """Return `kind` if it is a valid document name.
 
@@ -159,8 +156,6 @@ def _is_for_document(staged: str) -> bool:
     return True
 
 
-@cleared_on_forget
-@lru_cache(maxsize=4096)
 def _can_be_kind(name: str) -> bool:
     return _KIND.fullmatch(name) is not None and len(name) <= _LONGEST
 

@@ -351,7 +351,7 @@ def _lost(files: FileSystem, place: str, last: str) -> str | None:
     return render_record(Record(named + 1, LOST, [], {}, {}, moment)) if named > seq else None
 
 
-class _Tail(NamedTuple):
+class Tail(NamedTuple):
     """The end of a user's history as last read."""
 
     end: End
@@ -366,7 +366,7 @@ class HistoryTails:
 
     def __init__(self, files: FileSystem) -> None:
         self._files = files
-        self._tails: dict[str, _Tail] = {}
+        self._tails: dict[str, Tail] = {}
 
     def keep(self, user: str, place: str, end: End, record: str) -> None:
         """Cache the end of a history after an append; `place` is its folder."""
@@ -376,9 +376,9 @@ class HistoryTails:
         changed = (
             known.folder_time if known is not None and is_known else self._files.folder_time(place)
         )
-        self._remember(user, _Tail(end, changed, record))
+        self._remember(user, Tail(end, changed, record))
 
-    def _remember(self, user: str, tail: _Tail) -> _Tail:
+    def _remember(self, user: str, tail: Tail) -> Tail:
         if len(self._tails) >= _MOST_TAILS:
             self._tails.clear()
         self._tails[user] = tail
@@ -390,7 +390,7 @@ class HistoryTails:
 
     def check(self, user: str, place: str) -> None:
         """Look for records that another program has removed from the end; see `last`."""
-        tail = self._found(user, place, cuts=True)
+        tail = self.of(user, place)
         if tail is not None:
             self._remember(user, tail._replace(lost=_lost(self._files, place, tail.record)))
 
@@ -399,17 +399,11 @@ class HistoryTails:
         tail = self._found(user, place, cuts=False)
         return tail and (tail.lost or tail.record)
 
-    def end(self, user: str, place: str) -> End | None:
-        """Return the end of history for an append; None if there is no history."""
-        tail = self._found(user, place, cuts=True)
-        return tail.end if tail is not None else None
+    def of(self, user: str, place: str) -> Tail | None:
+        """Return the end of a user's history, or None without history; a torn tail is cut off."""
+        return self._found(user, place, cuts=True)
 
-    def of(self, user: str, place: str) -> str | None:
-        """Return the last complete record, or None; a torn tail is cut off."""
-        tail = self._found(user, place, cuts=True)
-        return tail.record if tail is not None else None
-
-    def _found(self, user: str, place: str, *, cuts: bool) -> _Tail | None:
+    def _found(self, user: str, place: str, *, cuts: bool) -> Tail | None:
         # Without the lock a torn tail must stay: another process may be appending it.
         # Read the cache once: another thread may drop the entry at any time.
         cached = self._tails.get(user)
@@ -433,7 +427,7 @@ class HistoryTails:
                 )
                 lost = _lost(self._files, place, record) if is_replaced else None
                 end = end_behind(newest, at, record)
-                return self._remember(user, _Tail(end, changed, record, lost))
+                return self._remember(user, Tail(end, changed, record, lost))
             # The only record of a new segment was torn: the last record is in the previous segment.
             if cuts:
                 self._files.unlink(newest)

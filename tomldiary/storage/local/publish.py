@@ -21,7 +21,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tomldiary.runtime.capabilities import NO_WAITING, OURS, PRIVATE
-from tomldiary.runtime.fork_safety import close_hidden, hide_from_children
 from tomldiary.storage.files import FileSystem, FileToken, is_same, token_of
 from tomldiary.storage.local.layout import make_parent, staged_path
 
@@ -241,7 +240,6 @@ class Held:
     def __init__(self, files: FileSystem, path: str) -> None:
         self._files = files
         self._descriptor = files.open(path, _FLAGS)
-        hide_from_children(self._descriptor)
         try:
             refusal = files.take_lease(self._descriptor) if files.has_leases else errno.ENOSYS
             self.is_leased = refusal == 0
@@ -250,7 +248,7 @@ class Held:
             self.token = token_of(self.status)
             self.has_writer = refusal == errno.EAGAIN and _grants_leases(files, path)
         except BaseException:
-            close_hidden(self._descriptor, files.close)
+            files.close(self._descriptor)
             raise
 
     def is_wanted(self) -> bool:
@@ -261,7 +259,7 @@ class Held:
         """Release the lease and close the file."""
         if self.is_leased:
             self._files.drop_lease(self._descriptor)
-        close_hidden(self._descriptor, self._files.close)
+        self._files.close(self._descriptor)
 
 
 def _grants_leases(files: FileSystem, path: str) -> bool:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from tomldiary.errors import BackendError, DiaryError, LockTimeout
-from tomldiary.history.record import next_sequence, parse_record
+from tomldiary.history.record import parse_record
 from tomldiary.identifiers.user_ids import MAX_FOLDER, decode_folder, encode_folder, is_canonical
 from tomldiary.logging import get_logger
 from tomldiary.storage.local.checkpoint import drop_superseded
@@ -156,9 +156,6 @@ class OpenedUsers:
         except OSError as error:
             raise _read_error(error, folder) from error
 
-    def _tail(self, user: str) -> str | None:
-        return self._tails.of(user, f"{self.folder(user)}/history")
-
     # After a crash
 
     def _open(self, user: str) -> bool:
@@ -206,10 +203,12 @@ class OpenedUsers:
         staged = staged_files(self.files, folder, names)
         if not staged and user in self._recovered:
             return
-        text = self._tail(user)
+        tail = self._tails.of(user, f"{folder}/history")
+        newest = 0
         was_cut = False
-        if text is not None:
-            record = parse_record(text)
+        if tail is not None:
+            record = parse_record(tail.record)
+            newest = record.seq
             was_cut = may_lack_writes(self.environment, folder, record)
             if staged or was_cut:
                 records = window_records(self.environment, folder) if was_cut else [record]
@@ -219,7 +218,6 @@ class OpenedUsers:
         drop_superseded(self.files, folder / "history")
         self.epoch(user)  # an erasure that is noticed later drops what the check finds
         self._tails.check(user, str(folder / "history"))
-        newest = next_sequence(text) - 1
         displaced = [
             name for name in staged
             if not is_left_over(self.environment, folder, name, newest, may_be_torn=was_cut)

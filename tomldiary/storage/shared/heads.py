@@ -11,7 +11,6 @@ import threading
 import time
 from copy import copy
 from dataclasses import dataclass
-from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -31,7 +30,6 @@ _LONGEST_PAUSE = 0.25  # seconds
 _PATIENT = (3, 6, 12, 24)  # conflicts after which a process makes itself noticed
 
 
-@lru_cache(_CACHED_USERS)
 def notice_key(user: str) -> str:
     """Return the name of a user in notices: a SHA-256 in hexadecimal digits, which discloses no user id."""
     return sha256(stored_id(user).encode("utf-8", "surrogatepass")).hexdigest()

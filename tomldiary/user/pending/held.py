@@ -121,7 +121,7 @@ class Overlay(Mapping[str, Known]):
         document = self.document(kind)
         if not document.text:
             raise KeyError(kind)
-        return Known(None, document, "", is_logged=True)
+        return Known(None, document, is_logged=True)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._listed)

@@ -18,10 +18,10 @@ import secrets
 import time
 from typing import TYPE_CHECKING
 
+from tomldiary.engine.engine import is_erased
 from tomldiary.errors import BackendError, Conflict, Forgotten, TurnTaken
 from tomldiary.logging import get_logger
 from tomldiary.runtime.sources import QUEUE
-from tomldiary.storage.protocol import is_erased
 from tomldiary.writer.shared.turns import Turns
 
 if TYPE_CHECKING:
