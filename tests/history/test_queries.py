@@ -316,6 +316,36 @@ def test_an_entry_moved_by_hand_is_neither_added_nor_removed(alice, tmp_path):
     assert texts(alice) == before == {"pref002": "two", "pref003": "three", "pref001": "one"}
 
 
+def test_a_rollback_shows_the_same_order_as_its_file(alice, tmp_path):
+    for name in ("a", "b"):
+        alice.blocks.set(name, "text")
+        alice.upsert_preference("likes", f"taste {name}", id=name)
+    with alice.transaction():
+        alice.blocks.delete("a")
+        alice.remove_preference("likes", "a")
+    alice.rollback()
+    other = Diary(tmp_path, agent="rules").user("alice")
+    assert list(alice.blocks) == list(other.blocks) == ["a", "b"]
+    assert list(alice.preferences("likes")) == list(other.preferences("likes")) == ["a", "b"]
+    assert alice.render() == other.render()
+
+
+def test_entries_whose_time_is_over_are_no_conflict_of_a_rollback(alice):
+    alice.diary.constrain("blocks/agenda", Constraint(ttl=timedelta(days=1)))
+    yesterday = datetime.now(UTC) - timedelta(days=2)
+    alice.append_block("agenda", "a walk", now=yesterday)
+    assert alice.rollback().undone == [1]
+    alice.append_block("agenda", "a walk", now=yesterday)
+    alice.upsert_preference("likes", "tea")  # removes the block, too
+    assert alice.rollback().undone == [4]
+    assert alice.rollback().undone == [5]
+    assert texts(alice) == {"pref001": "tea"}
+    alice.append_block("agenda", "a walk", now=yesterday, session_id="s1")
+    alice.append_block("agenda", "a new walk")
+    with pytest.raises(Conflict, match="agenda"):
+        alice.rollback(session_id="s1")
+
+
 def test_rollback_restores_the_order_of_adjacent_entries(alice, tmp_path):
     for text in ("one", "two", "three", "four", "five"):
         alice.upsert_preference("likes", text)

@@ -27,6 +27,7 @@ class Edit(Overlay):
     def __init__(self, document: Document, *, is_changed: bool = False) -> None:
         super().__init__(document)
         self._changed = is_changed
+        self._is_reordered = False
         self.base = document
         self._blocks = list(document.blocks)
         self._index = dict(document.index)
@@ -89,6 +90,7 @@ class Edit(Overlay):
             return
         else:
             self._insert(path, data, text=body, after=after, behind=behind)
+            self._is_reordered = True
         own = [
             key
             for key in known or {}
@@ -165,6 +167,8 @@ class Edit(Overlay):
         """
         if not self._changed:
             return self.base
+        if self._is_reordered:  # readers of the file see the entries in the order of its text
+            return Document.parse(self.peek().text)
         document = Document(
             self._blocks,
             self._data,
