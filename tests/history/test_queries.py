@@ -17,6 +17,14 @@ from tomldiary.toml.lexer import split_blocks
 from tomldiary_langgraph import DiaryStore
 
 
+class Pet(BaseModel):
+    name: str
+
+
+class Plant(BaseModel):
+    name: str
+
+
 @pytest.fixture
 def alice(tmp_path):
     return Diary(tmp_path, agent="rules", durability="process").user("alice")
@@ -314,6 +322,19 @@ def test_an_entry_moved_by_hand_is_neither_added_nor_removed(alice, tmp_path):
     before = texts(alice)
     assert alice.rollback(2).keys == ["goals/pref001"]
     assert texts(alice) == before == {"pref002": "two", "pref003": "three", "pref001": "one"}
+
+
+def test_a_writer_and_a_reader_show_the_same_order_after_a_removal(alice, tmp_path):
+    other = Diary(tmp_path, agent="rules").user("alice")
+    for user in (alice, other):
+        for name, model in (("pet", Pet), ("plant", Plant)):
+            user.diary.register_schema(name, model, Constraint(singleton_key="name"))
+    alice.facts.commit("pet", {"name": "Rex"})
+    alice.facts.commit("plant", {"name": "ivy"})
+    alice.facts.delete("pet/Rex")
+    alice.facts.commit("pet", {"name": "Tom"})
+    assert alice.render() == other.render()
+    assert "name = ivy\n- pet: name = Tom" in alice.render()
 
 
 def test_a_rollback_shows_the_same_order_as_its_file(alice, tmp_path):

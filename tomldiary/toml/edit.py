@@ -118,7 +118,16 @@ class Edit(Overlay):
             raise _part_of_list(path)
         self._changed = True
         self._set_data(path, None)
+        if own:
+            self._drop_empty(path[:-1])
         return True
+
+    def _drop_empty(self, path: Path) -> None:
+        """Remove the empty tables at and above `path` that only existed because of a header below them."""
+        for end in range(len(path), 0, -1):
+            if self.table(path[:end]) or path[:end] in self._index:
+                return
+            (find_table(self._data, path[: end - 1]) or {}).pop(path[end - 1], None)
 
     def rename(self, old: Path, new: Path) -> bool:
         """Give the table `old` another header, keeping body, comments and place; False if not possible."""
