@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from pydantic import BaseModel
@@ -66,6 +67,35 @@ def test_a_repeated_operation_has_one_effect_and_the_same_answer(place, name):
         getattr(again, verb)(*OTHERS[name], operation_id="op")
     getattr(again, verb)(*OTHERS[name], operation_id="another")
     assert again.last_transaction() == 3
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_a_repetition_is_answered_if_the_write_removed_expired_entries(place, name):
+    alice = opened(place)
+    for collection in ("preferences/likes", "blocks"):
+        alice.diary.constrain(collection, Constraint(ttl=timedelta(days=1)))
+    yesterday = datetime.now(UTC) - timedelta(days=2)
+    alice.upsert_preference("likes", "dark roast", now=yesterday)
+    alice.append_block("agenda", "a walk", now=yesterday)
+    verb = getattr(alice, name.partition(" ")[0])
+    first = verb(*VERBS[name], operation_id="op")
+    assert any(change.seq == 3 and change.after is None for change in alice.history())
+    assert verb(*VERBS[name], operation_id="op") == first
+    assert alice.last_transaction() == 3
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_a_repetition_is_new_after_another_process_dropped_its_record(tmp_path, name):
+    alice, other = opened(tmp_path), opened(tmp_path)
+    verb = getattr(alice, name.partition(" ")[0])
+    verb(*VERBS[name], operation_id="op")
+    alice.upsert_preference("goals", "in between", operation_id="kept")
+    alice.upsert_preference("goals", "at last")
+    other.prune_history(keep=2)
+    alice.upsert_preference("goals", "in between", operation_id="kept")
+    assert alice.last_transaction() == 3
+    verb(*OTHERS[name], operation_id="op")
+    assert alice.last_transaction() == 4
 
 
 @pytest.mark.parametrize("name", ["upsert_preference", "append_block"])

@@ -17,6 +17,14 @@ from tomldiary.toml.lexer import split_blocks
 from tomldiary_langgraph import DiaryStore
 
 
+class Pet(BaseModel):
+    name: str
+
+
+class Plant(BaseModel):
+    name: str
+
+
 @pytest.fixture
 def alice(tmp_path):
     return Diary(tmp_path, agent="rules", durability="process").user("alice")
@@ -314,6 +322,49 @@ def test_an_entry_moved_by_hand_is_neither_added_nor_removed(alice, tmp_path):
     before = texts(alice)
     assert alice.rollback(2).keys == ["goals/pref001"]
     assert texts(alice) == before == {"pref002": "two", "pref003": "three", "pref001": "one"}
+
+
+def test_a_writer_and_a_reader_show_the_same_order_after_a_removal(alice, tmp_path):
+    other = Diary(tmp_path, agent="rules").user("alice")
+    for user in (alice, other):
+        for name, model in (("pet", Pet), ("plant", Plant)):
+            user.diary.register_schema(name, model, Constraint(singleton_key="name"))
+    alice.facts.commit("pet", {"name": "Rex"})
+    alice.facts.commit("plant", {"name": "ivy"})
+    alice.facts.delete("pet/Rex")
+    alice.facts.commit("pet", {"name": "Tom"})
+    assert alice.render() == other.render()
+    assert "name = ivy\n- pet: name = Tom" in alice.render()
+
+
+def test_a_rollback_shows_the_same_order_as_its_file(alice, tmp_path):
+    for name in ("a", "b"):
+        alice.blocks.set(name, "text")
+        alice.upsert_preference("likes", f"taste {name}", id=name)
+    with alice.transaction():
+        alice.blocks.delete("a")
+        alice.remove_preference("likes", "a")
+    alice.rollback()
+    other = Diary(tmp_path, agent="rules").user("alice")
+    assert list(alice.blocks) == list(other.blocks) == ["a", "b"]
+    assert list(alice.preferences("likes")) == list(other.preferences("likes")) == ["a", "b"]
+    assert alice.render() == other.render()
+
+
+def test_entries_whose_time_is_over_are_no_conflict_of_a_rollback(alice):
+    alice.diary.constrain("blocks/agenda", Constraint(ttl=timedelta(days=1)))
+    yesterday = datetime.now(UTC) - timedelta(days=2)
+    alice.append_block("agenda", "a walk", now=yesterday)
+    assert alice.rollback().undone == [1]
+    alice.append_block("agenda", "a walk", now=yesterday)
+    alice.upsert_preference("likes", "tea")  # removes the block, too
+    assert alice.rollback().undone == [4]
+    assert alice.rollback().undone == [5]
+    assert texts(alice) == {"pref001": "tea"}
+    alice.append_block("agenda", "a walk", now=yesterday, session_id="s1")
+    alice.append_block("agenda", "a new walk")
+    with pytest.raises(Conflict, match="agenda"):
+        alice.rollback(session_id="s1")
 
 
 def test_rollback_restores_the_order_of_adjacent_entries(alice, tmp_path):

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from tomldiary import Conflict, Constraint, Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.cli.app import app, run
+from tomldiary.cli.commands.edit import save_text
 from tomldiary.errors import (
     DocumentError,
     IdentifierError,
@@ -611,3 +612,15 @@ def test_show_history_why_and_search_cover_every_document(tmp_path, call):
         assert entry in call("history", entry)
         assert entry in call("why", entry)
     assert "diet/user" in call("search", "vegan")
+
+
+def test_an_export_after_a_logged_hand_edit_waits_for_no_writer(tmp_path):
+    diary = Diary(tmp_path, agent="rules", durability="process", lock_timeout=0.1)
+    alice = diary.user("alice")
+    alice.blocks.set("persona", "Brief.")
+    edited = alice.document("blocks").replace("Brief.", "Polite.")
+    save_text(diary, "alice", "blocks", edited, alice.epoch)  # as `tomldiary edit` does
+    with Diary(tmp_path, agent="rules").user("alice").transaction():
+        found = alice.export()
+    assert found["seq"] == 2
+    assert found["documents"] == {"blocks": edited}

@@ -78,6 +78,8 @@ class Transaction:
         """Fingerprints of the joined requests, if it has an idempotency key."""
         self.seq: int | None = None
         """Its number, once it is committed."""
+        self.expired: set[tuple[str, Path]] = set()
+        """The entries that were removed at its begin because their time was over, with their documents."""
         self._before: Mapping[str, Known] = before or {}
         self._edits: dict[str, Edit] = {}
         self._joined: dict[str, JoinedEdit] = {}

@@ -330,7 +330,8 @@ def change_made(source: HistorySource, user: str, seq: int) -> HistoryEntry:
     """Return the change of a transaction that changes one entry, as the answer to its repetition."""
     records = Timeline(source, user).records()
     record = next(record for record in records if record.seq == seq)
-    return next(entry_changes(record))
+    # Entries whose time was over were removed with it.
+    return next(change for change in entry_changes(record) if change.after is not None)
 
 
 def _without_bookkeeping(document: Document) -> str:

@@ -102,7 +102,12 @@ class Undo:
                 (kind, path): own_values(kind, transaction.document(kind), path)
                 for kind, path in wanted
             }
-            changed = [place for place in wanted if not same_value(found[place], wanted[place])]
+            changed = [
+                place
+                for place in wanted
+                if not same_value(found[place], wanted[place])
+                and (found[place] is not None or place not in transaction.expired)
+            ]
             conflicts = [entry_key(path, kind) for kind, path in changed]
             done = Rollback(
                 [record.seq for record in records],

@@ -29,6 +29,7 @@ class Edit:
 
     def __init__(self, document: Document, *, is_changed: bool = False) -> None:
         self.base = document
+        self._is_reordered = False
         self._data = document.data
         # The empty documents that memories start from are shared; their indexes are not.
         self.memo: dict[Any, Any] = document.memo if len(document.blocks) > _EMPTY else {}
@@ -105,6 +106,7 @@ class Edit:
             return
         else:
             self._insert(path, data, text=body, after=after, behind=behind)
+            self._is_reordered = True
         own = [
             key
             for key in known or {}
@@ -132,7 +134,16 @@ class Edit:
             raise _part_of_list(path)
         self.is_changed = True
         self._set_data(path, None)
+        if own:
+            self._drop_empty(path[:-1])
         return True
+
+    def _drop_empty(self, path: Path) -> None:
+        """Remove the empty tables at and above `path` that only existed because of a header below them."""
+        for end in range(len(path), 0, -1):
+            if self.table(path[:end]) or path[:end] in self._index:
+                return
+            (find_table(self._data, path[: end - 1]) or {}).pop(path[end - 1], None)
 
     def rename(self, old: Path, new: Path) -> bool:
         """Give the table `old` another header, keeping body, comments and place; False if not possible."""
@@ -181,6 +192,8 @@ class Edit:
         """
         if not self.is_changed:
             return self.base
+        if self._is_reordered:  # readers of the file see the entries in the order of its text
+            return Document.parse(self.peek().text)
         document = Document(
             self._blocks,
             self._data,

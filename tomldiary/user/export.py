@@ -247,14 +247,20 @@ def _shows(documents: Mapping[str, Document], record: Record | None) -> bool:
     if record is None:
         return True
     return all(
-        kind not in documents if result == EMPTY else _seq_of(documents.get(kind)) >= record.seq
+        kind not in documents
+        if result == EMPTY
+        else _is_at(documents.get(kind), record.seq, result)
         for kind, result in record.results.items()
     )
 
 
-def _seq_of(document: Document | None) -> int:
+def _is_at(document: Document | None, seq: int, result: str) -> bool:
+    """Return whether a document is the result of a transaction, or newer."""
     found = ((document or NOTHING).table(("_meta",)) or {}).get("seq", 0)
-    return found if isinstance(found, int) else 0
+    if isinstance(found, int) and found >= seq:
+        return True
+    # A logged hand edit has the number that its author read.
+    return document is not None and document.fingerprint == result
 
 
 def _checked(data: Mapping[str, Any]) -> dict[str, Document]:

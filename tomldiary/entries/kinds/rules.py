@@ -121,6 +121,7 @@ class EntryRules:
         for name in sorted(filter(self._ends, tx.listed())):
             for key, path, entry in _entries(name, tx.document(name)):
                 if self.is_over(key, entry, now):
+                    tx.expired.add((name, path))
                     entry_kind(name).remove(tx.edit(name), path, rules)
 
     def apply(self, tx: Transaction) -> None:
