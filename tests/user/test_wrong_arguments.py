@@ -147,6 +147,7 @@ def test_a_wrong_argument_is_named(
         {"draft_lifetime": 3600},
         {"draft_lifetime": timedelta()},
         {"quarantine": None},
+        {"durability": "nope"},
     ],
 )
 def test_a_wrong_option_of_a_diary_is_named(options: dict[str, Any]) -> None:
