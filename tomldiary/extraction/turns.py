@@ -38,7 +38,7 @@ from tomldiary.extraction.tool_writes import find_tool_writes
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.storage.protocol import is_erased
 from tomldiary.toml.values import checked_text
-from tomldiary.user.pending.held import QUARANTINE, Why, hold
+from tomldiary.user.pending.held import QUARANTINE, Why, hold, stamped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -114,7 +114,7 @@ class Turns:
         origin = self.origin
         if self._diary.trust.waits(origin):
             return hold(tx, change, Why(QUARANTINE, session_id, origin, reason))
-        return change(tx)
+        return stamped(tx, change, "extractor")
 
     async def current_epoch(self, user_id: str) -> int:
         """Return how often something of a user was forgotten, without holding the event loop."""

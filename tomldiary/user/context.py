@@ -150,10 +150,9 @@ class UserContext:
         """
         engine, trust = self.engine, self.diary.trust
         origin = source.actor or engine.actor_here(self.user_id)
-        if origin:
-            session = self.session(source.session)
-            change = trust.changed(change, origin, session, source.reason)
-            on_repeat = None if trust.waits(origin) else on_repeat
+        session = self.session(source.session) if origin else ""
+        change = trust.changed(change, origin, session, source.reason)
+        on_repeat = None if origin and trust.waits(origin) else on_repeat
         return engine.write(self.user_id, change, source, on_repeat=on_repeat)
 
     def to(self, session_id: str, *, ephemeral: bool) -> UserContext:

@@ -84,7 +84,7 @@ def _past(context: UserContext) -> PastTexts:
 
 
 def _queries(context: UserContext) -> HistoryQueries:
-    return HistoryQueries(context.diary, _past(context))
+    return HistoryQueries(context.diary, _past(context), context.entries, context.kinds)
 
 
 def _undo(context: UserContext) -> Undo:

@@ -146,7 +146,7 @@ def hold(tx: Transaction, change: Callable[[Transaction], R], why: Why) -> R:
     )
     copy = Transaction(tx.engine, tx.user, before=overlay)
     copy.session = tx.session
-    result = change(copy)
+    result = stamped(copy, change, why.origin)
     for document, (base, edit) in copy.changed().items():
         if entry_kind(document) is CONVERSATIONS:
             tx.replace(document, edit.done())
@@ -235,7 +235,11 @@ def _drop_expired(tx: Transaction) -> None:
 
 
 def stamped(tx: Transaction, change: Callable[[Transaction], R], origin: str) -> R:
-    """Run a write, and note in the entries whose content it changed where that comes from."""
+    """Run a write, and note in the entries whose content it changed where that comes from.
+
+    Of other origins than `ORIGINS` history alone knows; what an entry says of its former content is removed.
+    """
+    is_noted = origin.partition(":")[0] in ORIGINS
     earlier = {name: tx.edit(name).touched for name in tx.kinds()}
     for name in earlier:
         tx.edit(name).touched = {}
@@ -244,8 +248,12 @@ def stamped(tx: Transaction, change: Callable[[Transaction], R], origin: str) ->
         edit = tx.edit(name)
         for path, was in [*edit.touched.items()]:
             entry = edit.table(path) if entry_path(name, path) == path else None
-            if entry is not None and not same_value(_content(was), _content(entry)):
+            if entry is None or same_value(_content(was), _content(entry)):
+                continue
+            if is_noted:
                 edit.put(path, {**entry, "_origin": origin})
+            elif was is not None and "_origin" in was and was["_origin"] == entry.get("_origin"):
+                edit.put(path, {k: v for k, v in entry.items() if k != "_origin"})
         edit.touched |= earlier.get(name, {})
     return result
 
@@ -368,8 +376,6 @@ class Trust:
         self, change: Callable[[Transaction], R], origin: str, session: str, reason: str
     ) -> Callable[[Transaction], R]:
         """Return a change that is held back, or that notes where its content comes from, as the actor demands."""
-        if self.waits(origin):
+        if origin and self.waits(origin):
             return lambda tx: hold(tx, change, Why(QUARANTINE, session, origin, reason))
-        if origin.partition(":")[0] in ORIGINS:
-            return lambda tx: stamped(tx, change, origin)
-        return change
+        return lambda tx: stamped(tx, change, origin)
