@@ -89,6 +89,14 @@ def test_why_tells_of_entries_that_only_the_draft_has(alice):
     )
 
 
+def test_a_conversation_removed_in_a_draft_is_removed_when_it_is_promoted(alice):
+    alice.add_turn("I love tea.", "Noted.", session_id="s0")
+    alice.draft("s1").remove_conversation("s0")
+    assert ([*alice.conversations()], [*alice.draft("s1").conversations()]) == (["s0"], [])
+    alice.promote_session("s1")
+    assert not alice.conversations()
+
+
 def test_promoting_and_discarding_are_undone_by_rollback(alice):
     written(alice)
     alice.promote_session("s1")

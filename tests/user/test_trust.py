@@ -84,6 +84,41 @@ def test_every_verb_of_an_actor_without_trust_waits(alice, actor):
     assert len(alice.facts.query("diet")) == len(alice.blocks) == len(alice.episodes()) == 0
 
 
+def test_conversations_that_an_actor_without_trust_removes_or_imports_wait(diary, alice):
+    alice.add_turn("I love tea.", "Noted.", session_id="s1")
+    alice.remove_conversation("s1", actor="web")
+    assert [*alice.conversations()] == ["s1"]
+    bob = diary.user("bob")
+    data = alice.export()
+    documents = data["documents"]
+    del documents["quarantine"]
+    documents["conversations"] = documents["conversations"].replace('""', f'"{SPAM}"')
+    bob.import_(data, actor="web:dump")
+    assert SPAM not in bob.render() + bob.document("conversations")
+    assert [each.key for each in bob.review()] == ["conversations/s1", "likes/pref001"]
+    bob.review.accept(*[each.id for each in bob.review()])
+    assert bob.conversations()["s1"].summary == SPAM
+    alice.review.accept("2")
+    assert not alice.conversations()
+
+
+@pytest.mark.parametrize("way", ["verb", "draft", "transaction"])
+def test_a_draft_is_no_way_around_the_review(alice, way):
+    if way == "verb":
+        alice.blocks.set("plan", SPAM, session_id="s1", actor="web", ephemeral=True)
+    elif way == "draft":
+        alice.draft("s1").blocks.set("plan", SPAM, actor="web:page")
+    else:
+        with alice.transaction(session_id="s1", actor="web", ephemeral=True) as tx:
+            tx.blocks.set("plan", SPAM)
+    assert (alice.drafts(), SPAM in alice.draft("s1").render()) == ([], False)
+    alice.promote_session("s1")
+    assert not alice.blocks()
+    (change,) = alice.review()
+    alice.review.accept(change.id)
+    assert alice.blocks["plan"].text == SPAM
+
+
 def test_other_actors_do_not_wait(alice):
     for actor in ("", "user", "tool", "tool:search", "webmaster"):
         alice.blocks.set(f"by {actor}", "text", actor=actor)

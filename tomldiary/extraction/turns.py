@@ -113,7 +113,7 @@ class Turns:
         """Make the changes of an extractor, or hold them back if extractors are not trusted."""
         origin = self.origin
         if self._diary.trust.waits(origin):
-            return hold(tx, change, Why(QUARANTINE, session_id, origin, reason))
+            return hold(tx, change, Why(QUARANTINE, session_id, origin, reason, is_turn=True))
         return stamped(tx, change, "extractor")
 
     async def current_epoch(self, user_id: str) -> int:

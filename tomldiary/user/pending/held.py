@@ -71,6 +71,8 @@ class Why(NamedTuple):
     origin: str
     reason: str
     expires: str = ""
+    is_turn: bool = False
+    """Whether an extractor made them, whose turn is counted at once."""
 
 
 class Overlay(Mapping[str, Known]):
@@ -133,7 +135,7 @@ class Overlay(Mapping[str, Known]):
 
 
 def hold(tx: Transaction, change: Callable[[Transaction], R], why: Why) -> R:
-    """Run a write on a copy, and store as pending what it changed; conversations are changed at once.
+    """Run a write on a copy, and store as pending what it changed; a turn changes its conversation at once.
 
     Returns:
         What the write returns as if it were made.
@@ -148,7 +150,7 @@ def hold(tx: Transaction, change: Callable[[Transaction], R], why: Why) -> R:
     copy.session = tx.session
     result = stamped(copy, change, why.origin)
     for document, (base, edit) in copy.changed().items():
-        if entry_kind(document) is CONVERSATIONS:
+        if why.is_turn and entry_kind(document) is CONVERSATIONS:
             tx.replace(document, edit.done())
             continue
         _keep(tx, why, document, base.document if base is not None else NOTHING, edit, earlier)
