@@ -97,6 +97,18 @@ def test_a_conversation_removed_in_a_draft_is_removed_when_it_is_promoted(alice)
     assert not alice.conversations()
 
 
+@pytest.mark.parametrize("verb", ["promote_session", "discard_session"])
+def test_a_key_without_a_draft_is_named_and_decides_nothing(alice, verb):
+    written(alice)
+    for keys in (["likes/pref001", "diet/user"], "likes/pref0010"):
+        with pytest.raises(UnknownEntry, match="Drafts of this session: likes/pref001, facts/diet"):
+            getattr(alice, verb)("s1", keys=keys)
+    assert len(alice.drafts()) == 4
+    assert [each.key for each in getattr(alice, verb)("s1", keys="blocks/notes")] == [
+        "blocks/notes"
+    ]
+
+
 def test_promoting_and_discarding_are_undone_by_rollback(alice):
     written(alice)
     alice.promote_session("s1")
