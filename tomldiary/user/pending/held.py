@@ -255,8 +255,11 @@ def stamped(tx: Transaction, change: Callable[[Transaction], R], origin: str) ->
             if is_noted:
                 edit.put(path, {**entry, "_origin": origin})
             elif was is not None and "_origin" in was and was["_origin"] == entry.get("_origin"):
-                edit.put(path, {k: v for k, v in entry.items() if k != "_origin"})
-        edit.touched |= earlier.get(name, {})
+                edit.put(path, {key: each for key, each in entry.items() if key != "_origin"})
+        before = earlier.get(name, {})  # maybe of a long transaction, so it is not copied
+        for path, was in edit.touched.items():
+            before.setdefault(path, was)
+        edit.touched = before
     return result
 
 
