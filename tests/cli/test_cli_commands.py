@@ -121,6 +121,18 @@ def test_the_only_user_and_the_folder_are_the_defaults(memories):
     assert call("history", "--path", memories, check=0, TOMLDIARY_USER="alice").stdout == named
 
 
+@pytest.mark.parametrize("line", [["review"], ["review", "accept", "1"], ["consolidate"]])
+def test_a_review_and_a_consolidation_take_the_only_user_too(tmp_path, line):
+    place = tmp_path / "memories"
+    alice = Diary(place, agent="rules", quarantine={"web"}).user("alice")
+    alice.upsert_preference("likes", "tea", actor="web")
+    done = call(*line, "--json", "--path", place, check=0).stdout
+    Diary(place, agent="rules").user("bob").upsert_preference("likes", "tea")
+    assert "alice, bob" in call(*line, "--path", place).stderr
+    named = call(*line[:1], "--json", "--path", place, check=0, TOMLDIARY_USER="alice").stdout
+    assert (named == done) is (len(line) == 1)
+
+
 def test_a_terminal_is_told_the_default_user_and_folder(memories):
     line = [sys.executable, "-m", "tomldiary", "why", "likes/long", "--path", memories]
     assert on_a_terminal(*line).startswith(f"alice in {memories}\n")

@@ -199,6 +199,16 @@ def test_the_most_exact_rule_counts(diary, alice):
         alice.blocks.set("persona", "two")
 
 
+def test_an_empty_list_is_no_value_of_a_required_field(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    diary.constrain("preferences/likes", Constraint(required="contexts"))
+    alice = diary.user("alice")
+    with pytest.raises(InvalidValue, match=r"likes/pref001\.contexts: expected a value"):
+        alice.upsert_preference("likes", "tea")
+    key, _ = alice.upsert_preference("likes", "tea", contexts=["morning"])
+    assert alice.preferences("likes")[key].contexts == ["morning"]
+
+
 def test_facts_have_the_same_rules(diary, alice):
     rules = Constraint(singleton_key="key", append_only=True, required="author", limit=2)
     diary.register_schema("note", Note, rules)

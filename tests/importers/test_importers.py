@@ -224,6 +224,15 @@ def test_a_graph_becomes_entities_and_relations(alice, file):
     assert "walnuts" in alice.recall("What is Alice allergic to?")[0].text
 
 
+def test_an_observation_that_is_no_text_is_listed_as_left_out(alice, tmp_path):
+    entity = {"type": "entity", "name": "Alice", "observations": ["likes tea", 5, None, {"a": 1}]}
+    (tmp_path / "graph.jsonl").write_text(json.dumps(entity))
+    done = carry_over(alice, "mcp-memory", str(tmp_path / "graph.jsonl"))
+    assert done.left_out == ["observation that is no text: 3"]
+    found = ItemStore(alice.diary).run([Get(("alice", "knowledge-graph", "entities"), "Alice")])[0]
+    assert found.value["observations"] == ["likes tea"]
+
+
 def test_facts_of_memstate_keep_type_session_and_time(alice, file):
     done = carry_over(alice, "memstate", file("memstate"), singletons={"diet": "role"})
     assert done.left_out == ["record of its log: 3"]

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from tomldiary import Constraint, Diary
-from tomldiary.errors import DiaryError, EntryConflict, InvalidValue, NotSupported
+from tomldiary.errors import DiaryError, EntryConflict, InvalidValue, NotSupported, UnknownEntry
 
 
 class Diet(BaseModel):
@@ -57,6 +57,56 @@ def test_a_draft_is_seen_by_its_session_only(alice):
     assert [hit.key for hit in alice.draft("s1").recall("jazz canary")] == ["likes/pref001"]
     assert len(alice.drafts("s1")) == len(alice.drafts()) == 4
     assert alice.drafts("s2") == []
+
+
+def test_why_tells_of_entries_that_only_the_draft_has(alice):
+    alice.upsert_preference("likes", "tea", actor="user")
+    written(alice)
+    draft = alice.draft("s1")
+    draft.upsert_preference("likes", "green tea", id="pref001", actor="assistant")
+    for key in (
+        "likes/pref002",
+        "facts/diet/user",
+        "blocks/notes",
+        *(h.full_key for h in draft.recall("question")),
+    ):
+        found = draft.why(key)
+        assert (found.session, found.origin, found.changes) == ("s1", "", [])
+        with pytest.raises(UnknownEntry):
+            alice.why(key)
+    assert (draft.why("likes/pref001").text, draft.why("likes/pref001").origin) == (
+        "green tea",
+        "assistant",
+    )
+    assert (alice.why("likes/pref001").text, alice.why("likes/pref001").origin) == ("tea", "user")
+    draft.upsert_preference("likes", "black tea", id="pref001")
+    assert (draft.why("likes/pref001").text, draft.why("likes/pref001").origin) == ("black tea", "")
+    draft.upsert_preference("likes", "oolong", id="pref001", actor="tool:crm")
+    alice.promote_session("s1")
+    assert (alice.why("likes/pref001").text, alice.why("likes/pref001").origin) == (
+        "oolong",
+        "tool:crm",
+    )
+
+
+def test_a_conversation_removed_in_a_draft_is_removed_when_it_is_promoted(alice):
+    alice.add_turn("I love tea.", "Noted.", session_id="s0")
+    alice.draft("s1").remove_conversation("s0")
+    assert ([*alice.conversations()], [*alice.draft("s1").conversations()]) == (["s0"], [])
+    alice.promote_session("s1")
+    assert not alice.conversations()
+
+
+@pytest.mark.parametrize("verb", ["promote_session", "discard_session"])
+def test_a_key_without_a_draft_is_named_and_decides_nothing(alice, verb):
+    written(alice)
+    for keys in (["likes/pref001", "diet/user"], "likes/pref0010"):
+        with pytest.raises(UnknownEntry, match="Drafts of this session: likes/pref001, facts/diet"):
+            getattr(alice, verb)("s1", keys=keys)
+    assert len(alice.drafts()) == 4
+    assert [each.key for each in getattr(alice, verb)("s1", keys="blocks/notes")] == [
+        "blocks/notes"
+    ]
 
 
 def test_promoting_and_discarding_are_undone_by_rollback(alice):

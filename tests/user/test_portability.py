@@ -286,6 +286,31 @@ def test_an_import_into_a_full_category_is_refused(tmp_path):
     assert bob.history() == []
 
 
+def test_no_import_and_no_review_makes_a_block_longer_than_allowed():
+    alice = Diary("memory:", agent="rules", quarantine={"web"}).user("alice")
+    alice.blocks.set("notes", "short")
+    export, long = alice.export(), "x" * 100_001
+    export["documents"]["blocks"] = export["documents"]["blocks"].replace("short", long)
+    with pytest.raises(InvalidValue, match=r"blocks\.notes: .* 100,000 are allowed"):
+        alice.import_(export, replace=True)
+    alice.blocks.set("notes", "other", actor="web")
+    (change,) = alice.review()
+    alice.review.edit(change.id, {"text": long})
+    with pytest.raises(InvalidValue, match=r"blocks\.notes: .* 100,000 are allowed"):
+        alice.review.accept(change.id)
+    assert alice.blocks["notes"].text == "short"
+
+
+def test_an_import_keeps_a_block_that_is_too_long_already(tmp_path):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    (tmp_path / "alice").mkdir()
+    (tmp_path / "alice/blocks.toml").write_text(f'[blocks.notes]\ntext = "{"x" * 100_001}"\n')
+    export = alice.export()
+    alice.blocks.set("other", "text")
+    alice.import_(export, replace=True)
+    assert [*alice.blocks] == ["notes"]
+
+
 def test_a_limit_counts_what_holds_now_in_imports_promotions_and_reviews():
     def full(city, **options):
         diary = Diary("memory:", agent="rules", quarantine={"web"})

@@ -20,6 +20,7 @@ from tomldiary.errors import (
     LimitReached,
     UnknownEntry,
 )
+from tomldiary_langgraph import DiaryStore
 
 SPAM = "casino bonus canary"
 
@@ -81,6 +82,41 @@ def test_every_verb_of_an_actor_without_trust_waits(alice, actor):
         alice.blocks.set("within", SPAM)
     assert len(alice.review()) == 4
     assert len(alice.facts.query("diet")) == len(alice.blocks) == len(alice.episodes()) == 0
+
+
+def test_conversations_that_an_actor_without_trust_removes_or_imports_wait(diary, alice):
+    alice.add_turn("I love tea.", "Noted.", session_id="s1")
+    alice.remove_conversation("s1", actor="web")
+    assert [*alice.conversations()] == ["s1"]
+    bob = diary.user("bob")
+    data = alice.export()
+    documents = data["documents"]
+    del documents["quarantine"]
+    documents["conversations"] = documents["conversations"].replace('""', f'"{SPAM}"')
+    bob.import_(data, actor="web:dump")
+    assert SPAM not in bob.render() + bob.document("conversations")
+    assert [each.key for each in bob.review()] == ["conversations/s1", "likes/pref001"]
+    bob.review.accept(*[each.id for each in bob.review()])
+    assert bob.conversations()["s1"].summary == SPAM
+    alice.review.accept("2")
+    assert not alice.conversations()
+
+
+@pytest.mark.parametrize("way", ["verb", "draft", "transaction"])
+def test_a_draft_is_no_way_around_the_review(alice, way):
+    if way == "verb":
+        alice.blocks.set("plan", SPAM, session_id="s1", actor="web", ephemeral=True)
+    elif way == "draft":
+        alice.draft("s1").blocks.set("plan", SPAM, actor="web:page")
+    else:
+        with alice.transaction(session_id="s1", actor="web", ephemeral=True) as tx:
+            tx.blocks.set("plan", SPAM)
+    assert (alice.drafts(), SPAM in alice.draft("s1").render()) == ([], False)
+    alice.promote_session("s1")
+    assert not alice.blocks()
+    (change,) = alice.review()
+    alice.review.accept(change.id)
+    assert alice.blocks["plan"].text == SPAM
 
 
 def test_other_actors_do_not_wait(alice):
@@ -297,7 +333,7 @@ def test_all_that_an_actor_changed_in_a_transaction_names_its_origin(diary, alic
         alice.upsert_preference("likes", "jazz", actor="user")
         alice.upsert_preference("likes", "green tea", id="pref001", actor="tool")
         alice.blocks.set("notes", "x", actor="assistant")
-        alice.blocks.append("notes", "y")
+        alice.blocks.set("notes", "x", actor="assistant", pinned=True)
     origins = [alice.why(key).origin for key in ("likes/pref001", "likes/pref002", "blocks/notes")]
     assert origins == ["tool", "user", "assistant"]
     bob = diary.user("bob")
@@ -305,6 +341,52 @@ def test_all_that_an_actor_changed_in_a_transaction_names_its_origin(diary, alic
     bob.import_(alice.export(), actor="import")
     assert '_origin = "import"' in bob.document("facts")
     assert bob.document("preferences").count('_origin = "import"') == 2
+
+
+def test_an_origin_ends_with_the_content_that_it_is_about(tmp_path):
+    def extract(message, deps):
+        deps.upsert("likes", "pref001", "espresso, double", [])
+
+    diary = Diary(tmp_path, agent=extract)
+    alice = diary.user("alice")
+    file, key = tmp_path / "alice/preferences.toml", "likes/pref001"
+
+    def by_user(text="espresso"):
+        alice.upsert_preference("likes", text, id="pref001", actor="user")
+        assert alice.why(key).origin == "user"
+
+    by_user()
+    file.write_text(file.read_text("utf-8").replace("espresso", "ristretto"), "utf-8")
+    assert (alice.why(key).text, alice.why(key).origin) == ("ristretto", "hand")
+    alice.blocks.set("later", "the hand edit is logged with it")
+    alice.upsert_preference("likes", "jazz")
+    assert alice.why(key).origin == "hand"
+    alice.confirm(key)
+    assert alice.why(key).origin == "hand"
+    by_user()
+    DiaryStore(diary).put(("alice", "diary", "preferences", "likes"), "pref001", {"text": "mate"})
+    assert (alice.why(key).text, alice.why(key).origin) == ("mate", "store")
+    for actor in ("", "slack"):
+        by_user()
+        alice.upsert_preference("likes", "green tea", id="pref001", actor=actor)
+        assert (alice.why(key).text, alice.why(key).origin) == ("green tea", actor)
+    by_user()
+    alice.add_turn("A double one.", "Noted.", session_id="s1")
+    assert (alice.why(key).text, alice.why(key).origin) == ("espresso, double", "model")
+    assert "_origin" not in file.read_text("utf-8")
+    alice.rollback()
+    assert (alice.why(key).text, alice.why(key).origin) == ("espresso", "user")
+
+
+def test_a_hand_written_entry_has_its_origin_before_it_is_logged(tmp_path):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea", actor="user")
+    file = tmp_path / "alice/preferences.toml"
+    file.write_text(
+        file.read_text("utf-8") + '\n[preferences.likes.mine]\ntext = "jazz"\n', "utf-8"
+    )
+    assert alice.why("likes/mine").origin == "hand"
+    assert alice.why("likes/pref001").origin == "user"
 
 
 def test_the_command_line_lists_edits_accepts_and_rejects(tmp_path, alice):

@@ -47,7 +47,9 @@ class Diet(BaseModel):
 
 @pytest.fixture
 def alice() -> UserDiary:
-    alice = Diary("memory:", agent="rules").user("alice")
+    diary = Diary("memory:", agent="rules")
+    diary.register_schema("diet", Diet)
+    alice = diary.user("alice")
     alice.upsert_preference("likes", "tea", now=datetime(2026, 5, 1, 12))
     return alice
 
@@ -118,6 +120,20 @@ def alice() -> UserDiary:
         (lambda alice: alice.facts.count("diet", ["role"]), "where: expected a table"),
         (lambda alice: alice.facts.query("diet", order_by=5), "order_by: expected text"),
         (lambda alice: alice.facts.update("diet/me", None), "changes: expected a table"),
+        (lambda alice: alice.facts.commit("diet", 5), "expected a table, found int"),
+        (lambda alice: alice.facts.query("diet", {5: 5}), "where: expected text, found int"),
+        (lambda alice: alice.facts.query("diet", session_id=5), "session_id: expected text"),
+        (lambda alice: alice.episodes.messages(5), "session_id: expected text"),
+        (lambda alice: alice.episodes.list(5), "session_id: expected text"),
+        (lambda alice: alice.items.get(None), "key: expected text"),
+        (lambda alice: alice.items.update("m/k", None), "expected a table, found NoneType"),
+        (lambda alice: alice.similar("likes", "tea", limit=-1), "limit: expected a whole number"),
+        (
+            lambda alice: alice.upsert_preference("likes", "x", fields={5: 5}),
+            "fields: expected text, found int",
+        ),
+        (lambda alice: alice.review.edit("1", {5: 5}), "fields: expected text, found int"),
+        (lambda alice: alice.review.accept(5), "ids: expected text"),
     ],
 )
 def test_a_wrong_argument_is_named(
@@ -147,6 +163,7 @@ def test_a_wrong_argument_is_named(
         {"draft_lifetime": 3600},
         {"draft_lifetime": timedelta()},
         {"quarantine": None},
+        {"durability": "nope"},
     ],
 )
 def test_a_wrong_option_of_a_diary_is_named(options: dict[str, Any]) -> None:

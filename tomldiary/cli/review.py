@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tomldiary.cli.memory import known_user
-from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, Whose
+from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, UserName
 from tomldiary.cli.output import print_json, print_text
 from tomldiary.cli.rows import Column, print_rows
 from tomldiary.errors import InvalidValue
@@ -34,7 +34,7 @@ def review(
     action: Annotated[str, typer.Argument(help="list, accept, reject or edit.")] = "list",
     ids: Annotated[list[str] | None, typer.Argument(help="What the list shows first.")] = None,
     *,
-    user: Whose,
+    user: UserName = None,
     text: Annotated[str | None, typer.Option(help="The new text, for edit.")] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Accept although the entry was changed since.")
@@ -52,9 +52,10 @@ def review(
         raise InvalidValue("give the ids that the list shows, and none for list", where="ids")
     if (action == "edit") != (text is not None):
         raise InvalidValue("edit needs --text, and nothing else takes it", where="--text")
-    waiting = known_user(path, user).review()
+    reader = known_user(path, user)
+    waiting = reader.review()
     categories = {each.path[1] for each in waiting if each.path[:1] == ("preferences",)}
-    alice = known_user(path, user, categories)
+    alice = known_user(path, reader.user_id, categories)
     found: list[PendingChange]
     if action == "accept":
         found = alice.review.accept(*(ids or ()), force=force)

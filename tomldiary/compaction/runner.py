@@ -20,6 +20,7 @@ from tomldiary.extraction.extractor import as_extractor, compactor_agent, run_ex
 from tomldiary.extraction.operations import Operation, apply_turn
 from tomldiary.logging import get_logger
 from tomldiary.runtime.async_bridge import in_thread
+from tomldiary.user.pending.held import stamped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -182,10 +183,13 @@ class CompactionRunner:
         def change(tx: Transaction) -> None:
             # Checked before any is applied: several may change one entry.
             fitting = [each for each in operations if deps.fits(each, stored(tx, each))]
-            apply_turn(
-                tx, fitting, self._diary.turn_rules, session_id=session_id, now=moment,
-                turns=0,
-            )  # fmt: skip
+            stamped(
+                tx,
+                lambda tx: apply_turn(
+                    tx, fitting, self._diary.turn_rules, session_id=session_id, now=moment, turns=0
+                ),
+                "compactor",
+            )
             path = ("_meta", "compaction")
             turns = _meta_number(tx.edit("conversations").table(path), "total_turns")
             for kind in due:

@@ -110,12 +110,7 @@ class Blocks:
             raise InvalidValue(f"a block's name has 1 to {_MAX_NAME} characters.", where=_ROOT)
         where = f"{_ROOT}.{name}"
         text = checked_text(text, where)
-        if len(text) > MAX_BLOCK:
-            raise InvalidValue(
-                f"the text would have {len(text):,} characters, {MAX_BLOCK:,} are allowed. Shorten it, or"
-                " begin another block.",
-                where=where,
-            )
+        _check_length(text, where)
         old = self.find(name)
         entry: dict[str, Any] = dict(old or {"text": "", "_created": now})
         entry["text"] = text
@@ -196,6 +191,15 @@ class Blocks:
         return cast("Edit", self._tables)
 
 
+def _check_length(text: str, where: str) -> None:
+    if len(text) > MAX_BLOCK:
+        raise InvalidValue(
+            f"the text would have {len(text):,} characters, {MAX_BLOCK:,} are allowed. Shorten it, or"
+            " begin another block.",
+            where=where,
+        )
+
+
 def is_pinned(entry: Mapping[str, Any]) -> bool:
     """Return whether a block comes before everything else; blocks do, unless they say otherwise."""
     return entry.get("pinned", True) is not False
@@ -227,6 +231,13 @@ class BlockKind(EntryKind):
         for name, entry in self.entries(document, rules):
             if "text" not in entry:
                 yield Problem(f"{self.name}.{name}.text", "expected text, found nothing")
+
+    def check_import(self, before: Document, after: Document, rules: Rules) -> None:
+        old = dict(self.entries(before, rules))
+        for name, entry in self.entries(after, rules):
+            text = entry_text(entry)
+            if name not in old or entry_text(old[name]) != text:
+                _check_length(text, f"{_ROOT}.{name}")
 
     def profile(self, documents: Mapping[str, Document], rules: Rules, at: datetime) -> Any:
         blocks = Blocks(documents[self.name]).entries()

@@ -38,7 +38,7 @@ from tomldiary.extraction.tool_writes import find_tool_writes
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import checked_text
-from tomldiary.user.pending.held import QUARANTINE, Why, hold
+from tomldiary.user.pending.held import QUARANTINE, Why, hold, stamped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -113,8 +113,8 @@ class Turns:
         """Make the changes of an extractor, or hold them back if extractors are not trusted."""
         origin = self.origin
         if self._diary.trust.waits(origin):
-            return hold(tx, change, Why(QUARANTINE, session_id, origin, reason))
-        return change(tx)
+            return hold(tx, change, Why(QUARANTINE, session_id, origin, reason, is_turn=True))
+        return stamped(tx, change, "extractor")
 
     async def current_epoch(self, user_id: str) -> int:
         """Return how often something of a user was forgotten, without holding the event loop."""

@@ -6,7 +6,6 @@ import difflib
 import re
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.fields import entry_data
@@ -23,7 +22,7 @@ from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import checked_count, checked_text, render_path, same_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from tomldiary.entries.kind import Rules
     from tomldiary.storage.protocol import HistorySource
@@ -116,11 +115,21 @@ class HistoryQueries:
     Args:
         rules: The rules of the entries.
         past: The user's history.
+        read: Returns the entries of a kind or a document as they are now, in a draft with the drafts among them.
+        kinds: Returns the names of these documents.
     """
 
-    def __init__(self, rules: Rules, past: PastTexts) -> None:
+    def __init__(
+        self,
+        rules: Rules,
+        past: PastTexts,
+        read: Callable[[str], Document],
+        kinds: Callable[[], list[str]],
+    ) -> None:
         self._rules = rules
         self._past = past
+        self._read = read
+        self._kinds = kinds
 
     def history(
         self,
@@ -180,10 +189,8 @@ class HistoryQueries:
         path = self._path_of(key)
         named, kind = entry_key(path), entry_kind(path[0])
         changes = self.history(named, limit=1_000_000)[::-1]
-        names, place = kind.places(path, self._past.kinds())
-        read = partial(self._past.engine.entries, self._past.user_id)
-        documents = (read(name) for name in names)
-        tables = (found.table(place) for found in documents)
+        names, place = kind.places(path, dict.fromkeys([*self._kinds(), *self._past.kinds()]))
+        tables = (self._read(name).table(place) for name in names)
         now = next((entry for entry in tables if entry is not None), None)
         entry = (
             dict(now)
@@ -202,15 +209,25 @@ class HistoryQueries:
             turn=str(entry.get("_source", "")),
             is_verified=entry.get("_verified", True) is not False,
             confirmations=count if isinstance(count, int) else 1,
-            origin=_origin_of(entry, changes),
+            origin="hand" if self._is_edited(names, place, entry) else _origin_of(entry, changes),
             changes=changes,
         )
 
     def _path_of(self, key: str) -> Path:
         """Return the path that a key names; a temporal fact may be named by its singleton key."""
         path = path_of(key, self._rules.allowed, self._rules.fact_schemas)
-        read = partial(self._past.engine.entries, self._past.user_id)
-        return entry_kind(path[0]).resolved(path, read, self._rules, self._past.engine.now())
+        return entry_kind(path[0]).resolved(path, self._read, self._rules, self._past.engine.now())
+
+    def _is_edited(self, names: Collection[str], path: Path, entry: Mapping[str, Any]) -> bool:
+        """Return whether an entry has its content from a hand edit that is in no transaction yet."""
+        engine, user = self._past.engine, self._past.user_id
+        for part in engine.kinds(user):
+            known = engine.load(user, part) if entry_kind(part).home(part) in names else None
+            if known is not None and known.logged is not None:
+                old, new = (each.table(path) or {} for each in (known.logged, known.document))
+                if entry_data(old) != entry_data(new) == entry_data(entry):
+                    return True
+        return False
 
     def diff(self, before: Point | None = None, after: Point | None = None) -> Differences:
         """Return the entries that differ between two points of history.
@@ -280,15 +297,18 @@ class HistoryQueries:
 
 def _origin_of(entry: Mapping[str, Any], changes: Sequence[HistoryEntry]) -> str:
     """Return where the content of an entry comes from, by the entry, else by its changes, oldest first."""
-    if "_origin" in entry:
-        return str(entry["_origin"])
+    last = (changes[-1].after or changes[-1].before or {}) if changes else entry
+    if entry_data(last) != entry_data(entry):
+        changes = []  # of a draft, which no transaction of the entry knows
     for change in reversed(changes):
         if entry_data(change.before or {}) != entry_data(change.after or {}):
+            if "_origin" in entry and change.type != "hand":
+                break
             if change.type in {"turn", "consolidate"}:
                 said = change.reason if change.type == "turn" else ""
                 return said or ("rule" if "_verified" in entry else "model")
             return change.actor
-    return ""
+    return str(entry.get("_origin", ""))
 
 
 def entry_changes(record: Record) -> Iterator[HistoryEntry]:

@@ -17,10 +17,13 @@ def read(place: str, user: str) -> Found:
     for record in listed(json_records(place)):
         kind = as_text(record.get("type"))
         if kind == "entity" and as_text(record.get("name")):
+            said = as_list(record.get("observations"))
+            observations = [each for each in said if isinstance(each, str)]
+            found.leave_out("observation that is no text", len(said) - len(observations))
             value = {
                 "name": as_text(record.get("name")),
                 "entityType": as_text(record.get("entityType")),
-                "observations": [as_text(each) for each in as_list(record.get("observations"))],
+                "observations": observations,
             }
             found.records.append(
                 Item((user, _GRAPH, "entities"), as_text(record.get("name")), value)

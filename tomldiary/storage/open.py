@@ -7,7 +7,7 @@ import re
 
 from tomldiary.errors import BackendError
 from tomldiary.storage.async_methods import AsyncVerbs
-from tomldiary.storage.local.backend import LocalBackend
+from tomldiary.storage.local.backend import LocalBackend, check_durability
 from tomldiary.storage.memory import MemoryBackend
 from tomldiary.storage.protocol import Backend, BackendProtocol, Durability
 from tomldiary.storage.shared.database import without_secrets
@@ -26,7 +26,10 @@ def open_backend(
 
     Raises:
         BackendError: `backend` is none of these, or `durability` is set for a backend object.
+        InvalidValue: `durability` is no level.
     """
+    if durability is not None:
+        check_durability(durability)
     if isinstance(backend, str | os.PathLike):
         place = os.fspath(backend)
         if place == "memory:":

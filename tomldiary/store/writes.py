@@ -24,6 +24,7 @@ from tomldiary.store.catalog import Catalog
 from tomldiary.store.item import Clock, table_of
 from tomldiary.store.operations import Operation, Put
 from tomldiary.store.typed_namespaces import Owners, TypedNamespaces, is_typed
+from tomldiary.user.pending.held import stamped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -180,7 +181,11 @@ class ItemPuts:
             (typed if is_typed(put.namespace) else items).append(put)
         if typed:
             changes = [(self._typed.collection(put.namespace), put.key, put.value) for put in typed]
-            TypedEntries.within(self.diary, tx, session).apply(changes, timestamp())
+            stamped(
+                tx,
+                lambda tx: TypedEntries.within(self.diary, tx, session).apply(changes, timestamp()),
+                "store",
+            )
         if items:
             _apply_puts(tx, self.catalog(tx.user), items, self._clock, session)
 

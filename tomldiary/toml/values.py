@@ -178,10 +178,12 @@ def checked_table(value: object, where: str) -> Mapping[str, Any]:
     """Return a table as it is.
 
     Raises:
-        InvalidValue: It is no table.
+        InvalidValue: It is no table, or a name in it is no text.
     """
     if not isinstance(value, Mapping):
         raise InvalidValue(f"expected a table, found {type(value).__name__}.", where=where)
+    for name in cast("Mapping[Any, Any]", value):
+        checked_text(name, where)
     return cast("Mapping[str, Any]", value)
 
 

@@ -150,10 +150,9 @@ class UserContext:
         """
         engine, trust = self.engine, self.diary.trust
         origin = source.actor or engine.actor_here(self.user_id)
-        if origin:
-            session = self.session(source.session)
-            change = trust.changed(change, origin, session, source.reason)
-            on_repeat = None if trust.waits(origin) else on_repeat
+        session = self.session(source.session) if origin else ""
+        change = trust.changed(change, origin, session, source.reason)
+        on_repeat = None if origin and trust.waits(origin) else on_repeat
         return engine.write(self.user_id, change, source, on_repeat=on_repeat)
 
     def to(self, session_id: str, *, ephemeral: bool) -> UserContext:
@@ -231,11 +230,17 @@ class DraftContext(UserContext):
         change: Callable[[Transaction], R],
         source: Source,
         *,
-        on_repeat: Callable[[int], R] | None = None,  # noqa: ARG002 - a repetition is made anew, without effect
+        on_repeat: Callable[[int], R] | None = None,
     ) -> R:
-        """Keep what a change would do as drafts of the session."""
+        """Keep what a change would do as drafts of the session; without trust in its actor it waits for a review.
+
+        A repetition is made anew, without effect.
+        """
+        origin = source.actor or self.engine.actor_here(self.user_id)
+        if origin and self.diary.trust.waits(origin):
+            return super().write(change, source, on_repeat=on_repeat)
         expires = timestamp(self.diary.engine.now() + self.diary.draft_lifetime)
-        why = Why(DRAFTS, self.session_id, source.actor, source.reason, expires)
+        why = Why(DRAFTS, self.session_id, origin, source.reason, expires)
         return self.engine.write(self.user_id, lambda tx: hold(tx, change, why), source)
 
 

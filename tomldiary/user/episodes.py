@@ -23,7 +23,7 @@ from tomldiary.entries.fields import entry_data
 from tomldiary.entries.models import in_utc
 from tomldiary.errors import UnknownEntry
 from tomldiary.runtime.async_bridge import async_twin
-from tomldiary.toml.values import checked_count, same_value
+from tomldiary.toml.values import checked_count, checked_text, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -120,6 +120,7 @@ class UserEpisodes:
         """
         if limit is not None:
             checked_count(limit, "limit")
+        checked_text(session_id, "session_id")
         messages = (
             {"role": role, "content": text}
             for key, entry in self._newest_first()
@@ -141,6 +142,7 @@ class UserEpisodes:
         """
         if limit is not None:
             checked_count(limit, "limit")
+        checked_text("" if session_id is None else session_id, "session_id")
         found = (
             to_episode(key, entry)
             for key, entry in self._newest_first()

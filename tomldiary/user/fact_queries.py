@@ -11,7 +11,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from tomldiary.entries.constraints import normal_form
 from tomldiary.errors import InvalidValue
 from tomldiary.retrieval.filters import compile_filter, fields_of, is_condition
-from tomldiary.toml.values import NULL_FIELD, decode_nulls
+from tomldiary.toml.values import NULL_FIELD, checked_table, decode_nulls
 
 if TYPE_CHECKING:
     from tomldiary.entries.constraints import FactSchema
@@ -29,10 +29,11 @@ def plain(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return values in the form in which files store them.
 
     Raises:
-        InvalidValue: A value cannot be stored.
+        InvalidValue: They are no table, or a value cannot be stored.
     """
+    table = checked_table(values, where)
     try:
-        return {name: to_jsonable_python(value, by_alias=True) for name, value in values.items()}
+        return {name: to_jsonable_python(value, by_alias=True) for name, value in table.items()}
     except PydanticSerializationError as error:
         raise InvalidValue(f"{error}.", where=where) from None
 

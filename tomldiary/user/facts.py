@@ -261,7 +261,11 @@ class UserFacts:
         """Return the facts that `query` is about, in the order of the file."""
         for argument, value in (("type", name), ("order_by", order_by)):
             checked_text("" if value is None else value, argument)
-        given, at = dict(checked_table(where or {}, "where")), self._context.moment(valid_at)
+        checked_text("" if session_id is None else session_id, "session_id")
+        given, at = (
+            dict(checked_table({} if where is None else where, "where")),
+            self._context.moment(valid_at),
+        )
         asked = [*fields_of(given), *([order_by.removeprefix("-")] if order_by else ())]
         found: list[tuple[FactSchema, Held]] = []
         for schema in self._types(book, name, [each for each in asked if each not in MANAGED]):

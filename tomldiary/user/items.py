@@ -10,6 +10,7 @@ from tomldiary.entries.kinds.items import item_value
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import UnknownEntry
 from tomldiary.runtime.async_bridge import async_twin
+from tomldiary.toml.values import checked_text
 from tomldiary.user.fact_queries import plain
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ class UserItems:
 
 
 def _known_path(key: str) -> Path | None:
+    key = checked_text(key, "key")
     return ITEMS.path(key) or ITEMS.path(f"{ITEMS.name}/{key}")
 
 

@@ -204,8 +204,9 @@ class UserPreferences:
 
         Raises:
             UnknownCategory: The preference table has no such category.
-            InvalidValue: `text` is no text.
+            InvalidValue: `text` is no text, or `limit` is negative.
         """
+        checked_count(limit, "limit")
         kept = self._context.kept(_KIND, self._context.read(_KIND))
         book = Preferences(kept, self._diary.turn_rules.preferences)
         book.check_category(category)

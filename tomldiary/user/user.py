@@ -84,7 +84,7 @@ def _past(context: UserContext) -> PastTexts:
 
 
 def _queries(context: UserContext) -> HistoryQueries:
-    return HistoryQueries(context.diary, _past(context))
+    return HistoryQueries(context.diary, _past(context), context.entries, context.kinds)
 
 
 def _undo(context: UserContext) -> Undo:
@@ -285,7 +285,7 @@ class UserDiary(Viewed, DeprecatedNames):
     history, ahistory = delegated(_queries, HistoryQueries.history)
     why, awhy = delegated(_queries, HistoryQueries.why)
     diff, adiff = delegated(_queries, HistoryQueries.diff)
-    diff_text = delegated(_queries, HistoryQueries.diff_text)[0]
+    diff_text, adiff_text = delegated(_queries, HistoryQueries.diff_text)
     rollback, arollback = delegated(_undo, Undo.rollback)
     kept_history, akept_history = delegated(_retention, Retention.kept_history)
     prune_history, aprune_history = delegated(_retention, Retention.prune_history)
@@ -490,3 +490,7 @@ class UserDiary(Viewed, DeprecatedNames):
     def document(self, kind: str) -> str:
         """Return the text of a document, byte for byte; empty if there is none."""
         return self._context.document(kind).text
+
+    ahas_done, alast_transaction = async_twin(has_done), async_twin(last_transaction)
+    aentry, aproblems = async_twin(entry), async_twin(problems)
+    adocuments, adocument = async_twin(documents), async_twin(document)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tomldiary.cli.memory import known_user
-from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, PreferenceTable
+from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, PreferenceTable, UserName, Whose
 from tomldiary.cli.output import print_json, print_text, progress_bar
 from tomldiary.cli.places import writable
 from tomldiary.cli.tables import load_table
@@ -26,7 +26,7 @@ _FORMATS = ", ".join(("auto", *KNOWN_FORMATS))
 def ingest(
     file: Annotated[str, typer.Argument(help="A chat log in JSON or JSON Lines.")],
     *,
-    user: Annotated[str, typer.Option(help="The user whose memory is changed.")],
+    user: Whose,
     path: MemoryPath = DEFAULT_PATH,
     log_format: Annotated[str, typer.Option("--format", help=f"One of: {_FORMATS}.")] = "auto",
     agent: Annotated[
@@ -60,7 +60,7 @@ def ingest(
 
 def consolidate(
     *,
-    user: Annotated[str, typer.Option(help="The user whose episodes are read.")],
+    user: UserName = None,
     path: MemoryPath = DEFAULT_PATH,
     agent: Annotated[
         str, typer.Option(help='The extractor: "rules" (offline) or a model name.')
@@ -70,7 +70,7 @@ def consolidate(
     as_json: AsJson = False,
 ) -> None:
     """Extract memory from the episodes that were not read yet."""
-    known_user(path, user)
+    user = known_user(path, user).user_id
     diary = Diary(path, load_table(table) if table else DefaultPrefTable, agent=agent)
     done = diary.user(user).consolidate(limit=limit)
     if as_json:

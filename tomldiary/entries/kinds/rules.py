@@ -268,7 +268,7 @@ def _check_entry(
         )
     for name in rule.required_fields if new is not None else ():
         value: Any = decode_nulls(new or {}).get(name)
-        if value is None or (isinstance(value, str) and not value.strip()):
+        if value in (None, [], {}) or (isinstance(value, str) and not value.strip()):
             raise InvalidValue(
                 "expected a value, found nothing; it is required.", where=f"{key}.{name}"
             )

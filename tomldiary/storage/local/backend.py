@@ -16,7 +16,7 @@ import os
 import stat
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from tomldiary.errors import (
     BackendError,
@@ -24,6 +24,7 @@ from tomldiary.errors import (
     DiaryError,
     HandEditConflict,
     InvalidTOML,
+    InvalidValue,
 )
 from tomldiary.history.record import next_sequence, stamped
 from tomldiary.identifiers.user_ids import decode_folder, is_plain
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 
-__all__ = ["LocalBackend"]
+__all__ = ["LocalBackend", "check_durability"]
 
 _logger = get_logger(__name__)
 _USUAL = "preferences.toml"
@@ -61,6 +62,14 @@ _USUAL = "preferences.toml"
 _FLAGS = os.O_RDONLY | sum(
     {getattr(os, flag, 0) for flag in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK")}
 )
+
+
+def check_durability(given: object) -> None:
+    """Raise InvalidValue if this is no level of durability."""
+    if given not in get_args(Durability):
+        raise InvalidValue(
+            f"expected 'full', 'process' or 'none', found {given!r}.", where="durability"
+        )
 
 
 class LocalBackend(OpenedUsers, AsyncVerbs):
@@ -99,8 +108,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         folder: str = os.path.expanduser(os.fspath(chosen))  # noqa: PTH111 - Path fails where there is no home
         if not folder:
             raise BackendError('the name of the folder is empty. Write "." for the current folder.')
-        if durability not in {"full", "process", "none"}:
-            raise ValueError(f"durability is 'full', 'process' or 'none', found {durability!r}.")
+        check_durability(durability)
         environment = Environment(
             files or FileSystem(), clock or Clock(), segment_bytes, checkpoint_interval
         )

@@ -72,6 +72,8 @@ class Why(NamedTuple):
     origin: str
     reason: str
     expires: str = ""
+    is_turn: bool = False
+    """Whether an extractor made them, whose turn is counted at once."""
 
 
 class Overlay(Mapping[str, Known]):
@@ -134,7 +136,7 @@ class Overlay(Mapping[str, Known]):
 
 
 def hold(tx: Transaction, change: Callable[[Transaction], R], why: Why) -> R:
-    """Run a write on a copy, and store as pending what it changed; conversations are changed at once.
+    """Run a write on a copy, and store as pending what it changed; a turn changes its conversation at once.
 
     Returns:
         What the write returns as if it were made.
@@ -147,9 +149,9 @@ def hold(tx: Transaction, change: Callable[[Transaction], R], why: Why) -> R:
     )
     copy = Transaction(tx.engine, tx.user, before=overlay)
     copy.session = tx.session
-    result = change(copy)
+    result = stamped(copy, change, why.origin)
     for document, (base, edit) in copy.changed().items():
-        if entry_kind(document) is CONVERSATIONS:
+        if why.is_turn and entry_kind(document) is CONVERSATIONS:
             tx.replace(document, edit.done())
             continue
         _keep(tx, why, document, base.document if base is not None else NOTHING, edit, earlier)
@@ -236,7 +238,11 @@ def _drop_expired(tx: Transaction) -> None:
 
 
 def stamped(tx: Transaction, change: Callable[[Transaction], R], origin: str) -> R:
-    """Run a write, and note in the entries whose content it changed where that comes from."""
+    """Run a write, and note in the entries whose content it changed where that comes from.
+
+    Of other origins than `ORIGINS` history alone knows; what an entry says of its former content is removed.
+    """
+    is_noted = origin.partition(":")[0] in ORIGINS
     earlier = {name: tx.edit(name).touched for name in tx.kinds()}
     for name in earlier:
         tx.edit(name).touched = {}
@@ -245,9 +251,16 @@ def stamped(tx: Transaction, change: Callable[[Transaction], R], origin: str) ->
         edit = tx.edit(name)
         for path, was in [*edit.touched.items()]:
             entry = edit.table(path) if entry_path(name, path) == path else None
-            if entry is not None and not same_value(content(was), content(entry)):
+            if entry is None or same_value(content(was), content(entry)):
+                continue
+            if is_noted:
                 edit.put(path, {**entry, "_origin": origin})
-        edit.touched |= earlier.get(name, {})
+            elif was is not None and "_origin" in was and was["_origin"] == entry.get("_origin"):
+                edit.put(path, {key: each for key, each in entry.items() if key != "_origin"})
+        before = earlier.get(name, {})  # maybe of a long transaction, so it is not copied
+        for path, was in edit.touched.items():
+            before.setdefault(path, was)
+        edit.touched = before
     return result
 
 
@@ -370,8 +383,6 @@ class Trust:
         self, change: Callable[[Transaction], R], origin: str, session: str, reason: str
     ) -> Callable[[Transaction], R]:
         """Return a change that is held back, or that notes where its content comes from, as the actor demands."""
-        if self.waits(origin):
+        if origin and self.waits(origin):
             return lambda tx: hold(tx, change, Why(QUARANTINE, session, origin, reason))
-        if origin.partition(":")[0] in ORIGINS:
-            return lambda tx: stamped(tx, change, origin)
-        return change
+        return lambda tx: stamped(tx, change, origin)

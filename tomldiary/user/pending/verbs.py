@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine.transaction import Source
-from tomldiary.entries.fields import toml_word
 from tomldiary.entries.kinds import entry_key, entry_kind, path_of
 from tomldiary.entries.kinds.pending import (
     PendingChange,
@@ -19,11 +18,11 @@ from tomldiary.entries.kinds.pending import (
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.runtime.async_bridge import async_twin
-from tomldiary.toml.values import checked_text
+from tomldiary.toml.values import checked_table, checked_text
 from tomldiary.user.pending.held import DRAFTS, QUARANTINE, check_fields, is_entry, make
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from tomldiary.engine.transaction import Transaction
     from tomldiary.entries.kind import Tables
@@ -143,9 +142,7 @@ class UserReview(_Waiting):
             UnknownEntry: None waits under the id.
             InvalidValue: A field is managed by the diary or no text, or the change would remove the entry.
         """
-        if not isinstance(fields, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-            raise InvalidValue(f"expected a table, found {toml_word(fields)}.", where="fields")
-        managed = [name for name in fields if name.startswith("_")]
+        managed = [name for name in checked_table(fields, "fields") if name.startswith("_")]
         if managed:
             raise InvalidValue("fields with _ in front are managed.", where=managed[0])
 
@@ -173,6 +170,8 @@ def _named(ids: Collection[str]) -> _Choice:
 
     def choose(all_changes: _Changes) -> _Changes:
         known = {each.id: each for each in all_changes}
+        for name in ids:
+            checked_text(name, "ids")
         missing = [name for name in ids if name not in known]
         hint = f"These wait: {', '.join(known) or 'none'}."
         if not ids:
@@ -213,6 +212,7 @@ class UserDrafts(_Waiting):
             reason: Why, for history.
 
         Raises:
+            UnknownEntry: The session has no draft of one of `keys`. Nothing was changed.
             Conflict: An entry was changed since; `keys` lists them. Nothing was changed.
             LimitReached, ImmutableEntry, InvalidValue: A rule forbids it. Nothing was changed.
         """
@@ -234,18 +234,27 @@ class UserDrafts(_Waiting):
             keys: Only drafts of these entries; None is all.
             actor: Who decided, for history.
             reason: Why, for history.
+
+        Raises:
+            UnknownEntry: The session has no draft of one of `keys`. Nothing was changed.
         """
         source = Source("discard", session_id, actor, reason)
         return self._decide(_of_session(session_id, keys), source, is_made=False)
 
 
 def _of_session(session_id: str, keys: Collection[str] | None) -> _Choice:
-    """Return what chooses the changes of a session, of these entries or of all."""
-    return lambda changes: [
-        each
-        for each in changes
-        if each.session == session_id and (keys is None or each.key in keys)
-    ]
+    """Return what chooses the drafts of a session, of these entries or of all; it raises if an entry has none."""
+    wanted = {keys} if isinstance(keys, str) else {*(keys or ())}
+
+    def choose(all_changes: _Changes) -> _Changes:
+        mine = [each for each in all_changes if each.session == session_id]
+        missing = wanted - {each.key for each in mine}
+        if missing:
+            hint = f"Drafts of this session: {', '.join(each.key for each in mine) or 'none'}."
+            raise UnknownEntry(f"{DRAFTS}/{', '.join(sorted(map(str, missing)))}", hint)
+        return [each for each in mine if keys is None or each.key in wanted]
+
+    return choose
 
 
 class Verdict:
