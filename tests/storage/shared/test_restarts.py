@@ -77,6 +77,19 @@ def test_writes_go_on_after_a_restart_of_the_server(name, place, crashes, timeou
 
 
 @both
+def test_a_server_that_was_away_long_is_used_soon_after_its_start(name, place):
+    with servers.running_as(name, *place) as url:
+        diary = Diary(f"{url}?timeout=2", agent="rules")
+        alice = diary.user("alice")
+        alice.upsert_preference("likes", "tea")
+    for _ in range(4):  # seconds enough for a pause that doubles to be longer than the timeout
+        with pytest.raises(BackendError, match="cannot be reached"):
+            alice.preferences()
+    with servers.running_as(name, *place), diary:
+        assert len(alice.preferences("likes")) == 1
+
+
+@both
 def test_turns_in_the_queue_outlive_a_crash_of_the_server(name, place):
     with servers.running_as(name, *place, crashes=True) as url:
         backend = open_backend(f"{url}?timeout=20", None)

@@ -47,6 +47,7 @@ _PAGE = 1000
 _LONGEST_NAME = 63  # bytes; PostgreSQL would cut a longer one
 _PATIENCE = 5000  # milliseconds until a connection that is not acknowledged counts as broken
 _SLICE = 0.25  # seconds between two looks whether a pool was closed
+_RETRYING = 1.0  # seconds; a pool doubles its pauses, and until it gives up no call lets it connect
 # The reason why the server refuses a connection for good; at other reasons, such as a start of the server, we wait.
 _REFUSED = re.compile(
     r"(?:FATAL: +|fe_sendauth: )((?!.*(?:starting up|shutting down|recovery|too many|remaining)).+)"
@@ -97,6 +98,7 @@ class PostgresDatabase:
             min_size=0,
             max_size=connections,
             timeout=timeout,
+            reconnect_timeout=_RETRYING,
             kwargs=self._settings,
             connection_class=self._connections,
             open=False,
