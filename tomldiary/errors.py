@@ -338,7 +338,7 @@ class LockTimeout(DiaryError, TimeoutError):
 
 
 class BackendError(DiaryError):
-    """The storage failed. Unless the subclass says otherwise, nothing was changed."""
+    """The storage failed. Unless the message or the subclass says otherwise, nothing was changed."""
 
 
 class HookError(DiaryError):

@@ -9,8 +9,8 @@ import pytest
 
 from counted_requests import Counting
 from tomldiary import Diary
-from tomldiary.errors import LimitReached
-from tomldiary.storage.shared.database import Step
+from tomldiary.errors import BackendError, LimitReached
+from tomldiary.storage.shared.database import DatabaseLost, Step
 from tomldiary.storage.shared.group_commit import PendingVersion
 from tomldiary.storage.shared.heads import CALM
 from waiting import until
@@ -33,6 +33,20 @@ def test_a_failure_in_an_assumed_state_is_tried_on_the_stored_one(opened):
     elsewhere.upsert_preference("likes", "juice")
     alice.remove_preference("likes", "pref002")  # of which it has not heard
     assert texts(elsewhere) == ["tea"]
+
+
+def test_a_write_waits_only_once_for_a_database_that_is_away(counted):
+    def lost(*_):
+        raise DatabaseLost("away")
+
+    Diary(counted, agent="rules").user("alice").upsert_preference("likes", "tea")
+    alice = Diary(counted, agent="rules").user("alice")  # its documents are not in memory
+    counted.database.read = lost
+    counted.transactions.timeout = 0.01
+    counted.database.requests.clear()
+    with pytest.raises(BackendError, match="cannot be reached"):
+        alice.upsert_preference("likes", "coffee")
+    assert counted.database.requests == []
 
 
 def test_a_change_that_leaves_a_known_text_asks_for_the_stored_one(opened):

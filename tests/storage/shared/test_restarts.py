@@ -16,6 +16,7 @@ import engines
 import servers
 from tomldiary import BackendError, Diary, MemoryWriter, Turn
 from tomldiary.storage.open import open_backend
+from tomldiary.storage.shared.postgres.statements import DROP
 from waiting import until
 
 LONG = 60  # seconds; nothing waits that long unless it is broken
@@ -77,6 +78,19 @@ def test_writes_go_on_after_a_restart_of_the_server(name, place, crashes, timeou
 
 
 @both
+def test_a_server_that_was_away_long_is_used_soon_after_its_start(name, place):
+    with servers.running_as(name, *place) as url:
+        diary = Diary(f"{url}?timeout=2", agent="rules")
+        alice = diary.user("alice")
+        alice.upsert_preference("likes", "tea")
+    for _ in range(4):  # seconds enough for a pause that doubles to be longer than the timeout
+        with pytest.raises(BackendError, match="cannot be reached"):
+            alice.preferences()
+    with servers.running_as(name, *place), diary:
+        assert len(alice.preferences("likes")) == 1
+
+
+@both
 def test_turns_in_the_queue_outlive_a_crash_of_the_server(name, place):
     with servers.running_as(name, *place, crashes=True) as url:
         backend = open_backend(f"{url}?timeout=20", None)
@@ -132,6 +146,34 @@ def test_a_silent_server_is_waited_for_once_and_not_for_each_connection():
         finally:
             for pid in opened:
                 os.kill(pid, signal.SIGCONT)
+
+
+def test_a_client_that_falls_silent_in_an_erasure_holds_up_no_other_one():
+    url = engines.space("postgres").url
+    silent, heard = threading.Event(), threading.Event()
+    with Diary(f"{url}&timeout=2", agent="rules") as one, Diary(f"{url}&timeout=2") as two:
+        alice = one.user("alice")
+        alice.upsert_preference("likes", "tea")
+        two.user("alice").preferences()
+        database = one.engine.backend.database
+        sql = database._sql
+
+        def silent_in_between(text):
+            if text == DROP:
+                silent.set()
+                heard.wait(LONG)
+            return sql(text)
+
+        database._sql = silent_in_between
+        erasing = threading.Thread(target=alice.forget, kwargs={"everything": True})
+        erasing.start()
+        try:
+            assert silent.wait(LONG)
+            two.user("alice").upsert_preference("likes", "coffee")
+        finally:
+            heard.set()
+            erasing.join()
+        assert len(alice.preferences("likes")) == 0
 
 
 @pytest.mark.parametrize("name", ["redis"])

@@ -152,7 +152,11 @@ class Transactions:
             if group is not None:
                 if group.is_full or not self._waiting[user]:
                     self._apply_group(user, group)
-            elif hold.is_assumed and (failure is None or isinstance(failure, Exception)):
+            elif hold.is_assumed and (
+                failure is None
+                # A storage that failed has been waited for already.
+                or (isinstance(failure, Exception) and not isinstance(failure, BackendError))
+            ):
                 self._verify(user, hold)
         if group is not None:
             self._await(user, group)

@@ -95,6 +95,10 @@ def open_url(url: str) -> SharedBackend:
                 f"{parts.scheme}://…: {key}={value!r} is no valid number. Write a positive one."
             ) from error
     if parts.scheme == "firestore":
+        if "#" in url:
+            raise BackendError(
+                f"{without_secrets(url)}: an address of Firestore has no '#'. Use FirestoreBackend for such a name."
+            )
         if not parts.netloc or "@" in parts.netloc:
             raise BackendError(
                 f"{without_secrets(url)}: names no project. Write firestore://project/base/path."

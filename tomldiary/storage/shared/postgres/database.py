@@ -46,7 +46,9 @@ _SCHEMA_LOCK = 7_046_151_318_604_118_370  # an advisory lock: one process create
 _PAGE = 1000
 _LONGEST_NAME = 63  # bytes; PostgreSQL would cut a longer one
 _PATIENCE = 5000  # milliseconds until a connection that is not acknowledged counts as broken
+_SILENCE = 10.0  # seconds for which a silent client may keep the lock of a user, at most
 _SLICE = 0.25  # seconds between two looks whether a pool was closed
+_RETRYING = 1.0  # seconds; a pool doubles its pauses, and until it gives up no call lets it connect
 # The reason why the server refuses a connection for good; at other reasons, such as a start of the server, we wait.
 _REFUSED = re.compile(
     r"(?:FATAL: +|fe_sendauth: )((?!.*(?:starting up|shutting down|recovery|too many|remaining)).+)"
@@ -85,6 +87,7 @@ class PostgresDatabase:
         self._durability: Durability | None = None
         self._composed: dict[str, bytes] = {}
         self._connections = connection_class(timeout)
+        self._silence = f"{min(timeout, _SILENCE):g}s"
         self._settings: dict[str, Any] = {
             "autocommit": True,
             "connect_timeout": max(1, int(timeout)),
@@ -97,6 +100,7 @@ class PostgresDatabase:
             min_size=0,
             max_size=connections,
             timeout=timeout,
+            reconnect_timeout=_RETRYING,
             kwargs=self._settings,
             connection_class=self._connections,
             open=False,
@@ -175,6 +179,7 @@ class PostgresDatabase:
         except (
             psycopg.OperationalError,
             psycopg.InterfaceError,
+            psycopg.errors.IdleInTransactionSessionTimeout,
             psycopg_pool.PoolTimeout,
         ) as error:
             if connection is not None and connection.closed:
@@ -332,7 +337,9 @@ class PostgresDatabase:
             if not step.dropped:
                 return connection.execute(self._sql(statement), values).fetchone()
             with connection.transaction():
-                found = connection.execute(self._sql(statements.LOCK), [name]).fetchone()
+                found = connection.execute(
+                    self._sql(statements.LOCK), [self._silence, name]
+                ).fetchone()
                 if (found[0] if found is not None else 0) != head.revision:
                     return None
                 connection.execute(self._sql(statements.DROP), [name, step.dropped])

@@ -129,7 +129,7 @@ APPLY_ONE: LiteralString = (
 # Before `APPLY_ONE` or `APPLY_ANY` in one transaction, if records are replaced; the row lock keeps other writers out in
 # between. The server ends the transaction of a client that falls silent.
 LOCK: LiteralString = """
-SELECT revision, set_config('idle_in_transaction_session_timeout', '10s', true)
+SELECT revision, set_config('idle_in_transaction_session_timeout', %s, true)
 FROM {schema}.users WHERE user_id = %s FOR UPDATE"""
 TOUCH: LiteralString = "UPDATE {schema}.users SET revision = revision + 1 WHERE user_id = %s"
 DROP: LiteralString = "DELETE FROM {schema}.history WHERE user_id = %s AND seq <= %s"
