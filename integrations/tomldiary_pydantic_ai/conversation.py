@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -235,13 +236,15 @@ def answered(
     output: object = None,
     *,
     is_parsed: bool = False,
+    output_tools: Collection[str] = (),
 ) -> str:
     """Return what the assistant said in a run, and its output where that is something else; as JSON if it is no text.
 
-    An answer that was rejected, as by an output validator, was not said; nor was a suspended one, as yet. Of an
-    answer whose text was made into the output (`is_parsed`), the output is said. Binary output is no text.
+    An answer that was rejected, as by an output validator, was not said, nor text beside it; nor was a suspended
+    one, as yet. Of an answer whose text was made into the output (`is_parsed`), the output is said. Binary output
+    is no text.
     """
-    rejected = _rejected(messages)
+    rejected = _rejected(messages, output_tools)
     said = [
         _answers(message)
         for number, message in enumerate(messages)
@@ -271,7 +274,17 @@ def _as_json(output: object) -> str | None:
     """Return an output as JSON; None if there is none, or none that JSON can express."""
     if output is None or isinstance(output, (bytes, BinaryContent)):
         return None
-    return _made("an output", lambda: to_json(output, fallback=str).decode())
+    shown = _made("an output", lambda: to_json(output, fallback=str).decode())
+    if shown is None or '"kind":"binary"' not in shown:
+        return shown
+    kept = json.loads(shown, object_hook=_without_bytes)
+    return json.dumps(kept, ensure_ascii=False, separators=(",", ":"))
+
+
+def _without_bytes(value: dict[str, Any]) -> dict[str, Any]:
+    """Return an object of JSON; what the framework makes of binary content, without its data."""
+    is_binary = value.get("kind") == "binary"
+    return {key: each for key, each in value.items() if not (is_binary and key == "data")}
 
 
 def _made(what: str, make: Callable[[], str]) -> str | None:
@@ -283,23 +296,32 @@ def _made(what: str, make: Callable[[], str]) -> str | None:
         return None
 
 
-def _rejected(messages: Sequence[ModelMessage]) -> set[int]:
+def _rejected(messages: Sequence[ModelMessage], output_tools: Collection[str] = ()) -> set[int]:
     """Return the numbers of the responses that the model was asked to give again."""
     return {
         number - 1
         for number, message in enumerate(messages)
         for part in message.parts
         if part.part_kind == "retry-feedback"
-        or (part.part_kind == "retry-prompt" and part.tool_name is None)
+        or (part.part_kind == "retry-prompt" and part.tool_name in {None, *output_tools})
+        or (
+            isinstance(part, ToolReturnPart)
+            and part.tool_name in output_tools
+            and part.outcome == "retried"
+        )
     }
 
 
 def steps_in(
-    messages: Sequence[ModelMessage], run_id: str | None, *, is_paused: bool
+    messages: Sequence[ModelMessage],
+    run_id: str | None,
+    *,
+    is_paused: bool,
+    output_tools: Collection[str] = (),
 ) -> tuple[ToolStep, ...]:
     """Return the tools that were called in a run, without those of diaries.
 
-    Open calls of a run that is paused belong to the run that brings their results.
+    Calls of `output_tools` are no steps: the output is what was made and accepted of them. Open calls of a run that is paused belong to the run that brings their results.
     """
     history = list(takewhile(lambda message: message.run_id != run_id, messages))
     response = resumed(history, None)
@@ -313,7 +335,7 @@ def steps_in(
     calls = [
         (part.tool_call_id, part.tool_name, part.args)
         for number, part in enumerate([*earlier, *parts])
-        if isinstance(part, ToolCallPart)
+        if isinstance(part, ToolCallPart) and part.tool_name not in output_tools
         if part.tool_call_id in results or not (is_paused or number < len(earlier))
     ]
     return tool_steps(calls, results)

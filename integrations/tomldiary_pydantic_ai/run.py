@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import re
 import threading
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -208,6 +208,8 @@ class RunState:
     is_over: bool = False
     is_parsed: bool = False
     """Whether the output was made of the text of the last answer."""
+    output_tools: Collection[str] = ()
+    """Names of the tools by which the model gives the output."""
     _known: dict[int, tuple[ModelRequestPart, ModelMessage]] = field(
         default_factory=dict[int, "tuple[ModelRequestPart, ModelMessage]"]
     )

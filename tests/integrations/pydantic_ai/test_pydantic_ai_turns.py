@@ -12,14 +12,14 @@ import threading
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
 
 pytest.importorskip("pydantic_ai")
 
 import pydantic_ai
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from pydantic_ai import (
     Agent,
     DeferredToolRequests,
@@ -456,6 +456,45 @@ def test_an_answer_that_a_validator_changes_is_submitted_as_changed(tmp_path: Pa
 
     asyncio.run(setting.agent.run(SAID))
     setting.the_turn("completed", "Fine choice.")
+
+
+@pytest.mark.parametrize("longest", [9, 3], ids=["by the validator", "by the schema"])
+def test_a_rejected_output_call_and_text_beside_it_are_not_recorded(tmp_path: Path, longest: int):
+    class Order(BaseModel):
+        drink: Annotated[str, Field(max_length=longest)]
+
+    def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        drink = "coffee" if len(messages) < 3 else "tea"
+        call = ToolCallPart(info.output_tools[0].name, {"drink": drink})
+        return ModelResponse(parts=[TextPart(f"One {drink}."), call])
+
+    setting = Setting(tmp_path, respond, output_type=Order)
+
+    @setting.agent.output_validator
+    def hide(output: Order) -> Order:
+        if output.drink == "coffee":
+            raise ModelRetry("there is no coffee")
+        return Order(drink="***")
+
+    asyncio.run(setting.agent.run(SAID))
+    assert not setting.the_turn("completed", 'One tea.\n\n{"drink":"***"}').steps
+
+
+def test_a_picture_in_structured_output_is_left_out(tmp_path: Path):
+    def respond(_messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        return ModelResponse(parts=[ToolCallPart(info.output_tools[0].name, {"drink": "café"})])
+
+    def draw(drink: str) -> dict[str, Any]:
+        return {"title": drink, "pictures": [BinaryContent(b"\xff" * 999, media_type="image/png")]}
+
+    setting = Setting(tmp_path, respond, output_type=ToolOutput(draw))
+    asyncio.run(setting.agent.run(SAID))
+    assert setting.writer.flush(30)
+    (turn,) = setting.writer.turns
+    assert turn.assistant_msg.startswith('{"title":"café","pictures":[{')
+    assert "image/png" in turn.assistant_msg
+    assert '"data"' not in turn.assistant_msg
+    setting.writer.close_sync()
 
 
 def endless() -> list[Any]:
