@@ -40,6 +40,7 @@ __all__ = [
     "appending",
     "as_data",
     "exchanges",
+    "ids_of",
     "prompt_words",
     "prompts_in",
     "resumed",
@@ -109,6 +110,7 @@ def shows_other_users(messages: Sequence[ModelMessage], scope: str, memory: str 
 def as_data(text: str, ctx: RunContext[Any], scope: str, memory: str | None) -> ModelRequest:
     """Return a message of the user's channel that `told` knows again; it belongs to the run."""
     mark = {"origin": ORIGIN, "scope": scope, "memory": memory}
+    mark |= {"run_id": ctx.run_id, "conversation_id": ctx.conversation_id}
     message = ModelRequest(parts=[UserPromptPart([TextContent(text, metadata=mark)])])
     message.run_id = ctx.run_id
     message.conversation_id = ctx.conversation_id
@@ -119,6 +121,22 @@ def appending(text: str, name: str) -> InstructionPart:
     """Return an instruction of which later changes are appended to the conversation, where that is possible."""
     options: dict[str, Any] = {"name": name, "on_change": "append"} if CAN_APPEND else {}
     return InstructionPart(text, dynamic=True, **options)
+
+
+def ids_of(message: ModelMessage) -> tuple[str | None, str | None]:
+    """Return the ids of the conversation and of the run that a message belongs to.
+
+    The framework joins requests that follow each other, and what it makes of them has no ids. What the diary
+    told in one of them has those of its run.
+    """
+    ids = message.conversation_id, message.run_id
+    if message.run_id is None and isinstance(message, ModelRequest):
+        for part in message.parts:
+            for item in _items(part) if isinstance(part, UserPromptPart) else ():
+                marks = _marks(item)
+                if marks.get("origin") == ORIGIN:
+                    ids = marks.get("conversation_id"), marks.get("run_id")
+    return ids
 
 
 def returns_tools(message: ModelMessage | None) -> bool:
@@ -203,7 +221,7 @@ def _said_in_history(message: ModelMessage) -> list[str]:
     What stands beside the results of tools is the tools'. A message that no run sent is an interface's,
     which puts the user's next message there.
     """
-    is_of_tools = returns_tools(message) and message.run_id is not None
+    is_of_tools = returns_tools(message) and ids_of(message)[1] is not None
     return [] if is_of_tools else said(prompts_in(message))
 
 

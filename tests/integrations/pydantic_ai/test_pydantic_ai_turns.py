@@ -59,7 +59,7 @@ from tomldiary.errors import IdentifierError
 from tomldiary_pydantic_ai import AgentMemoryToolset, DiaryCapability, DiaryToolset
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
 models.ALLOW_MODEL_REQUESTS = False
 
@@ -719,6 +719,28 @@ def failed(agent: Agent[Any, Any], words: str, **options: Any) -> list[ModelMess
     with capture_run_messages() as messages, pytest.raises(ModelHTTPError):
         asyncio.run(agent.run(words, model=FunctionModel(fail), **options))
     return messages
+
+
+@pytest.mark.parametrize("user", ["alice", "bob"])
+def test_a_branch_of_a_conversation_does_not_repeat_words(tmp_path: Path, user: str):
+    setting = Setting(tmp_path)
+    capability = DiaryCapability(setting.diary, writer=setting.writer)
+    agent = Agent(FunctionModel(answer), capabilities=[capability])
+
+    async def say(words: str, user: str, history: Sequence[ModelMessage]) -> list[ModelMessage]:
+        metadata = {"user_id": user}
+        result = await agent.run(words, message_history=history, metadata=metadata)
+        return result.all_messages()
+
+    async def run() -> None:
+        history = await say("I like milk.", "alice", await say(SAID, "alice", []))
+        # Other words in place of the first answer and all that followed.
+        await say("I like rice.", user, history[:1])
+
+    asyncio.run(run())
+    said = [(turn.user_id, turn.user_msg) for turn in setting.writer.turns]
+    assert said == [("alice", SAID), ("alice", "I like milk."), (user, "I like rice.")]
+    setting.writer.close_sync()
 
 
 @pytest.mark.parametrize("case", ["failed", "failed twice", "another chat"])
