@@ -292,42 +292,55 @@ def _as_json(output: object) -> str | None:
     """Return an output as JSON; None if there is none, or none that JSON can express."""
     if output is None or isinstance(output, (bytes, BinaryContent)):
         return None
-    shown = _made("an output", lambda: to_json(output, fallback=str).decode())
-    if shown is None or '"kind":"binary"' not in shown:
-        return shown
-    kept = json.loads(shown, object_hook=_without_bytes)
-    return json.dumps(kept, ensure_ascii=False, separators=(",", ":"))
-
-
-def _without_bytes(value: dict[str, Any]) -> dict[str, Any]:
-    """Return an object of JSON; what the framework makes of binary content, without its data."""
-    is_binary = value.get("kind") == "binary"
-    return {key: each for key, each in value.items() if not (is_binary and key == "data")}
+    return _made("an output", lambda: to_json(output, fallback=str).decode())
 
 
 def _made(what: str, make: Callable[[], str]) -> str | None:
     """Return a text that is made of any object; None if that fails: the turn has words beside it."""
     try:
-        return make()
+        return _without_binary(make())
     except Exception as error:  # noqa: BLE001 - the object is the host's
         _logger.warning("%s is left out of its turn: %s", what, cause_of(error))
         return None
 
 
+def _without_binary(text: str) -> str:
+    """Return a text; if it is JSON with binary content of the framework, without the data of this."""
+    if '"kind":"binary"' not in text:
+        return text
+    try:
+        kept = json.loads(text, object_hook=_without_data)
+    except ValueError:
+        return text
+    return json.dumps(kept, ensure_ascii=False, separators=(",", ":"))
+
+
+def _without_data(value: dict[str, Any]) -> dict[str, Any]:
+    is_binary = value.get("kind") == "binary"
+    return {key: each for key, each in value.items() if not (is_binary and key == "data")}
+
+
 def _rejected(messages: Sequence[ModelMessage], output_tools: Collection[str] = ()) -> set[int]:
     """Return the numbers of the responses that the model was asked to give again."""
     return {
-        number - 1
-        for number, message in enumerate(messages)
-        for part in message.parts
-        if part.part_kind == "retry-feedback"
-        or (part.part_kind == "retry-prompt" and part.tool_name in {None, *output_tools})
-        or (
-            isinstance(part, ToolReturnPart)
-            and part.tool_name in output_tools
-            and part.outcome == "retried"
-        )
+        number - 1 for number, message in enumerate(messages) if _asks_again(message, output_tools)
     }
+
+
+def _asks_again(message: ModelMessage, output_tools: Collection[str]) -> bool:
+    """Return whether a message rejects the answer before it: its text, or each of its calls of output tools."""
+    if any(
+        part.part_kind == "retry-feedback"
+        or (part.part_kind == "retry-prompt" and part.tool_name is None)
+        for part in message.parts
+    ):
+        return True
+    outcomes = [
+        part.part_kind == "retry-prompt" or getattr(part, "outcome", "") == "retried"
+        for part in message.parts
+        if getattr(part, "tool_name", None) in output_tools
+    ]
+    return bool(outcomes) and all(outcomes)
 
 
 def steps_in(

@@ -480,6 +480,33 @@ def test_a_rejected_output_call_and_text_beside_it_are_not_recorded(tmp_path: Pa
     assert not setting.the_turn("completed", 'One tea.\n\n{"drink":"***"}').steps
 
 
+def test_text_beside_two_output_calls_stays_if_one_is_accepted(tmp_path: Path):
+    class Order(BaseModel):
+        cups: int
+
+    def respond(_messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        name = info.output_tools[0].name
+        calls = [ToolCallPart(name, {"cups": cups}) for cups in ("some", 2)]
+        return ModelResponse(parts=[TextPart("Here."), *calls])
+
+    setting = Setting(tmp_path, respond, output_type=Order)
+    asyncio.run(setting.agent.run(SAID))
+    setting.the_turn("completed", 'Here.\n\n{"cups":2}')
+
+
+def test_a_picture_in_the_result_of_a_tool_is_left_out(tmp_path: Path):
+    setting = Setting(tmp_path, call_once("look"))
+
+    @setting.agent.tool_plain
+    def look() -> dict[str, Any]:
+        return {"seen": "café", "pictures": [BinaryContent(b"\xff" * 999, media_type="image/png")]}
+
+    asyncio.run(setting.agent.run(SAID))
+    (step,) = setting.the_turn("completed", "Let me see.\n\nGood choice.").steps
+    assert "café" in step.result
+    assert '"data"' not in step.result
+
+
 def test_a_picture_in_structured_output_is_left_out(tmp_path: Path):
     def respond(_messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         return ModelResponse(parts=[ToolCallPart(info.output_tools[0].name, {"drink": "café"})])
