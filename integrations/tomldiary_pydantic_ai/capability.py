@@ -300,6 +300,8 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         is_first = run.messages is None
         run.messages = ctx.messages
         run.collect(ctx.messages, ctx.run_id)
+        tools = request_context.model_request_parameters.output_tools
+        run.output_tools = [tool.name for tool in tools]
         if self.inject != "user":
             return request_context
         before = shown_memory(request_context.messages, run.scope)
@@ -451,7 +453,14 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         if is_paused:
             output = None
         user_msg = "\n\n".join(self._toolset.turns.take_words(run.outermost))
-        assistant_msg = answered(messages, ctx.run_id, output, is_parsed=run.is_parsed)
+        assistant_msg = answered(
+            messages,
+            ctx.run_id,
+            output,
+            is_parsed=run.is_parsed,
+            output_tools=run.output_tools,
+        )
+        steps = steps_in(messages, ctx.run_id, is_paused=is_paused, output_tools=run.output_tools)
         if not user_msg and not assistant_msg:
             return
         with span(ctx, "submit") as noted:
@@ -465,7 +474,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                     status,
                     ctx.run_id or "",
                     run.earlier or None,
-                    [list(step) for step in steps_in(messages, ctx.run_id, is_paused=is_paused)],
+                    [list(step) for step in steps],
                     run.epoch,
                 )
             except Exception as error:  # noqa: BLE001 - the run has ended, and its outcome is not ours to change

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -39,6 +40,7 @@ __all__ = [
     "appending",
     "as_data",
     "exchanges",
+    "ids_of",
     "prompt_words",
     "prompts_in",
     "resumed",
@@ -108,6 +110,7 @@ def shows_other_users(messages: Sequence[ModelMessage], scope: str, memory: str 
 def as_data(text: str, ctx: RunContext[Any], scope: str, memory: str | None) -> ModelRequest:
     """Return a message of the user's channel that `told` knows again; it belongs to the run."""
     mark = {"origin": ORIGIN, "scope": scope, "memory": memory}
+    mark |= {"run_id": ctx.run_id, "conversation_id": ctx.conversation_id}
     message = ModelRequest(parts=[UserPromptPart([TextContent(text, metadata=mark)])])
     message.run_id = ctx.run_id
     message.conversation_id = ctx.conversation_id
@@ -118,6 +121,22 @@ def appending(text: str, name: str) -> InstructionPart:
     """Return an instruction of which later changes are appended to the conversation, where that is possible."""
     options: dict[str, Any] = {"name": name, "on_change": "append"} if CAN_APPEND else {}
     return InstructionPart(text, dynamic=True, **options)
+
+
+def ids_of(message: ModelMessage) -> tuple[str | None, str | None]:
+    """Return the ids of the conversation and of the run that a message belongs to.
+
+    The framework joins requests that follow each other, and what it makes of them has no ids. What the diary
+    told in one of them has those of its run.
+    """
+    ids = message.conversation_id, message.run_id
+    if message.run_id is None and isinstance(message, ModelRequest):
+        for part in message.parts:
+            for item in _items(part) if isinstance(part, UserPromptPart) else ():
+                marks = _marks(item)
+                if marks.get("origin") == ORIGIN:
+                    ids = marks.get("conversation_id"), marks.get("run_id")
+    return ids
 
 
 def returns_tools(message: ModelMessage | None) -> bool:
@@ -202,7 +221,7 @@ def _said_in_history(message: ModelMessage) -> list[str]:
     What stands beside the results of tools is the tools'. A message that no run sent is an interface's,
     which puts the user's next message there.
     """
-    is_of_tools = returns_tools(message) and message.run_id is not None
+    is_of_tools = returns_tools(message) and ids_of(message)[1] is not None
     return [] if is_of_tools else said(prompts_in(message))
 
 
@@ -235,13 +254,15 @@ def answered(
     output: object = None,
     *,
     is_parsed: bool = False,
+    output_tools: Collection[str] = (),
 ) -> str:
     """Return what the assistant said in a run, and its output where that is something else; as JSON if it is no text.
 
-    An answer that was rejected, as by an output validator, was not said; nor was a suspended one, as yet. Of an
-    answer whose text was made into the output (`is_parsed`), the output is said. Binary output is no text.
+    An answer that was rejected, as by an output validator, was not said, nor text beside it; nor was a suspended
+    one, as yet. Of an answer whose text was made into the output (`is_parsed`), the output is said. Binary output
+    is no text.
     """
-    rejected = _rejected(messages)
+    rejected = _rejected(messages, output_tools)
     said = [
         _answers(message)
         for number, message in enumerate(messages)
@@ -277,29 +298,61 @@ def _as_json(output: object) -> str | None:
 def _made(what: str, make: Callable[[], str]) -> str | None:
     """Return a text that is made of any object; None if that fails: the turn has words beside it."""
     try:
-        return make()
+        return _without_binary(make())
     except Exception as error:  # noqa: BLE001 - the object is the host's
         _logger.warning("%s is left out of its turn: %s", what, cause_of(error))
         return None
 
 
-def _rejected(messages: Sequence[ModelMessage]) -> set[int]:
+def _without_binary(text: str) -> str:
+    """Return a text; if it is JSON with binary content of the framework, without the data of this."""
+    if '"kind":"binary"' not in text:
+        return text
+    try:
+        kept = json.loads(text, object_hook=_without_data)
+    except ValueError:
+        return text
+    return json.dumps(kept, ensure_ascii=False, separators=(",", ":"))
+
+
+def _without_data(value: dict[str, Any]) -> dict[str, Any]:
+    is_binary = value.get("kind") == "binary"
+    return {key: each for key, each in value.items() if not (is_binary and key == "data")}
+
+
+def _rejected(messages: Sequence[ModelMessage], output_tools: Collection[str] = ()) -> set[int]:
     """Return the numbers of the responses that the model was asked to give again."""
     return {
-        number - 1
-        for number, message in enumerate(messages)
-        for part in message.parts
-        if part.part_kind == "retry-feedback"
-        or (part.part_kind == "retry-prompt" and part.tool_name is None)
+        number - 1 for number, message in enumerate(messages) if _asks_again(message, output_tools)
     }
 
 
+def _asks_again(message: ModelMessage, output_tools: Collection[str]) -> bool:
+    """Return whether a message rejects the answer before it: its text, or each of its calls of output tools."""
+    if any(
+        part.part_kind == "retry-feedback"
+        or (part.part_kind == "retry-prompt" and part.tool_name is None)
+        for part in message.parts
+    ):
+        return True
+    outcomes = [
+        part.part_kind == "retry-prompt" or getattr(part, "outcome", "") == "retried"
+        for part in message.parts
+        if getattr(part, "tool_name", None) in output_tools
+    ]
+    return bool(outcomes) and all(outcomes)
+
+
 def steps_in(
-    messages: Sequence[ModelMessage], run_id: str | None, *, is_paused: bool
+    messages: Sequence[ModelMessage],
+    run_id: str | None,
+    *,
+    is_paused: bool,
+    output_tools: Collection[str] = (),
 ) -> tuple[ToolStep, ...]:
     """Return the tools that were called in a run, without those of diaries.
 
-    Open calls of a run that is paused belong to the run that brings their results.
+    Calls of `output_tools` are no steps: the output is what was made and accepted of them. Open calls of a run that is paused belong to the run that brings their results.
     """
     history = list(takewhile(lambda message: message.run_id != run_id, messages))
     response = resumed(history, None)
@@ -313,7 +366,7 @@ def steps_in(
     calls = [
         (part.tool_call_id, part.tool_name, part.args)
         for number, part in enumerate([*earlier, *parts])
-        if isinstance(part, ToolCallPart)
+        if isinstance(part, ToolCallPart) and part.tool_name not in output_tools
         if part.tool_call_id in results or not (is_paused or number < len(earlier))
     ]
     return tool_steps(calls, results)

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import re
 import threading
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -25,6 +25,7 @@ from tomldiary.runtime.lru import Recent
 from tomldiary_pydantic_ai.conversation import (
     Words,
     exchanges,
+    ids_of,
     prompt_words,
     prompts_in,
     resumed,
@@ -208,6 +209,8 @@ class RunState:
     is_over: bool = False
     is_parsed: bool = False
     """Whether the output was made of the text of the last answer."""
+    output_tools: Collection[str] = ()
+    """Names of the tools by which the model gives the output."""
     _known: dict[int, tuple[ModelRequestPart, ModelMessage]] = field(
         default_factory=dict[int, "tuple[ModelRequestPart, ModelMessage]"]
     )
@@ -356,9 +359,8 @@ class LastTurns:
 
     def _sender(self, memory: str, message: ModelMessage) -> _Sent | None:
         """Return what is known of the run that sent a message; None if nothing is."""
-        if message.run_id is None:
-            return None
-        return self._sent.get((memory, message.conversation_id, message.run_id))
+        conversation, run = ids_of(message)
+        return None if run is None else self._sent.get((memory, conversation, run))
 
     def repeated(
         self, run: RunState, before: Sequence[Words], prompt: Sequence[str]
@@ -393,7 +395,7 @@ class LastTurns:
         """Return the unanswered words of a history without those that other users said."""
         with self._lock:
             turns = [*self._open, *(one for one in self._turns.values() if not one.is_answered)]
-        sent = {words.message.run_id for words in before}
+        sent = {ids_of(words.message)[1] for words in before}
         others = [
             text
             for one in turns

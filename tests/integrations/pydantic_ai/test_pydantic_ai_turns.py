@@ -12,14 +12,14 @@ import threading
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
 
 pytest.importorskip("pydantic_ai")
 
 import pydantic_ai
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from pydantic_ai import (
     Agent,
     DeferredToolRequests,
@@ -59,7 +59,7 @@ from tomldiary.errors import IdentifierError
 from tomldiary_pydantic_ai import AgentMemoryToolset, DiaryCapability, DiaryToolset
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
 models.ALLOW_MODEL_REQUESTS = False
 
@@ -458,6 +458,72 @@ def test_an_answer_that_a_validator_changes_is_submitted_as_changed(tmp_path: Pa
     setting.the_turn("completed", "Fine choice.")
 
 
+@pytest.mark.parametrize("longest", [9, 3], ids=["by the validator", "by the schema"])
+def test_a_rejected_output_call_and_text_beside_it_are_not_recorded(tmp_path: Path, longest: int):
+    class Order(BaseModel):
+        drink: Annotated[str, Field(max_length=longest)]
+
+    def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        drink = "coffee" if len(messages) < 3 else "tea"
+        call = ToolCallPart(info.output_tools[0].name, {"drink": drink})
+        return ModelResponse(parts=[TextPart(f"One {drink}."), call])
+
+    setting = Setting(tmp_path, respond, output_type=Order)
+
+    @setting.agent.output_validator
+    def hide(output: Order) -> Order:
+        if output.drink == "coffee":
+            raise ModelRetry("there is no coffee")
+        return Order(drink="***")
+
+    asyncio.run(setting.agent.run(SAID))
+    assert not setting.the_turn("completed", 'One tea.\n\n{"drink":"***"}').steps
+
+
+def test_text_beside_two_output_calls_stays_if_one_is_accepted(tmp_path: Path):
+    class Order(BaseModel):
+        cups: int
+
+    def respond(_messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        name = info.output_tools[0].name
+        calls = [ToolCallPart(name, {"cups": cups}) for cups in ("some", 2)]
+        return ModelResponse(parts=[TextPart("Here."), *calls])
+
+    setting = Setting(tmp_path, respond, output_type=Order)
+    asyncio.run(setting.agent.run(SAID))
+    setting.the_turn("completed", 'Here.\n\n{"cups":2}')
+
+
+def test_a_picture_in_the_result_of_a_tool_is_left_out(tmp_path: Path):
+    setting = Setting(tmp_path, call_once("look"))
+
+    @setting.agent.tool_plain
+    def look() -> dict[str, Any]:
+        return {"seen": "café", "pictures": [BinaryContent(b"\xff" * 999, media_type="image/png")]}
+
+    asyncio.run(setting.agent.run(SAID))
+    (step,) = setting.the_turn("completed", "Let me see.\n\nGood choice.").steps
+    assert "café" in step.result
+    assert '"data"' not in step.result
+
+
+def test_a_picture_in_structured_output_is_left_out(tmp_path: Path):
+    def respond(_messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        return ModelResponse(parts=[ToolCallPart(info.output_tools[0].name, {"drink": "café"})])
+
+    def draw(drink: str) -> dict[str, Any]:
+        return {"title": drink, "pictures": [BinaryContent(b"\xff" * 999, media_type="image/png")]}
+
+    setting = Setting(tmp_path, respond, output_type=ToolOutput(draw))
+    asyncio.run(setting.agent.run(SAID))
+    assert setting.writer.flush(30)
+    (turn,) = setting.writer.turns
+    assert turn.assistant_msg.startswith('{"title":"café","pictures":[{')
+    assert "image/png" in turn.assistant_msg
+    assert '"data"' not in turn.assistant_msg
+    setting.writer.close_sync()
+
+
 def endless() -> list[Any]:
     items: list[Any] = []
     items.append(items)
@@ -680,6 +746,28 @@ def failed(agent: Agent[Any, Any], words: str, **options: Any) -> list[ModelMess
     with capture_run_messages() as messages, pytest.raises(ModelHTTPError):
         asyncio.run(agent.run(words, model=FunctionModel(fail), **options))
     return messages
+
+
+@pytest.mark.parametrize("user", ["alice", "bob"])
+def test_a_branch_of_a_conversation_does_not_repeat_words(tmp_path: Path, user: str):
+    setting = Setting(tmp_path)
+    capability = DiaryCapability(setting.diary, writer=setting.writer)
+    agent = Agent(FunctionModel(answer), capabilities=[capability])
+
+    async def say(words: str, user: str, history: Sequence[ModelMessage]) -> list[ModelMessage]:
+        metadata = {"user_id": user}
+        result = await agent.run(words, message_history=history, metadata=metadata)
+        return result.all_messages()
+
+    async def run() -> None:
+        history = await say("I like milk.", "alice", await say(SAID, "alice", []))
+        # Other words in place of the first answer and all that followed.
+        await say("I like rice.", user, history[:1])
+
+    asyncio.run(run())
+    said = [(turn.user_id, turn.user_msg) for turn in setting.writer.turns]
+    assert said == [("alice", SAID), ("alice", "I like milk."), (user, "I like rice.")]
+    setting.writer.close_sync()
 
 
 @pytest.mark.parametrize("case", ["failed", "failed twice", "another chat"])
