@@ -75,8 +75,8 @@ def test_a_turn_of_a_run_before_an_erasure_is_refused(engine, opened, caplog):
         alice.add_turn(WORDS, "ok", "s", epoch=began)
     assert likes(opened()) == ["I love jazz."]
     assert "canary" not in engine.texts()
-    said = [each.getMessage() for each in caplog.records if "Forgotten" in each.getMessage()]
-    assert len(said) == 1
+    errors = [each.getMessage().lower() for each in caplog.records if each.levelname == "ERROR"]
+    assert len(errors) == 1 and "forgotten" in errors[0]
     assert "canary" not in caplog.text
 
 

@@ -111,6 +111,13 @@ CALLS: dict[str, Any] = {
     "ahistory": (),
     "awhy": ("likes/pref001",),
     "adiff": (1, 2),
+    "adiff_text": (1, 2),
+    "ahas_done": ("an operation",),
+    "alast_transaction": (),
+    "adocuments": (),
+    "adocument": ("preferences",),
+    "aproblems": (),
+    "aentry": None,
     "aas_of": (1,),
     "akept_history": (),
     "aprune_history": None,
@@ -145,6 +152,7 @@ def test_user_diary_coroutines_do_not_block(diary):
         alice = diary.user("alice")
         await alice.aupsert_preference("likes", "green tea")
         await alice.aconfirm("likes/pref001")
+        assert await alice.aentry("preferences", "likes/pref001")
         for name, arguments in CALLS.items():
             if arguments is not None:
                 await attrgetter(name)(alice)(*arguments)

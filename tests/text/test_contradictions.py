@@ -297,7 +297,7 @@ def test_an_import_merges_no_texts(alice):
     other = Diary("memory:", agent="rules").user("alice")
     other.upsert_preference("likes", "soil needs pH < 7", id="acid")
     other.import_(alice.export())
-    assert stored(other) == ["soil needs pH < 7", "soil needs pH > 7"]
+    assert sorted(stored(other)) == ["soil needs pH < 7", "soil needs pH > 7"]
 
 
 # A second opinion
