@@ -76,7 +76,8 @@ def test_a_turn_of_a_run_before_an_erasure_is_refused(engine, opened, caplog):
     assert likes(opened()) == ["I love jazz."]
     assert "canary" not in engine.texts()
     errors = [each.getMessage().lower() for each in caplog.records if each.levelname == "ERROR"]
-    assert len(errors) == 1 and "forgotten" in errors[0]
+    assert len(errors) == 1
+    assert "forgotten" in errors[0]
     assert "canary" not in caplog.text
 
 

@@ -15,7 +15,9 @@ from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.backends import LocalBackend
 from tomldiary.errors import BackendError
 from tomldiary.writer import journal
+from tomldiary.writer.journal_queue import StoringQueue
 from tomldiary.writer.journal_record import render_turn_record
+from tomldiary.writer.receipts import Job
 from tomldiary.writer.retry import RetryPolicy
 
 LONG = 120
@@ -74,6 +76,27 @@ def fail_once(files, *failures):
                 raise failure[2]
 
     files.hook = hook
+
+
+def test_an_unexpected_error_refuses_the_turns_being_stored():
+    class Broken(StoringQueue):
+        def _work(self):
+            raise ValueError("a fault")
+
+    refused, is_refused = [], threading.Event()
+
+    def refuse(jobs, error):
+        refused.extend((job.operation, str(error)) for job in jobs)
+        is_refused.set()
+
+    state = threading.Condition()
+    queue = Broken("broken", "memory", state, print, refuse, poll=LONG)
+    with state:
+        queue.put(Job(Turn("alice", "s", "hi", "ok"), "one", is_new=True))
+    assert is_refused.wait(LONG)
+    queue.stop()
+    assert refused == [("one", "a fault")]
+    assert len(queue) == 0
 
 
 @pytest.mark.parametrize("step", ["open", "sync_file"])

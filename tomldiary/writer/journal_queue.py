@@ -143,6 +143,8 @@ class StoringQueue:
             self._work()
         except Exception as error:  # noqa: BLE001 - the next round tries again
             _logger.warning("%s: the queue failed (%s)", self.root, cause_of(error))
+            if self._batch:
+                self._fail(self._batch, error)
         with self._state:
             self._is_due = self._is_woken
             self._state.notify_all()
