@@ -1,4 +1,4 @@
-"""One memory behind LangChain: middleware, tools, a retriever, a store of bytes, and extraction with any chat model.
+"""Adapters for LangChain: middleware, tools, a retriever, a byte store, and extraction with any chat model.
 
 from tomldiary_langchain import ChatModelExtractor, DiaryMiddleware, DiaryRetriever, diary_tools
 """
@@ -31,7 +31,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load the middleware when it is asked for: it alone needs `langchain`, the rest its core."""
+    """Import the middleware on first access; only it needs `langchain`, the rest needs `langchain-core`."""
     if name != "DiaryMiddleware":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -1,4 +1,4 @@
-"""The session of a chat, where none is named and the client keeps the messages."""
+"""Sessions of chats that name none and whose client keeps the messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CHATS = 4_096
 
 
 class Chats:
-    """Tells chats apart by their first message's id, or by their first exchange if clients keep no ids.
+    """Identifies chats by the id of their first message, or by their first exchange if clients keep no ids.
 
     Thread-safe.
     """
@@ -46,7 +46,7 @@ class Chats:
             return self._known.keep(named, known)
 
     def keep(self, user: str, messages: Sequence[BaseMessage], session: str) -> None:
-        """Know the chat again by its first exchange."""
+        """Remember the session of a chat by its first exchange."""
         begun = _begun(user, first_exchange(messages))
         if begun:
             with self._guard:

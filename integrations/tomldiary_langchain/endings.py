@@ -1,7 +1,7 @@
-"""How runs of an agent end that no middleware hears of: errors of tools, limits, handoffs, streams that are left.
+"""Ends of agent runs that are not reported to middleware: tool errors, limits, handoffs, abandoned streams.
 
-LangChain calls `after_agent` only when a run ends well. Its callbacks tell of every end, so one handler
-of the process, registered with the first middleware, watches the runs that a middleware began.
+LangChain calls `after_agent` only after a successful run, but its callbacks after every run. Therefore one callback
+handler for the process, registered with the first middleware, watches the runs that a middleware began.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Failed = Callable[[Any, BaseException], None]
 class Endings(RunTree, BaseCallbackHandler):
     """Reports graphs that end in an error; holds the owner and session of running graphs.
 
-    An agent that hands off to another one ends in LangGraph's `ParentCommand`. That is reported when the graph
-    of both has ended: the turn goes on there.
+    An agent that hands off to another one ends in LangGraph's `ParentCommand`. This is reported when the graph of
+    both agents has ended, because the turn continues in it.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Endings(RunTree, BaseCallbackHandler):
             self._watched.setdefault(graph, {})[owner] = run, failed
 
     def watched(self, config: RunnableConfig, owner: object) -> Any:
-        """Return what an owner keeps for the graph whose node this is called in, or None."""
+        """Return the run that `watch` got for the graph whose node this is called in, or None."""
         graph = self._graph(config)
         kept = self._watched.get(graph, {}) if graph is not None else {}
         return kept[owner][0] if owner in kept else None
@@ -77,7 +77,7 @@ class Endings(RunTree, BaseCallbackHandler):
         parent_run_id: UUID | None = None,
         **__: Any,
     ) -> None:
-        """Show the runs of a graph the messages that one of its nodes is given."""
+        """Pass the messages that a node is given to the watched runs of its graph."""
         super().on_chain_start(run_id=run_id, parent_run_id=parent_run_id)
         messages = field_of(inputs, "messages")
         if messages and parent_run_id is not None:
@@ -85,12 +85,12 @@ class Endings(RunTree, BaseCallbackHandler):
                 run.see(messages)
 
     def on_chain_end(self, *_: Any, run_id: UUID, **__: Any) -> None:
-        """Let a run go that ended well, or was interrupted."""
+        """Drop a run that ended without an error, or was interrupted."""
         self._watched.pop(run_id, None)
         self._ended(run_id)
 
     def on_chain_error(self, error: BaseException, *_: Any, run_id: UUID, **__: Any) -> None:
-        """Tell the owners of a run how it ended."""
+        """Report the error of a run."""
         watched = self._watched.pop(run_id, {}).values()
         if isinstance(error, ParentCommand) and run_id in self._parents:
             outermost = run_id

@@ -36,7 +36,7 @@ class _Tool:
 
 
 def _tool(function: Callable[..., Awaitable[str]]) -> _Tool:
-    """Describe one of the core's tools without its first parameter, the context."""
+    """Convert a tool of the core; its first parameter, the context, is hidden from the model."""
     parameters = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
     fields: dict[str, Any] = {
         one.name: (one.annotation, ... if one.default is one.empty else one.default)
@@ -57,14 +57,14 @@ def _arguments(tools: Mapping[str, _Tool]) -> dict[str, type[BaseModel]]:
 class ChatModelExtractor:
     """Lets a chat model read a turn and update the diary with the core's tools.
 
-    Use it as a diary's `agent`: `Diary("./memories", agent=ChatModelExtractor(model))`, or give the
-    chat model itself. A model that cannot call tools writes its calls down: as structured output if it
-    has that, and else as JSON in its text.
+    Use it as a diary's `agent`: `Diary("./memories", agent=ChatModelExtractor(model))`, or give the chat model
+    itself. A model without tool calling writes its calls as structured output if it supports this, or else as JSON
+    in its text.
 
     Args:
-        model: A chat model, also one with retries, fallbacks or settings around it.
-        max_rounds: Answers the model may give for one turn. A model that still calls tools in the
-            last one has not finished: the turn fails and changes nothing.
+        model: A chat model, also one with retries, fallbacks or bound settings.
+        max_rounds: The maximum number of answers for one turn. If the model still calls tools in the last one, the
+            turn fails and changes nothing.
 
     Raises:
         ValueError: `max_rounds` is less than 1.
@@ -92,15 +92,15 @@ class ChatModelExtractor:
         return f"ChatModelExtractor({self._name}, max_rounds={self.max_rounds})"
 
     async def run(self, message: str, /, *, deps: MemoryDeps) -> str:
-        """Let the model work on the draft, and return its last words.
+        """Let the model edit the draft, and return its last text.
 
         Raises:
-            ExtractorUnusable: The model was asked before this process was forked.
-            ExtractionError: It was not finished after `max_rounds` answers, or its last one is empty because it was
-                cut short or withheld.
+            ExtractorUnusable: The model was used before this process was forked.
+            ExtractionError: The model did not finish within `max_rounds` answers, or its last one is empty because it
+                was truncated or filtered.
         """
         if self._process not in {None, os.getpid()}:
-            # Both processes would read from the same connections: answers could reach another user.
+            # Both processes would share its connections, so an answer could reach another user.
             raise ExtractorUnusable(
                 "the chat model was asked before this process was forked, and shares its connections with the"
                 " parent. Nothing was changed. Create model and diary after the fork, with gunicorn without"
@@ -121,7 +121,7 @@ class ChatModelExtractor:
             if not answer.calls and not answer.unreadable:
                 _check_ended(answer.message)
                 return str(answer.message.text)
-            # One after the other: the second call may build on what the first one stored.
+            # In sequence: a call may depend on the result of the one before.
             told = [(call, await _call(context, tools, call)) for call in answer.calls]
             messages += dialogue.replies([*told, *answer.unreadable])
         raise ExtractionError(

@@ -1,4 +1,4 @@
-"""The user and the session of a run, as LangChain says them; the order is the core's."""
+"""Reads the user and the session of a run from LangChain; the core decides which source has precedence."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _HINT = (
 
 
 def resolve_user(explicit: Who, config: RunnableConfig) -> str:
-    """Return the user: explicit, signed in at the server, in the context, or in the config.
+    """Return the user: given explicitly, authenticated by the server, in the context, or in the config.
 
     Raises:
-        IdentifierError: None of them names one, a name is blank or no text, or context or config name
-            another user than the one signed in.
+        IdentifierError: None of them names a user, a name is blank or not text, or context or config name
+            another user than the authenticated one.
     """
     hint = _HINT.format(what="retriever or the tools")
     named = given("user", explicit, config)
@@ -47,27 +47,27 @@ def resolve_user(explicit: Who, config: RunnableConfig) -> str:
 
 
 def resolve_session(explicit: Who, config: RunnableConfig) -> str:
-    """Return the session a run belongs to, for the record; "" if the run names none.
+    """Return the session of a run; "" if the run names none.
 
     Raises:
-        IdentifierError: A name that is found is blank or no text.
+        IdentifierError: A name is blank or not text.
     """
     named = given("session", explicit, config)
     return session_of(named, default="", **_places(config, _context()))
 
 
 def agent_user(explicit: AgentWho, state: Any, runtime: Runtime[Any]) -> str:
-    """Return the user of an agent's run; places and errors are those of `resolve_user`."""
+    """Return the user of an agent's run, with the sources and errors of `resolve_user`."""
     hint = _HINT.format(what="middleware")
     named = given("user", explicit, state, runtime)
     return user_of(named, hint=hint, **_places(agent_config(), runtime.context))
 
 
 def agent_session(explicit: AgentWho, state: Any, runtime: Runtime[Any], default: str) -> str:
-    """Return the session of an agent's run: explicit, in the run, its thread, or `default`.
+    """Return the session of an agent's run: given explicitly, in the run, its thread, or `default`.
 
     Raises:
-        IdentifierError: A name that is found is blank or no text.
+        IdentifierError: A name is blank or not text.
     """
     named = given("session", explicit, state, runtime)
     return session_of(named, default=default, **_places(agent_config(), runtime.context))
@@ -78,7 +78,7 @@ def _places(config: RunnableConfig | None, context: Any) -> dict[str, Any]:
 
 
 def _context() -> Any:
-    """Return the context of the graph that runs, if one does."""
+    """Return the context of the running graph, if any."""
     try:
         from langgraph.runtime import get_runtime  # noqa: PLC0415 - LangChain's core does not need it
 
@@ -88,7 +88,7 @@ def _context() -> Any:
 
 
 def agent_config() -> RunnableConfig:
-    """Return the config of the graph that runs."""
+    """Return the config of the running graph."""
     from langgraph.config import get_config  # noqa: PLC0415 - LangChain's core does not need it
 
     return get_config()

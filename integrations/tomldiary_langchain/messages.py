@@ -1,7 +1,6 @@
-"""The current turn, cut from the messages of a whole thread, without what only stands in for people.
+"""The current turn in the messages of a whole thread, without generated user messages.
 
-LangChain marks generated messages with `lc_source`: summaries of what was cut off, and the
-memory that is shown to a model. They are never taken for the user's words.
+LangChain marks these with `lc_source`: summaries of removed messages, and the memory that is shown to a model.
 """
 
 from __future__ import annotations
@@ -44,18 +43,18 @@ _OURS = "tomldiary"
 
 
 class Turn(NamedTuple):
-    """The part of a thread that a run is about, as it is when the run begins."""
+    """The turn of a run, at the start of the run."""
 
     asked: tuple[Spoken, ...]
-    """What the user said."""
+    """The user's messages."""
     before: tuple[str, ...]
-    """The texts of the messages in front of it."""
+    """The texts of the messages before the turn."""
     earlier: tuple[tuple[str, str], ...]
-    """The exchanges in front of it, oldest first."""
+    """The exchanges before the turn, oldest first."""
     unanswered: tuple[Spoken, ...] = ()
-    """All that users said since the last answer, also other users, and what was handed in already."""
+    """All user messages since the last answer, including those of other users and those already submitted."""
     behind: str = ""
-    """The id of the message that ended the turn before, if no user said anything since."""
+    """The id of the message that ended the previous turn, if there is no user message after it."""
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -64,32 +63,32 @@ class Turn(NamedTuple):
 
     @property
     def question(self) -> str:
-        """What the user's messages say."""
+        """The text of the user's messages."""
         return exchange_of(self.asked)[0]
 
 
 def turn_of(
     messages: Sequence[BaseMessage],
-    is_handed_in: Callable[[Spoken], bool],
+    is_submitted: Callable[[Spoken], bool],
     is_others: Callable[[Spoken], bool],
     begun_with: Mapping[str, str],
     ended: Mapping[str, str],
     *,
     goes_on: bool,
 ) -> Turn:
-    """Return the turn of a run; nothing is asked in it if the user said nothing.
+    """Return the turn of a run; `asked` is empty if there is no message of the user.
 
     Args:
         messages: A thread.
-        is_handed_in: Whether a message was in an earlier turn, though the thread has no answer to it.
-        is_others: Whether another user said it.
-        begun_with: By id, the texts of the messages that the last run began with, if it did not end well. What
-            follows them is of the turn, also the result of a tool or an answer before a further message.
-        ended: What `ended_in` returned at the end of the last turn.
-        goes_on: Whether that run goes on. What a summary replaced is of the turn anyway.
+        is_submitted: Whether a message was submitted with an earlier turn, though the thread has no answer to it.
+        is_others: Whether another user wrote a message.
+        begun_with: The texts of the messages that the last run began with, by id, if this run did not succeed. All
+            messages after them are part of the turn, also tool results and answers.
+        ended: The result of `ended_in` at the end of the last turn.
+        goes_on: Whether that run continues. Messages that a summary replaced are part of the turn in any case.
 
     Raises:
-        IdentifierError: Another user said the last of what is unanswered.
+        IdentifierError: Another user wrote the last unanswered message.
     """
     thread = [one._replace(is_answer=one.is_answer or one.id in ended) for one in _spoken(messages)]
     if goes_on or any(one.additional_kwargs.get(SOURCE) for one in messages):
@@ -106,7 +105,7 @@ def turn_of(
     start = min([start, *begun])
     unanswered = [n for n in range(start, len(thread)) if thread[n].by == "user"]
     numbers = own_words(thread, unanswered, is_others)
-    start = next((n for n in numbers if not is_handed_in(thread[n])), numbers[-1])
+    start = next((n for n in numbers if not is_submitted(thread[n])), numbers[-1])
     return Turn(
         tuple(thread[n] for n in numbers if n >= start),
         tuple(one.text for one in thread[:start]),
@@ -116,12 +115,12 @@ def turn_of(
 
 
 def ended_in(messages: Sequence[BaseMessage]) -> dict[str, str]:
-    """Return the id of the last message of a turn, which may be no answer, and a digest of the user's last words."""
+    """Return the id of a turn's last message, which may be no answer, with a digest of the last user message."""
     return {str(one.id): last_words(_spoken(messages)) for one in messages[-1:]}
 
 
 def _with_begun(thread: list[Spoken], begun_with: Mapping[str, str]) -> list[Spoken]:
-    """Return a thread with the messages that were cut out of it, behind its last answer."""
+    """Return a thread with the messages that were removed from it, inserted after its last answer."""
     present = {one.id for one in thread}
     gone = [Spoken("user", text, id=id_) for id_, text in begun_with.items() if id_ not in present]
     behind = max((number + 1 for number, one in enumerate(thread) if one.is_answer), default=0)
@@ -129,12 +128,12 @@ def _with_begun(thread: list[Spoken], begun_with: Mapping[str, str]) -> list[Spo
 
 
 def identified(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Return messages that all have ids: deep agents give none to a message that is a text or a tuple."""
+    """Return messages with ids: deep agents give none to a message from a text or a tuple."""
     return [one if one.id else one.model_copy(update={"id": str(uuid4())}) for one in messages]
 
 
 def as_in(messages: Sequence[BaseMessage], turn: Turn) -> Turn:
-    """Return a turn with its words as a thread has them now: a middleware may have redacted them."""
+    """Return a turn with the current texts of the thread, which a middleware may have redacted."""
     ids = {one.id for one in turn.unanswered if one.id}
     now = {one.id: one for one in _spoken([one for one in messages if one.id in ids])}
     asked, unanswered = (
@@ -144,14 +143,14 @@ def as_in(messages: Sequence[BaseMessage], turn: Turn) -> Turn:
 
 
 def said_in(turn: Turn, messages: Sequence[BaseMessage], structured: object = None) -> list[Spoken]:
-    """Return what was said in a turn so far; nothing if the user sent nothing, now or in a turn before.
+    """Return the messages of a turn so far; none if there is no user message, now or in an earlier turn.
 
-    If the turn was cut out of the thread meanwhile, its question and the last answer are all of it.
+    If the turn was removed from the thread meanwhile, the result is its question and the last answer.
 
     Args:
-        turn: The turn as it began.
+        turn: The turn at its start.
         messages: The thread now.
-        structured: The structured response of the run; an answer as JSON where the model gave no words.
+        structured: The structured response of the run, which is the answer (as JSON) if the model wrote no text.
     """
     if not (turn.asked or turn.behind):
         return []
@@ -169,7 +168,7 @@ def said_in(turn: Turn, messages: Sequence[BaseMessage], structured: object = No
 
 
 def first_exchange(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Return the first message of a user and the first answer to it, as far as they are there."""
+    """Return the first user message and the first answer to it, if they exist."""
     thread = _spoken(messages)
     asked = [n for n, one in enumerate(thread) if one.by == "user"][:1]
     answered = [n for n, one in enumerate(thread) if one.is_answer and asked and n > asked[0]][:1]
@@ -179,7 +178,7 @@ def first_exchange(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
 def with_memory(messages: Sequence[AnyMessage], turn: Turn, memory: str) -> list[AnyMessage]:
     """Return the messages with the memory in front of the current turn, as a marked user message.
 
-    What stands before it is the same on each call, so that a provider's prompt cache holds.
+    The messages before it are the same on each call, so a provider's prompt cache remains valid.
     """
     shown = HumanMessage(memory, additional_kwargs={SOURCE: _OURS})
     place = _start(messages, turn)
@@ -197,7 +196,7 @@ def with_text(message: SystemMessage | None, text: str) -> SystemMessage:
 
 
 def _start(messages: Sequence[BaseMessage], turn: Turn) -> int:
-    """Return where the turn begins; first, but behind instructions, if the user said nothing."""
+    """Return the index of the turn's first message; without a user message, the first one after instructions."""
     asked = [number for number, message in enumerate(messages) if is_question(message)]
     begins = [number for number in asked if messages[number].id in turn.ids]
     if begins or asked:
@@ -207,5 +206,5 @@ def _start(messages: Sequence[BaseMessage], turn: Turn) -> int:
 
 
 def _spoken(messages: Sequence[BaseMessage]) -> list[Spoken]:
-    # An agent that goes on asks its model; a tool's result that it does not show a model is its answer.
+    # A tool result followed by a user message was not shown to the model, so it is the answer.
     return spoken(messages, is_before_question)

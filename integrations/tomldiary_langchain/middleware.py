@@ -1,4 +1,4 @@
-"""A diary behind `create_agent`: memory in front of the model, and finished turns into the writer.
+"""Middleware for `create_agent`: shows the model the memory, and submits finished turns to a writer.
 
 agent = create_agent(model, tools, middleware=[DiaryMiddleware("./memories", user_id="alice")])
 """
@@ -22,8 +22,8 @@ from typing_extensions import TypeVar  # Python 3.11 has none with a default
 
 from tomldiary.agents.options import checked_count, memory_name, one_of, writer_of
 from tomldiary.agents.turn_messages import (
-    HandedIn,
     Spoken,
+    SubmittedMessages,
     digest,
     exchange_of,
     of_memory,
@@ -79,44 +79,46 @@ if TYPE_CHECKING:
 __all__ = ["DiaryMiddleware", "DiaryState"]
 
 ContextT = TypeVar("ContextT", bound="StateLike | None", default=Any)
-"""The context of an agent; of a middleware made on its own, any."""
+"""The context type of the agent; any for a middleware outside of one."""
 _logger = get_logger(__name__)
 
 
 _calling: ContextVar[tuple[object, Run, str] | None] = ContextVar(
     "tomldiary_langchain_calling", default=None
 )
-"""The run whose tool is being called, and an id of the call: LangChain's tools do not see the state."""
+"""The run whose tool is being called, and an id of the call; LangChain's tools have no access to the state."""
 
 
 class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
-    """Shows the model what is known about its user, and hands each finished turn to a writer once.
+    """Shows the model the memory of its user, and submits each finished turn to a writer once.
 
-    The memory is read once per turn and shown on each model call, in front of the turn; it is no part
-    of state, history or checkpoints. A run that names no user fails before its model is called.
+    The memory is read once per turn and added to each model call, in front of the turn. It is not stored in state,
+    history or checkpoints. A run that names no user fails before its model is called.
 
-    A turn is all that the user said since the last answer. A run that fails, is cancelled or is left is
-    submitted as well, with the status "failed", "cancelled" or "aborted". The same turn again has no second
-    effect. For type checkers, `DiaryMiddleware[Caller](…)` keeps the agent's context a `Caller`. The prompt of a sub-agent is shown the memory, and is no turn: no user said it.
+    A turn has all messages of the user since the last answer. A run that fails, is cancelled or is abandoned is
+    submitted too, with the status "failed", "cancelled" or "aborted". Submitting the same turn again has no effect.
+    In a sub-agent the memory is shown, but nothing is recorded, because the user did not write its prompt.
+
+    For type checkers, `DiaryMiddleware[Caller](…)` gives the agent's context the type `Caller`.
 
     Args:
-        diary: A diary, or the folder of one with the built-in preference table.
-        user_id: The user, or a function of state and runtime; None looks it up in the run's context,
-            config and metadata.
-        session_id: The session, likewise; None is `session_id` or `thread_id` of the run, or else the
-            id of the chat's first question.
-        writer: Extracts the turns in the background; None makes one, the attribute `writer`.
-        tools: Tools that the model gets: "none", "read" (those that change nothing), "all", or names.
-        inject: "user" shows the memory as a message of the user's, "instructions" in the system
-            message; False not at all.
-        max_tokens: Budget of the memory that is shown.
-        query: "cut" puts first what matches the question where the memory exceeds the budget, "prompt" always;
-            "none" goes by count and date.
-        on_error: If the memory cannot be read or the turn cannot be queued, "ignore" logs it and goes
-            on, "raise" fails the run.
-        episodes: Whether turns are kept word for word as episodes; None is what the diary says.
-        name: Which memory it is, where an agent has several: the model is told the name with the memory, and
-            the names of the tools begin with it.
+        diary: A diary, or the path of a folder, which gets the built-in preference table.
+        user_id: The user, or a function of state and runtime; None looks it up in the run's context, config and
+            metadata.
+        session_id: The session, given in the same ways; None takes `session_id` or `thread_id` of the run, or else
+            the id of the chat's first question.
+        writer: Extracts the turns in the background; None makes a writer, as the attribute `writer`.
+        tools: The tools for the model: "none", "read" (those that change nothing), "all", or names.
+        inject: "user" shows the memory as a user message, "instructions" in the system message; False does not
+            show it.
+        max_tokens: The budget of the memory.
+        query: "cut" shows entries that match the question first if the memory exceeds the budget, "prompt" always;
+            "none" orders entries by count and date.
+        on_error: If the memory cannot be read or the turn cannot be queued, "ignore" logs the error and continues,
+            "raise" fails the run.
+        episodes: Whether turns are stored word for word as episodes; None takes the diary's setting.
+        name: The name of the memory, if an agent has several: the model sees it with the memory, and the names of
+            the tools begin with it.
 
     Raises:
         InvalidValue: An option has a value that is not listed here, or the writer is of another diary.
@@ -159,12 +161,12 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         self._look_up = look_up if look_up in self._tool_names else ""
         self._endings = endings()
         self._chats = Chats()
-        self._handed_in = of_memory(self.diary, HandedIn)
-        self._where = f"{self.name} {user_id}"  # another agent of the graph may be of another user
+        self._submitted = of_memory(self.diary, SubmittedMessages)
+        self._where = f"{self.name} {user_id}"  # other agents of the graph may have other users
 
     @property
     def name(self) -> str:
-        """The name that an agent knows the middleware by; an agent has no two of one name."""
+        """The name of the middleware, which is unique in an agent."""
         kind = type(self).__name__
         return f"{kind}[{self._memory_name}]" if self._memory_name else kind
 
@@ -196,15 +198,15 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             "diary_asked_by": {self.name: owners},
             "diary_asked": {self.name: {one.id: one.text for one in asked}},
         }
-        if not all(one.id for one in state["messages"]):  # the next run has to know them again
+        if not all(one.id for one in state["messages"]):  # the next run must recognise them
             update["messages"] = Overwrite(run.messages)
         return update
 
     def _owner(self, state: AgentState[Any], user: str, message: Spoken) -> str:
-        """Return a digest of the user who said an unanswered message."""
+        """Return a digest of the user who wrote an unanswered message."""
         known = kept(state, "diary_asked_by").get(self.name, {})
         settings = agent_config().get("configurable")
-        return self._handed_in.owner(settings, self._where, known, message, digest(user))
+        return self._submitted.owner(settings, self._where, known, message, digest(user))
 
     def _settle(
         self, state: AgentState[Any], runtime: Runtime[ContextT], *, begins: bool = False
@@ -216,7 +218,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         own = digest(user)
         turn = turn_of(
             messages,
-            lambda one: self._handed_in.has(user, session, one),
+            lambda one: self._submitted.has(user, session, one),
             lambda one: self._owner(state, user, one) != own,
             kept(state, "diary_asked").get(self.name, {}),
             kept(state, "diary_ended").get(self.name, {}),
@@ -224,7 +226,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         )
         config = agent_config()
         settings = config.get("configurable")
-        ids = self._handed_in.first_ids(settings, user, session, turn.before, turn.asked)
+        ids = self._submitted.first_ids(settings, user, session, turn.before, turn.asked)
         run = Run(
             user,
             session,
@@ -310,10 +312,10 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
     # After the turn
 
     def after_agent(self, state: AgentState[Any], runtime: Runtime[ContextT]) -> dict[str, Any]:
-        """Queue the finished turn; extraction goes on in the background.
+        """Queue the finished turn, for extraction in the background.
 
         Raises:
-            Exception: The writer does not take it, and `on_error` is "raise".
+            Exception: The writer refuses it, and `on_error` is "raise".
         """
         run = self._settled(state) or self._settle(state, runtime)
         run.is_over = True
@@ -323,7 +325,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             if self._on_error == "raise":
                 raise
             _logger.warning("a turn could not be queued: %s", type(error).__name__)
-        self._handed_in.answered(agent_config().get("configurable"), self._where, run.turn.asked)
+        self._submitted.answered(agent_config().get("configurable"), self._where, run.turn.asked)
         ended = ended_in(state["messages"])
         fields = {"diary_asked_by": {}, "diary_asked": {}, "diary_ended": ended}
         return {field: {self.name: value} for field, value in fields.items()}
@@ -342,7 +344,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         if isinstance(error, ParentCommand):  # a handoff: another agent has answered
             status = "completed"
         elif isinstance(error, GraphBubbleUp | PIIDetectionError):
-            return  # an interrupt: the run goes on later; blocked words are not to be kept
+            return  # after an interrupt the run continues later; blocked texts must not be stored
         elif isinstance(error, GeneratorExit):
             status = "aborted"
         elif isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
@@ -361,11 +363,11 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             return
         turn = with_ids(turn, run.turn.ids, run.ids)
         self._chats.keep(run.user, messages, run.session)
-        # The same turn is the same operation, however often a host resumes, retries or replays it.
+        # Resumed, retried and replayed runs have the same operation id.
         is_over = status == "completed"
         whole = exchange_of(turn, is_over=is_over)
         operation = digest(self.name, status, run.session, *run.ids, run.turn.behind, *whole)
-        with self._handed_in.once(run.user, run.session, operation, turn, run.as_said) as new:
+        with self._submitted.once(run.user, run.session, operation, turn, run.as_said) as new:
             said = exchange_of(new, is_over=is_over)
             if not any(said):
                 return
@@ -390,7 +392,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         request: ToolCallRequest,
         handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]],
     ) -> ToolMessage | Command[Any]:
-        """Let the diary's tools know whose run it is; other tools are called as they are."""
+        """Pass the run to the diary's tools; other tools are called unchanged."""
         with self._known_to_tools(request):
             return handler(request)
 
@@ -399,13 +401,13 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         request: ToolCallRequest,
         handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]],
     ) -> ToolMessage | Command[Any]:
-        """Let the diary's tools know whose run it is; other tools are called as they are."""
+        """Pass the run to the diary's tools; other tools are called unchanged."""
         with self._known_to_tools(request):
             return await handler(request)
 
     @contextmanager
     def _known_to_tools(self, request: ToolCallRequest) -> Generator[None]:
-        called: Any = request  # its runtime is no `Runtime`, but has all that is asked of one here
+        called: Any = request  # its runtime is no `Runtime`, but has the same attributes
         run = self._settled(called.state)
         if run is not None:  # an `after_model` may have redacted the answer
             run.see(called.state["messages"])
@@ -434,7 +436,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
 
 
 def _call_id(request: ToolCallRequest) -> str:
-    """Return an id that the same call has when a host repeats it, and no other call has."""
+    """Return an id of a tool call that stays the same when a host repeats it."""
     call, state = request.tool_call, cast("dict[str, Any]", request.state)
-    asked_by = state["messages"][-1].id  # some models number the calls of each answer anew
+    asked_by = state["messages"][-1].id  # some models reuse call ids in each answer
     return digest(str(asked_by), str(call["id"]), call["name"], repr(call["args"]))

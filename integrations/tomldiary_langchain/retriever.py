@@ -1,4 +1,4 @@
-"""What is remembered about a user as LangChain documents."""
+"""A retriever that returns a user's entries as LangChain documents."""
 
 from __future__ import annotations
 
@@ -40,30 +40,30 @@ _USER = "{user_id}"
 class DiaryRetriever(BaseRetriever):
     """Returns the `k` entries of a user that match a question best, best first.
 
-    `metadata` of a document holds `kind`, `id`, `score`, `source` (the turn it was taken from, where
-    known), `created` and `updated`. The user is `user_id`, or the one the run's config names; a run
-    that names none raises before anything is looked up.
+    The `metadata` of a document has `kind`, `id`, `score`, `source` (the turn of the entry, if known), `created` and
+    `updated`. The user is `user_id`, or the one that the run's config names. A run that names none raises before the
+    search.
 
         retriever = DiaryRetriever(diary=diary, k=3)
         retriever.invoke("what does she eat?", {"configurable": {"user_id": "alice"}})
     """
 
     diary: Diary | str | os.PathLike[str]
-    """A diary, or the folder of one with the built-in preference table."""
+    """A diary, or the path of a folder, which gets the built-in preference table."""
     user_id: Who = None
-    """The user, or a function of the run's config; None takes the one of the run."""
+    """The user, or a function of the run's config; None looks it up in the run."""
     k: int = Field(default=5, ge=1)
-    """Most documents returned; `invoke(…, k=…)` overrides it."""
+    """The maximum number of documents; `invoke(…, k=…)` overrides it."""
     kinds: Collection[str] | None = None
-    """What to look through, of "preferences", "conversations", "facts", "blocks", "episodes" and "items"; None
-    is all of it, `()` none."""
+    """The kinds to search: "preferences", "conversations", "facts", "blocks", "episodes", "items"; None is all, `()`
+    is none."""
     items: tuple[str, ...] | None = None
-    """Labels behind the user of the only namespace whose items are looked through, such as `("memories",)`; `()`
-    is all of the user's. "{user_id}" in it says where else the user stands. Their metadata has `namespace`."""
+    """The namespace whose items are searched, without its first label (the user), such as `("memories",)`; `()` is all
+    namespaces of the user. "{user_id}" in it is replaced by the user. The metadata of items has `namespace`."""
     filter: dict[str, Any] | None = None
-    """What the metadata of documents, and the value of items, has to be, as in `DiaryStore.search`."""
+    """Conditions for the metadata of documents and the values of items, as in `DiaryStore.search`."""
     score_threshold: float | None = Field(default=None, ge=0, le=1)
-    """The lowest score returned, from 0 to 1."""
+    """The minimum score, from 0 to 1."""
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
     _items: ItemStore | None = PrivateAttr(default=None)

@@ -1,4 +1,4 @@
-"""What the state of an agent keeps of a run and of its thread, and how a run is held meanwhile."""
+"""The fields of an agent's state for a run and its thread."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ class Run:
     session: str
     turn: Turn
     ids: tuple[str, ...]
-    """The ids of the user's messages, as they were before a replay."""
+    """The ids of the user's messages before a replay."""
     messages: list[BaseMessage]
-    """The thread as it was last seen."""
+    """The last known messages of the thread."""
     as_said: tuple[Spoken, ...]
-    """The user's messages as they were when the run began."""
+    """The user's messages at the start of the run."""
     memory: str = ""
     epoch: int | None = None
-    """How often something of the user was erased before the run; None is unknown."""
+    """The user's fencing token at the start of the run; None is unknown."""
     is_delegated: bool = False
     """Whether a model wrote the prompt, so that the turn is not submitted."""
     is_over: bool = False
-    """Whether the turn ended well."""
+    """Whether the turn has ended without an error."""
 
     def see(self, messages: Sequence[BaseMessage]) -> None:
-        """Take the thread as it is now, and the words of the turn: a middleware may have redacted them."""
+        """Update the thread and the texts of the turn, which a middleware may have redacted."""
         self.messages = list(messages)
         self.turn = as_in(messages, self.turn)
 
 
 class Held(str):
-    """Runs in the state; as text it says nothing, because streams and traces show private fields too."""
+    """Runs in the state; an empty text, since streams and traces show private fields too."""
 
     __slots__ = ("runs",)
 
@@ -61,7 +61,7 @@ class Held(str):
         return held
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        """Leave the runs out of what a server stores of the state."""
+        """Pickle without the runs, for servers that store the state."""
         return str, (str(self),)
 
 
@@ -73,18 +73,18 @@ def _merged(old: _ByMessage, new: _ByMessage) -> _ByMessage:
 
 
 class DiaryState(AgentState[Any]):
-    """An agent's state with private fields that are in no input or output; the memory is in no checkpoint either."""
+    """An agent's state with private fields, which are in no input or output; no checkpoint contains the memory."""
 
-    # Untracked: a copy of the memory in a checkpoint would outlive what `forget` removes.
+    # Untracked, because `forget` does not remove a copy of the memory in a checkpoint.
     diary_run: NotRequired[Annotated[Any, UntrackedValue, PrivateStateAttr]]
     diary_asked_by: NotRequired[Annotated[_ByMessage, PrivateStateAttr, _merged]]
-    """By middleware and message: a digest of the user who said it, as long as it has no answer."""
+    """A digest of the user who wrote an unanswered message, by middleware and message id."""
     diary_asked: NotRequired[Annotated[_ByMessage, PrivateStateAttr, _merged]]
-    """The texts of these messages, which a summary may cut out of the thread before the run is resumed."""
+    """The texts of these messages, which a summary may remove from the thread before the run is resumed."""
     diary_ended: NotRequired[Annotated[_ByMessage, PrivateStateAttr, _merged]]
-    """By middleware: what `ended_in` returned for the last turn that ended."""
+    """The result of `ended_in` for the last turn that ended, by middleware."""
 
 
 def kept(state: AgentState[Any], field: str) -> dict[str, dict[str, str]]:
-    """Return, by middleware and message, what the state keeps of messages from when the run began."""
+    """Return a field of the state that has values by middleware and message id."""
     return cast("dict[str, Any]", state).get(field) or {}

@@ -1,4 +1,4 @@
-"""Tools with which a model reads and changes what is remembered about the user of the run."""
+"""Tools for a model, to read and change the memory of the run's user."""
 
 from __future__ import annotations
 
@@ -55,21 +55,21 @@ def diary_tools(
     They are `recall`, `remember`, `update`, `forget`, and `read_block`, `append_block`,
     `replace_in_block` for texts that are kept whole.
 
-    What goes wrong is the tool's answer, with the status "error"; only a run that names no user
-    raises. The data of an answer is the message's `artifact`.
+    An error is returned as the tool's answer with the status "error"; only a run that names no user raises. The data
+    of an answer are the message's `artifact`.
 
     Args:
-        diary: A diary, or the folder of one with the built-in preference table.
-        user_id: The user, or a function of the run's config; None looks it up in the run's context,
-            config and metadata. Never an argument of a tool.
-        session_id: The session that is written beside entries, likewise; None is `session_id` or
-            `thread_id` of the run, or else none.
+        diary: A diary, or the path of a folder, which gets the built-in preference table.
+        user_id: The user, or a function of the run's config; None looks it up in the run's context, config and
+            metadata. It is never an argument of a tool.
+        session_id: The session of new entries, given in the same ways; None takes `session_id` or `thread_id` of the
+            run, if it has one.
         tools: "all", "read" (those that change nothing), "none", or names.
-        names: Other names of tools, by the names here.
-        descriptions: Other descriptions of tools, by the names here.
+        names: Other names of tools, by the names above.
+        descriptions: Other descriptions of tools, by the names above.
 
     Raises:
-        InvalidValue: A tool is named that does not exist.
+        InvalidValue: A name is not that of a tool.
     """
     memory = diary_of(diary)
 
@@ -87,7 +87,7 @@ def tools_of(
     names: Mapping[str, str] | None = None,
     descriptions: Mapping[str, str] | None = None,
 ) -> list[StructuredTool]:
-    """Return the tools for whatever user `verbs` says a run is about; see `diary_tools`."""
+    """Return the tools for the user that `verbs` finds for a run; see `diary_tools`."""
     described, renamed = descriptions or {}, names or {}
     known_tools("descriptions", described, TOOL_NAMES)
     known_tools("names", renamed, TOOL_NAMES)

@@ -1,4 +1,4 @@
-"""The user and the session of a run or request, as LangGraph says them; the order is the core's."""
+"""Reads the user and the session of a run or request from LangGraph; the core decides which source has precedence."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ _HINT = 'Give user_id to the node, put it in the context, or pass config={"confi
 
 
 def resolve_user(explicit: Who, state: Any, config: RunnableConfig) -> str:
-    """Return the user: explicit, signed in at the server, in the context, or in the config.
+    """Return the user: given explicitly, authenticated by the server, in the context, or in the config.
 
     Raises:
-        IdentifierError: None of them names one, a name is blank or no text, or context or config name
-            another user than the one signed in.
+        IdentifierError: None of them names a user, a name is blank or not text, or context or config name
+            another user than the authenticated one.
     """
     named = given("user", explicit, state, _runtime())
     return user_of(named, hint=_HINT, around=_settings_here(), **_places(config))
 
 
 def resolve_session(explicit: Who, state: Any, config: RunnableConfig) -> str:
-    """Return the session: explicit, in the context, in the config, the thread, or the id of the run; else "".
+    """Return the session: given, in the context, in the config, the thread, or the id of the run; else "".
 
     Raises:
-        IdentifierError: A name that is found is blank or no text.
+        IdentifierError: A name is blank or not text.
     """
     named = given("session", explicit, state, _runtime())
     return session_of(named, default=_run_id(config), **_places(config))
 
 
 def speaker_of(config: RunnableConfig) -> str:
-    """Return a digest of the user that a run names, whatever user a node is given; "" if it names none."""
+    """Return a digest of the user that a run names, ignoring the node's option; "" if it names none."""
     try:
         return digest(resolve_user(None, None, config))
     except IdentifierError:
@@ -62,7 +62,7 @@ def speaker_of(config: RunnableConfig) -> str:
 
 
 def session_here() -> str:
-    """Return the session of the run that this is called in; "" outside of one, or if it names none."""
+    """Return the session of the running graph; "" outside of one, or if it names none."""
     try:
         config = get_config()
     except RuntimeError:  # called outside a graph
@@ -74,12 +74,12 @@ def session_here() -> str:
 
 
 def task_here() -> str:
-    """Return the id of LangGraph's task, which a retry of it has again; "" outside of a graph."""
+    """Return the id of LangGraph's task, which a retry keeps; "" outside of a graph."""
     return str(getattr(getattr(_runtime(), "execution_info", None), "task_id", None) or "")
 
 
 def state_channels(config: RunnableConfig) -> Mapping[str, Any] | None:
-    """Return the channels of the `StateGraph` that this is called in; None outside of one."""
+    """Return the channels of the running `StateGraph`; None outside of one."""
     # LangGraph gives each task a function that reads the state; the channels are bound to it.
     read: Any = config.get("configurable", {}).get("__pregel_read")
     for bound in getattr(read, "args", ()):
@@ -91,16 +91,16 @@ def state_channels(config: RunnableConfig) -> Mapping[str, Any] | None:
 
 
 def signed_in_here() -> str | None:
-    """Return the user that a server signed in to the run or request that this is called in; else None.
+    """Return the user that a server authenticated for the current run or request, or None.
 
     Raises:
-        IdentifierError: The user has no usable identity.
+        IdentifierError: The user has no valid identity.
     """
     return signed_in(_settings_here())
 
 
 def _run_id(config: RunnableConfig) -> str:
-    """Return the id that the host or the server gave the run; "" if neither did."""
+    """Return the id that the host or the server gave to the run, or ""."""
     info = getattr(_runtime(), "execution_info", None)
     found = (
         getattr(info, "run_id", None)

@@ -1,4 +1,4 @@
-"""The state's field for recalled memory: of it, checkpoints keep who said what is unanswered, and which turns ended."""
+"""The state's field for recalled memory; checkpoints store only the users of unanswered messages and the ends of turns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Ended", "Memory", "MemoryChannel", "Recalled", "asked_by_in", "ended
 
 
 class Recalled(str):
-    """Recalled memory, with a digest of the user of each unanswered message, by its id."""
+    """Recalled memory, with a digest of the user of each unanswered message, by message id."""
 
     __slots__ = ("asked_by",)
 
@@ -26,12 +26,12 @@ class Recalled(str):
         return recalled
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        """Be plain text in what a server stores of the state."""
+        """Pickle as plain text, for servers that store the state."""
         return str, (str(self),)
 
 
 class Ended(str):
-    """Where a node's last turn ended, by the node; as text it is empty, and it replaces no text."""
+    """The place where a node's last turn ended, by node; an empty text, which does not replace the field's text."""
 
     __slots__ = ("ended",)
 
@@ -44,12 +44,12 @@ class Ended(str):
         return made
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        """Be plain text in what a server stores of the state."""
+        """Pickle as plain text, for servers that store the state."""
         return str, (str(self),)
 
 
 class MemoryChannel(UntrackedValue[str]):
-    """Keeps the text out of checkpoints, and in them who said what is unanswered, and where turns ended."""
+    """Stores the users of unanswered messages and the ends of turns in checkpoints, but not the text."""
 
     __slots__ = ("asked_by", "ended")
 
@@ -67,19 +67,19 @@ class MemoryChannel(UntrackedValue[str]):
         return copied
 
     def checkpoint(self) -> Any:
-        """Return what a checkpoint keeps: no text."""
+        """Return the part that a checkpoint stores: no text."""
         known = [self.asked_by, self.ended]
         return known if any(known) else super().checkpoint()
 
     def from_checkpoint(self, checkpoint: Any) -> Self:
-        """Return the channel as a checkpoint has it."""
+        """Return the channel from a checkpoint."""
         restored = super().from_checkpoint(checkpoint)
         if isinstance(checkpoint, list):
             restored.asked_by, restored.ended = cast("list[dict[str, str]]", checkpoint)
         return restored
 
     def update(self, values: Sequence[str]) -> bool:
-        """Take the text, and from `recall_node` the owners; a subgraph does not know those of its parent."""
+        """Set the text, and the users if `recall_node` wrote it; a subgraph has no users of its parent."""
         ended = [each.ended for each in values if isinstance(each, Ended)]
         for each in ended:
             self.ended = {**self.ended, **each}
@@ -101,25 +101,25 @@ Memory = Annotated[str, MemoryChannel]
     class Chat(MessagesState):
         memory: Memory
 
-The field lasts for one `invoke`. When a run goes on after an interrupt, it is missing until a recall node runs.
-In a thread that users share, it tells the nodes behind whose words have no answer yet. It tells them, too,
-where their last turn ended.
+The field lasts for one `invoke`. When a run continues after an interrupt, it is missing until a recall node runs.
+Recording nodes read two things from it: the users of unanswered messages in a shared thread, and the end of their
+last turn.
 """
 
 
 def asked_by_in(channels: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return a digest of the user of each unanswered message, by its id, as fields of a state know them."""
+    """Return a digest of the user of each unanswered message, by message id, from the fields of a state."""
     fields = _fields(channels).values()
     return {id_: owner for each in fields for id_, owner in each.asked_by.items()}
 
 
 def ended_in(channels: Mapping[str, Any] | None, node: str) -> set[str]:
-    """Return where the last turn of a node ended, as fields of a state know it."""
+    """Return the places where the last turn of a node ended, from the fields of a state."""
     return {each.ended[node] for each in _fields(channels).values() if node in each.ended}
 
 
 def ended_by(channels: Mapping[str, Any] | None, node: str, end: str) -> dict[str, Ended]:
-    """Return the update of a state's fields which notes where a turn of a node ended."""
+    """Return the update of a state's fields that records where a turn of a node ended."""
     return {field: Ended({node: end}) for field in _fields(channels)}
 
 

@@ -1,4 +1,4 @@
-"""The current turn, cut from the messages of a whole thread."""
+"""Finds the current turn in the messages of a thread."""
 
 from __future__ import annotations
 
@@ -25,47 +25,47 @@ if TYPE_CHECKING:
 __all__ = ["CurrentTurn", "current_turn", "unanswered", "waits_for_answer"]
 
 _STRUCTURED = "Returning structured response: "
-"""Begins the result with which LangChain's agents end a turn whose answer has a schema."""
+"""The beginning of the tool result by which LangChain's agents end a turn with structured output."""
 
 
 class CurrentTurn(NamedTuple):
-    """What was said in a turn and before it."""
+    """A turn, and the exchanges before it."""
 
     messages: Sequence[Spoken]
     earlier: tuple[tuple[str, str], ...]
     position: int
-    """Of the first of them in the thread."""
+    """The index of the first message in the thread."""
     end: str
-    """A digest by which the thread tells that no user spoke since; "" if its last message has no id."""
+    """The place where the turn ends: a digest of the last messages; "" if the last message has no id."""
     behind: str = ""
-    """The id of the message that ended the turn before, if no user said anything since."""
+    """The id of the message that ended the previous turn, if there is no user message after it."""
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """The ids of the user's messages; empty if one of them has none."""
+        """The ids of the user's messages; empty if one has no id."""
         ids = tuple(one.id for one in self.messages if one.by == "user")
         return ids if all(ids) else ()
 
     @property
     def place(self) -> tuple[str, ...]:
-        """Its place in the thread, and what was said before it."""
+        """The index of its first message in the thread, and the texts before it."""
         return (str(self.position), *(text for pair in self.earlier for text in pair))
 
 
 def current_turn(
     state: Any, key: str, is_others: Callable[[Spoken], bool], ended: Collection[str]
 ) -> CurrentTurn | None:
-    """Return what the user said since the last answer, and the answer; None if there is none yet.
+    """Return the user's messages since the last answer, and the answer to them; None if there is no answer yet.
 
     Args:
         state: The state of a graph.
-        key: Where it keeps the messages.
-        is_others: Whether another user said an unanswered message.
-        ended: The `end` of turns that were recorded.
+        key: The field with the messages.
+        is_others: Whether another user wrote an unanswered message.
+        ended: The `end` of recorded turns.
 
     Raises:
-        InvalidValue: The state has no such key.
-        IdentifierError: Another user said the last of what is answered.
+        InvalidValue: The state has no such field.
+        IdentifierError: Another user wrote the last of these messages.
     """
     thread = _thread(state, key)
     start = turn_start(thread)
@@ -88,14 +88,14 @@ def current_turn(
 
 
 def unanswered(state: Any, key: str) -> list[Spoken]:
-    """Return the messages of users since the last answer."""
+    """Return the user messages since the last answer."""
     thread = _thread(state, key)
     start = turn_start(thread)
     return [] if start is None else [one for one in thread[start:] if one.by == "user"]
 
 
 def waits_for_answer(state: Any, key: str) -> bool:
-    """Whether the last message is the user's."""
+    """Return whether the last message is the user's."""
     thread = _thread(state, key)
     return bool(thread) and thread[-1].by == "user"
 
@@ -112,6 +112,6 @@ def _thread(state: Any, key: str) -> list[Spoken]:
 
 
 def _is_message(held: Any) -> bool:
-    """Whether this is one message, also as text, as a dictionary or as role and text; else it is several."""
+    """Return whether a value is one message, also as a text, a dictionary, or a role and a text; else it is several."""
     first = cast("tuple[Any, ...]", held)[0] if isinstance(held, tuple) and held else None
     return isinstance(first, str) or isinstance(held, str | Mapping | BaseMessage)

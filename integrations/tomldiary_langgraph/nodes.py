@@ -4,8 +4,8 @@
     builder.add_node("submit", submit_node(writer))
     builder.add_edge(START, "recall")  # … recall → model → submit
 
-Each works sync and async, with a state that is a TypedDict, a dataclass or a pydantic model, and finds
-user and session in the run (see `identity`), never in what a model wrote.
+Each node works sync and async, and with a state that is a TypedDict, a dataclass or a pydantic model. It takes user
+and session from the run (see `identity`), never from the output of a model.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from langgraph.channels.untracked_value import UntrackedValue
 from tomldiary.agents.identity import saves_checkpoints
 from tomldiary.agents.options import checked_count, one_of
 from tomldiary.agents.turn_messages import (
-    HandedIn,
     Spoken,
+    SubmittedMessages,
     digest,
     exchange_of,
     of_memory,
@@ -78,21 +78,21 @@ def recall_node(
     token_counter: Callable[[str], int] | None = None,
     on_error: OnError = "raise",
 ) -> Node:
-    """Return a node that puts what is known about the user into the state, as text for a model.
+    """Return a node that writes the memory of the user into the state, as text for a model.
 
-    Place it at the start of the graph, and it runs once per turn. The text is framed as data; facts
-    that match the last human message come first. Declare the state's field as `Memory`: a checkpoint keeps
-    a field of type `str`, and so a copy that `forget` does not reach. The node logs a warning for such a
-    field, and for a state without the field.
+    Place it at the start of the graph, so that it runs once per turn. The text is framed as data. Facts that match
+    the last human message come first. Declare the state's field as `Memory`: a field of type `str` is stored in
+    checkpoints, where `forget` does not remove it. The node logs a warning for such a field, and for a state without
+    the field.
 
     Args:
-        diary: A diary, or the folder of one with the built-in preference table.
+        diary: A diary, or the path of a folder, which gets the built-in preference table.
         user_id: The user, or a function of state and runtime; None looks it up in the run.
-        state_key: Where the text goes; "" if nothing is known.
-        messages_key: Where the state keeps its messages; None renders without a question.
-        max_tokens: Budget for the text.
+        state_key: The field for the text, which is "" if the memory is empty.
+        messages_key: The field with the messages; None orders facts without a question.
+        max_tokens: The budget of the text.
         token_counter: Counts tokens; None estimates them by script.
-        on_error: If the memory cannot be read, "raise" fails the run, "ignore" logs it and goes on with "".
+        on_error: If the memory cannot be read, "raise" fails the run, "ignore" logs the error and returns "".
 
     Raises:
         InvalidValue: `diary` is neither, or an option has a value that is not listed here.
@@ -100,7 +100,7 @@ def recall_node(
     one_of("on_error", on_error, ("raise", "ignore"))
     checked_count(max_tokens, "max_tokens", least=1)
     memory = _memory(diary, "recall_node(diary)")
-    handed_in = of_memory(memory, HandedIn)
+    submitted = of_memory(memory, SubmittedMessages)
     warned: set[str] = set()
 
     def prepare(state: Any, config: RunnableConfig) -> tuple[str, str | None, list[Spoken]]:
@@ -115,7 +115,7 @@ def recall_node(
         channels, speaker = state_channels(config) or {}, speaker_of(config)
         if not speaker:
             return found
-        owners = {one.id: _owner(handed_in, config, one, speaker) for one in asked if one.id}
+        owners = {one.id: _owner(submitted, config, one, speaker) for one in asked if one.id}
         is_kept = isinstance(channels.get(state_key), MemoryChannel)
         return Recalled(found, owners) if is_kept else found
 
@@ -123,7 +123,7 @@ def recall_node(
         user, query, asked = prepare(state, config)
         found = ""
         with _errors(on_error, "the memory could not be read"):
-            handed_in.begin(user, asked, memory.user(user).epoch)
+            submitted.begin(user, asked, memory.user(user).epoch)
             found = memory.user(user).render(query, max_tokens, token_counter)
         return {state_key: with_owners(found, asked, config)}
 
@@ -131,7 +131,7 @@ def recall_node(
         user, query, asked = prepare(state, config)
         found = ""
         with _errors(on_error, "the memory could not be read"):
-            handed_in.begin(user, asked, await memory.turns.current_epoch(user))
+            submitted.begin(user, asked, await memory.turns.current_epoch(user))
             found = await memory.user(user).arender(query, max_tokens, token_counter)
         return {state_key: with_owners(found, asked, config)}
 
@@ -147,21 +147,21 @@ def submit_node(
     on_error: OnError = "raise",
     episodes: bool | None = None,
 ) -> Node:
-    """Return a node that hands the finished turn to a background writer; a field `Memory` notes that the turn ended.
+    """Return a node that submits the finished turn to a background writer; a field `Memory` records its end.
 
-    A turn is all that the user said since the last answer, and what the model said after it; without an
-    answer there is nothing to submit, nor in a graph that an agent runs as its sub-agent or tool. The node does
-    not wait for the extraction. If the writer's queue is full, async runs wait for room and sync ones raise `WriterBusy`. A replay, a retry, or a second pass with
-    the same messages submits nothing twice; new messages are a new turn.
+    A turn has all messages of the user since the last answer, and the answers after them. The node submits nothing
+    before there is an answer, nor in a graph that an agent runs as its sub-agent or tool. It does not wait for the
+    extraction. If the writer's queue is full, async runs wait and sync runs raise `WriterBusy`. A replay, a retry,
+    or a second pass with the same messages submits nothing twice; new messages are a new turn.
 
     Args:
-        writer: Applies the turns, in the order they came.
+        writer: Applies the turns, in the order of their submission.
         user_id: The user, or a function of state and runtime; None looks it up in the run.
-        session_id: The session, likewise; None is `session_id` or `thread_id` of the run, else the run's own
-            id; without one, each turn is a session of its own.
-        messages_key: Where the state keeps its messages.
-        on_error: If the turn cannot be queued, "raise" fails the run, "ignore" logs it and goes on.
-        episodes: Whether turns are kept word for word as episodes; None is what the diary says.
+        session_id: The session, given in the same ways; None takes `session_id` or `thread_id` of the run, else the
+            id of the run; without one, each turn is a separate session.
+        messages_key: The field with the messages.
+        on_error: If the turn cannot be queued, "raise" fails the run, "ignore" logs the error and continues.
+        episodes: Whether turns are stored word for word as episodes; None takes the diary's setting.
 
     Raises:
         InvalidValue: `writer` is none, or an option has a value that is not listed here.
@@ -203,21 +203,21 @@ def extract_node(
     on_error: OnError = "raise",
     episodes: bool | None = None,
 ) -> Node:
-    """Return a node that extracts from the finished turn inside the graph; a field `Memory` notes that the turn ended.
+    """Return a node that extracts from the finished turn inside the graph; a field `Memory` records its end.
 
-    The graph waits for it, and an extraction that fails fails the run, unless `on_error` is "ignore". A
-    replay, a retry, or a second pass with the same messages extracts nothing twice.
+    The graph waits for the extraction. A failed extraction fails the run, unless `on_error` is "ignore". A replay,
+    a retry, or a second pass with the same messages extracts nothing twice.
 
     Args:
-        diary: A diary, or the folder of one with the built-in preference table.
-        extractor: Who reads the turn: the chat model of the graph, or whatever `Diary(agent=…)` takes;
-            None is the diary's own.
+        diary: A diary, or the path of a folder, which gets the built-in preference table.
+        extractor: The chat model of the graph, or anything that `Diary(agent=…)` accepts; None is the diary's
+            extractor.
         user_id: The user, or a function of state and runtime; None looks it up in the run.
-        session_id: The session, likewise; None is `session_id` or `thread_id` of the run, else the run's own
-            id; without one, each turn is a session of its own.
-        messages_key: Where the state keeps its messages.
-        on_error: If the extraction fails, "raise" fails the run, "ignore" logs it and goes on.
-        episodes: Whether turns are kept word for word as episodes; None is what the diary says.
+        session_id: The session, given in the same ways; None takes `session_id` or `thread_id` of the run, else the
+            id of the run; without one, each turn is a separate session.
+        messages_key: The field with the messages.
+        on_error: If the extraction fails, "raise" fails the run, "ignore" logs the error and continues.
+        episodes: Whether turns are stored word for word as episodes; None takes the diary's setting.
 
     Raises:
         InvalidValue: `diary` is none, or an option has a value that is not listed here.
@@ -273,7 +273,7 @@ class _Recorded:
         on_error: OnError,
         episodes: bool | None,  # noqa: FBT001 - the option of the nodes
     ) -> None:
-        self._handed_in = of_memory(diary, HandedIn)
+        self._submitted = of_memory(diary, SubmittedMessages)
         self._runs = runs()
         self._user_id = user_id
         self._session_id = session_id
@@ -286,19 +286,19 @@ class _Recorded:
     def turn(
         self, state: Any, config: RunnableConfig, failed: str
     ) -> Generator[tuple[Turn | None, dict[str, Any]]]:
-        """Yield what is new of the current turn, None if nothing is or if there is no answer yet; and what it updates.
+        """Yield the new part of the current turn, or None if there is none or no answer yet; and the state's update.
 
-        An error inside is logged as `failed` instead of raised, if the host wants that.
+        With `on_error="ignore"`, an error in the block is logged as `failed` instead of raised.
         """
         user = resolve_user(self._user_id, state, config)
         session = resolve_session(self._session_id, state, config)
-        # A node with a user of its own records what anyone says.
+        # A node with a fixed user records the messages of all users.
         speaker = "" if isinstance(self._user_id, str) else speaker_of(config)
         channels, node = state_channels(config), _node(config)
         said = current_turn(
             state,
             self._messages_key,
-            lambda one: bool(speaker) and _owner(self._handed_in, config, one, speaker) != speaker,
+            lambda one: bool(speaker) and _owner(self._submitted, config, one, speaker) != speaker,
             ended_in(channels, node),
         )
         if said is None and not self._has_warned and waits_for_answer(state, self._messages_key):
@@ -312,8 +312,8 @@ class _Recorded:
             return
         update = ended_by(channels, node, said.end) if said.end else {}
         asked = [one for one in said.messages if one.by == "user"]
-        epoch = self._handed_in.began(user, asked)
-        first = self._handed_in.first_ids(
+        epoch = self._submitted.began(user, asked)
+        first = self._submitted.first_ids(
             config.get("configurable"), user, session, said.place, asked
         )
         if all(first):  # a replay gives other ids
@@ -322,7 +322,7 @@ class _Recorded:
         session = session or operation or uuid4().hex
         with (
             _errors(self._on_error, failed),
-            self._handed_in.once(user, session, operation, said.messages) as new,
+            self._submitted.once(user, session, operation, said.messages) as new,
         ):
             exchange = exchange_of(new)
             if not any(exchange):
@@ -341,19 +341,21 @@ class _Recorded:
                 epoch=epoch,
             )
             yield turn, update
-        self._handed_in.answered(config.get("configurable"), "", asked)
+        self._submitted.answered(config.get("configurable"), "", asked)
 
 
-def _owner(handed_in: HandedIn, config: RunnableConfig, message: Spoken, speaker: str) -> str:
-    """Return a digest of the user who said an unanswered message."""
+def _owner(
+    submitted: SubmittedMessages, config: RunnableConfig, message: Spoken, speaker: str
+) -> str:
+    """Return a digest of the user who wrote an unanswered message."""
     known = asked_by_in(state_channels(config))
-    return handed_in.owner(config.get("configurable"), "", known, message, speaker)
+    return submitted.owner(config.get("configurable"), "", known, message, speaker)
 
 
 def _operation(config: RunnableConfig, session: str, said: CurrentTurn) -> str:
-    """Return an id that a node's turn has again in a replay, a retry and a second pass; "" if it has none.
+    """Return an id of a node's turn that is the same in a replay, a retry and a second pass; "" if there is none.
 
-    Messages without ids are known by the task, which a retry has again, and their place in the thread.
+    Messages without ids are identified by the task, which a retry repeats, and their place in the thread.
     """
     known = said.ids or ((said.behind,) if said.behind else (task_here(), *said.place))
     if not known[0]:
@@ -366,7 +368,7 @@ def _node(config: RunnableConfig) -> str:
 
 
 def _memory(given: Any, call: str) -> Diary:
-    """Return the diary that a node was given, as itself, as a folder or as a store."""
+    """Return the diary that a node was given as a diary, a folder or a store."""
     if isinstance(given, DiaryStore):
         return given.diary
     if hasattr(given, "invoke"):
@@ -378,7 +380,7 @@ def _memory(given: Any, call: str) -> Diary:
 
 
 def _check_field(key: str, config: RunnableConfig, warned: set[str]) -> None:
-    """Warn, once for each node, of a state that does not take the memory or keeps it in checkpoints."""
+    """Warn, once for each node, if the state has no field for the memory or stores it in checkpoints."""
     channels = state_channels(config)
     if warned or channels is None or isinstance(channels.get(key), UntrackedValue):
         return
@@ -397,7 +399,7 @@ def _check_field(key: str, config: RunnableConfig, warned: set[str]) -> None:
 
 @contextmanager
 def _errors(on_error: OnError, what: str) -> Generator[None]:
-    """Log an error of the memory instead of raising it, if the host wants that."""
+    """With `on_error="ignore"`, log an error of the memory instead of raising it."""
     try:
         yield
     except IdentifierError:

@@ -1,4 +1,4 @@
-"""What runs within what, as LangChain's callbacks tell it."""
+"""The tree of runs, from LangChain's callbacks."""
 
 from __future__ import annotations
 

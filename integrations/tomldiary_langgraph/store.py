@@ -1,4 +1,4 @@
-"""A diary as a LangGraph store: what is put here is what `tomldiary` reads, and the other way round."""
+"""A diary as a LangGraph store; entries of the store and of the diary are the same."""
 
 from __future__ import annotations
 
@@ -43,23 +43,24 @@ class DiaryStore(BaseStore):
     "keywords": […]}`, are the diary's typed entries, and its rules hold there: categories, limits, no
     text twice.
 
-    A batch is checked as a whole before anything is written. Its reads see what was stored before it;
-    of several puts to one key the last one counts; changes of one user are one transaction. One object
-    serves sync and async callers, threads, event loops; any number of objects and processes may work
-    on one folder. What is put inside a graph's run is filed under the run's session. In a run or a request
-    of a server that authenticates, other users' namespaces raise `IdentifierError`, and searches and listings
-    show those of the signed-in user and the shared ones.
+    A batch is validated as a whole before anything is written. Its reads see the state before the batch. Of several
+    puts to one key, the last one counts. The changes of one user are one transaction. One object may be used by sync
+    and async callers, in several threads and event loops. Any number of objects and processes may use one folder.
+    Entries that are put inside a graph's run get the run's session. In a run or a request of a server that
+    authenticates, namespaces of other users raise `IdentifierError`. Searches and listings then return only those of
+    the authenticated user, and shared ones.
 
     Args:
-        diary: A diary, or the folder of one with the built-in preference table.
-        user_label: Which label of a namespace is the user, 0 being the first; a function of namespace
-            and key that names the user, or None if it is shared; None: all is shared.
-        index: LangGraph's `IndexConfig`: `dims`, `embed`, `fields` (SqliteStore: `text_fields`). Without one a `query` searches by words.
+        diary: A diary, or the path of a folder, which gets the built-in preference table.
+        user_label: The index of the user among a namespace's labels, from 0; or a function of namespace and key that
+            returns the user, or None for a shared item. None as the option: all items are shared.
+        index: LangGraph's `IndexConfig`: `dims`, `embed`, `fields` (SqliteStore: `text_fields`). Without it, a
+            `query` searches by words.
         ttl: LangGraph's `TTLConfig`: `default_ttl`, `refresh_on_read` (True), `omit_expired` (False),
             `sweep_interval_minutes` (5). Times are minutes.
 
     Raises:
-        InvalidValue: `user_label`, `index` or `ttl` is nothing of the kind, or has an unknown key.
+        InvalidValue: `user_label`, `index` or `ttl` has a wrong type or an unknown key.
         MissingExtra: `index` is given, and numpy is not installed.
     """
 
@@ -148,7 +149,7 @@ class DiaryStore(BaseStore):
             ValueError: An operation is not valid, or a value breaks the schema. Nothing was written.
             LimitReached: A category is full. Nothing was written.
             BackendError: The storage failed. Of several users in one batch, some may have been written.
-            IdentifierError: A namespace belongs to another user than the one signed in. Nothing was read.
+            IdentifierError: A namespace belongs to another user than the authenticated one. Nothing was read.
         """
         ops = list(ops)
         found = self._cached_item(ops)
@@ -180,7 +181,7 @@ class DiaryStore(BaseStore):
         return [result(each) for each in answers]
 
     def _cached_item(self, ops: list[Op]) -> Item | None:
-        """Return the answer to one read that needs no more than a `stat`."""
+        """Return the result of one read if it needs only a `stat` call."""
         return self._seen(ops[0]) if len(ops) == 1 and isinstance(ops[0], GetOp) else None
 
     def _seen(self, op: GetOp) -> Item | None:
@@ -206,13 +207,13 @@ class DiaryStore(BaseStore):
         index: Literal[False] | list[str] | None = None,
         ttl: float | NotProvided | None = NOT_PROVIDED,
     ) -> Item | None:
-        """Replace a value by what a function makes of it, with no other writer in between.
+        """Replace a value by the result of a function, atomically.
 
         Args:
-            namespace: The item's.
-            key: The item's.
-            fn: Gets a copy of the value, None if there is none, and returns the new one, None to remove
-                the item. It may be called again if a person saved the file meanwhile, and must not write.
+            namespace: The namespace of the item.
+            key: The key of the item.
+            fn: Gets a copy of the value, or None if there is none. It returns the new value, or None to remove the
+                item. It may be called again after a hand edit, and must not write.
             index: As in `put`.
             ttl: As in `put`.
 
@@ -220,8 +221,8 @@ class DiaryStore(BaseStore):
             The item as it was stored.
 
         Raises:
-            ValueError: What it returned cannot be stored. Nothing was written.
-            IdentifierError: The namespace belongs to another user than the one signed in.
+            ValueError: The new value cannot be stored. Nothing was written.
+            IdentifierError: The namespace belongs to another user than the authenticated one.
         """
         return self._update(namespace, key, fn, index, ttl, session_here(), signed_in_here())
 
@@ -272,15 +273,14 @@ class DiaryStore(BaseStore):
         return Done()
 
     def sweep_ttl(self) -> Answer:
-        """Remove the items whose time is over and return how many that were.
+        """Remove the expired items and return their number.
 
-        May be awaited. In an event loop it works in a thread, and whatever uses the number there without
-        awaiting it waits for that thread.
+        May be awaited. In an event loop it works in a thread; using the number without `await` waits for this thread.
         """
         return answer(self._items.sweep)
 
     def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> SweeperFuture:
-        """Remove expired items every so many minutes, in a thread; the future ends when it is stopped.
+        """Remove expired items at an interval of minutes, in a thread; the future ends when the sweeper stops.
 
         May be awaited, which returns a future of the running event loop.
         """
@@ -290,7 +290,7 @@ class DiaryStore(BaseStore):
         )
 
     def stop_ttl_sweeper(self, timeout: float | None = None) -> Answer:
-        """Stop removing expired items; false if the thread is still at work after `timeout` seconds.
+        """Stop removing expired items; return False if the thread still runs after `timeout` seconds.
 
         May be awaited, like `sweep_ttl`.
         """
@@ -298,7 +298,7 @@ class DiaryStore(BaseStore):
 
 
 def _given(ttl: Any, namespace: Any) -> Any:
-    """Return what a put says of the time to live; nothing said is None where nothing expires."""
+    """Return the time to live of a put; None if it is not given and entries of the namespace do not expire."""
     return None if ttl is NOT_PROVIDED and not may_expire(namespace) else ttl
 
 

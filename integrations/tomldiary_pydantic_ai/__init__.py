@@ -1,4 +1,4 @@
-"""A diary inside pydantic-ai: a toolset for agents, and the agents that extract and compact.
+"""Adapters for pydantic-ai: a toolset and a capability for agents, and the agents that extract and compact.
 
 from pydantic_ai import Agent
 from tomldiary_pydantic_ai import DiaryToolset

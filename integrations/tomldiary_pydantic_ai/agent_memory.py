@@ -50,28 +50,28 @@ _ID = "deep-memory"
 
 
 class AgentMemoryToolset(RunToolset[Any]):
-    """An agent's own notes: shown to it on every request, with tools to read, add and correct.
+    """The notes of an agent: shown to it on every request, with tools to read, add and correct them.
 
-    A drop-in for pydantic-deep's toolset of this name. The notes are a text block of a diary: what
-    several agents, runs and processes add at once is all kept, each change is in history, and the model
-    is shown the newest lines as escaped data.
+    It replaces pydantic-deep's toolset of the same name. The notes are a text block of a diary: additions of
+    concurrent agents, runs and processes are all kept, each change is in history, and the model sees the newest lines
+    as escaped data.
 
     Args:
-        agent_name: Whose notes; names the block.
-        memory_dir: A diary, or the folder of one.
-        max_lines: Lines shown on each request, of 80 characters on average.
+        agent_name: The agent, which names the block.
+        memory_dir: A diary, or the path of its folder.
+        max_lines: The budget of each request, in lines of 80 characters on average.
         descriptions: Other descriptions of `read_memory`, `write_memory` and `update_memory`.
-        user_id: Notes for each user apart: a text, or a function of the run context. None keeps one
-            document for all, which belongs to no user. Until something is written, that is the
-            `agent_name/MEMORY.md` of pydantic-deep in the folder, if there is one.
-        max_tokens: Tokens shown on each request, of four characters, instead of `max_lines`.
-        pin_marker: What stands above the first one in the notes is always shown.
-        id: The toolset's id; None is "deep-memory", with the agent's name behind it unless that is "main".
-            Two in one agent need two, and prefixes for their tools.
+        user_id: The user, for separate notes of each user: a text, or a function of the run context. None keeps one
+            document that belongs to no user. Before the first write, its text is read from pydantic-deep's
+            `agent_name/MEMORY.md` in the folder, if this file exists.
+        max_tokens: The budget of each request in tokens of four characters, instead of `max_lines`.
+        pin_marker: All lines above the first occurrence are always shown.
+        id: The id of the toolset; None is "deep-memory", followed by the agent's name unless this is "main". Two
+            toolsets of one agent need different ids, and prefixes for their tools.
 
     Raises:
-        InvalidValue: The agent's name leads to another place, `max_lines` or `max_tokens` is negative, or a
-            description is of no tool.
+        InvalidValue: The agent's name leads out of its folder, `max_lines` or `max_tokens` is negative, or a
+            description names no tool.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class AgentMemoryToolset(RunToolset[Any]):
         return await asyncio.to_thread(notes.update, old_text, new_text)
 
     async def get_instructions(self, ctx: RunContext[Any]) -> list[InstructionPart] | None:
-        """Return the newest of the notes, framed as data; None if there are none or they cannot be read."""
+        """Return the newest notes, framed as data; None if there are none or they cannot be read."""
         try:
             memory = await asyncio.to_thread(self.load, ctx)
         except Exception as error:  # noqa: BLE001 - a run goes on without its notes; the tools say what is wrong
@@ -164,7 +164,7 @@ class AgentMemoryToolset(RunToolset[Any]):
         return self._notes(ctx).load()
 
     def found_owner(self, ctx: RunContext[Any]) -> RunOwner:
-        """Return whose notes a run's own context names, and its session.
+        """Return the user whose notes the context of a run names, and its session.
 
         Raises:
             IdentifierError: `user_id` is a function and returns no user.

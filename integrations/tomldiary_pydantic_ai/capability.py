@@ -1,4 +1,4 @@
-"""A capability that gives an agent the diary of its user: memory, tools, and every turn to the writer."""
+"""A capability for the diary of an agent's user: it injects memory, adds tools, and records turns."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ from tomldiary_pydantic_ai.run import (
     Who,
     durable_operation,
     filled,
-    hand_in,
     no_template,
     runs_around,
+    submit_turn,
     within_tool,
 )
 from tomldiary_pydantic_ai.toolset import (
@@ -74,41 +74,40 @@ _logger = get_logger(__name__)
 class DiaryCapability(AbstractCapability[AgentDepsT]):
     """The diary of the user an agent talks to, for `Agent(capabilities=[DiaryCapability(...)])`.
 
-    The model is told how to use the diary in one constant instruction. What is remembered it is told as
-    data, in the conversation itself: once whole, afterwards what changed, so that the text before stays as
-    it was and prompt caches go on serving it. The messages must be kept from run to run, as any
-    conversation's; who drops them is told the memory afresh.
+    One constant instruction explains the diary to the model. The memory itself is put into the conversation as data:
+    first as a whole, afterwards only its changes. Earlier messages stay the same, so prompt caches remain valid.
+    Pass the messages on from run to run; without them, the next run gets the whole memory again.
 
-    Every run that ends goes to the `writer` as a turn, also one that was cancelled, abandoned or failed.
+    Each run is submitted to the `writer` as a turn when it ends, even if it was cancelled, abandoned or failed.
 
-    The user is resolved when the run begins, as for `DiaryToolset`; a run without a user fails
-    before its model is called.
+    The user is resolved when the run begins, as for `DiaryToolset`. A run without a user fails before its model is
+    called.
 
     Args:
-        diary: A `Diary`, or the folder of one.
-        user_id: Whose diary: a text, or a function of the run context; None looks for `user_id` in
-            deps (an attribute or a key), then in the run's metadata.
-        session_id: The session, given likewise; None is `session_id` in deps or metadata, or else the
-            run's conversation.
-        writer: Takes the turns and extracts them in the background; None makes one, the attribute
-            `writer`. Flush or close it when the program is done with it; the interpreter closes it at exit.
-        record: Whether turns are recorded; False keeps only what the model itself notes down.
+        diary: A `Diary`, or the path of its folder.
+        user_id: The user: a text, or a function of the run context; None looks for `user_id` in deps (an
+            attribute or a key), then in the run's metadata.
+        session_id: The session, given in the same ways; None looks for `session_id` in deps and metadata, and then
+            takes the run's conversation.
+        writer: Extracts the turns in the background; None makes a writer, as the attribute `writer`. Flush or
+            close it when the program no longer needs it; otherwise the interpreter closes it at exit.
+        record: Whether turns are recorded; False stores only what the model writes with its tools.
         tools: "all", "read" (recall only), "none", or names among recall, remember, update, forget.
         descriptions: Other descriptions of tools, by name.
-        guidance: Another standing instruction; "" is none.
-        heading: A line in front of the memory, to say more about it.
-        inject: "user" tells the memory in the conversation; "instructions" puts it into the instructions,
-            which is for memory whose authors you trust; False does not show it.
-        max_tokens: Budget of a text that tells the memory.
+        guidance: Another constant instruction; "" is none.
+        heading: A line above the memory.
+        inject: "user" puts the memory into the conversation; "instructions" puts it into the instructions, for
+            memory whose authors you trust; False does not show it.
+        max_tokens: The budget of one text about the memory.
         token_counter: Counts the tokens of a text; None estimates them by script.
-        query: "cut" tells first what matches the prompt where the memory exceeds the budget, "prompt" always;
-            "none" goes by count and date.
-        on_error: Whether a run goes on without its memory ("ignore", the failure is logged) or fails
-            ("raise") if the memory cannot be read. Tools always answer in a sentence.
+        query: "cut" shows entries that match the prompt first if the memory exceeds the budget, "prompt" always;
+            "none" orders entries by count and date.
+        on_error: Whether a run without readable memory continues ("ignore", the error is logged) or fails
+            ("raise"). Tools always return an error as a sentence.
         approve: Names of tools whose calls need approval.
-        id: Name of this memory in the agent. Two memories need two; any but "diary" is also told to the
-            model, in the guidance and in the frames of the memory.
-        episodes: Whether turns are kept word for word as episodes; None is what the diary says.
+        id: The name of this memory in the agent. Two memories of one agent need different names. The model sees
+            any name but "diary" in the guidance and around the memory.
+        episodes: Whether turns are stored word for word as episodes; None takes the diary's setting.
 
     Raises:
         InvalidValue: An option has a value that is not listed here.
@@ -176,23 +175,23 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         return toolset if self._run is None else OwnedToolset(toolset, toolset, self._run)
 
     def get_instructions(self) -> AgentInstructions[AgentDepsT] | None:
-        """Return the memory, where it is asked for in the instructions; the guidance is the toolset's."""
+        """Return the memory if `inject` is "instructions"; the toolset returns the guidance."""
         return [self._memory_instruction] if self.inject == "instructions" else None
 
     def get_ordering(self) -> CapabilityOrdering:
-        """Stand behind all that change the history, so that what they leave is told the memory."""
+        """Run after all capabilities that change the history, so that the memory is added to the final history."""
         return CapabilityOrdering(position="innermost")
 
     async def _memory_instruction(self, ctx: RunContext[AgentDepsT]) -> Any:
         toolset = self._toolset
         bound = toolset if self._run is None else toolset.for_owner(self._run.owner)
         part = appending(await bound.memory(ctx), "memory")
-        # Releases that cannot mark what changes take a text only.
+        # Releases that cannot append changes accept only a text.
         return part if CAN_APPEND else part.content
 
     @classmethod
     def get_serialization_name(cls) -> str | None:
-        """Return the name that agent specs know it by."""
+        """Return the name of the capability in agent specs."""
         return "DiaryCapability"
 
     @classmethod
@@ -218,13 +217,12 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         """Make a capability from an agent spec.
 
         Args:
-            diary: The folder.
-            user_id: Whose diary: a text, or a template such as "{{user}}", which is filled in from the
-                deps of each run; None looks in the deps and the metadata.
-            session_id: The session, given likewise; None is the run's conversation.
-            extractor: Who reads the turns: "rules" or a model's name; None is $EXTRACTOR_MODEL, or the
-                default model.
-            record: Whether turns are read at all.
+            diary: The path of the folder.
+            user_id: The user: a text, or a template such as "{{user}}", which is filled in from the deps of each
+                run; None looks in the deps and the metadata.
+            session_id: The session, given in the same ways; None takes the run's conversation.
+            extractor: "rules" or the name of a model; None takes $EXTRACTOR_MODEL, or the default model.
+            record: Whether turns are recorded.
 
         Raises:
             InvalidValue: An option has a value that is not listed.
@@ -251,10 +249,10 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     def combine(
         cls, capabilities: Sequence[AbstractCapability[AgentDepsT]]
     ) -> AbstractCapability[AgentDepsT]:
-        """Return the one capability that is given several times.
+        """Return the first of several equal capabilities.
 
         Raises:
-            InvalidValue: They differ: merged, one user's memory could take the place of another's.
+            InvalidValue: They differ. Merging them could replace the memory of one user by that of another.
         """
         first, *others = capabilities
         if any(other != first for other in others):
@@ -266,7 +264,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     # One run
 
     async def for_run(self, ctx: RunContext[AgentDepsT]) -> DiaryCapability[AgentDepsT]:
-        """Return the capability for one run, whose owner is resolved now; reads nothing.
+        """Return the capability for one run, whose user and session are resolved now; this reads no memory.
 
         Raises:
             IdentifierError: The run names no user, a name is invalid, or another user began the turn.
@@ -289,7 +287,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     async def before_model_request(
         self, ctx: RunContext[AgentDepsT], request_context: ModelRequestContext
     ) -> ModelRequestContext:
-        """Tell the model what it has to know of the memory, at the end of the conversation.
+        """Add the memory, or its changes, at the end of the conversation.
 
         Raises:
             Exception: The memory cannot be read, and `on_error` is "raise".
@@ -307,22 +305,22 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         before = shown_memory(request_context.messages, run.scope)
         about = ""
         if shows_other_users(request_context.messages, run.scope, self.id):
-            # Which of the frames is whose, a model can tell only if they say so.
+            # Each frame must name its user, else a model cannot attribute it.
             about = run.owner.user
             before = [text for text in before if ' about="' in text.partition(">")[0]]
         tail = request_context.messages[-1] if request_context.messages else None
-        if isinstance(tail, ModelResponse):  # it is suspended, and nothing may stand behind it
+        if isinstance(tail, ModelResponse):  # it is suspended and must stay the last message
             return request_context
-        # Among the results of tools, text of the user's channel would read as if the user had spoken.
-        # Only what was never told, or what a compaction has taken away, is told there.
-        if not (before and returns_tools(tail)) if is_first else run.was_told and not before:
+        # Beside tool results, the model could take the memory for words of the user. It is added there only if the
+        # conversation has none: at first, or after a compaction.
+        if not (before and returns_tools(tail)) if is_first else run.has_memory and not before:
             text = await self._new_memory(ctx, run, before, about)
             if text:
                 before.append(text)
                 message = as_data(text, ctx, run.scope, self.id)
                 request_context.messages = [*request_context.messages, message]
                 ctx.messages.append(message)
-        run.was_told = run.was_told or bool(before)
+        run.has_memory = run.has_memory or bool(before)
         return request_context
 
     async def wrap_tool_execute(
@@ -334,14 +332,14 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         args: Any,
         handler: Callable[[Any], Any],
     ) -> Any:
-        """Know the runs that a tool starts: what they are asked is not the user's words."""
+        """Mark runs that a tool starts: the user did not write their prompts."""
         if self._run is None:
             return await handler(args)
         try:
             with within_tool(self._run):
                 return await handler(args)
         finally:
-            # Once it stands beside the tool's result, it looks like something that the tool returned.
+            # Later, beside the tool's result, an enqueued text looks like a part of this result.
             self._run.collect_enqueued(ctx)
 
     async def wrap_output_process(
@@ -352,7 +350,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         output: Any,
         handler: Callable[[Any], Any],
     ) -> Any:
-        """Know the runs that an output function starts, like those of a tool."""
+        """Mark runs that an output function starts, as for tools."""
         if self._run is None:
             return await handler(output)
         self._run.is_parsed = output_context.tool_call is None and output_context.mode != "image"
@@ -378,7 +376,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                     name=toolset.name,
                     about=about,
                 )
-            except Exception as error:  # noqa: BLE001 - whatever it is, the run goes on unless it is to fail
+            except Exception as error:  # noqa: BLE001 - `on_error` decides
                 noted["error_type"] = type(error).__name__
                 toolset.go_on_without(error)
                 return None
@@ -397,7 +395,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     async def wrap_run(
         self, ctx: RunContext[AgentDepsT], *, handler: WrapRunHandler
     ) -> AgentRunResult[Any]:
-        """Hand the turn to the writer when the run has ended, however it ended."""
+        """Submit the turn when the run has ended, whatever its outcome."""
         status: TurnStatus = "failed"
         result: AgentRunResult[Any] | None = None
         try:
@@ -414,7 +412,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                 self._run.is_over = True
                 try:
                     if self._run.records:
-                        await self._hand_in(ctx, self._run, status, result)
+                        await self._record(ctx, self._run, status, result)
                 finally:
                     self._toolset.turns.end(self._run)
 
@@ -432,7 +430,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     async def _epoch(self, _ctx: RunContext[AgentDepsT], user: str) -> int:
         return await self._toolset.diary.turns.current_epoch(user)
 
-    async def _hand_in(
+    async def _record(
         self,
         ctx: RunContext[AgentDepsT],
         run: RunState,
@@ -440,12 +438,12 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         result: AgentRunResult[Any] | None,
     ) -> None:
         if any(outer.records for outer in run.around):
-            return  # it is part of the turn of the run that asked it
+            return  # it is part of the turn of the outer run
         messages = run.messages
         if messages is None:  # a realtime session, or a run that ended before its first request
-            # The context of a session that its reader left lacks what was said last.
+            # The context of an abandoned session lacks the last messages.
             messages = ctx.messages if result is None else result.all_messages()
-        # What was enqueued after the last request was put together, and what no request took.
+        # Messages that were enqueued too late for a request of this run.
         run.collect(messages, ctx.run_id)
         run.collect_enqueued(ctx)
         output: object = None if result is None else result.output
@@ -477,9 +475,9 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                     [list(step) for step in steps],
                     run.epoch,
                 )
-            except Exception as error:  # noqa: BLE001 - the run has ended, and its outcome is not ours to change
+            except Exception as error:  # noqa: BLE001 - the run's own outcome must not change
                 noted["error_type"] = type(error).__name__
-                _logger.error("a turn could not be handed in: %s", cause_of(error))  # noqa: TRY400 - the trace may quote it
+                _logger.error("a turn could not be submitted: %s", cause_of(error))  # noqa: TRY400 - the trace may quote it
             else:
                 self._toolset.turns.note(
                     run.outermost, is_answered=status == "completed", is_paused=is_paused
@@ -500,7 +498,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         epoch: int | None = None,
     ) -> None:
         writer = self.writer
-        assert writer is not None  # noqa: S101 - nothing is handed in without one
+        assert writer is not None  # noqa: S101 - the capability records turns
         operation = digest(run_id, session, user_msg, assistant_msg) if run_id else ""
         turn = Turn(
             user,
@@ -514,4 +512,4 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             episode=self.episodes,
             epoch=epoch,
         )
-        await hand_in(writer, turn)
+        await submit_turn(writer, turn)

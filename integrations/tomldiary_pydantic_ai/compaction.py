@@ -1,4 +1,4 @@
-"""The agent that cleans up a diary which has grown: merges, shortens and removes what is covered."""
+"""The agent that compacts a large diary: it merges, shortens and removes redundant entries."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 __all__ = ["compactor_agent"]
 
 _RETRIES = 3
-# A full diary holds some hundred blocks, and some models call one tool at a time.
+# A full diary has some hundred entries, and some models call one tool per request.
 _MAX_REQUESTS = 50  # the framework's own limit
 
 
 def compactor_agent(
     model_name: ModelChoice = None, prompt_template: object = None
 ) -> Agent[CompactionDeps, str]:
-    """Return an agent that cleans up a diary; needs no key until it runs.
+    """Return an agent that compacts a diary; it needs no API key until it runs.
 
-    It is what `Diary(compaction_config=…)` uses unless it is given a compactor. A run is stopped
-    after 50 requests to the model.
+    `Diary(compaction_config=…)` uses it unless it is given a compactor. A run stops after 50 requests to the model.
 
     Args:
-        model_name: A model or its name, or several to be asked in turn; None is $EXTRACTOR_MODEL, or else the default model.
-        prompt_template: Other instructions: a text, the path of one, or an object with `prompt`.
+        model_name: A model or its name, or several: each is used if those before it failed. None takes
+            $EXTRACTOR_MODEL, or else the default model.
+        prompt_template: Other instructions: a text, the path of a file, or an object with `prompt`.
 
     Raises:
         InvalidValue: `model_name` is no model.

@@ -1,4 +1,4 @@
-"""A conversation: what it was told and is told of the memory, and what was said in one run of it."""
+"""Reads the messages of a conversation: the memory in them, and the texts of user and assistant in one run."""
 
 from __future__ import annotations
 
@@ -55,31 +55,31 @@ __all__ = [
 _logger = get_logger(__name__)
 
 ORIGIN = "tomldiary.v1"
-"""Marks what the diary put into a conversation; models do not see it."""
+"""Marks texts that the diary put into a conversation; models do not see the mark."""
 CAN_APPEND = "on_change" in {field.name for field in dataclasses.fields(InstructionPart)}
-"""Whether instructions that change can be sent as what changed."""
+"""Whether the framework can append the changes of an instruction."""
 
 PAUSED = tuple(
     getattr(pydantic_ai, name)
     for name in ("DeferredToolRequests", "PendingModelResponse")
     if hasattr(pydantic_ai, name)
 )
-"""Outputs of a run that another run goes on with; older releases have fewer of them."""
+"""Outputs of a run that another run continues; older releases have fewer of them."""
 
 
 def _marks(item: object) -> Mapping[str, Any]:
-    """Return the marks that an application put on a part of a prompt; none if a user may have said it."""
+    """Return the marks that an application put on a part of a prompt; empty if a user may have written it."""
     metadata = item.metadata if isinstance(item, TextContent) else None
     return cast("Mapping[str, Any]", metadata) if isinstance(metadata, Mapping) else {}
 
 
 def shown_memory(messages: Sequence[ModelMessage], scope: str) -> list[str]:
-    """Return what a diary put into the part of a conversation that its model still sees, oldest first."""
+    """Return the texts about a memory that the model still sees in a conversation, oldest first."""
     texts: list[str] = []
     for message in messages:
         if isinstance(message, ModelResponse):
             if any(part.part_kind == "compaction" for part in message.parts):
-                texts.clear()  # the provider's summary stands for all that came before
+                texts.clear()  # the provider's summary replaces all earlier messages
             continue
         for part in message.parts:
             if part.part_kind == "compaction":
@@ -96,7 +96,7 @@ def shown_memory(messages: Sequence[ModelMessage], scope: str) -> list[str]:
 
 
 def shows_other_users(messages: Sequence[ModelMessage], scope: str, memory: str | None) -> bool:
-    """Return whether the same memory of the agent told this conversation about other users too."""
+    """Return whether a conversation contains texts about other users from the same memory of the agent."""
     for message in messages:
         for part in message.parts:
             for item in _items(part) if isinstance(part, UserPromptPart) else ():
@@ -108,7 +108,7 @@ def shows_other_users(messages: Sequence[ModelMessage], scope: str, memory: str 
 
 
 def as_data(text: str, ctx: RunContext[Any], scope: str, memory: str | None) -> ModelRequest:
-    """Return a message of the user's channel that `told` knows again; it belongs to the run."""
+    """Return a user message of the run with a text that `shown_memory` finds again."""
     mark = {"origin": ORIGIN, "scope": scope, "memory": memory}
     mark |= {"run_id": ctx.run_id, "conversation_id": ctx.conversation_id}
     message = ModelRequest(parts=[UserPromptPart([TextContent(text, metadata=mark)])])
@@ -118,16 +118,15 @@ def as_data(text: str, ctx: RunContext[Any], scope: str, memory: str | None) -> 
 
 
 def appending(text: str, name: str) -> InstructionPart:
-    """Return an instruction of which later changes are appended to the conversation, where that is possible."""
+    """Return an instruction whose later changes are appended to the conversation, if the framework can do so."""
     options: dict[str, Any] = {"name": name, "on_change": "append"} if CAN_APPEND else {}
     return InstructionPart(text, dynamic=True, **options)
 
 
 def ids_of(message: ModelMessage) -> tuple[str | None, str | None]:
-    """Return the ids of the conversation and of the run that a message belongs to.
+    """Return the ids of the conversation and the run of a message.
 
-    The framework joins requests that follow each other, and what it makes of them has no ids. What the diary
-    told in one of them has those of its run.
+    The framework joins consecutive requests into one without ids. A text of the diary in it has the ids of its run.
     """
     ids = message.conversation_id, message.run_id
     if message.run_id is None and isinstance(message, ModelRequest):
@@ -140,21 +139,21 @@ def ids_of(message: ModelMessage) -> tuple[str | None, str | None]:
 
 
 def returns_tools(message: ModelMessage | None) -> bool:
-    """Return whether a message brings results of tools."""
+    """Return whether a message has tool results."""
     return isinstance(message, ModelRequest) and any(
         part.part_kind == "tool-return" for part in message.parts
     )
 
 
 class Words(NamedTuple):
-    """What a user said in a part of a message."""
+    """The text of a user in a part of a message."""
 
     text: str
     message: ModelMessage
 
 
 def unanswered(messages: Sequence[ModelMessage]) -> list[Words]:
-    """Return what users said since the last response."""
+    """Return the texts of users since the last response."""
     texts: list[Words] = []
     for message in messages:
         if isinstance(message, ModelResponse):
@@ -165,10 +164,10 @@ def unanswered(messages: Sequence[ModelMessage]) -> list[Words]:
 
 
 def resumed(messages: Sequence[ModelMessage], prompt: object) -> ModelResponse | None:
-    """Return the response that a run with this history and prompt goes on with: suspended, or with open calls of tools."""
+    """Return the response that a run with this history and prompt continues: suspended, or with open tool calls."""
     returned: set[str] = set()
     for message in reversed(messages):
-        # The framework closes the calls of a run that was cut off; without a prompt, not those of a cut response.
+        # The framework closes the calls of an interrupted run; without a prompt, not those of an interrupted response.
         is_cut_off = getattr(message, "state", None) == "interrupted"
         if isinstance(message, ModelResponse):
             if _is_suspended(message):
@@ -182,19 +181,19 @@ def resumed(messages: Sequence[ModelMessage], prompt: object) -> ModelResponse |
 
 
 def _is_suspended(message: ModelMessage) -> bool:
-    """Return whether a response is not complete, and a run with this history goes on with it."""
+    """Return whether a response is incomplete, so that a run with this history continues it."""
     return getattr(message, "state", None) == "suspended"
 
 
 def prompts_in(message: ModelMessage) -> list[ModelRequestPart]:
-    """Return the parts of a message that are in the user's channel, written or spoken."""
+    """Return the user's parts of a message, written or spoken."""
     if isinstance(message, ModelResponse):
         return []
     return [part for part in message.parts if part.part_kind in {"user-prompt", "speech"}]
 
 
 def said(prompts: Iterable[ModelRequestPart]) -> list[str]:
-    """Return what the user said in parts of a message."""
+    """Return the user's texts in parts of a message."""
     texts = (
         prompt_words(part.content) if isinstance(part, UserPromptPart) else _transcript(part)
         for part in prompts
@@ -203,7 +202,7 @@ def said(prompts: Iterable[ModelRequestPart]) -> list[str]:
 
 
 def _answers(response: ModelResponse) -> list[str]:
-    """Return what the assistant wrote or said in a response."""
+    """Return the assistant's texts in a response, written or spoken."""
     texts = (
         part.content if isinstance(part, TextPart) else _transcript(part) for part in response.parts
     )
@@ -211,22 +210,22 @@ def _answers(response: ModelResponse) -> list[str]:
 
 
 def _transcript(part: object) -> str | None:
-    """Return what was spoken in a part of a realtime session; older releases have none."""
+    """Return the transcript of a part of a realtime session; older releases have none."""
     return getattr(part, "transcript", None)
 
 
 def _said_in_history(message: ModelMessage) -> list[str]:
-    """Return what the user said in a message of the conversation so far.
+    """Return the user's texts in a message of the history.
 
-    What stands beside the results of tools is the tools'. A message that no run sent is an interface's,
-    which puts the user's next message there.
+    User parts beside tool results come from tools. The exception is a message without a run id: a user interface
+    made it, and puts the user's next message there.
     """
     is_of_tools = returns_tools(message) and ids_of(message)[1] is not None
     return [] if is_of_tools else said(prompts_in(message))
 
 
 def exchanges(messages: Sequence[ModelMessage]) -> list[tuple[str, str]]:
-    """Return what was said and answered, oldest first; not what is unanswered."""
+    """Return pairs of a user's text and its answer, oldest first; unanswered texts are left out."""
     found: list[tuple[str, str]] = []
     asked: list[str] = []
     rejected = _rejected(messages)
@@ -256,11 +255,10 @@ def answered(
     is_parsed: bool = False,
     output_tools: Collection[str] = (),
 ) -> str:
-    """Return what the assistant said in a run, and its output where that is something else; as JSON if it is no text.
+    """Return the assistant's texts in a run, then the run's output if it differs; an output of another type as JSON.
 
-    An answer that was rejected, as by an output validator, was not said, nor text beside it; nor was a suspended
-    one, as yet. Of an answer whose text was made into the output (`is_parsed`), the output is said. Binary output
-    is no text.
+    Rejected answers, for example by an output validator, and suspended ones are left out. If the output was parsed
+    from the text of the last answer (`is_parsed`), the output replaces this text. Binary output is left out.
     """
     rejected = _rejected(messages, output_tools)
     said = [
@@ -282,21 +280,21 @@ def answered(
 
 
 def _is_said(output: str, said: Sequence[Sequence[str]]) -> bool:
-    """Return whether an output is the last answer as it stands, or its end: what was said after a native tool."""
+    """Return whether an output equals the last answer, or the part of it after a native tool call."""
     last = said[-1] if said else ()
     ends = ("".join(last[start:]).split() for start in range(len(last)))
     return output.split() in ends
 
 
 def _as_json(output: object) -> str | None:
-    """Return an output as JSON; None if there is none, or none that JSON can express."""
+    """Return an output as JSON; None if there is none, or JSON cannot express it."""
     if output is None or isinstance(output, (bytes, BinaryContent)):
         return None
     return _made("an output", lambda: to_json(output, fallback=str).decode())
 
 
 def _made(what: str, make: Callable[[], str]) -> str | None:
-    """Return a text that is made of any object; None if that fails: the turn has words beside it."""
+    """Return `make()` without binary content; log an error and return None, so that the turn keeps its other texts."""
     try:
         return _without_binary(make())
     except Exception as error:  # noqa: BLE001 - the object is the host's
@@ -305,7 +303,7 @@ def _made(what: str, make: Callable[[], str]) -> str | None:
 
 
 def _without_binary(text: str) -> str:
-    """Return a text; if it is JSON with binary content of the framework, without the data of this."""
+    """Return a text; if it is JSON with binary content of the framework, the data are removed."""
     if '"kind":"binary"' not in text:
         return text
     try:
@@ -321,14 +319,14 @@ def _without_data(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rejected(messages: Sequence[ModelMessage], output_tools: Collection[str] = ()) -> set[int]:
-    """Return the numbers of the responses that the model was asked to give again."""
+    """Return the numbers of the responses that were rejected."""
     return {
         number - 1 for number, message in enumerate(messages) if _asks_again(message, output_tools)
     }
 
 
 def _asks_again(message: ModelMessage, output_tools: Collection[str]) -> bool:
-    """Return whether a message rejects the answer before it: its text, or each of its calls of output tools."""
+    """Return whether a message rejects the response before it: its text, or all its calls of output tools."""
     if any(
         part.part_kind == "retry-feedback"
         or (part.part_kind == "retry-prompt" and part.tool_name is None)
@@ -350,9 +348,10 @@ def steps_in(
     is_paused: bool,
     output_tools: Collection[str] = (),
 ) -> tuple[ToolStep, ...]:
-    """Return the tools that were called in a run, without those of diaries.
+    """Return the tool calls of a run, without those of a diary's tools.
 
-    Calls of `output_tools` are no steps: the output is what was made and accepted of them. Open calls of a run that is paused belong to the run that brings their results.
+    Calls of `output_tools` are left out, since the output has their content. Open calls of a paused run belong to the
+    run that brings their results.
     """
     history = list(takewhile(lambda message: message.run_id != run_id, messages))
     response = resumed(history, None)
@@ -373,9 +372,9 @@ def steps_in(
 
 
 def prompt_words(prompt: object) -> str | None:
-    """Return the text of a prompt, which may be text, a sequence of parts, or nothing.
+    """Return the user's text in a prompt: a text, a sequence of parts, or None.
 
-    What an application put into it, this one or another, is not the user's.
+    Parts that an application marked as its own are left out.
     """
     if isinstance(prompt, str):
         return prompt

@@ -1,4 +1,4 @@
-"""The core's four verbs as tools of a host agent; they answer and never raise."""
+"""The core's four memory verbs as tools of an agent; errors are returned as sentences."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ __all__ = ["call_id", "diary_functions", "span", "with_categories"]
 
 @contextmanager
 def span(ctx: RunContext[Any], name: str) -> Generator[dict[str, int | bool | str]]:
-    """Record `tomldiary.<name>` within the run's trace; what is put into the yielded dict is recorded.
+    """Record the span `tomldiary.<name>` in the run's trace, with the attributes in the yielded dict.
 
-    An error's text may quote the memory, so only its type is recorded. A run context that was sent to
-    another process, as to an activity of Temporal, has no tracer: nothing is recorded there.
+    The text of an error may quote the memory, so only its type is recorded. A run context that was sent to another
+    process, for example to an activity of Temporal, has no tracer, so nothing is recorded.
     """
     attributes: dict[str, int | bool | str] = {}
     try:
@@ -67,7 +67,7 @@ def diary_functions(
     """Return the tools by name.
 
     Args:
-        verbs: Says for each call whose diary it is; its second argument is the id of the call.
+        verbs: Returns the verbs for the user of a call; its second argument is the id of the call.
     """
 
     async def answer(ctx: RunContext[Any], verb: str, *arguments: Any) -> str:
@@ -81,7 +81,7 @@ def diary_functions(
             attributes["failed"] = said.is_error
         if said.data is None:
             return str(said)
-        # The model reads the sentence; a program finds the data in the part's metadata.
+        # The model gets the sentence; programs find the data in the part's metadata.
         return cast("str", ToolReturn(str(said), metadata=said.data))
 
     return {verb: _tool(verb, answer) for verb in VERBS}
@@ -90,7 +90,7 @@ def diary_functions(
 def _tool(
     verb: str, answer: Callable[..., Coroutine[Any, Any, str]]
 ) -> Callable[..., Coroutine[Any, Any, str]]:
-    """Return a function with the parameters of a verb, behind the context of the run."""
+    """Return a function with the run context as first parameter, followed by the parameters of a verb."""
     ctx = Parameter("ctx", Parameter.POSITIONAL_ONLY, annotation=RunContext[Any])
     signature = Signature([ctx, *parameters_of(verb)], return_annotation=str)
 
@@ -108,9 +108,9 @@ def _tool(
 
 
 def call_id(ctx: RunContext[Any], verb: str, *arguments: Any) -> str:
-    """Return an id that a repetition of the same call has too, and no other call; "" outside of a run.
+    """Return an id of a tool call that stays the same when the call is repeated; "" outside of a run.
 
-    Some models number the calls of each response anew, so what is asked for is part of it.
+    Some models reuse call ids in each response, so the arguments are part of the id.
     """
     if ctx.run_id is None or ctx.tool_call_id is None:
         return ""
@@ -121,9 +121,9 @@ def call_id(ctx: RunContext[Any], verb: str, *arguments: Any) -> str:
 def with_categories(
     diary: Diary,
 ) -> Callable[[RunContext[Any], ToolDefinition], Coroutine[Any, Any, ToolDefinition]]:
-    """Return a `prepare` function that names the diary's categories where `remember` asks for one.
+    """Return a `prepare` function that lists the diary's categories in the description of `remember`.
 
-    They are named, not enforced: an enumeration would make a test model write into the diary.
+    The schema does not enforce them: with an enumeration, pydantic-ai's TestModel would write into the diary.
     """
     # The same for every request, until a type of facts is registered.
     cached: tuple[object, dict[str, Any]] | None = None

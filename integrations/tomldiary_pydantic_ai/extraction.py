@@ -1,4 +1,4 @@
-"""The agent that reads one turn of a conversation, and what it shares with the compaction agent."""
+"""The agent that extracts entries from one turn, and helpers that it shares with the compaction agent."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ _logger = get_logger(__name__)
 def equipped(
     agent: AbstractAgent[Any, Any], pref_table_cls: type[BaseModel], prompt_template: object = None
 ) -> Agent[MemoryDeps, str]:
-    """Return an agent that can update a diary: the one given, with the six tools if it has none of them.
+    """Return an agent that can update a diary: `agent`, with the six tools if it has none of them.
 
-    An agent that works on the draft with tools of its own says so by `deps_type=MemoryDeps`.
+    An agent with other tools for the draft declares `deps_type=MemoryDeps`.
     """
     if _has_tools(agent):
         return cast("Agent[MemoryDeps, str]", agent)
@@ -69,7 +69,7 @@ def _has_tools(agent: AbstractAgent[Any, Any]) -> bool:
 
 
 class _Equipped(WrapperAgent[Any, Any]):
-    """An agent whose runs have the diary's tools and prompt."""
+    """An agent whose runs get the diary's tools and prompt."""
 
     def __init__(self, wrapped: AbstractAgent[Any, Any], prompt: str, categories: str) -> None:
         super().__init__(wrapped)
@@ -104,26 +104,25 @@ def extractor_agent(
     *,
     model_name: Model | str | None = None,
 ) -> Agent[MemoryDeps, str]:
-    """Return an agent that files what a user says about themselves; needs no key until it runs.
+    """Return an agent that stores what a user says about themselves; it needs no API key until it runs.
 
-    It is what `Diary(agent="<model name>")` uses, and runs as `await agent.run(message, deps=deps)`.
-    A run is stopped after 20 requests to the model.
+    `Diary(agent="<model name>")` uses it. It runs as `await agent.run(message, deps=deps)`, and stops after 20
+    requests to the model.
 
     Args:
-        pref_table_cls: The preference table whose categories the model is told.
-        model: A model or its name, or several: one is asked when those before it failed. None is
-            $EXTRACTOR_MODEL, or else the default model. Where the diary runs an event loop of its own,
-            a model object is copied there with HTTP connections of its own, unless its provider was
-            given an HTTP client.
-        prompt_template: Other instructions: a text, the path of one, or an object with `prompt`.
-            `{categories_doc}` and `{current_time}` are filled in.
-        fallback_retries: Attempts after a request that failed in passing; 0 is none.
-        fallback_on: Exceptions after which to try again, or a function that tells; None is
-            time-outs, broken connections, rate limits and errors of the server.
-        model_name: Deprecated name of `model`.
+        pref_table_cls: The preference table, whose categories are in the prompt.
+        model: A model or its name, or several: each is used if those before it failed. None takes
+            $EXTRACTOR_MODEL, or else the default model. If the diary runs a private event loop, it uses a copy of a
+            model object there, with separate HTTP connections, unless the model's provider was given an HTTP client.
+        prompt_template: Other instructions: a text, the path of a file, or an object with `prompt`.
+            `{categories_doc}` and `{current_time}` are replaced.
+        fallback_retries: The number of further attempts after a transient error.
+        fallback_on: The exceptions after which to try again, or a function of the exception. None is time-outs,
+            broken connections, rate limits and server errors.
+        model_name: The deprecated name of `model`.
 
-    An agent of your own in place of a model is returned as it is if it has the diary's tools, and else
-    with them and with the prompt.
+    If `model` is an agent, it is returned unchanged if it has the diary's tools; otherwise it gets them and the
+    prompt.
 
     Raises:
         SchemaError: `pref_table_cls` cannot be read as categories.
@@ -156,7 +155,7 @@ def extractor_agent(
 
 
 def _extraction_tools() -> list[Tool[MemoryDeps]]:
-    """Return the tools of extraction; those for facts are offered where a type is registered."""
+    """Return the extraction tools; those for facts are included if a type of facts is registered."""
 
     async def where_typed(
         ctx: RunContext[MemoryDeps], definition: ToolDefinition
@@ -170,7 +169,7 @@ def _extraction_tools() -> list[Tool[MemoryDeps]]:
 
 
 async def _check_draft(ctx: RunContext[MemoryDeps], answer: str) -> str:
-    """Let the model mend a draft that cannot be stored, instead of losing the turn."""
+    """Ask the model to correct a draft that cannot be stored, so that the turn is not lost."""
     try:
         _ = ctx.deps.operations
     except (DiaryError, TypeError, ValueError) as error:
@@ -196,7 +195,7 @@ def build_extractor(
 def agent_tools(
     functions: Iterable[Callable[..., Coroutine[Any, Any, str]]], deps_type: type[DepsT]
 ) -> list[Tool[DepsT]]:
-    """Return the core's functions as tools; each parameter is described by the docstring."""
+    """Return the core's functions as tools; their docstrings describe the parameters."""
     return [
         Tool(
             _taking_run_context(function, deps_type),
@@ -211,7 +210,7 @@ def agent_tools(
 def _taking_run_context(
     function: Callable[..., Coroutine[Any, Any, str]], deps_type: type[Any]
 ) -> Callable[..., Coroutine[Any, Any, str]]:
-    """Give a function that takes any context the annotation by which pydantic-ai knows its own."""
+    """Annotate the context parameter of a function with pydantic-ai's type."""
 
     @functools.wraps(function)
     async def tool(ctx: Any, *args: Any, **kwargs: Any) -> str:
@@ -222,10 +221,10 @@ def _taking_run_context(
 
 
 def check_requests(ctx: RunContext[Any], most: int) -> None:
-    """Stop a run that would send more than `most` requests; called where each request is put together.
+    """Stop a run that would send more than `most` requests; called before each request.
 
     Raises:
-        UsageLimitExceeded: The run has used up its requests.
+        UsageLimitExceeded: The run has sent `most` requests.
     """
     if ctx.run_step > most:
         raise UsageLimitExceeded(f"the run did not come to an end within {most} requests")

@@ -102,13 +102,13 @@ T = TypeVar("T")
 class TomlMemoryStore:
     """Memory files as text blocks of a diary: safe for several processes, with history, editable by hand.
 
-    It is a `MemoryStore`, a `MetadataMemoryStore` and a `SearchableMemoryStore` of pydantic-ai-harness. The
-    first part of a namespace is whose diary a file is in, so that forgetting a user finds it; without a
-    namespace a file belongs to no user. Searches find and score as those of the harness's own stores, and
-    find words in other forms behind that.
+    It is a `MemoryStore`, a `MetadataMemoryStore` and a `SearchableMemoryStore` of pydantic-ai-harness. The first
+    part of a namespace is the user of a file, so that forgetting this user removes it. A file without a namespace
+    belongs to no user. Searches find and score files like the harness's own stores; files with other forms of the
+    words follow.
 
     Args:
-        diary: A `Diary`, or the folder of one.
+        diary: A `Diary`, or the path of its folder.
 
     Raises:
         MissingExtra: pydantic-ai-harness is not installed.
@@ -116,7 +116,7 @@ class TomlMemoryStore:
 
     def __init__(self, diary: Diary | str | os.PathLike[str]) -> None:
         try:
-            # Looked up here: it pins the framework exactly, so that nothing else may depend on it.
+            # A late import: the harness pins the framework's version, so the adapter must not require it.
             self._types: Any = importlib.import_module("pydantic_ai_harness.memory")
         except ModuleNotFoundError as error:
             raise MissingExtra("TomlMemoryStore", package="pydantic-ai-harness") from error
@@ -131,7 +131,7 @@ class TomlMemoryStore:
         """Return the file at `path`, cut to `max_chars` characters; None if there is none.
 
         Raises:
-            ValueError: The path is none, or `max_chars` is not positive.
+            ValueError: The path is invalid, or `max_chars` is not positive.
         """
         if max_chars <= 0:
             raise ValueError("max_chars must be positive")
@@ -148,10 +148,10 @@ class TomlMemoryStore:
         )
 
     async def get_operation(self, operation: Any) -> Any:
-        """Return what was done under an operation id, or None.
+        """Return the result of the operation with an id, or None.
 
         Raises:
-            MemoryOperationConflictError: The id was used for something else.
+            MemoryOperationConflictError: The id was used for another operation.
         """
         done = await self._call(self._files.done, operation.id, operation.fingerprint)
         return None if done is None else self._mutation(done)
@@ -159,12 +159,12 @@ class TomlMemoryStore:
     async def write(
         self, path: str, content: str, *, expected_version: str | None, operation: Any = None
     ) -> Any:
-        """Create or replace a file whose version is the expected one, recording no metadata.
+        """Create or replace a file that has the expected version, without metadata.
 
         Raises:
             MemoryConflictError: Another write came first. Nothing was changed.
-            MemoryOperationConflictError: The operation id was used for something else.
-            ValueError: The path is none, or the content is too long.
+            MemoryOperationConflictError: The operation id was used for another operation.
+            ValueError: The path is invalid, or the content is too long.
         """
         return await self.write_with_metadata(
             path, content, expected_version=expected_version, metadata=None, operation=operation
@@ -179,12 +179,12 @@ class TomlMemoryStore:
         metadata: Mapping[str, str] | None,
         operation: Any = None,
     ) -> Any:
-        """Create or replace a file whose version is the expected one, with what is to be kept about it.
+        """Create or replace a file that has the expected version, with metadata.
 
         Raises:
             MemoryConflictError: Another write came first. Nothing was changed.
-            MemoryOperationConflictError: The operation id was used for something else.
-            ValueError: The path is none, or the content or the metadata cannot be stored.
+            MemoryOperationConflictError: The operation id was used for another operation.
+            ValueError: The path is invalid, or the content or the metadata cannot be stored.
         """
         change = partial(
             self._files.write,
@@ -199,11 +199,11 @@ class TomlMemoryStore:
     async def delete(
         self, path: str, *, expected_version: str | None, operation: Any = None
     ) -> Any:
-        """Remove a file whose version is the expected one.
+        """Remove a file that has the expected version.
 
         Raises:
             MemoryConflictError: Another write came first. Nothing was changed.
-            MemoryOperationConflictError: The operation id was used for something else.
+            MemoryOperationConflictError: The operation id was used for another operation.
         """
         change = partial(self._files.delete, path, expected=expected_version, **_named(operation))
         return await self._change(path, change)
@@ -212,7 +212,7 @@ class TomlMemoryStore:
         """Return the paths that begin with `prefix`, sorted, at most `limit`.
 
         Raises:
-            ValueError: `limit` is not positive, or the prefix is none of a path.
+            ValueError: `limit` is not positive, or no path can begin with the prefix.
         """
         if limit <= 0:
             raise ValueError("limit must be positive")
@@ -231,15 +231,15 @@ class TomlMemoryStore:
         """Return the files directly below `prefix` that match best, each with a part of its text.
 
         Args:
-            prefix: Where to look; files in deeper scopes belong to others.
+            prefix: The scope to search; files in deeper scopes belong to other owners.
             query: Words.
-            limit: Most files returned.
-            max_files: Most files looked at.
-            max_chars: Characters for all paths and parts together.
-            max_file_chars: Characters of a file, from its beginning, that are looked at.
+            limit: The maximum number of files returned.
+            max_files: The maximum number of files searched.
+            max_chars: The maximum number of characters of all paths and parts together.
+            max_file_chars: The number of characters searched at the beginning of a file.
 
         Raises:
-            ValueError: The prefix is none of a path.
+            ValueError: No path can begin with the prefix.
         """
         result = partial(self._types.MemorySearchResult, matches=[], scanned=0, truncated=False)
         check_prefix(prefix)

@@ -1,7 +1,7 @@
-"""An agent's notes to itself, as one MEMORY document: read it, add to it, correct one place of it.
+"""An agent's notes in one MEMORY document: read it, add to it, replace one place in it.
 
-The verbs and their answers are those of pydantic-deep's memory tools. The document is a text block, so
-who writes at once loses nothing, and history, forgetting and hand edits are those of the diary.
+The operations and their answers are those of pydantic-deep's memory tools. The document is a text block of a diary:
+concurrent writes are all kept, and history, forgetting and hand edits work as for other entries.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ __all__ = [
 
 DEFAULT_MEMORY_DIR = ".deep/memory"
 DEFAULT_MAX_MEMORY_LINES = 200
-"""Lines of the document that a model is shown."""
+"""The default budget in lines."""
 DEFAULT_MEMORY_FILENAME = "MEMORY.md"
 DEFAULT_PIN_END_MARKER = "<!-- deep:pin-end -->"
-"""What stands above the first one in the notes is always shown."""
+"""All lines of the notes above the first occurrence are always shown."""
 READ_MEMORY_DESCRIPTION = "Read all of your notes from earlier sessions."
 WRITE_MEMORY_DESCRIPTION = (
     "Add to your notes what later sessions will need: what the user prefers, conventions of the"
@@ -70,7 +70,7 @@ _logger = get_logger(__name__)
 
 
 class MemoryAccessError(DiaryError):
-    """The memory is there, or may be, and cannot be read; not the same as that there is none."""
+    """The memory cannot be read, though it may exist."""
 
 
 @dataclass
@@ -78,9 +78,9 @@ class MemoryFile:
     """A memory document as it was read."""
 
     agent_name: str
-    """Whose notes these are: "main", "code-reviewer", …"""
+    """The agent of the notes: "main", "code-reviewer", …"""
     path: str
-    """Where they are for people: `memory_dir/agent_name/MEMORY.md`."""
+    """The path shown to people: `memory_dir/agent_name/MEMORY.md`."""
     content: str
 
     def save(self, folder: str | Path) -> Path:
@@ -100,7 +100,7 @@ def checked_agent_name(name: str) -> str:
     """Return the name of an agent, which is one part of a path.
 
     Raises:
-        InvalidValue: It is empty, or leads to another place.
+        InvalidValue: It is empty, or leads out of its folder.
     """
     if not name.strip() or name.strip(".") == "" or set(name) & set("/\\\0\n\r"):
         raise InvalidValue(
@@ -111,7 +111,7 @@ def checked_agent_name(name: str) -> str:
 
 
 def get_memory_path(memory_dir: str, agent_name: str) -> str:
-    """Return where an agent's notes are: `memory_dir/agent_name/MEMORY.md`, and never elsewhere.
+    """Return the path of an agent's notes: `memory_dir/agent_name/MEMORY.md`.
 
     Raises:
         InvalidValue: The name cannot be part of a path.
@@ -124,13 +124,13 @@ def load_memory(
 ) -> MemoryFile | None:
     """Return an agent's notes; None if there are none.
 
-    Until something is written, notes that belong to no user are those in a file: `agent_name/MEMORY.md`
-    in the diary's folder, where pydantic-deep keeps them, or else the file at `path`. The first write
-    takes them over into the diary. From then on the file is neither read nor changed.
+    Notes that belong to no user are read from a file until the first write: `agent_name/MEMORY.md` in the diary's
+    folder, where pydantic-deep keeps them, or else the file at `path`. The first write copies them into the diary.
+    Afterwards the file is neither read nor changed.
 
     Args:
-        backend: A user's diary; of a whole diary or its folder, the notes that belong to no user.
-        path: Where they are for people, and a file that may hold them; see `get_memory_path`.
+        backend: The diary of a user; or a whole diary or its folder, for the notes that belong to no user.
+        path: The path shown to people, and a file that may have the notes; see `get_memory_path`.
         agent_name: The agent, which names the block.
 
     Raises:
@@ -150,9 +150,9 @@ def load_memory(
 
 
 def _text_in_file(owner: UserDiary, path: str, name: str) -> str:
-    """Return the notes of a file that was not taken over yet; "" if there is none."""
+    """Return the notes of a file that was not copied yet; "" if there is none."""
     if owner.user_id != SHARED_OWNER:
-        return ""  # a file is not of one user
+        return ""  # a file belongs to no user
     backend = owner.diary.engine.backend
     folder = backend.base_path if isinstance(backend, LocalFolder) else None
     places = [folder / name / DEFAULT_MEMORY_FILENAME] if folder is not None else []
@@ -181,14 +181,14 @@ def format_memory_prompt(
     max_tokens: int | None = None,
     pin_marker: str = DEFAULT_PIN_END_MARKER,
 ) -> str:
-    """Return the notes as framed data for a model: the newest lines, whole, within the budget.
+    """Return the notes as framed data for a model: the newest whole lines within the budget.
 
     Args:
         memory: The notes.
-        max_lines: Lines shown, of 80 characters on average: a line that alone takes more than all of
-            them is left out. What is left out is counted.
-        max_tokens: The budget in tokens of four characters instead; None is `max_lines`.
-        pin_marker: What stands above the first one is always shown, whatever the budget.
+        max_lines: The budget in lines of 80 characters on average. A line that exceeds the whole budget is left out.
+            The text states how much is left out.
+        max_tokens: The budget in tokens of four characters instead; None takes `max_lines`.
+        pin_marker: All lines above the first occurrence are always shown, regardless of the budget.
 
     Raises:
         InvalidValue: `max_lines` or `max_tokens` is negative.
@@ -207,7 +207,7 @@ def format_memory_prompt(
         else max_tokens * _CHARACTERS_PER_TOKEN
     )
     shown: list[str] = []
-    # From the end: new notes stand there.
+    # From the end, where new notes are.
     for stored in reversed(lines):
         if len(shown) == most:
             break
@@ -226,17 +226,17 @@ def format_memory_prompt(
 
 
 class AgentMemory:
-    """The notes of one agent in one user's diary. The three verbs answer in a sentence and never raise.
+    """The notes of one agent in one user's diary. The three tool methods return a sentence and never raise.
 
     Args:
-        user: Whose diary.
+        user: The diary of the user.
         agent_name: The agent, which names the block.
-        path: Where the notes are for people; named in answers, without the folders of an absolute path.
-        session_id: Written beside what is noted down.
-        operation_id: An id of the call these verbs are used for: made again, it changes nothing.
+        path: The path shown in answers, without the folders of an absolute path.
+        session_id: The session of new notes.
+        operation_id: An id of the tool call, whose repetition changes nothing.
 
     Raises:
-        InvalidValue: The name cannot be that of an agent.
+        InvalidValue: The name is no valid name of an agent.
     """
 
     def __init__(
@@ -251,7 +251,7 @@ class AgentMemory:
         self._user = user
         self._name = checked_agent_name(agent_name)
         self._path = path
-        # A model is not told where the folder is on this machine.
+        # A model must not see the place of the folder on this machine.
         self._shown = f"{self._name}/MEMORY.md" if Path(path).is_absolute() else path
         self._session = session_id
         self._operation = operation_id
@@ -273,7 +273,7 @@ class AgentMemory:
         return visible(memory.content) if memory is not None else "No memory saved yet."
 
     def write(self, content: str) -> str:
-        """Add to the notes, below an empty line; what they say already is not added again."""
+        """Add to the notes, after an empty line; a text that they contain already is not added."""
         if not content.strip():
             return "Error: there is nothing to save; the content is empty."
 
@@ -289,7 +289,7 @@ class AgentMemory:
         return self._changed(change)
 
     def update(self, old_text: str, new_text: str) -> str:
-        """Replace the one place in the notes where `old_text` stands."""
+        """Replace `old_text`, which must occur once in the notes."""
 
         def change(text: str) -> str:
             if not text.strip():
@@ -312,7 +312,7 @@ class AgentMemory:
         return self._changed(change)
 
     def _take_over(self, memory: MemoryFile) -> None:
-        """Keep notes in the diary that are in a file as yet."""
+        """Copy notes from a file into the diary."""
         try:
             self._user.blocks[self._name]
         except UnknownEntry:
@@ -325,7 +325,7 @@ class AgentMemory:
             )
 
     def _changed(self, change: Callable[[str], str]) -> str:
-        """Make a change on the notes as they are now, under the user's lock."""
+        """Change the current notes, under the user's lock."""
         try:
             with once(self._user, self._session, self._operation):
                 memory = self.load()
@@ -348,7 +348,7 @@ def _lines(text: str) -> int:
 
 
 def _occurrences(text: str, wanted: str) -> int:
-    """Return how often a text stands in another, also where the places overlap; an empty one nowhere."""
+    """Return the number of occurrences of a text, including overlapping ones; 0 for an empty text."""
     count, at = 0, text.find(wanted) if wanted else -1
     while at >= 0:
         count += 1

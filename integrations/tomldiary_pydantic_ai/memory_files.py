@@ -1,8 +1,8 @@
-"""Text files addressed by a path, with versions: what an agent framework's memory store asks for.
+"""Text files with paths and versions, as memory stores of agent frameworks need them.
 
-A path `owner/…/name` of three or more parts is a text block of that owner, and a shorter one belongs to
-no user, so that forgetting a person finds what was kept under their name. A write says which version it
-is based on, and may carry an operation id, under which it has one effect.
+A path `owner/…/name` of three or more parts is a text block of this owner; a shorter one belongs to no user.
+Therefore forgetting a user also removes the files under the user's name. A write names the version that it is based
+on. It may have an operation id; with the same id it has an effect once.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _ALL = 1_000_000
 
 
 class OperationReused(Conflict):
-    """An operation id was used before, for something else. Nothing was changed."""
+    """An operation id was used before, for another operation. Nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class StoredFile:
     """A file as it was read."""
 
     content: str
-    """Its text without hidden characters: a model reads it. `version` is of the text as stored."""
+    """The text for a model, without hidden characters; `version` refers to the stored text."""
     version: str
     operation: str | None
     """The operation that wrote this version."""
@@ -67,7 +67,7 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class FileMutation:
-    """What a write or a removal did."""
+    """The result of a write or a removal."""
 
     version: str | None
     is_replayed: bool
@@ -86,13 +86,13 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What a search found, best first."""
+    """The result of a search, best first."""
 
     found: list[Found]
     scanned: int
-    """Files looked at."""
+    """The number of files that were searched."""
     is_cut: bool
-    """Whether there was more: further files, or files longer than what was looked at."""
+    """Whether some files, or parts of files, were not searched."""
 
 
 class MemoryFiles:
@@ -110,20 +110,20 @@ class MemoryFiles:
         """Return a file, or None.
 
         Raises:
-            InvalidValue: The path is none.
+            InvalidValue: The path is invalid.
         """
         owner, name = _place(path)
         entry = Blocks(self.diary.engine.document(owner, _KIND)).find(name)
         return None if entry is None else _file(entry)
 
     def done(self, operation: str, fingerprint: str) -> FileMutation | None:
-        """Return what one of an owner's last 1,024 operations did, or None.
+        """Return the result of one of an owner's last 1,024 operations, or None.
 
-        What other processes did is found where there are at most 256 owners; `write` and `delete` find it
-        in any case.
+        Operations of other processes are found if there are at most 256 owners; `write` and `delete` always find
+        them.
 
         Raises:
-            OperationReused: The id was used for something else.
+            OperationReused: The id was used for another operation.
         """
         owner = self._owners.get(operation)
         owners = [SHARED_OWNER, *self.diary.users()] if owner is None else [owner]
@@ -143,20 +143,20 @@ class MemoryFiles:
         fingerprint: str = "",
         metadata: Mapping[str, str] | None = None,
     ) -> FileMutation:
-        """Create or replace a file whose version is still the expected one (None: it does not exist).
+        """Create or replace a file that has the expected version (None: it does not exist).
 
         Args:
             path: The file.
             content: All of its text.
             expected: The version that was read.
-            operation: An id under which this has one effect; "" is none.
-            fingerprint: What is asked for under that id, to tell a repetition from another use of it.
-            metadata: What to keep about this write, as texts; it takes the place of the last one's.
+            operation: An id of this write, which has an effect once; "" is none.
+            fingerprint: A digest of the request, to distinguish a repetition from another use of the id.
+            metadata: Texts about this write; they replace those of the last write.
 
         Raises:
             Conflict: The version is another one. Nothing was changed.
-            OperationReused: The operation id was used for something else.
-            InvalidValue: The path is none, or the content or the metadata cannot be stored.
+            OperationReused: The operation id was used for another operation.
+            InvalidValue: The path is invalid, or the content or the metadata cannot be stored.
         """
         _check_metadata(metadata or {})
 
@@ -181,11 +181,11 @@ class MemoryFiles:
     def delete(
         self, path: str, *, expected: str | None, operation: str = "", fingerprint: str = ""
     ) -> FileMutation:
-        """Remove a file whose version is still the expected one (None: it does not exist).
+        """Remove a file that has the expected version (None: it does not exist).
 
         Raises:
             Conflict: The version is another one. Nothing was changed.
-            OperationReused: The operation id was used for something else.
+            OperationReused: The operation id was used for another operation.
         """
 
         def change(tx: Transaction, name: str, old: Mapping[str, Any] | None) -> None:
@@ -198,7 +198,7 @@ class MemoryFiles:
         """Yield the paths that begin with a prefix, sorted.
 
         Raises:
-            InvalidValue: The prefix is none of a path.
+            InvalidValue: No path can begin with the prefix.
         """
         check_prefix(prefix)
         found = (
@@ -212,18 +212,18 @@ class MemoryFiles:
     def search(self, prefix: str, query: str, *, most: int, window: int) -> Search:
         """Return the files directly below a prefix that match a query, best first.
 
-        A file scores how often the query's words stand in the beginning of its text, also within other
-        words, and twice that for its path; of files without them, those that have another form of such a
-        word score 0.5.
+        The score of a file is the number of occurrences of the query's words at the beginning of its text, also
+        inside other words, plus twice the number in its path. Files that contain only other forms of the words
+        score 0.5.
 
         Args:
-            prefix: Where to look; files in deeper scopes belong to others.
+            prefix: The scope to search; files in deeper scopes belong to other owners.
             query: Words.
-            most: Files looked at.
-            window: Characters of a file, from its beginning, that are looked at.
+            most: The maximum number of files searched.
+            window: The number of characters searched at the beginning of a file.
 
         Raises:
-            InvalidValue: The prefix is none of a path.
+            InvalidValue: No path can begin with the prefix.
         """
         check_prefix(prefix)
         terms = query.lower().split()
@@ -246,7 +246,7 @@ class MemoryFiles:
                 found.append(Found(path, text, terms, float(score)))
         known = {one.path for one in found}
         for path, words in self._other_forms(prefix, query):
-            # Where in a text another form stands is not known: all of it must have been looked at.
+            # The position of another form in a text is unknown, so the whole text must have been searched.
             if path in chosen and path not in known and len(files[path]) <= window:
                 found.append(Found(path, chosen[path], words, _OTHER_FORM))
         found.sort(key=lambda one: (-one.score, one.path))
@@ -254,7 +254,7 @@ class MemoryFiles:
         return Search(found, min(len(paths), most), is_cut or len(paths) > most)
 
     def _other_forms(self, prefix: str, query: str) -> Iterator[tuple[str, list[str]]]:
-        """Yield the paths that hold forms of a query's words, with these."""
+        """Yield the paths of files that contain other forms of a query's words, with these forms."""
         # Of other scripts, names of files and numbers the index finds parts, which are no forms of words.
         query = " ".join(word for word in query.split() if word.isascii() and word.isalpha())
         for owner in self._owners_below(prefix) if query else ():
@@ -301,11 +301,11 @@ class MemoryFiles:
 
 
 def _place(path: str) -> tuple[str, str]:
-    """Return whose a path is, and the name of its block.
+    """Return the owner of a path, and the name of its block.
 
     Raises:
-        InvalidValue: A part of it has other characters than letters of ASCII, digits and `_.-`, or none, or
-            more than 200, or leads elsewhere.
+        InvalidValue: A part is empty, has more than 200 characters or others than ASCII letters, digits and `_.-`,
+            or leads out of its folder.
     """
     if any(not _PART.fullmatch(part) or ".." in part or part == "." for part in path.split("/")):
         raise InvalidValue(
@@ -317,13 +317,13 @@ def _place(path: str) -> tuple[str, str]:
 
 
 def check_prefix(prefix: str) -> None:
-    """Raise InvalidValue if no path can begin with `prefix`; "" and a path with a slash behind it are all right."""
+    """Raise InvalidValue if no path can begin with `prefix`; "" and a path with a slash at its end are valid."""
     if prefix:
         _place(prefix.removesuffix("/"))
 
 
 def _path(owner: str, name: str) -> str | None:
-    """Return the path of a block; None for one that no path leads to."""
+    """Return the path of a block; None if no path can name it."""
     path = name if owner == SHARED_OWNER else f"{owner}/{name}"
     try:
         return path if _place(path) == (owner, name) else None

@@ -1,4 +1,4 @@
-"""The model an agent runs on: looked up at the first request, tried again after a passing failure."""
+"""Models of agents: created at the first request, and retried after transient errors."""
 
 from __future__ import annotations
 
@@ -45,22 +45,21 @@ __all__ = [
 
 _PAUSES = RetryPolicy(first_pause=0.25)
 _CAN_LIMIT_CLIENT = "max_retries" in ModelSettings.__annotations__
-"""Whether this release can tell a provider's client not to repeat requests itself."""
+"""Whether this release can switch off the retries of a provider's client."""
 _CUT = frozenset({"length", "content_filter", "error"})
 
 
 class RetryingModel(WrapperModel):
-    """Repeats a request that failed in passing, after a growing pause or the one that the server asks for.
+    """Repeats a request after a transient error, with growing pauses or those that the server demands.
 
-    It is the only one to do so: the provider's client is told not to. Where the whole turn is tried again,
-    as by `MemoryWriter`, the first request of a run is made once, and a later one at most twice: what the
-    earlier ones cost is not lost to one broken connection. A response without text and calls is the end of
-    the run: the model has nothing to add.
+    The provider's client is configured not to retry itself. If the whole turn is retried anyway, for example by
+    `MemoryWriter`, the first request of a run is sent once and a later one at most twice, so that one broken
+    connection does not waste the earlier requests. A response without text and calls ends the run.
 
     Args:
         wrapped: The model.
-        retries: Repetitions of one request.
-        is_passing: Whether an error may pass.
+        retries: The number of repetitions of one request.
+        is_passing: Returns whether an error is transient.
     """
 
     def __init__(
@@ -79,7 +78,7 @@ class RetryingModel(WrapperModel):
         model_settings: ModelSettings | None,
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
-        """Make a request, and repeat it if it fails in passing."""
+        """Send a request, and repeat it after a transient error."""
         settings, repeats = self._bounded(model_settings)
         most = self._retries
         if is_retried_as_a_whole.get():
@@ -98,7 +97,7 @@ class RetryingModel(WrapperModel):
         raise AssertionError  # the loop returns or raises
 
     def _bounded(self, settings: ModelSettings | None) -> tuple[ModelSettings | None, int]:
-        """Return settings by which the client repeats nothing, and how often it still does."""
+        """Return settings that switch off the client's retries, and the number of retries that remain."""
         client: Any = getattr(self.wrapped, "client", None)
         repeats = getattr(client, "max_retries", 0)
         if not isinstance(repeats, int) or repeats <= 0:
@@ -110,7 +109,7 @@ class RetryingModel(WrapperModel):
 
 
 def _ended(response: ModelResponse) -> ModelResponse:
-    """Return a response that a run can end with, if it says nothing."""
+    """Return a response; if it is empty, one with which a run can end."""
     kinds = {part.part_kind for part in response.parts if getattr(part, "content", None) != ""} - {
         "thinking"
     }
@@ -121,18 +120,17 @@ def _ended(response: ModelResponse) -> ModelResponse:
 
 
 def with_own_connections(model: Model) -> Model:
-    """Return a copy of `model` with an HTTP client of its own, or `model` itself if that is not possible.
+    """Return a copy of `model` with a separate HTTP client, or `model` itself if that is not possible.
 
-    Call it in a private event loop; the client is closed when that loop ends. A copy is possible where the
-    provider made its HTTP client itself, and the SDK's client can be copied (OpenAI and what speaks its API,
-    Anthropic, Groq). A client that was given to the provider stays, as it may have proxies and certificates
-    that only the host knows.
+    Call it in a private event loop; the client is closed when this loop ends. A copy is possible if the provider made
+    its HTTP client itself, and the SDK's client can be copied (OpenAI and compatible APIs, Anthropic, Groq). A client
+    that was given to the provider is kept, since it may have proxies and certificates of the host.
     """
     if isinstance(model, FallbackModel):
         return _copied(model, models=[with_own_connections(each) for each in model.models])
     if isinstance(model, WrapperModel):
         return _copied(model, wrapped=with_own_connections(model.wrapped))
-    # pydantic-ai has no public way to a provider's HTTP client; without these attributes nothing is copied.
+    # pydantic-ai has no public access to a provider's HTTP client; without these attributes nothing is copied.
     provider: Any = getattr(model, "_provider", None)
     make_http_client = getattr(provider, "_http_client_factory", None)
     client = getattr(provider, "_client", None)
@@ -161,7 +159,7 @@ def _copied(what: Any, **changes: Any) -> Any:
 _PASSING_STATUS = frozenset({408, 409, 425, 429})
 _SERVER_ERROR = 500
 _HTTP_CLIENTS = frozenset({"httpcore", "httpcore2", "httpx", "httpx2"})
-# Subclasses that newer releases have for what the provider will refuse again.
+# Subclasses in newer releases, for errors that a retry does not solve.
 _PERMANENT: tuple[type[Exception], ...] = tuple(
     getattr(exceptions, name)
     for name in ("ModelQuotaExceededError", "ModelRequestRejectedError")
@@ -172,17 +170,17 @@ _PERMANENT: tuple[type[Exception], ...] = tuple(
 def agent_model(
     model: ModelChoice, retries: int = 3, fallback_on: FallbackWhen | None = None
 ) -> Model:
-    """Return `model` with `retries` further attempts; a name is looked up at the first request.
+    """Return `model` with `retries` further attempts; a name is resolved at the first request.
 
     Args:
-        model: A model, or the name of one; of several, each is asked when the one before has failed.
-            None is $EXTRACTOR_MODEL, or else the default model.
-        retries: Attempts after the first one, with each model; 0 is none.
-        fallback_on: Exceptions after which to try again, or a function that tells. None is
-            `is_transient`, and of several models any failure of their service.
+        model: A model or its name, or several: each is used if the one before has failed. None takes
+            $EXTRACTOR_MODEL, or else the default model.
+        retries: The number of further attempts with each model.
+        fallback_on: The exceptions after which to try again, or a function of the exception. None is
+            `is_transient`; before the next of several models, any error of a provider.
 
     Raises:
-        InvalidValue: `model` is none of these, or is "rules".
+        InvalidValue: `model` is neither a model nor a name, or is "rules".
     """
     if isinstance(model, Sequence) and not isinstance(model, str):
         if not model:
@@ -217,7 +215,7 @@ def _check_name(name: str | None) -> None:
 
 
 def is_transient(error: Exception) -> bool:
-    """Tell whether the same request may succeed a moment later: time-outs, overload, broken lines."""
+    """Return whether the same request may succeed later: after time-outs, overload, broken connections."""
     if isinstance(error, _PERMANENT):
         return False
     if isinstance(error, exceptions.ModelHTTPError):
@@ -226,7 +224,7 @@ def is_transient(error: Exception) -> bool:
         return True
     if isinstance(error, TimeoutError | ConnectionError):
         return True
-    # What an HTTP client raised and a provider passed on as it is.
+    # An error of an HTTP client that the provider did not wrap.
     return any(
         kind.__module__.partition(".")[0] in _HTTP_CLIENTS
         and kind.__name__ in {"NetworkError", "ProtocolError", "TimeoutException"}
@@ -256,17 +254,17 @@ def _is_one_of(kinds: tuple[type[Exception], ...], error: Exception) -> bool:
 
 
 class LoopModel(WrapperModel):
-    """A model that is made when a run first needs it, one for each event loop.
+    """A model that is created when a run first needs it, one for each event loop.
 
-    The HTTP connections of a model belong to the loop it runs on, and one diary serves several.
+    The HTTP connections of a model belong to one event loop, but a diary may be used in several.
 
     Args:
-        given: What the model is made of.
-        wrap: Applied to the model that is made.
+        given: A model or its name; None takes the default model.
+        wrap: Applied to the created model.
     """
 
     def __init__(self, given: Any, wrap: Callable[[Model], Model]) -> None:
-        Model.__init__(self)  # the wrapper's own would look the model up now
+        Model.__init__(self)  # the base class would create the model now
         self._given = given
         self._wrap = wrap
         self._guard = threading.Lock()
@@ -298,14 +296,14 @@ class LoopModel(WrapperModel):
 
 
 class GivenModel(LoopModel):
-    """A model object of a host; in an event loop of this package, a copy with connections of its own."""
+    """A model object of a host; in an event loop of this package, a copy with separate connections."""
 
     def _make(self) -> Model:
         return self._wrap(with_own_connections(self._given) if is_private_loop() else self._given)
 
 
 class NamedModel(LoopModel):
-    """A model known by its name only; None asks $EXTRACTOR_MODEL, or else is the default model."""
+    """A model given by its name; None takes $EXTRACTOR_MODEL, or else the default model."""
 
     def __repr__(self) -> str:
         return f"NamedModel({self._name!r})"

@@ -1,4 +1,4 @@
-"""One run of an agent: whose memory it is about, and what the user said in it. A model decides neither."""
+"""One run of an agent: the user of its memory, and the words of this user in it. A model decides neither."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ __all__ = [
     "Who",
     "durable_operation",
     "filled",
-    "hand_in",
     "no_template",
     "runs_around",
     "session_of",
+    "submit_turn",
     "user_of",
     "within_tool",
 ]
@@ -62,11 +62,11 @@ F = TypeVar("F", bound="Callable[..., Any]")
 T = TypeVar("T")
 
 Who: TypeAlias = str | Callable[[RunContext[AgentDepsT]], str | None] | None
-"""A name, a function of the run, or None: look in the run's deps and metadata."""
+"""A name, a function of the run context, or None for a look into the run's deps and metadata."""
 
 
 class RunOwner(NamedTuple):
-    """Whose run it is, and which session it belongs to."""
+    """The user and the session of a run."""
 
     user: str
     session: str
@@ -93,7 +93,7 @@ def session_of(ctx: RunContext[Any], explicit: Who[Any]) -> str:
     """Return the session of a run: explicit, in its deps or metadata, its conversation, or the run itself.
 
     Raises:
-        IdentifierError: A name that is given is blank or no text.
+        IdentifierError: A given name is blank or not text.
     """
     return identity.session_of(
         identity.given("session", explicit, ctx),
@@ -105,10 +105,10 @@ def session_of(ctx: RunContext[Any], explicit: Who[Any]) -> str:
 
 
 def no_template(option: str, given: T) -> T:
-    """Return what an option was given, unless it is the text of a template that nothing fills in.
+    """Return the value of an option, unless it is a template that would not be filled in.
 
     Raises:
-        InvalidValue: It is: taken literally, it would be one name for all users.
+        InvalidValue: It is a template. Used literally, it would be one name for all users.
     """
     if isinstance(given, str) and "{{" in given:
         raise InvalidValue(
@@ -122,8 +122,8 @@ def no_template(option: str, given: T) -> T:
 def filled(given: str | TemplateStr[Any] | None) -> Who[Any]:
     """Return a name from an agent spec; a template becomes a function that fills it in from the deps.
 
-    The function raises IdentifierError where the deps leave a placeholder empty: without it, the name
-    could be the same for several users.
+    The function raises IdentifierError if the deps leave a placeholder empty: the name could then be the same for
+    several users.
     """
     if not isinstance(given, TemplateStr):
         return given
@@ -143,31 +143,31 @@ def filled(given: str | TemplateStr[Any] | None) -> Who[Any]:
 _PLACEHOLDER = re.compile(r"\{\{\{?\s*[\w.]+\s*\}?\}\}")
 
 
-async def hand_in(writer: MemoryWriter, turn: Turn) -> None:
-    """Hand a turn in; unless its run was cancelled, it is in the writer's journal on return.
+async def submit_turn(writer: MemoryWriter, turn: Turn) -> None:
+    """Submit a turn; on return it is in the writer's journal, unless its run was cancelled.
 
-    While the queue is full, a run waits, and a thread waits in the place of one that was cancelled.
+    While the queue is full, this waits. For a cancelled run, a thread waits instead.
 
     Raises:
         RuntimeError: The writer is closed.
         DiaryError: The turn cannot be stored.
     """
     if turn.status == "cancelled":
-        _hand_in_at_once(writer, turn)
+        _submit_without_waiting(writer, turn)
         return
     try:
         await writer.submit_turn(turn)
     except asyncio.CancelledError:
-        # Taken back, if it was waiting; the same operation id makes it one turn if it was not.
-        _hand_in_at_once(writer, turn)
+        # The cancellation withdrew the turn, or came too late; then the operation id makes both submits one turn.
+        _submit_without_waiting(writer, turn)
         raise
 
 
-def _hand_in_at_once(writer: MemoryWriter, turn: Turn) -> None:
+def _submit_without_waiting(writer: MemoryWriter, turn: Turn) -> None:
     try:
         writer.submit_nowait(turn)
     except WriterBusy:
-        # The loop's own threads: it waits for them when it is closed.
+        # In a thread of the loop's executor: the loop waits for it when it closes.
         loop = asyncio.get_running_loop()
         loop.run_in_executor(None, lambda: asyncio.run(writer.submit_turn(turn)))
 
@@ -186,45 +186,45 @@ class RunState:
     scope: str
     records: bool
     around: Sequence[RunState] = ()
-    """The runs in whose tools this one was started for the same user, outermost first."""
-    heard: list[str] = field(default_factory=list[str])
-    """What the user said since the last answer, and was not handed in."""
-    handed_in: Sequence[str] = ()
-    """What the user said since the last answer, and was handed in: by an earlier run, or by agents in its tools."""
+    """The runs of the same user whose tools started this one, outermost first."""
+    unsubmitted: list[str] = field(default_factory=list[str])
+    """The user's texts since the last answer that were not submitted yet."""
+    submitted: Sequence[str] = ()
+    """The user's texts since the last answer that an earlier run, or an agent in a tool, has submitted."""
     before: Sequence[str] = ()
-    """What the user said at the end of the message history."""
+    """The user's unanswered texts at the end of the message history."""
     epoch: int | None = None
-    """How often something of the user was erased before the run; None is unknown."""
+    """The user's fencing token at the start of the run; None is unknown."""
     place: str = ""
-    """Stands for the exchanges before the turn."""
+    """A digest of the exchanges before the turn."""
     id: str = ""
     """The framework's id of the run."""
     conversation: str = ""
     """The framework's id of the conversation, which several users may share."""
     earlier: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     messages: list[ModelMessage] | None = None
-    """The run's own list, which is not to be had any more when the run has been cut off."""
-    was_told: bool = False
-    """Whether the model has been told the memory, or did not have to be."""
+    """The list of the run itself; it cannot be reached any more after the run was cut off."""
+    has_memory: bool = False
+    """Whether the conversation contains the memory, or needed none."""
     is_over: bool = False
     is_parsed: bool = False
-    """Whether the output was made of the text of the last answer."""
+    """Whether the output was parsed from the text of the last answer."""
     output_tools: Collection[str] = ()
-    """Names of the tools by which the model gives the output."""
+    """Names of the tools that return the run's output."""
     _known: dict[int, tuple[ModelRequestPart, ModelMessage]] = field(
         default_factory=dict[int, "tuple[ModelRequestPart, ModelMessage]"]
     )
-    """Parts whose words are heard already, each with its message, by the part's identity."""
+    """Parts that were read already, each with its message, by the identity of the part."""
     _prompt: str | None = None
 
     @property
     def outermost(self) -> RunState:
-        """The run that the user spoke to: this one, or the outermost around it."""
+        """The run that received the user's prompt: the outermost one."""
         return self.around[0] if self.around else self
 
     def begin(self, ctx: RunContext[Any], last: LastTurns) -> None:
-        """Note what the user said before the first request: in the history and in the prompt."""
-        if self.around:  # its prompt is the words of the agent that started it
+        """Collect the user's texts before the first request: in the history and in the prompt."""
+        if self.around:  # another agent wrote its prompt
             return
         words = prompt_words(ctx.prompt)
         prompt = [words] if words else []
@@ -234,8 +234,8 @@ class RunState:
         self.conversation = ctx.conversation_id or self.id
         before = last.without_others(self, unanswered(ctx.messages))
         self.before = [words.text for words in before]
-        self.handed_in = last.repeated(self, before, prompt)
-        self.heard = _without([*self.before, *prompt], self.handed_in)
+        self.submitted = last.repeated(self, before, prompt)
+        self.unsubmitted = _without([*self.before, *prompt], self.submitted)
         self.earlier = earlier[-self.diary.context_turns or len(earlier) :]
         self._new_prompts(ctx.messages)
         self._prompt = words
@@ -243,7 +243,7 @@ class RunState:
             last.begin(self)
 
     def collect(self, messages: Sequence[ModelMessage], run_id: str | None) -> None:
-        """Add what the user said while the run went on: messages of the run that were enqueued."""
+        """Add texts that the user sent during the run: enqueued messages that are part of the conversation now."""
         if self.around:
             return
         words = [
@@ -252,29 +252,29 @@ class RunState:
             if message.run_id == run_id and not returns_tools(message)
             for text in said(news)
         ]
-        if self._prompt is not None and words:  # a second time it was enqueued
+        if self._prompt is not None and words:  # the prompt is counted already
             words.remove(self._prompt if self._prompt in words else words[0])
         self._prompt = None
-        self.heard += words
+        self.unsubmitted += words
 
     def collect_enqueued(self, ctx: RunContext[Any]) -> None:
-        """Add what the user said in messages that are enqueued, and not yet part of the conversation."""
+        """Add texts of enqueued messages that are not part of the conversation yet."""
         if not self.around:
             for pending in ctx.pending_messages or ():
                 for message in pending.messages:
-                    self.heard += said(self._unknown(message))
+                    self.unsubmitted += said(self._unknown(message))
 
     @property
     def said(self) -> tuple[str, ...]:
-        """What the user said since the last answer."""
-        return (*self.handed_in, *self.heard)
+        """The user's texts since the last answer."""
+        return (*self.submitted, *self.unsubmitted)
 
     def _new_prompts(
         self, messages: Sequence[ModelMessage]
     ) -> list[tuple[ModelMessage, list[ModelRequestPart]]]:
-        """Return messages with those of their parts that were not there before, and know these from now on."""
+        """Return messages with their new parts, which count as read from now on."""
         present = {id(part) for message in messages for part in prompts_in(message)}
-        # What another capability put in the place of a part, or of its message, has the time of either.
+        # If another capability replaced a part or its message, the replacement has the time of one of them.
         gone = {
             time
             for identity, (part, message) in self._known.items()
@@ -300,7 +300,7 @@ def _time_of(part: ModelRequestPart) -> datetime | None:
 
 
 def _without(texts: Iterable[str], others: Iterable[str]) -> list[str]:
-    """Return texts in their order without the first of each that is among others."""
+    """Return the texts that are left after removing each of `others` once, in order."""
     left, kept = [*others], list[str]()
     for text in texts:
         if text in left:
@@ -311,7 +311,7 @@ def _without(texts: Iterable[str], others: Iterable[str]) -> list[str]:
 
 
 class _LastTurn(NamedTuple):
-    """What the user said in the last turn of a session, where that stood, and how its run ended."""
+    """The last turn of a session: the user's texts, their place, and how the run ended."""
 
     id: str
     memory: str
@@ -324,14 +324,14 @@ class _LastTurn(NamedTuple):
 
 
 class _Sent(NamedTuple):
-    """Who sent a message in a run, and what the run handed in of it and of the history."""
+    """The user of a run, and the texts that the run submitted."""
 
     user: str
     said: tuple[str, ...] = ()
 
 
 class LastTurns:
-    """What was handed in last of each session, and whose runs there were, so that no run repeats another's words."""
+    """The last turn of each session and the users of recent runs, so that no run submits texts of another again."""
 
     def __init__(self) -> None:
         self._turns: Recent[RunOwner, _LastTurn] = Recent(_SESSIONS_KEPT)
@@ -340,15 +340,15 @@ class LastTurns:
         self._lock = threading.Lock()
 
     def enter(self, memory: str, user: str, ctx: RunContext[Any]) -> None:
-        """Note who begins a run.
+        """Record the user of a run that begins.
 
         Args:
             memory: The id of the toolset or the capability.
-            user: Whose run it is.
+            user: The user of the run.
             ctx: The run.
 
         Raises:
-            IdentifierError: It goes on with a turn that another user began, as by an approval.
+            IdentifierError: The run continues a turn that another user began, for example after an approval.
         """
         response = resumed(ctx.messages, ctx.prompt)
         began = None if response is None else self._sender(memory, response)
@@ -358,20 +358,20 @@ class LastTurns:
             self._sent.keep((memory, ctx.conversation_id, ctx.run_id), _Sent(user))
 
     def _sender(self, memory: str, message: ModelMessage) -> _Sent | None:
-        """Return what is known of the run that sent a message; None if nothing is."""
+        """Return the record of the run that sent a message, or None."""
         conversation, run = ids_of(message)
         return None if run is None else self._sent.get((memory, conversation, run))
 
     def repeated(
         self, run: RunState, before: Sequence[Words], prompt: Sequence[str]
     ) -> tuple[str, ...]:
-        """Return what was handed in already of the words that a run begins with.
+        """Return the texts at the start of a run that were submitted already.
 
         Args:
             run: The run.
-            before: The unanswered words of the history, with their messages.
-            prompt: The prompt. With the words of a run that failed it is the same run again; with those of an
-                answered one the user says them again.
+            before: The unanswered texts of the history, with their messages.
+            prompt: The prompt. If it repeats the texts of a failed run, the run is a retry. If it repeats the texts
+                of an answered run, the user sent them again.
         """
         sent = [
             text
@@ -383,7 +383,7 @@ class LastTurns:
             return tuple(sent)
         left = _without(last.said, sent)
         now = _without(run.before, sent)
-        # In any order: a run begins with only some of the words if others were said while it went on.
+        # In any order: some of the texts were sent while the earlier run went on.
         now += prompt if last.is_failed else ()
         repeated = list[str]()
         for text in takewhile(lambda each: each in left, now):
@@ -392,7 +392,7 @@ class LastTurns:
         return (*sent, *repeated)
 
     def without_others(self, run: RunState, before: Sequence[Words]) -> list[Words]:
-        """Return the unanswered words of a history without those that other users said."""
+        """Return the unanswered texts of a history without those of other users."""
         with self._lock:
             turns = [*self._open, *(one for one in self._turns.values() if not one.is_answered)]
         sent = {ids_of(words.message)[1] for words in before}
@@ -401,7 +401,7 @@ class LastTurns:
             for one in turns
             if one.owner.user != run.owner.user
             if one.id != run.id
-            or one.memory == run.memory  # else it is another memory of the agent
+            or one.memory == run.memory  # else it belongs to another memory of the agent
             if one.id in sent or (one.conversation, one.place) == (run.conversation, run.place)
             for text in one.said
         ]
@@ -414,33 +414,33 @@ class LastTurns:
         return own
 
     def begin(self, run: RunState) -> None:
-        """Note that a run goes on."""
+        """Record that a run has begun."""
         with self._lock:
             self._open.add(run)
 
     def take_words(self, run: RunState) -> list[str]:
-        """Return what a run hands in of its user's words, and keep others from handing in the same again.
+        """Return the texts that a run has to submit now, and mark them as submitted for all runs that also have them.
 
-        These are agents in its tools, and runs that overlap and have these words in their history.
+        These are agents in its tools, and overlapping runs with the same texts in their history.
         """
         with self._lock:
-            words, run.handed_in, run.heard = run.heard, run.said, []
+            words, run.submitted, run.unsubmitted = run.unsubmitted, run.said, []
             for one in self._open:
                 if (one.owner, one.place) != (run.owner, run.place):
                     continue
                 for text in words:
-                    if text in one.heard and text in (*one.before, *run.before):
-                        one.heard.remove(text)
-                        one.handed_in = (*one.handed_in, text)
+                    if text in one.unsubmitted and text in (*one.before, *run.before):
+                        one.unsubmitted.remove(text)
+                        one.submitted = (*one.submitted, text)
         return words
 
     def end(self, run: RunState) -> None:
-        """Note that a run hands in nothing any more."""
+        """Record that a run submits nothing any more."""
         with self._lock:
             self._open.discard(run)
 
     def note(self, run: RunState, *, is_answered: bool, is_paused: bool) -> None:
-        """Note that the turn of a run was handed in; one that is paused waits for results of tools."""
+        """Record that the turn of a run was submitted; a paused one waits for tool results."""
         with self._lock:
             ended = is_answered and not is_paused
             self._turns.keep(
@@ -465,7 +465,7 @@ tell_within(PYDANTIC_AI, lambda: any(not run.is_over for run in _AROUND.get()))
 
 @contextmanager
 def within_tool(run: RunState) -> Generator[None]:
-    """Know runs that are started in here as those of a tool of this run."""
+    """Treat runs that start in this block as started by a tool of `run`."""
     token = _AROUND.set((*_AROUND.get(), run))
     try:
         yield
@@ -474,9 +474,9 @@ def within_tool(run: RunState) -> Generator[None]:
 
 
 def runs_around(diary: Diary, user: str) -> tuple[RunState, ...]:
-    """Return the runs of the same user's memory in whose tools the code runs, outermost first.
+    """Return the runs of the same user and memory whose tools are running this code, outermost first.
 
-    A task that a tool started may outlive its run, as one that serves a chat does.
+    A task that a tool started may outlive its run, for example to serve a chat.
     """
     place = memory_place(diary)
     return tuple(
@@ -495,7 +495,7 @@ def durable_operation(name: str) -> Callable[[F], F]:
     def decorate(method: F) -> F:
         if mark is None:
             return method
-        # The framework looks it up on each call; found here it need not be made each time.
+        # The framework looks the signature up on each call; this makes it once.
         method.__signature__ = inspect.signature(method)
         return mark(name)(method)
 

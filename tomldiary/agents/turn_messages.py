@@ -1,8 +1,8 @@
-"""Where in a thread of messages the last turn begins, what it says, and what of it was handed in already.
+"""The last turn in a thread of messages: where it begins, what was said, and which messages were submitted already.
 
-All that a user said since the last answer is one turn: messages in a row, a message while a run waits for an
-approval, and what a run left unanswered that was interrupted or failed. Several agents may work on one turn, and
-a run may be repeated: `HandedIn` lets each message through once.
+A turn has all messages of the user since the last answer: several in a row, one that arrives while a run waits for an
+approval, and those that an interrupted or failed run did not answer. Several agents may work on one turn, and a run
+may be repeated. `SubmittedMessages` ensures that each message is submitted once.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 __all__ = [
     "OTHERS_TURN",
     "SOURCE",
-    "HandedIn",
     "Spoken",
+    "SubmittedMessages",
     "digest",
     "earlier_exchanges",
     "exchange_of",
@@ -56,16 +56,16 @@ _logger = get_logger(__name__)
 
 OTHERS_TURN = "another user began this turn. Continue it as that user: name the user in the run."
 SOURCE = "lc_source"
-"""By this key LangChain marks what stands in for people: summaries, memory, prompts of other models."""
+"""LangChain's key for user messages that no user wrote: summaries, memory, prompts of other models."""
 _SOURCES = (SOURCE, "deepagents_notification")
-"""The second one marks what a deep agent's tasks in the background report to it."""
+"""The second one marks the reports of a deep agent's background tasks."""
 _BY = {
     "human": "user", "HumanMessageChunk": "user", "ai": "assistant", "AIMessageChunk": "assistant",
     "tool": "tool", "ToolMessageChunk": "tool",
 }  # fmt: skip
 _ROLES = {"user": "user", "human": "user", "assistant": "assistant", "ai": "assistant"}
 _TEXTS = ("text", "input_text")
-_KNOWN = 16_384  # messages and turns that are recognised
+_KNOWN = 16_384  # the number of messages and turns that are remembered
 _our_tools = {*VERBS, *BLOCK_VERBS}
 
 
@@ -73,11 +73,11 @@ class Spoken(NamedTuple):
     """One message of a thread."""
 
     by: Literal["user", "assistant", "tool", "other"]
-    """ "other" are instructions, and what stands in for people: summaries, memory, prompts of models."""
+    """ "other" is an instruction, or a user message that no user wrote; see `SOURCE`."""
     text: str = ""
     is_answer: bool = False
-    """Whether it ended a turn: the assistant called no tool, or none that could be read, or the call's result was
-    the answer."""
+    """Whether it ended a turn: the assistant called no tool, or only with arguments that could not be parsed, or the
+    tool's result was the answer."""
     id: str = ""
     """Its id in the thread; "" if it has none."""
     calls: tuple[tuple[str, str, object], ...] = ()
@@ -89,11 +89,11 @@ class Spoken(NamedTuple):
 def spoken(
     messages: Sequence[Any], ends_turn: Callable[[Sequence[Any], int], bool]
 ) -> list[Spoken]:
-    """Return LangChain's messages as what was said.
+    """Convert LangChain's messages.
 
     Args:
         messages: A thread.
-        ends_turn: Whether the result of a tool, by its number in the thread, is the answer of the turn.
+        ends_turn: Whether the tool result with a number in the thread is the answer of the turn.
     """
     said: list[Spoken] = []
     for number, message in enumerate(messages):
@@ -116,24 +116,24 @@ def spoken(
 
 
 def is_question(message: Any) -> bool:
-    """Whether a message of LangChain is a user's own: neither marked as generated, nor said to be of a tool's call."""
+    """Return whether a user wrote a LangChain message: it is marked neither as generated nor as part of a tool call."""
     marks: dict[str, Any] = message.additional_kwargs
     is_of_tool = any(name.endswith("tool_call_id") for name in marks)
     return _by(message) == "user" and not (is_of_tool or any(map(marks.get, _SOURCES)))
 
 
 def is_before_question(messages: Sequence[Any], number: int) -> bool:
-    """Whether a user's own message follows the one of this number."""
+    """Return whether a message that a user wrote follows message `number`."""
     return any(map(is_question, messages[number + 1 : number + 2]))
 
 
 def _by(message: Any) -> str:
-    """Return who said a message; a `ChatMessage` of LangChain names its role."""
+    """Return the role that wrote a message; a `ChatMessage` of LangChain names it."""
     return _BY.get(message.type) or _ROLES.get(getattr(message, "role", ""), "other")
 
 
 def _words(content: object) -> str:
-    """Return the text of a user's message; parts of it stand on lines of their own."""
+    """Return the text of a user's message, with one line for each part."""
     if isinstance(content, str):
         return content.strip()
     parts = (
@@ -144,9 +144,9 @@ def _words(content: object) -> str:
 
 
 def turn_start(thread: Sequence[Spoken]) -> int | None:
-    """Return the index of the first user message since the last answer; None if no user said anything.
+    """Return the index of the first user message since the last answer; None if there is no user message.
 
-    Answers behind the last user message belong to the turn.
+    Answers after the last user message belong to the turn.
     """
     asked = [number for number, one in enumerate(thread) if one.by == "user"]
     if not asked:
@@ -159,10 +159,10 @@ def turn_start(thread: Sequence[Spoken]) -> int | None:
 def own_words(
     thread: Sequence[Spoken], unanswered: Sequence[int], is_others: Callable[[Spoken], bool]
 ) -> list[int]:
-    """Return which unanswered messages, by their numbers, the user of a run said, in a thread that users may share.
+    """Return the numbers of the unanswered messages that the user of a run wrote; several users may share the thread.
 
     Raises:
-        IdentifierError: Another user said the last of them, and so began the turn.
+        IdentifierError: Another user wrote the last of them.
     """
     own = [number for number in unanswered if not is_others(thread[number])]
     if own[-1:] != list(unanswered[-1:]):
@@ -173,13 +173,13 @@ def own_words(
 
 
 def last_words(thread: Sequence[Spoken]) -> str:
-    """Return a digest of the user's last message, by which a thread tells that no user spoke since a turn ended."""
+    """Return a digest of the last user message; it is unchanged as long as no user writes another one."""
     asked = [one for one in thread if one.by == "user"]
     return digest(*(text for one in asked[-1:] for text in (one.id, one.text)))
 
 
 def exchange_of(turn: Sequence[Spoken], *, is_over: bool = True) -> tuple[str, str]:
-    """Return what the user and the assistant said in a turn; a tool's result that ends it is an answer."""
+    """Return the user's and the assistant's texts of a turn; a tool result that ends it is part of the answer."""
     said = [one.text for one in turn if one.by == "assistant"]
     if is_over and turn and turn[-1].by == "tool":
         said.append(turn[-1].text)
@@ -201,7 +201,7 @@ def earlier_exchanges(thread: Sequence[Spoken], start: int) -> list[tuple[str, s
 
 
 def steps_of(turn: Iterable[Spoken]) -> tuple[ToolStep, ...]:
-    """Return the tools that were called in a turn; see `tool_steps`."""
+    """Return the tool calls of a turn; see `tool_steps`."""
     turn = list(turn)
     results = {one.call: one.text for one in turn if one.by == "tool"}
     return tool_steps((call for one in turn for call in one.calls), results)
@@ -210,13 +210,14 @@ def steps_of(turn: Iterable[Spoken]) -> tuple[ToolStep, ...]:
 def tool_steps(
     calls: Iterable[tuple[str, str, object]], results: Mapping[str, str]
 ) -> tuple[ToolStep, ...]:
-    """Return the calls of tools with their results, for the episode of a turn.
+    """Return tool calls with their results, for the episode of a turn.
 
-    Tools of diaries are left out: their results repeat entries that may be forgotten later, or of another memory.
+    Calls of a diary's tools are left out: their results repeat entries, which may be forgotten later or belong to
+    another memory.
 
     Args:
-        calls: Id, name and arguments of each call, in their order.
-        results: The text of each result by the id of its call.
+        calls: The id, name and arguments of each call, in order.
+        results: The text of each result, by the id of its call.
     """
     return tuple(
         ToolStep(name, given if isinstance(given, str) else _as_json(given), results.get(id_, ""))
@@ -226,22 +227,22 @@ def tool_steps(
 
 
 def keep_out_of_steps(tools: Iterable[str]) -> None:
-    """Note names that tools of a diary have in this process, for `tool_steps`."""
+    """Register names of a diary's tools, whose calls `tool_steps` leaves out."""
     _our_tools.update(tools)
 
 
 def digest(*parts: str) -> str:
-    """Return 32 characters that stand for texts; other texts, also joined differently, have others."""
+    """Return a digest of 32 characters; the boundaries between the texts count."""
     known = hashlib.blake2b(digest_size=16)
     for part in parts:
         known.update(f"{len(part)}:{part}".encode("utf-8", "surrogatepass"))
     return known.hexdigest()
 
 
-class HandedIn:
-    """What this process handed to a memory, so that it hands in no message of a session twice. Thread-safe.
+class SubmittedMessages:
+    """The messages that this process submitted to a memory, so that it submits none twice. Thread-safe.
 
-    Messages without an id are always new. The last 16,384 messages and turns are known.
+    Messages without an id are always new. The last 16,384 messages and turns are remembered.
     """
 
     def __init__(self) -> None:
@@ -249,22 +250,22 @@ class HandedIn:
         self._known: Recent[str, None] = Recent(_KNOWN)
         self._first_ids: Recent[str, tuple[tuple[str, ...], str]] = Recent(_KNOWN)
         self._owners: Recent[str, tuple[str, bool]] = Recent(_KNOWN)
-        """Who said a message, and whether it was answered."""
+        """The user who wrote a message, and whether it was answered."""
         self._sayers: Recent[str, tuple[dict[str, None], str]] = Recent(_KNOWN)
-        """Who said a text in a thread, and at which checkpoint last."""
+        """The users who wrote a text in a thread, and the last checkpoint of that."""
         self._epochs: Recent[str, int] = Recent(_KNOWN)
 
     def first_ids(
         self, settings: Any, user: str, session: str, before: Sequence[str], asked: Sequence[Spoken]
     ) -> tuple[str, ...]:
-        """Return the ids that a user's messages had at first: the replay of a kept thread's input gives new ones.
+        """Return the first ids of a user's messages: a replay of a persisted thread gives the same input new ids.
 
         Args:
-            settings: Those of LangGraph for the run.
-            user: Whose session.
+            settings: LangGraph's settings of the run.
+            user: The user of the session.
             session: The session.
-            before: What tells the place in the thread, such as what was said before. A thread that lost its old
-                messages has the same place again, so that only a replay tells repetition from another turn.
+            before: Identifies the place in the thread, for example by the texts before it. A thread that lost its
+                old messages has the same place again. Therefore only a replay counts as a repetition.
             asked: The messages.
         """
         ids, thread = tuple(one.id for one in asked), kept_thread(settings)
@@ -282,12 +283,14 @@ class HandedIn:
     def owner(
         self, settings: Any, where: str, known: Mapping[str, str], message: Spoken, user: str
     ) -> str:
-        """Return who said an unanswered message of a kept thread: as known, as first seen in this process, or the user.
+        """Return the user who wrote an unanswered message of a persisted thread.
+
+        The checkpoint names the user, or this process has seen the message before, or it is the user of the run.
 
         Args:
-            settings: Those of LangGraph for the run.
-            where: Whose view of the thread.
-            known: The owners that a checkpoint has, by message id.
+            settings: LangGraph's settings of the run.
+            where: The memory that reads the thread.
+            known: The users that the checkpoint names, by message id.
             message: The message.
             user: The user of the run.
         """
@@ -303,7 +306,7 @@ class HandedIn:
             return self._owners.keep(key, (known.get(message.id, first), False))[0]
 
     def _sayer(self, settings: Any, where: str, message: Spoken, user: str) -> str:
-        """Return who said a message of an unknown id: in a replay, which gives new ids, who said its text."""
+        """Return the user who wrote a message with an unknown id; in a replay, which gives new ids, by its text."""
         key = digest(where, kept_thread(settings), "", message.text)
         sayers, seen_at = self._sayers.get(key, ({}, ""))
         if user not in sayers and "" < named_checkpoint(settings) < seen_at:
@@ -312,27 +315,27 @@ class HandedIn:
         return user
 
     def answered(self, settings: Any, where: str, messages: Iterable[Spoken]) -> None:
-        """Note that messages were answered: only a replay asks who said them; the arguments are those of `owner`."""
+        """Record that messages were answered; afterwards only a replay uses their users. See `owner`."""
         with self._guard:
             for key in (_place(settings, where, each) for each in messages):
                 if key in self._owners:
                     self._owners.keep(key, (self._owners[key][0], True))
 
     def begin(self, user: str, turn: Iterable[Spoken], epoch: int) -> None:
-        """Note for a turn's messages how often something of the user was erased before their run."""
+        """Record the fencing token of the user at the start of the run that has these messages."""
         with self._guard:
             for one in turn:
                 if one.id and one.by == "user":
                     self._epochs.keep(_key(user, "", one), epoch)
 
     def began(self, user: str, turn: Iterable[Spoken]) -> int | None:
-        """Return what was noted last for a turn's messages; None if nothing was."""
+        """Return the lowest token that `begin` recorded for the messages of a turn; None if there is none."""
         with self._guard:
             known = [self._epochs.get(_key(user, "", one)) for one in turn if one.id]
         return min((epoch for epoch in known if epoch is not None), default=None)
 
     def has(self, user: str, session: str, message: Spoken) -> bool:
-        """Whether a message of a user's session was handed in."""
+        """Return whether a message of a user's session was submitted."""
         return bool(message.id) and _key(user, session, message) in self._known
 
     @contextmanager
@@ -344,16 +347,16 @@ class HandedIn:
         turn: Sequence[Spoken],
         as_said: Iterable[Spoken] = (),
     ) -> Generator[list[Spoken]]:
-        """Yield the messages of a turn that are new; none if the turn was handed in under this id.
+        """Yield the new messages of a turn, to be submitted in the block; none if the turn was submitted with this id.
 
-        If the block raises, nothing was handed in. Other threads do not wait for it.
+        If the block raises, the messages count as not submitted. Other threads do not wait for it.
 
         Args:
-            user: Whose session.
-            session: The session; ids of messages are unique in it.
+            user: The user of the session.
+            session: The session; message ids are unique in it.
             operation: The id of the turn; "" is none.
             turn: Its messages.
-            as_said: Messages of it as they were before they were redacted, which another run may find again.
+            as_said: Its messages before redaction, which another run may find again.
         """
         keys = [_key(user, session, one) if one.id else "" for one in turn]
         said = [_key(user, session, one) for one in as_said if one.id]
@@ -389,14 +392,14 @@ def with_ids(turn: Sequence[Spoken], ids: Sequence[str], others: Sequence[str]) 
 
 
 def of_memory(diary: Diary, kind: type[T]) -> T:
-    """Return the object of a class that all diaries of one place share; it is made for the first one."""
+    """Return the instance of `kind` that all diaries of one place share; the first call makes it."""
     return _kept.setdefault((memory_place(diary), kind), kind())
 
 
 def memory_place(diary: Diary) -> object:
-    """Return what all diaries of one place have in common.
+    """Return a key that all diaries of one place have in common.
 
-    A folder is told by its path as it was given: asking the disk would block the event loop.
+    For a folder this is its path as given: resolving it reads the disk, which would block the event loop.
     """
     backend = diary.engine.backend
     return backend.base_path if isinstance(backend, LocalFolder) else place_of(backend)

@@ -1,10 +1,10 @@
-"""What to tell a model about its user's memory, given what the conversation says about it already.
+"""The next text about a user's memory to put into a conversation, given the texts that it contains already.
 
-A conversation is told the memory once, and afterwards only what changed, so that the text before stays
-as it was and a provider's prompt cache goes on serving it. What is no longer true is withdrawn. When
-the changes have grown longer than the memory itself, the memory is told afresh.
+The first text is a snapshot of the memory. Later texts contain only the changes: earlier messages stay the same, so a
+provider's prompt cache remains valid. Facts that are no longer true are withdrawn. When the changes are longer than
+the memory itself, the next text is a new snapshot.
 
-Which facts a conversation knows is read from the texts it was told, and needs no other record.
+The facts in a conversation are parsed from these texts; no other record is kept.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _CHANGES = "<user_memory_changes"
 _ADDED = "+ "
 _WITHDRAWN = "no longer: "
 _ALL_OF = 'every earlier line that begins with "{}:"'
-"""Withdraws without quoting: what was forgotten is not to be said once more."""
-_FURTHER = "  "  # begins every line of a fact but the first
+"""Withdraws facts without quoting them: a forgotten text must not be sent again."""
+_FURTHER = "  "  # the indent of each line of a fact after the first
 _NOTHING = "(nothing is known any more)"
 _COUNT = re.compile(r" \(\d+×\)$")
 
 
 def how_to_read(name: str = "") -> str:
-    """Return what a model has to know to read the texts of a memory; the same for all users."""
+    """Return the instruction by which a model reads the texts of a memory; the same for all users."""
     named = f' name="{name}"' if name else ""
     return (
-        f"Memory is told in <user_memory{named}>; the latest of the same name and user replaces those before"
+        f"Memory is given in <user_memory{named}>; the latest of the same name and user replaces those before"
         f' it. <user_memory_changes{named}> says what changed since: "no longer" withdraws lines, "+" adds or'
         " repeats one."
     )
@@ -47,11 +47,11 @@ class Injection(NamedTuple):
 
     text: str
     is_snapshot: bool
-    """Whether it tells the whole memory; else it tells what changed."""
+    """Whether it has the whole memory; else it has the changes."""
 
 
 def next_injection(
-    told: Iterable[str],
+    shown: Iterable[str],
     memory: MemoryLines,
     *,
     max_tokens: int,
@@ -61,17 +61,17 @@ def next_injection(
     name: str = "",
     about: str = "",
 ) -> Injection | None:
-    """Return what the conversation has to be told now; None if it knows.
+    """Return the next text to put into a conversation; None if it is up to date.
 
     Args:
-        told: The texts it was told so far and the model still sees, oldest first.
-        memory: What is remembered now.
-        max_tokens: Budget for one text.
+        shown: The earlier texts that the model still sees, oldest first.
+        memory: The memory now.
+        max_tokens: The budget of one text.
         token_counter: Counts the tokens of a text; None estimates them by script.
-        heading: A line of the application's own, the first one in the frame.
-        look_up: The tool that finds what was left out; "" if the model has none.
-        name: Which memory it is, where a model is told several.
-        about: Whose memory it is, where a conversation has several users.
+        heading: A line of the application, the first one in the frame.
+        look_up: The tool that finds entries which do not fit; "" if the model has none.
+        name: The name of the memory, if the agent has several.
+        about: The user of the memory, if the conversation has several.
     """
     snapshot = render_memory(
         memory.shown,
@@ -82,17 +82,17 @@ def next_injection(
         name=name,
         about=about,
     )
-    told = list(told)
-    if told and told[-1] == snapshot:
+    shown = list(shown)
+    if shown and shown[-1] == snapshot:
         return None
-    known, changes_length = _known(told)
+    known, changes_length = _known(shown)
     if known is None:
         return Injection(snapshot, is_snapshot=True) if snapshot else None
     stated = _stated(snapshot, "- ")
     added = [fact for fact in stated if _claim(fact) not in known]
     restated = {_block(fact) for fact in added} - {None}
     gone = known.keys() - {_claim(fact) for fact in stated}
-    if gone:  # from the text, or altogether: all that is remembered has to be gone through
+    if gone:  # they may only have been cut from the snapshot, so compare with the whole memory
         gone.difference_update(map(_claim, chain(memory.shown, memory.also_true)))
         blocks = [fact for fact in memory.shown if _block(fact)]
         gone = {each for each in gone if not any(is_start_of(each, block) for block in blocks)}
@@ -100,7 +100,7 @@ def next_injection(
     if not added and not lost:
         return None
     withdrawn = list(dict.fromkeys(map(_group, lost)))
-    # What else begins like a withdrawn line, and is true, is stated again.
+    # A withdrawal covers all lines with the same beginning: repeat those that are still true.
     kept = [
         fact for claim, fact in known.items() if claim not in gone and _group(fact) in withdrawn
     ]
@@ -110,25 +110,25 @@ def next_injection(
     if not snapshot and not memory.shown:
         nothing = framed_memory([_NOTHING], heading=heading, name=name, about=about)
         return Injection(nothing, is_snapshot=True)
-    # An empty snapshot says that nothing is known: it is as good, and shorter.
+    # An empty snapshot means that the memory is empty.
     snapshot = snapshot or framed_memory([_NOTHING], heading=heading, name=name, about=about)
-    # A block's name is the user's own word, as is a line without a colon: it would be quoted.
+    # A block's name is user text, as is a line without a colon: a withdrawal would quote it.
     quotes = any(_block(fact) or ":" not in fact for fact in lost)
     if quotes or changes_length + len(changes) > len(snapshot):
         return Injection(snapshot, is_snapshot=True)
     return Injection(changes, is_snapshot=False)
 
 
-def _known(told: Iterable[str]) -> tuple[dict[str, str] | None, int]:
-    """Return the facts a conversation was told, and the length of the changes since it was told all."""
+def _known(shown: Iterable[str]) -> tuple[dict[str, str] | None, int]:
+    """Return the facts in a conversation's texts, and the length of the changes after the last snapshot."""
     known: dict[str, str] | None = None
     length = 0
-    for text in told:
+    for text in shown:
         if _CHANGES not in text:
             known, length = {_claim(fact): fact for fact in _stated(text, "- ")}, 0
             continue
         if known is None:
-            continue  # what it changes is out of the model's sight
+            continue  # the model does not see the snapshot that it changes
         length += len(text)
         withdrawn = _stated(text, _WITHDRAWN)
         known = {claim: fact for claim, fact in known.items() if _withdrawal(fact) not in withdrawn}
@@ -155,13 +155,13 @@ def _stated(text: str, mark: str) -> list[str]:
 
 
 def _block(fact: str) -> str | None:
-    """Return the name of a text of several lines, which is stated whole when it has changed."""
+    """Return the first line of a fact with several lines, which is repeated whole when it changed; else None."""
     name, several, _ = fact.partition("\n")
     return name if several else None
 
 
 def _group(fact: str) -> str:
-    """Return what a fact's line begins with, up to its colon: a category, a kind or the name of a block."""
+    """Return the beginning of a fact up to its colon: a category, a kind or the name of a block."""
     return fact.partition(":")[0]
 
 
@@ -170,5 +170,5 @@ def _withdrawal(fact: str) -> str:
 
 
 def _claim(fact: str) -> str:
-    """Return a fact without its count: that it was said once more is no news."""
+    """Return a fact without its count: a higher count alone is no change."""
     return _COUNT.sub("", fact) if fact.endswith("×)") else fact

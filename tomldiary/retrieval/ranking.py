@@ -27,12 +27,12 @@ __all__ = ["MemoryLines", "ShownFact", "by_share", "ranked"]
 
 
 class MemoryLines(NamedTuple):
-    """What is remembered of a user, as lines for a model."""
+    """A user's memory as lines for a model."""
 
     shown: Sequence[str]
-    """What it is shown as far as its budget goes, the most important first."""
+    """The lines to show within the budget, the most important first."""
     also_true: Sequence[str] = ()
-    """What it is not shown and still holds: not to be withdrawn if it was shown before."""
+    """Lines that are not shown but still true: if a conversation contains them, they are not withdrawn."""
 
 
 class ShownFact:

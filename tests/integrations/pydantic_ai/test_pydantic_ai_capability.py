@@ -263,8 +263,8 @@ def test_two_memories_in_one_agent_are_kept_apart():
     (guidance,) = set(talk.instructions)
     assert guidance.count("about this user") == 1
     assert 'You have a diary named "team"' in guidance
-    assert "Memory is told in <user_memory>;" in guidance
-    assert 'Memory is told in <user_memory name="team">;' in guidance
+    assert "Memory is given in <user_memory>;" in guidance
+    assert 'Memory is given in <user_memory name="team">;' in guidance
     assert guidance.count("of the same name and user") == 2
 
 

@@ -124,7 +124,7 @@ class Setting:
         self.agent: Agent[None, Any] = Agent(model, capabilities=[self.capability], **options)
 
     def the_turn(self, status: str, assistant: str) -> Turn:
-        """Check that one turn was handed in and applied, and return it."""
+        """Check that one turn was submitted and applied, and return it."""
         assert self.writer.flush(30)
         (turn,) = self.writer.turns
         assert (turn.user_id, turn.session_id, turn.user_msg) == ("alice", "s1", SAID)
@@ -370,7 +370,7 @@ agent.run_sync({SAID!r})
     assert [item.text for item in likes.values()] == [SAID]
 
 
-# What of a run is handed in
+# What of a run is submitted
 
 
 def test_injected_memory_is_not_submitted(tmp_path: Path):
@@ -1383,7 +1383,7 @@ def test_a_closed_writer_does_not_change_the_result_of_a_run(
     setting = Setting(tmp_path)
     setting.writer.close_sync()
     assert asyncio.run(setting.agent.run(SAID)).output == "Good choice."
-    assert "a turn could not be handed in: RuntimeError: MemoryWriter is closed" in caplog.text
+    assert "a turn could not be submitted: RuntimeError: MemoryWriter is closed" in caplog.text
     assert SAID not in caplog.text
 
 
