@@ -1,11 +1,11 @@
-"""Turns episodes into preferences and facts: each one once, one after the other, the oldest first.
+"""Extracts preferences and facts from episodes: each episode once, in order of their time.
 
-    [consolidation."2026-11-20T06:50:12.123456Z"]     # in consolidation/2026-11: what became of an episode
+    [consolidation."2026-11-20T06:50:12.123456Z"]     # in consolidation/2026-11: the result of an episode
     done = true
     _created_by = "s1"
 
-What an extractor finds is stored together with this mark, in one transaction. An episode that cannot be read gets
-`attempts` and `error` instead, never keeps out the others, and is read again by the next call.
+The extractor's results are stored together with this mark, in one transaction. An episode whose extraction fails gets
+`attempts` and `error` instead, does not block the others, and is read again by the next call.
 """
 
 from __future__ import annotations
@@ -49,30 +49,30 @@ _logger = get_logger(__name__)
 
 @dataclass(slots=True, repr=False)
 class Consolidated(Viewed):
-    """What became of a user's episodes in one call."""
+    """The result of one call for a user's episodes."""
 
     read: int = 0
-    """Episodes that were read and stored."""
+    """The number of episodes that were read and stored."""
     applied: int = 0
-    """Changes that the extractor asked for and that were stored."""
+    """The number of the extractor's changes that were stored."""
     skipped: list[str] = field(default_factory=list[str])
-    """One sentence for each change that a rule forbids."""
+    """One sentence for each change that a rule forbade."""
     failed: list[str] = field(default_factory=list[str])
-    """The ids of episodes that could not be read; the next call tries them again."""
+    """The ids of episodes whose extraction failed; the next call tries them again."""
 
 
 class _Pending(NamedTuple):
-    """An episode that is to be read."""
+    """An episode that was not read yet."""
 
     episode: Episode
     document: str
     when: datetime
     earlier: tuple[tuple[str, str], ...]
-    """The exchanges of its session before it."""
+    """The exchanges before it in its session."""
 
     @property
     def mark(self) -> tuple[str, tuple[str, str]]:
-        """The document and the path of what became of it."""
+        """The document and the path of its mark."""
         return f"{CONSOLIDATION}/{self.when:%Y-%m}", (CONSOLIDATION, self.episode.id)
 
 
@@ -85,19 +85,19 @@ async def consolidate(
     attempts: int | None = None,
     ends_at: Callable[[ExtractionError], bool] | None = None,
 ) -> Consolidated:
-    """Read the episodes that were not read yet, and store what the diary's extractor finds in them.
+    """Read the episodes that were not read yet, and store the results of the diary's extractor.
 
     Args:
-        diary: Has the extractor; see `Diary.with_agent`.
-        user_id: Whose episodes.
-        limit: Most episodes read; None is all of them.
-        include_read: Also those whose turn was extracted when it was said.
-        attempts: Leaves out episodes that could not be read so many times; None tries all.
-        ends_at: Returns whether no further episode is to be read after an error.
+        diary: The diary with the extractor; see `Diary.with_agent`.
+        user_id: The user.
+        limit: The maximum number of episodes; None is all.
+        include_read: Whether to include episodes whose turn was extracted when it was submitted.
+        attempts: The number of failed attempts after which an episode is left out; None is no limit.
+        ends_at: Returns whether to stop after an error.
 
     Raises:
-        ExtractorUnusable, MissingExtra: The extractor cannot run at all. Nothing was marked as failed.
-        BackendError: The storage failed; what was stored before stays.
+        ExtractorUnusable, MissingExtra: The extractor cannot run at all. No episode was marked as failed.
+        BackendError: The storage failed; earlier results are stored.
     """
     if limit is not None:
         checked_count(limit, "limit")
@@ -110,7 +110,7 @@ async def consolidate(
             break
         place = (user_id, each.episode.id)
         if place in diary.reading:
-            continue  # another call reads it at the moment
+            continue  # another call is reading it
         diary.reading.add(place)
         try:
             applied = await _read(diary, user_id, each)
@@ -136,7 +136,7 @@ async def consolidate(
 def _pending(
     diary: Diary, user_id: str, *, include_read: bool, attempts: int | None
 ) -> list[_Pending]:
-    """Return the episodes that are to be read, the oldest first, those that failed before last."""
+    """Return the episodes to read, oldest first, followed by those that failed before."""
     engine = diary.engine
     listed = engine.kinds(user_id)
     found: list[tuple[bool, datetime, _Pending]] = []
@@ -166,7 +166,7 @@ def _pending(
 
 
 async def _read(diary: Diary, user_id: str, each: _Pending) -> Applied | None:
-    """Read one episode and store the result; None if it is gone or was read meanwhile."""
+    """Read one episode and store the result; return None if it was removed or read meanwhile."""
     for _ in range(_ATTEMPTS):
         epoch = await diary.turns.current_epoch(user_id)  # before any data is read
         if await in_thread(_is_done, diary, user_id, each):

@@ -1,7 +1,7 @@
 """Earlier exchanges of a session, given by the host or cached for active sessions.
 
-An extractor needs them to understand "Yes, peanuts." The texts are bounded. They are in no file but the
-writer's journal, and are dropped when something of the user is forgotten.
+An extractor needs them to understand "Yes, peanuts." The texts are bounded. Only the writer's journal stores them in
+a file. They are dropped when something of the user is forgotten.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = [
 ]
 
 Exchange: TypeAlias = tuple[str, str]
-"""What the user said and what the assistant answered; either may be empty."""
+"""The texts of the user and the assistant; either may be empty."""
 CONTEXT_TURNS = 4
-"""Earlier exchanges that an extractor is shown with a turn."""
+"""The default number of earlier exchanges that an extractor gets with a turn."""
 MAX_EXCHANGE = 1_000
-"""Characters kept of each message of an earlier exchange; the middle of a longer one is left out."""
+"""The maximum number of characters of a message in an earlier exchange; the middle of a longer one is left out."""
 MAX_EARLIER = 20
-"""Exchanges that a turn can carry."""
+"""The maximum number of earlier exchanges of a turn."""
 _SESSIONS = 4_096
 _CUT = " […] "
 _LONE = dict.fromkeys(range(0xD800, 0xE000), "\N{REPLACEMENT CHARACTER}")
@@ -71,11 +71,11 @@ def checked_exchanges(earlier: Sequence[Sequence[str]], most: int) -> tuple[Exch
     """Return the last exchanges, each message within its limit.
 
     Args:
-        earlier: Pairs of what the user said and what the assistant answered, oldest first.
-        most: Exchanges to keep.
+        earlier: Pairs of the user's and the assistant's text, oldest first.
+        most: The maximum number of exchanges.
 
     Raises:
-        InvalidValue: It is no sequence of pairs of texts.
+        InvalidValue: `earlier` is no sequence of pairs of texts.
     """
     pairs: list[Exchange] = []
     given: Any = earlier
@@ -104,7 +104,7 @@ def _shortened(text: str) -> str:
     if len(text) <= MAX_EXCHANGE:
         return text
     half = (MAX_EXCHANGE - len(_CUT)) // 2
-    return f"{text[:half]}{_CUT}{text[-half:]}"  # a question often stands at the end
+    return f"{text[:half]}{_CUT}{text[-half:]}"  # a question is often at the end
 
 
 @dataclass(slots=True)
@@ -115,10 +115,10 @@ class _Session:
 
 
 class Sessions:
-    """What one process knows of the sessions that go on. Thread-safe.
+    """The recent exchanges of active sessions in this process. Thread-safe.
 
     Args:
-        most: Exchanges kept of each session.
+        most: The maximum number of exchanges for each session.
     """
 
     def __init__(self, most: int) -> None:
@@ -127,12 +127,12 @@ class Sessions:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Start anew; in a forked child no thread would release the lock."""
+        """Drop everything; in a forked child no thread would release the lock."""
         self._guard = threading.Lock()
         self._known: Recent[tuple[str, str], _Session] = Recent(_SESSIONS)
 
     def take(self, user: str, session: str) -> tuple[str, str]:
-        """Note that a turn was handed in; return when the session's last one was ("": not known), and now."""
+        """Record that a turn was submitted; return the time of the session's previous turn ("" is unknown), and now."""
         now = timestamp()
         with self._guard:
             known = self._of(user, session)
@@ -140,7 +140,7 @@ class Sessions:
         return before, now
 
     def before(self, epoch: int, user: str, session: str, said: Exchange) -> tuple[Exchange, ...]:
-        """Return the exchanges before this one, which may be a repetition; `epoch` is the fencing token."""
+        """Return the exchanges before `exchange`, which may be repeated; `epoch` is the fencing token."""
         pair = (_shortened(said[0]), _shortened(said[1]))
         with self._guard:
             exchanges = self._of(user, session, epoch).exchanges
@@ -158,7 +158,7 @@ class Sessions:
                 del exchanges[: -self.most]
 
     def drop(self, user: str) -> None:
-        """Let go of what is kept of a user."""
+        """Drop the exchanges of a user."""
         with self._guard:
             for key in [key for key in self._known if key[0] == user]:
                 del self._known[key]
@@ -167,6 +167,6 @@ class Sessions:
         key = (user, session)
         known = self._known.keep(key, self._known.get(key) or _Session())
         if epoch is not None and known.epoch != epoch:
-            # Something was forgotten since, which the exchanges may quote.
+            # The exchanges may quote a text that was forgotten since.
             known.epoch, known.exchanges = epoch, []
         return known

@@ -1,8 +1,8 @@
 """A copy of one user's memory that an extractor may change freely.
 
-Tools change the draft and are recorded as operations; what an extractor changes directly in
-`deps.prefs` or `deps.convs` is found by comparison and becomes operations too. Nothing of the draft
-itself is ever stored: its operations are applied to fresh state.
+Tools change the draft and are recorded as operations. Direct changes of `deps.prefs` or `deps.convs` are found by
+comparison and become operations, too. The draft itself is never stored: its operations are applied to the current
+state.
 """
 
 from __future__ import annotations
@@ -51,22 +51,22 @@ __all__ = ["MOST_REMOVED", "MemoryDeps", "preference_line", "quoted"]
 
 Store = dict[str, Any]
 MOST_REMOVED = 10
-"""Preferences and facts that the extraction of one turn may remove."""
+"""The maximum number of preferences and facts that the extraction of one turn may remove."""
 _LINE = 300  # characters of a text in a line for a model
 
 
 class MemoryDeps:
-    """What an extractor gets: the memory of one user as a draft, and the session of this turn.
+    """The argument of an extractor: the memory of one user as a draft, and the session of the turn.
 
     Args:
         prefs: The document, or `{"_meta": …, "preferences": {category: {id: fields}}}`.
         convs: The document, or `{"_meta": …, "conversations": {session_id: fields}}`.
         allowed_cats: The categories of the preference table.
         schema_name: The name of the preference table.
-        session_id: The session this turn belongs to.
-        max_prefs_per_category: Entries a category may hold.
-        context_now: The time to reckon with; None is the time now.
-        similarity: Says which texts resemble each other.
+        session_id: The session of the turn.
+        max_prefs_per_category: The maximum number of entries in a category.
+        context_now: The time of the turn; None is now.
+        similarity: Finds similar texts.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class MemoryDeps:
         self._confirmed: set[tuple[str, str]] | None = None
         self._removed = 0
         given = {"preferences": prefs, "conversations": convs}
-        # Dictionaries are the caller's; the tools keep them up to date.
+        # Dictionaries belong to the caller; the tools keep them up to date.
         self._stores = {
             kind: each for kind, each in given.items() if not isinstance(each, Document)
         }
@@ -123,12 +123,12 @@ class MemoryDeps:
 
     @property
     def prefs(self) -> Store:
-        """The preferences as dictionaries of your own: change them directly, or use the tools."""
+        """The preferences as dictionaries, which may be changed directly or with the tools."""
         return self._store("preferences")
 
     @property
     def convs(self) -> Store:
-        """The conversations as dictionaries of your own."""
+        """The conversations as dictionaries, which may be changed directly."""
         return self._store("conversations")
 
     def _store(self, kind: str) -> Store:
@@ -155,7 +155,7 @@ class MemoryDeps:
         ]
 
     def _absorb(self) -> None:
-        """Record what was changed directly in the dictionaries, if anybody asked for them."""
+        """Record direct changes of the dictionaries, if they were used."""
         for kind, store in self._stores.items():
             known = dict(self._entries(kind))
             wanted = dict(_walk(kind, store.get(kind), 2 if kind == "preferences" else 1))
@@ -184,7 +184,7 @@ class MemoryDeps:
         self._operations.append(operation)
 
     def _mirror(self, kind: str, path: tuple[str, ...]) -> None:
-        """Show a tool's change in the dictionaries, if anybody asked for them."""
+        """Apply a tool's change to the dictionaries, if they were used."""
         store = self._stores.get(kind)
         if store is None:
             return
@@ -203,7 +203,7 @@ class MemoryDeps:
 
     @property
     def operations(self) -> list[Operation]:
-        """What was done so far, in order."""
+        """The operations so far, in order."""
         self._absorb()
         return list(self._operations)
 
@@ -216,13 +216,13 @@ class MemoryDeps:
 
     @property
     def preferences(self) -> Preferences:
-        """The rules, over the draft as it is now."""
+        """The rules, applied to the current draft."""
         self._absorb()
         return self._preferences
 
     @property
     def conversations(self) -> Conversations:
-        """The rules, over the draft as it is now."""
+        """The rules, applied to the current draft."""
         self._absorb()
         return self._conversations
 
@@ -238,11 +238,11 @@ class MemoryDeps:
     ) -> Outcome:
         """Create, change or confirm a preference in the draft; raises like `Preferences.upsert`.
 
-        `key` is an id, or `category/id` as it is listed; "new" and None ask for a new entry. A turn
-        counts an entry once, and not at all if a tool of the host noted it down in this turn.
+        `key` is an id, or `category/id` as it is listed; "new" and None create a new entry. A turn counts an entry at
+        most once, and not at all if a tool of the host stored it in this turn.
 
         Raises:
-            InvalidValue: Also a text that states what was removed in this turn by a tool of the host.
+            InvalidValue: Also if a tool of the host removed the same statement in this turn.
         """
         key = self.preferences.wanted(category, key)
         if text is not None and self.redact is not None:
@@ -273,7 +273,7 @@ class MemoryDeps:
         self._operations.append(
             UpsertPreference(
                 category,
-                # A new entry may be equal to one that is stored meanwhile: it is looked for by text.
+                # An equal entry may be stored meanwhile, so the new one is identified by its text.
                 None if created and key is None else (key if created else outcome.id),
                 text,
                 tuple(contexts),
@@ -295,7 +295,7 @@ class MemoryDeps:
         return self._preferences.same(category, text.strip()) or ""
 
     def leave(self, category: str, text: str, fields: Mapping[str, Any]) -> None:
-        """Have a preference that this draft cannot hold tried on fresh state, which skips it with a reason."""
+        """Record a preference that exceeds the draft's limits; applying it to the current state skips it with a reason."""
         self._operations.append(UpsertPreference(category, text=text, fields=tuple(fields.items())))
 
     def forget(self, category: str, key: str) -> str:
@@ -303,7 +303,7 @@ class MemoryDeps:
 
         Raises:
             UnknownEntry: There is none.
-            InvalidValue: As many as a turn may remove are removed already.
+            InvalidValue: The turn has removed the maximum number of entries already.
         """
         self._check_removals(category)
         key = self.preferences.named(category, key)
@@ -334,7 +334,7 @@ class MemoryDeps:
         """Remove a fact from the draft.
 
         Raises:
-            DiaryError: There is none, a rule forbids it, or as many as a turn may remove are removed already.
+            DiaryError: There is none, a rule forbids it, or the turn has removed the maximum number already.
         """
         self._check_removals("facts")
         self._on_facts(RemoveFact(fact_id))
@@ -363,18 +363,18 @@ class MemoryDeps:
         self._mirror("conversations", ("conversations", self.session_id))
 
     def begin_turn(self) -> None:
-        """Show the turn as begun: the session exists and counts it. The commit counts for itself.
+        """Count the turn in the draft, creating the session if needed. The commit counts it separately.
 
         From now on an entry is counted once.
         """
         self._confirmed = set()
-        if self.session_id:  # an episode may be of none
+        if self.session_id:  # an episode may have no session
             self._conversations.count_turn(self.session_id, now=self.now)
 
     # Text for a model
 
     def pretty_prefs(self) -> str:
-        """Return all preferences, one `- category/id: text (n×)` line each; "(none)" if there are none."""
+        """Return all preferences, each as a line `- category/id: text (n×)`; "(none)" if there are none."""
         lines = [
             preference_line(category, key, entry)
             for category in self.allowed_cats

@@ -1,7 +1,7 @@
-"""What counts as an extractor, and which one a diary uses: a name, a model, an agent, or nothing at all.
+"""Resolves the extractor of a diary: from a name, a model, an agent, or the default.
 
 An extractor is anything with `run(message, deps=…)`, async or not, or a function. The factories that TOMLDiary 0.9
-names are plain functions here: an adapter is loaded when one is called.
+names are plain functions, which import an adapter when they are called.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ __all__ = [
 ]
 
 GROUP = "tomldiary.extractors"
-"""Entry-point group through which the adapters offer factories; the core imports none of them."""
+"""The entry-point group in which adapters register factories; the core imports no adapter."""
 DEFAULT_MODEL = "openai-chat:gpt-5-mini"
-"""The model that is asked for when neither `agent` nor $EXTRACTOR_MODEL names one."""
+"""The model if neither `agent` nor $EXTRACTOR_MODEL names one."""
 _OF_OPENAI = ("openai", "ollama:")
-"""Beginnings of names of models that need the extra `openai`."""
+"""Prefixes of model names that need the extra `openai`."""
 _FRAMEWORKS = {"langchain_core", "pydantic_ai"}
-"""Packages whose objects an adapter makes extractors of."""
+"""Packages whose objects adapters convert to extractors."""
 is_retried_as_a_whole: ContextVar[bool] = ContextVar(
     "tomldiary_is_retried_as_a_whole", default=False
 )
-"""Whether the turn is tried again if it fails in passing; then no single request is repeated."""
+"""Whether the whole turn is retried after a transient error, so that no single request has to be."""
 
 
 @runtime_checkable
 class Extractor(Protocol):
-    """Reads one turn and changes the draft in `deps`; what it returns is not looked at.
+    """Reads one turn and changes the draft in `deps`; its result is ignored.
 
-    `run` may be a coroutine function or a plain one. Plain ones run in a worker thread. A pydantic-ai
-    `Agent` with `deps_type=MemoryDeps` is an extractor as it is.
+    `run` may be a coroutine function or a plain one, which runs in a worker thread. A pydantic-ai `Agent` with
+    `deps_type=MemoryDeps` is an extractor.
     """
 
     def run(self, message: str, /, *, deps: MemoryDeps) -> Any:
@@ -68,7 +68,7 @@ class Extractor(Protocol):
 
 @runtime_checkable
 class ExtractorStats(Protocol):
-    """An extractor that counts; `Diary.stats` and the writer's show it."""
+    """An extractor with counters, which `Diary.stats` and `MemoryWriter.stats` include."""
 
     def stats(self) -> dict[str, Any]:
         """Return counters by name, without text of a conversation."""
@@ -84,7 +84,7 @@ def as_extractor(candidate: object) -> Extractor:
     """Return `candidate` as an extractor.
 
     Raises:
-        SchemaError: It has no `run` method and cannot be called, or is a class.
+        SchemaError: `candidate` has no `run` method and is not callable, or is a class.
     """
     if isinstance(candidate, type):
         raise SchemaError(
@@ -119,7 +119,7 @@ def load_factory(name: str, *, extra: str = "pydantic-ai") -> Any:
     """Load a factory that an installed adapter registered under `name`.
 
     Raises:
-        MissingExtra: No adapter offers it, or the framework the adapter needs is not installed.
+        MissingExtra: No installed adapter registers it, or the adapter's framework is not installed.
     """
     from importlib.metadata import entry_points  # noqa: PLC0415 - slow to import, used once
 
@@ -132,9 +132,9 @@ def load_factory(name: str, *, extra: str = "pydantic-ai") -> Any:
 
 
 def setup_problem(agent: object) -> str:
-    """Return why `agent` could not extract now, or ""; a cheap look that loads no framework.
+    """Return why `agent` could not extract now, or ""; a cheap check that imports no framework.
 
-    It sees a missing package for a model that is given by its name, and a missing key for one of OpenAI's, which
+    It detects the missing package of a model that is given by its name, and the missing key of an OpenAI model, which
     is the default.
     """
     name = os.environ.get("EXTRACTOR_MODEL") or DEFAULT_MODEL if agent is None else agent
@@ -155,16 +155,16 @@ def setup_problem(agent: object) -> str:
 
 
 def resolve_extractor(agent: object, pref_table_cls: type[BaseModel]) -> Extractor:
-    """Return the extractor that `agent` stands for.
+    """Return the extractor for the option `agent`.
 
     Args:
         agent: "rules"; a model name; an extractor, agent or function; a model object of a
             framework; None for $EXTRACTOR_MODEL, or the default model if that is not set.
-        pref_table_cls: The preference table a model is told about.
+        pref_table_cls: The preference table, whose categories are in the prompt.
 
     Raises:
-        MissingExtra: A model is asked for, and the adapter that can drive it is not installed.
-        SchemaError: `agent` is none of these.
+        MissingExtra: The adapter for the model is not installed.
+        SchemaError: `agent` has an unsupported type.
     """
     if agent is None:
         agent = os.environ.get("EXTRACTOR_MODEL") or DEFAULT_MODEL
@@ -191,10 +191,10 @@ def resolve_extractor(agent: object, pref_table_cls: type[BaseModel]) -> Extract
 
 
 def check_extractor(agent: object) -> None:
-    """Check what `resolve_extractor` is given later, without loading a framework.
+    """Check an argument of `resolve_extractor` without importing a framework.
 
     Raises:
-        SchemaError: `agent` can be no extractor.
+        SchemaError: `agent` cannot be an extractor.
     """
     if not (agent is None or isinstance(agent, str) or _origins(agent) & _FRAMEWORKS):
         as_extractor(agent)
@@ -238,7 +238,7 @@ def build_extractor(
 
 
 def compactor_agent(model_name: Any = None, prompt_template: str | Path | None = None) -> Any:
-    """Return a pydantic-ai agent that cleans up; see `tomldiary_pydantic_ai`.
+    """Return a pydantic-ai agent that compacts a diary; see `tomldiary_pydantic_ai`.
 
     Raises:
         MissingExtra: pydantic-ai is not installed.

@@ -1,7 +1,7 @@
 """Explains a failed extraction in one sentence: the first cause, its host, and what to do.
 
-Errors of frameworks are recognised by name and attributes, so none has to be imported. Secrets are
-not repeated: an address is reduced to host and port, and text that looks like a key is masked.
+Errors of frameworks are recognised by name and attributes, so no framework is imported. Secrets are not repeated: an
+address is reduced to host and port, and text that looks like a key is masked.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _AGAIN = "Try again later."
 
 
 def explained(error: BaseException) -> tuple[str, str]:
-    """Return the cause, and a sentence that says what to do."""
+    """Return the cause, and a sentence with the remedy."""
     found = [each for each in causes(error) if not isinstance(each, BaseExceptionGroup)]
     where = _host(found)
     model = where or "the model"
@@ -82,7 +82,7 @@ def _host(found: Iterable[BaseException]) -> str:
 
 
 def _message(found: Iterable[BaseException]) -> str:
-    """Return what a provider says about a refusal, quoted, or ""."""
+    """Return the quoted message of a provider's error response, or ""."""
     for each in found:
         body: Any = getattr(each, "body", None)
         if not isinstance(body, dict):
@@ -98,8 +98,8 @@ def _message(found: Iterable[BaseException]) -> str:
 
 
 def _text(error: BaseException) -> str:
-    # Advice of a framework, after its first sentence, is about settings that the host cannot reach.
-    # What it says of the response, pydantic-ai puts behind ", body:"; it may quote the turn.
+    # After its first sentence, a framework may advise settings that the host cannot change.
+    # pydantic-ai appends the response after ", body:"; it may quote the turn.
     return _clean(str(error).partition(", body:")[0].partition(". ")[0]) or "no reason is given"
 
 
@@ -119,7 +119,7 @@ def status_of(error: BaseException) -> int | None:
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the error, the members of groups, and what each was raised from."""
+    """Yield the error, the members of groups, and their causes."""
     seen: set[int] = set()
     todo = [error]
     while todo:

@@ -1,4 +1,4 @@
-"""One turn as the text an extraction model reads: current memory, what was said before, then the turn.
+"""The message for an extraction model: current memory, earlier exchanges, then the turn.
 
 All of it is escaped data.
 """
@@ -38,10 +38,10 @@ def turn_message(
 
     Args:
         deps: The draft; its memory is shown.
-        user_msg: What the user said.
-        assistant_msg: What the assistant answered.
-        budget: Characters that stored preferences may take. A larger memory is cut down to what
-            matches the turn best, then to what was stored last, and says what it leaves out.
+        user_msg: The user's text.
+        assistant_msg: The assistant's text.
+        budget: The maximum number of characters for stored preferences. Of a larger memory, the message has the
+            entries that match the turn best, then the newest ones, and states how many are left out.
     """
     session = deps.conversations.find(deps.session_id) or {}
     summary = quoted(str(session.get("summary", "")), deps.max_summary) or "No summary exists yet."
@@ -107,7 +107,7 @@ def _shown(deps: MemoryDeps, turn: str, budget: int) -> str:
 
 
 class _Line:
-    """The line of one entry, as it is searched."""
+    """The line of one entry for the search."""
 
     __slots__ = ("category", "entry", "key", "text")
 
@@ -121,12 +121,12 @@ class _Line:
 
     @property
     def order(self) -> tuple[str]:
-        """Sorts entries of equal score; not asked for here."""
+        """The order of entries with equal score, which is not used here."""
         return (self.key,)
 
     @property
     def searched_text(self) -> str:
-        """What a turn is compared with, as in recall."""
+        """The text that is compared with a turn, as in recall."""
         return PREFERENCES.body(self.entry)
 
     @property
@@ -136,7 +136,7 @@ class _Line:
 
     @property
     def updated(self) -> str:
-        """When it was changed last."""
+        """When it was last changed."""
         return str(self.entry.get("_updated", ""))
 
 
@@ -151,7 +151,7 @@ class _Shelf(Following):
 
     @property
     def index(self) -> LexicalIndex[_Line]:
-        """The index of their words; made when a memory is first too large to be shown whole."""
+        """The index of their words, which is built when a memory first exceeds the budget."""
         if self._index is None:
             self._index = LexicalIndex()
             for line in filter(None, self.lines):
@@ -182,18 +182,18 @@ class _Shelf(Following):
 
 
 def relevant_lines(preferences: Preferences, turn: str, budget: int) -> tuple[list[str], int]:
-    """Return the lines to show, in the order of the file, and how many entries they leave out.
+    """Return the lines to show, in the order of the file, and the number of entries that are left out.
 
-    Those that match the turn best come first, as recall ranks them, and then those that were stored last.
+    The entries that match the turn best are chosen first, by recall's ranking, and then the newest ones.
 
     Args:
-        preferences: The memory as it is now.
-        turn: What was said.
-        budget: Characters that the lines may take with their line breaks.
+        preferences: The current memory.
+        turn: The texts of the turn.
+        budget: The maximum number of characters, including line breaks.
     """
     lines: list[_Line] = []
     _for_each_shelf(preferences, lambda shelf: lines.extend(filter(None, shelf.lines)))
-    # A line is never shorter than this, so a large memory is noticed without adding it up.
+    # No line is shorter than this, so a large memory is detected without adding up its lines.
     if len(lines) * _SHORTEST_LINE <= budget:
         shown = [line.text for line in lines]
         if sum(map(len, shown)) + len(shown) <= budget:
@@ -209,7 +209,7 @@ def relevant_lines(preferences: Preferences, turn: str, budget: int) -> tuple[li
             scores.update({**found.estimated(), **found.scored})
 
     _for_each_shelf(preferences, compare)
-    # New entries stand at the end of their category. A sort keeps the order of the one before among equals.
+    # New entries are at the end of their category. The sorts are stable, so the last one has precedence.
     first = [line for line in reversed(lines) if line in scores]
     first.sort(key=lambda line: line.updated, reverse=True)
     first.sort(key=lambda line: -scores[line])

@@ -1,7 +1,7 @@
-"""What an extractor wants done, as plain data, and its application to the memory as it is now.
+"""Operations of an extractor as plain data, and their application to the current memory.
 
 Operations are recorded on a draft while a model works, and applied to fresh state when the turn is
-committed: what others wrote meanwhile stays, and an id handed out twice becomes two ids.
+committed. Concurrent writes are kept. If two writers assigned the same new id, one entry gets another id.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ class UpsertPreference:
     text: str | None = None
     contexts: tuple[str, ...] = ()
     count_up: bool = True
-    """Whether the hit counter of an existing entry goes up by one."""
+    """Whether the hit counter of an existing entry is incremented."""
     created_as: str | None = None
     """The id a draft gave to the new entry; later operations of the same draft name it by this."""
     fields: tuple[tuple[str, Any], ...] = ()
-    """Further fields of a new entry, such as where it came from."""
+    """Further fields of a new entry, for example its source."""
     confirms: str | None = None
-    """The stored text that is confirmed: if the entry says something else by now, `text` is a new entry."""
+    """The stored text that is confirmed; if the entry has another text now, `text` becomes a new entry."""
     replaces: str | None = None
-    """The stored text that `text` replaces, in the same way."""
+    """The stored text that `text` replaces; if the entry has another text now, `text` becomes a new entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class ForgetPreference:
     category: str
     id: str
     removes: str | None = None
-    """The stored text that is removed: if the entry says something else by now, it stays."""
+    """The stored text that is removed; if the entry has another text now, it stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class SetFields:
     delete: bool = False
     """Remove the whole entry."""
     existing: bool = False
-    """Whether the draft had the entry: if it is gone meanwhile, it is not brought back by its parts."""
+    """Whether the draft had the entry; if it was removed meanwhile, it is not restored from single fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ _TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Operati
 
 
 def to_table(operation: Operation) -> dict[str, Any]:
-    """Return the operation for a TOML table: without the fields that are as `from_dict` takes them to be."""
+    """Return the operation as a TOML table, without fields that have their default value."""
     table: dict[str, Any] = {"op": type(operation).__name__}
     for each in fields(operation):
         value = getattr(operation, each.name)
@@ -162,7 +162,7 @@ def from_dict(data: dict[str, Any]) -> Operation:
 
 
 def _tuples(value: Any, levels: int = 2) -> Any:
-    """Turn a list and the pairs in it back into tuples; values inside pairs stay as they are."""
+    """Convert a list and the pairs in it to tuples; values inside pairs are unchanged."""
     if not levels or not isinstance(value, list):
         return value
     return tuple(_tuples(item, levels - 1) for item in cast("list[Any]", value))
@@ -173,7 +173,7 @@ def _tuples(value: Any, levels: int = 2) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class TurnRules:
-    """The limits a turn is applied under."""
+    """The limits for applying a turn."""
 
     preferences: PreferenceRules
     max_conversations: int = 100
@@ -181,33 +181,33 @@ class TurnRules:
 
 @dataclass(frozen=True, slots=True)
 class TurnOperation:
-    """What is known of a turn beside its two messages.
+    """The data of a turn besides its two messages.
 
     The id makes a second attempt at the same turn harmless; the fencing token refuses a late one.
     """
 
     id: str = ""
-    """The same one twice has one effect."""
+    """A turn with the same id has an effect once."""
     content: str = ""
-    """Fingerprint of the turn, not of what a model made of it, which may differ each time."""
+    """The fingerprint of the turn itself; the operations of a model may differ in each attempt."""
     epoch: int | None = None
     """The user's fencing token when the turn was submitted."""
     is_new: bool = False
     """Whether the id is newly generated and cannot be in history yet."""
     turns: int = 1
-    """How many turns were read together."""
+    """The number of turns that were read together."""
     earlier: tuple[tuple[str, str], ...] | None = None
-    """The exchanges before it; None takes those that this process saw in the session."""
+    """The exchanges before the turn; None takes those that this process has seen in the session."""
     began: str = ""
-    """When the session's last turn was handed in, as history writes times; "" is not known."""
+    """When the previous turn of the session was submitted, in history's format; "" is unknown."""
     ended: str = ""
-    """When this one was handed in; "" is now."""
+    """When this turn was submitted; "" is now."""
     check: Callable[[], object] | None = None
-    """Called in the transaction; raises if another writer has taken the turn over."""
+    """Called in the transaction; raises if another writer has claimed the turn."""
 
     @property
     def said_at(self) -> datetime | None:
-        """When a queued turn was said: when it was submitted, not when it is applied; None is now."""
+        """The time of a queued turn, which is that of its submission; None is now."""
         return datetime.fromisoformat(self.ended) if self.ended else None
 
 
@@ -219,15 +219,15 @@ current_operation: ContextVar[TurnOperation | None] = ContextVar(
 
 @dataclass(slots=True, repr=False)
 class Applied(Viewed):
-    """What became of a turn's operations."""
+    """The result of a turn's operations."""
 
     applied: int = 0
     skipped: list[str] = field(default_factory=list[str])
-    """One sentence for each operation that no longer applied, because the entry had changed."""
+    """One sentence for each operation that was skipped because its entry had changed."""
     transaction: int | None = field(default=None, compare=False)
     """The number of the transaction in the user's history."""
     is_repeated: bool = field(default=False, compare=False)
-    """Whether the operation id was applied before, so that nothing changed now."""
+    """Whether the operation was applied before, so that nothing changed now."""
 
 
 def apply_turn(
@@ -241,20 +241,20 @@ def apply_turn(
     schemas: Mapping[str, FactSchema] | None = None,
     origin: str = "",
 ) -> Applied:
-    """Apply operations to fresh state, and count the turns they were read from.
+    """Apply operations to the current state, and count their turns.
 
-    An entry that was forgotten meanwhile is not brought back; a new entry whose id was given away
-    meanwhile gets another one, and later operations of the same turn follow it.
+    An entry that was forgotten meanwhile is not restored. A new entry whose id was assigned meanwhile gets another
+    one, which later operations of the same turn then use.
 
     Args:
-        transaction: The fresh state.
-        operations: What the extractor wants done.
+        transaction: The current state.
+        operations: The operations of the extractor.
         rules: The limits.
         session_id: The conversation.
-        now: When it was said.
-        turns: How many turns were read together.
+        now: The time of the turn.
+        turns: The number of turns that were read together.
         schemas: The registered types of facts.
-        origin: Where the content is from if that is no turn, such as `episodes/id`.
+        origin: The source of the content if it is no turn, such as `episodes/id`.
     """
     preferences = Preferences(transaction.entries("preferences"), rules.preferences)
     conversations = Conversations(transaction.edit("conversations"), rules.max_conversations)
@@ -334,7 +334,7 @@ def _upsert(
 
 
 def _says_other(entry: Mapping[str, Any], text: str | None) -> bool:
-    """Return whether an entry was given another text than the one that the extractor saw."""
+    """Return whether an entry has another text than the one that the extractor saw."""
     return text is not None and not same_text(entry_text(entry), text)
 
 
@@ -354,7 +354,7 @@ def _forget(
 def _confirm(
     preferences: Preferences, operation: UpsertPreference, key: str, by: Provenance
 ) -> None:
-    """Confirm an entry that still says what was confirmed; another statement never counts for it."""
+    """Confirm an entry that still has the confirmed text; another text does not count for it."""
     found = preferences.find(operation.category, key)
     stored = entry_text(found[1]) if found is not None else ""
     if same_text(stored, operation.confirms or ""):
@@ -376,7 +376,7 @@ def _put(
 ) -> Outcome:
     fields = dict(operation.fields)
     if by.source and str(fields.get("_source", by.source)).startswith(f"{by.session}#"):
-        # The draft may have counted fewer turns than there are by now.
+        # Further turns may have been counted since the draft was made.
         fields["_source"] = by.source
     return preferences.upsert(
         operation.category, key, text, operation.contexts, now=by.now, session=by.session,
@@ -407,7 +407,7 @@ def _set(
 
 
 def turn_source(conversations: Conversations, session_id: str) -> str:
-    """Return the turn that was counted last, `session#turn`, as entries name the turn they were taken from."""
+    """Return the last counted turn as `session#turn`, the format of `_source`."""
     entry = conversations.find(session_id) or {}
     return f"{session_id}#{entry.get('_turns', 0)}"
 
@@ -420,7 +420,7 @@ _NAMES = frozenset(
 
 
 def redacted(operations: Sequence[Operation], redact: Callable[[Any], Any]) -> list[Operation]:
-    """Return operations with every text redacted; names and what the diary writes itself stay."""
+    """Return operations with every text redacted, but not names and values that the diary writes."""
     fresh: list[Operation] = []
     for operation in operations:
         changes: dict[str, Any] = {}
@@ -438,7 +438,7 @@ def redacted(operations: Sequence[Operation], redact: Callable[[Any], Any]) -> l
 
 
 def set_fields(edit: EditedTables, operation: SetFields) -> None:
-    """Apply a `SetFields` to an edit; an entry that is gone meanwhile is not brought back by parts."""
+    """Apply a `SetFields` to an edit; an entry that was removed meanwhile is not restored from single fields."""
     table = edit.table(operation.path)
     if operation.delete:
         edit.delete(operation.path)

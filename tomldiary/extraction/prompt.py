@@ -1,4 +1,4 @@
-"""What the models that extract and compact are told.
+"""The prompts of the models that extract and compact.
 
 Placeholders of the extraction prompt: `{categories_doc}` and `{current_time}`.
 """
@@ -128,12 +128,12 @@ def extractor_prompt_check(prompt: object) -> None:
 def draft_prompt(
     deps: MemoryDeps, template: str = EXTRACTION_PROMPT, categories_doc: str | None = None
 ) -> str:
-    """Return what a model is told that works on the draft `deps`.
+    """Return the instructions for a model that edits the draft `deps`.
 
     Args:
-        deps: The draft; its time and, unless told otherwise, its categories are filled in. Its types of facts,
-            with fields and descriptions, follow the template.
-        template: A text with the placeholders; any other braces stay as they are.
+        deps: The draft. Its time and its categories replace the placeholders. Its types of facts, with fields and
+            descriptions, follow the template.
+        template: A text with the placeholders; other braces are unchanged.
         categories_doc: Another description of the categories.
     """
     categories = category_lines(deps) if categories_doc is None else categories_doc
@@ -143,7 +143,7 @@ def draft_prompt(
 
 
 def _facts_prompt(deps: MemoryDeps) -> str:
-    """Return what the instructions say about facts; "" if no type is registered."""
+    """Return the instructions for facts; "" if no type is registered."""
     types = [f"- {schema.described}" for schema in deps.fact_schemas.values()]
     if not types:
         return ""

@@ -1,9 +1,9 @@
-"""What the host's tools stored and removed during a turn, so that its extraction does neither again.
+"""Finds the entries that the host's tools stored and removed during a turn, so that its extraction repeats neither.
 
-An agent with memory tools may note a statement down, or remove an entry on request, while it answers. The
-same words then reach the extractor. History says which transactions those were: they carry the turn's
-session and the actor "agent", and lie between the hand-in of the session's last turn and that of this one.
-What the host's own code changes carries another actor or none, and hides nothing from the extractor.
+An agent with memory tools may store a statement, or remove an entry on request, while it answers. The extractor then
+reads the same texts. The tools' transactions in history have the turn's session and the actor "agent". Their time is
+between the submission of the session's previous turn and that of this turn. Changes by the host's code have another
+actor or none, and have no effect on the extractor.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 __all__ = ["NO_WRITES", "ToolWrites", "find_tool_writes"]
 
 _MOST_RECORDS = 64
-"""Records looked at: further back are those of other turns that waited in the queue."""
+"""The maximum number of records to read; older ones belong to earlier turns that waited in the queue."""
 _HEAD = re.compile(r'\[\[tx\]\]\ncheck = .*\nseq = .*\ntime = "(.*)"\ntype = "(.*)"\n')
 _OTHERS = frozenset({"compaction", "rollback", "import", "hand", "put_back", SNAPSHOT})
-"""Types of transactions that no tool makes."""
+"""The types of transactions that tools do not make."""
 _TOOLS = "agent"
-"""The actor of what an agent's memory tools change."""
+"""The actor of changes by an agent's memory tools."""
 _EMPTY = """i me my mine we us our user users the a an and or but of to in on at for with from is am are was were
     be been being have has had do does did that this these those it its he his she her they their them very
     really so too also just please love loves loved like likes liked enjoy enjoys prefer prefers want wants
@@ -48,7 +48,7 @@ _ASKS_TO_REMEMBER = re.compile(
 )
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]+")
 _STEM = 4
-"""Letters that two forms of one word have in common at least."""
+"""The minimum number of equal letters at the beginning of two forms of a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +61,13 @@ class ToolWrites:
     """The texts that were removed."""
 
     def was_removed(self, text: str) -> bool:
-        """Return whether a text states again what was removed in this turn."""
+        """Return whether a text repeats a statement that was removed in this turn."""
         return any(_states(text, removed) for removed in self.removed)
 
     def holding(self, text: str) -> tuple[str, str] | None:
-        """Return the entry that was noted in this turn, if such entries say all that a text says.
+        """Return the entry that was stored in this turn, if such entries contain the whole statement of a text.
 
-        That the text asks to remember it is nothing to say: this is why the entry was noted.
+        Words that ask to remember something are ignored, since they are the reason why the entry was stored.
         """
         text = _ASKS_TO_REMEMBER.sub("", text)
         words = _words(text)
@@ -94,22 +94,22 @@ NO_WRITES = ToolWrites()
 def find_tool_writes(
     backend: Backend, user: str, session: str, began: str, ended: str
 ) -> ToolWrites:
-    """Return what tools changed in a session during a turn.
+    """Return the changes by tools in a session during a turn.
 
     Args:
-        backend: Where the history is; one without history knows nothing.
-        user: Whose.
+        backend: The backend with the history; without history, no changes are found.
+        user: The user.
         session: The turn's session.
-        began: When the session's last turn was handed in, as history writes times; "" is since the
-            session's last turn in history.
-        ended: When this turn was handed in; "" is now.
+        began: When the session's previous turn was submitted, in history's format; "" takes the session's last turn
+            in history.
+        ended: When this turn was submitted; "" is now.
     """
     noted: dict[tuple[str, str], str] = {}
     removed: list[str] = []
     seen: set[str] = set()
     for change in _changes(backend, user, session, began, ended):
         if change.key in seen:
-            continue  # newest first: what became of it in the end counts
+            continue  # newest first: the last change of an entry counts
         seen.add(change.key)
         category, _, key = change.key.partition("/")
         if change.after is not None:
@@ -148,7 +148,7 @@ def _preferences(text: str) -> Iterator[HistoryEntry]:
 
 
 def _states(text: str, removed: str) -> bool:
-    """Return whether a text holds what a removed one said, or most of it and nothing else."""
+    """Return whether a text contains a removed statement, or most of it and nothing else."""
     words, gone = _words(text), _words(removed)
     if not gone or not words:
         return same_text(text, removed)
@@ -161,7 +161,7 @@ def _states(text: str, removed: str) -> bool:
 
 
 def _words(text: str) -> set[str]:
-    """Return the words of a text that say what it is about; of unspaced scripts pairs of characters."""
+    """Return the significant words of a text; for scripts without spaces, pairs of characters."""
     found: set[str] = set()
     for word in normalise(text).split():
         runs: list[Any] = _UNSPACED.findall(word)
@@ -174,7 +174,7 @@ def _words(text: str) -> set[str]:
 
 
 def _shared(words: set[str], others: set[str]) -> set[str]:
-    """Return those of `words` that `others` have too, in any form."""
+    """Return the `words` that occur in `others` in any form."""
     return {word for word in words if any(_is_form(word, other) for other in others)}
 
 

@@ -1,4 +1,4 @@
-"""Turns: the extractor's operations of one exchange, and their commit."""
+"""Processes turns: extracts operations from one exchange, and commits them."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ __all__ = ["Turns"]
 
 
 class Turns:
-    """Reads turns with a diary's extractor, and commits what it made of them.
+    """Extracts turns with a diary's extractor, and commits the operations.
 
     Args:
-        diary: Has the extractor, the rules and the documents.
+        diary: The diary with the extractor, the rules and the documents.
     """
 
     def __init__(self, diary: Diary) -> None:
@@ -63,21 +63,21 @@ class Turns:
     # The extractor
 
     def stats(self) -> dict[str, Any]:
-        """Return the counters of the extractor; empty if it has none, or read no turn yet."""
+        """Return the counters of the extractor; empty if it has none, or has not run yet."""
         known = self._known()
         return known.stats() if isinstance(known, ExtractorStats) else {}
 
     def _known(self) -> Extractor | None:
-        """Return the extractor of `agent` if it was looked up."""
+        """Return the extractor of `agent` if it was resolved before, or None."""
         known = self._extractor
         return known[1] if known is not None and known[0] is self._diary.agent else None
 
     @property
     def extractor(self) -> Extractor:
-        """Who reads the turns; looked up when first asked for, and again if `agent` was replaced.
+        """The extractor, which is resolved on first access, and again if `agent` was replaced.
 
         Raises:
-            MissingExtra: A model is wanted, and the adapter that drives it is not installed.
+            MissingExtra: The adapter for the model is not installed.
         """
         known = self._known()
         if known is None:
@@ -87,13 +87,13 @@ class Turns:
         return known
 
     async def _ready_extractor(self) -> Extractor:
-        """Return the extractor; the first time it may load a framework, which takes a while."""
+        """Return the extractor; the first call may import a framework, which takes time."""
         known = self._known()
         return await in_thread(lambda: self.extractor) if known is None else known
 
     @property
     def origin(self) -> str:
-        """Where extracted entries come from: "rule", "model:" and its name, or "model"."""
+        """The origin of extracted entries: "rule", "model:" with the model's name, or "model"."""
         agent = (
             os.environ.get("EXTRACTOR_MODEL", "")
             if self._diary.agent is None
@@ -110,14 +110,14 @@ class Turns:
         session_id: str,
         reason: str = "",
     ) -> Applied:
-        """Make the changes of an extractor, or hold them back if extractors are not trusted."""
+        """Apply the changes of an extractor, or quarantine them if extractors are not trusted."""
         origin = self.origin
         if self._diary.trust.waits(origin):
             return hold(tx, change, Why(QUARANTINE, session_id, origin, reason, is_turn=True))
         return stamped(tx, change, "extractor")
 
     async def current_epoch(self, user_id: str) -> int:
-        """Return how often something of a user was forgotten, without holding the event loop."""
+        """Return the fencing token of a user, without blocking the event loop."""
         backend = self._diary.engine.backend
         if backend.is_quick:
             return backend.epoch(user_id)
@@ -145,17 +145,17 @@ class Turns:
         `epoch` is the user's fencing token when the run of the turn began; see `Turn.epoch`.
 
         Args:
-            user_id: Whose memory.
+            user_id: The user.
             session_id: The conversation.
-            user_msg: What the user said.
-            assistant_msg: What the assistant answered.
-            now: When it was said; None is now.
-            operation: Makes a second attempt at the same turn harmless; None takes the one that
+            user_msg: The user's text.
+            assistant_msg: The assistant's text.
+            now: The time of the turn; None is now.
+            operation: Identifies the turn, so that a second attempt has no effect; None takes the one that
                 `current_operation` is set to, if any.
             earlier: The exchanges before it; see `Turn.earlier`.
-            operation_id: The same one twice has one effect; "" for none. Without meaning beside `operation`.
+            operation_id: A turn with the same id has an effect once; "" is none. It is ignored if `operation` is given.
             steps: The tools that were called, for the episode.
-            episode: Whether the turn is kept word for word; None is what the diary says.
+            episode: Whether the turn is stored word for word; None takes the diary's setting.
 
         Raises:
             InvalidValue: A message or the session id is no text. Nothing was changed.
@@ -168,7 +168,7 @@ class Turns:
         operation_id = checked_text(operation_id, "operation_id")
         user_msg, assistant_msg = diary.redacted(user_msg), diary.redacted(assistant_msg)
         earlier = diary.redacted(earlier)
-        # Checked before a model is asked.
+        # Checked before a model is called.
         called = tuple(ToolStep(*diary.redacted(tuple(step))) for step in checked_steps(steps))
         operation = operation or current_operation.get()
         if operation is None:
@@ -207,7 +207,7 @@ class Turns:
     async def build_deps(
         self, user_id: str, session_id: str, *, context_now: datetime | None = None
     ) -> MemoryDeps:
-        """Return a draft of the user's memory, as an extractor gets it."""
+        """Return a draft of the user's memory for an extractor."""
         return await in_thread(self._draft, user_id, session_id, context_now)
 
     def _draft(self, user_id: str, session_id: str, context_now: datetime | None) -> MemoryDeps:
@@ -240,20 +240,20 @@ class Turns:
         operation: TurnOperation,
         seconds: float | None = None,
     ) -> list[Operation]:
-        """Return the operations that the extractor makes of one turn; nothing is stored.
+        """Return the extractor's operations for one turn; nothing is stored.
 
         Args:
-            user_id: Whose memory.
+            user_id: The user.
             session_id: The conversation.
-            user_msg: What the user said.
-            assistant_msg: What the assistant answered.
-            now: When it was said; None is now.
-            operation: What else is known of the turn.
-            seconds: How long it may take; None sets no limit.
+            user_msg: The user's text.
+            assistant_msg: The assistant's text.
+            now: The time of the turn; None is now.
+            operation: Further data of the turn.
+            seconds: The time limit; None is no limit.
 
         Raises:
             ExtractionError: The extractor failed, or took too long.
-            Forgotten: Something of the user was forgotten since `operation.epoch`: no model may read the turn.
+            Forgotten: Data of the user were erased since `operation.epoch`, so no model may read the turn.
         """
         import asyncio  # noqa: PLC0415 - slow to import, and most of a diary needs none of it
 
@@ -303,7 +303,7 @@ class Turns:
         return deps, turn_message(deps, *said), epoch
 
     async def run_extractor(self, message: str, deps: MemoryDeps) -> list[Operation]:
-        """Run the extractor on a draft, and return what it wants done, redacted.
+        """Run the extractor on a draft, and return its operations, redacted.
 
         Raises:
             ExtractionError: It failed.
@@ -334,16 +334,16 @@ class Turns:
         """Apply extracted operations to the current memory, and count the turn.
 
         Args:
-            user_id: Whose memory.
+            user_id: The user.
             session_id: The conversation.
-            operations: What the extractor returned.
-            now: When it was said; None is now.
-            operation: Makes a second attempt at the same turn harmless.
+            operations: The operations of the extractor.
+            now: The time of the turn; None is now.
+            operation: Identifies the turn, so that a second attempt has no effect.
             said: The turns that become episodes in the same transaction.
 
         Raises:
             Conflict: The operation id was used for a different change.
-            Forgotten: Something of the user was forgotten since `operation.epoch`. Nothing was changed.
+            Forgotten: Data of the user were erased since `operation.epoch`. Nothing was changed.
         """
         moment = timestamp(now or operation.said_at)
         last: list[Transaction] = []

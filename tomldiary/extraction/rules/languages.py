@@ -1,8 +1,8 @@
-"""What users say about themselves in German, Spanish, French, Portuguese and Italian: one table a language.
+"""Phrase tables for German, Spanish, French, Portuguese and Italian, one for each language.
 
-A table has the phrases of each kind of statement, what asks for something, and words that tell the language.
-English has tables of its own in `phrases` and `sentences`; languages without phrases are only recognised, so
-that the extractor can say that it does not know them.
+A table has the phrases of each kind of statement, phrases of requests, and words that identify the language. English
+has separate tables in `phrases` and `sentences`. Some languages are only recognised, so that the extractor can report
+that it does not support them.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ ENGLISH = "en"
 _WORD = re.compile(r"[^\W\d_]+|\d+")
 _OPENING = r"(?:(?:und|aber|also|hallo|danke|y|pero|hola|gracias|et|mais|bonjour|merci|e|mas|olá|obrigad[oa]|ma|ciao|grazie) )?"
 _SURE = 2
-"""Common words of a language that is not supported, at least."""
+"""The minimum number of common words to recognise a language that is not supported."""
 _FEW = 12
-"""Words of a text that is too short for common words alone to tell its language."""
+"""The length in words up to which common words alone do not identify a language."""
 _TOLD = 2
-"""Common words that a phrase about oneself counts as."""
+"""The number of common words that a first-person phrase counts as."""
 _MOST = 200
-"""Words that are looked at to tell the language."""
+"""The number of words that are read to identify the language."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,26 +47,26 @@ class Patterns:
     supposes: re.Pattern[str]
     hands_over: re.Pattern[str]
     splice: re.Pattern[str]
-    """Where a question begins behind a statement."""
+    """Matches the beginning of a question after a statement."""
 
 
 @dataclass(frozen=True)
 class Language:
     """The table of one language.
 
-    Phrases, one a line, are matched against the plain form: lower case, apostrophes as spaces ("j aime"),
-    every number as "#". "~" stands for up to four words in between.
+    Phrases, one on each line, are matched against the plain form: lower case, apostrophes as spaces ("j aime"), each
+    number as "#". "~" matches up to four words.
     """
 
     name: str
     common: str
-    """Frequent words, by which the language is told."""
+    """Frequent words, which identify the language."""
     first_person: str = ""
     fillers: str = ""
     lasting: Mapping[str, str] = field(default_factory=dict[str, str])
     """Phrases of each kind of `KINDS` that count in any message."""
     passing: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Phrases that count where the user asks for nothing."""
+    """Phrases that count in messages without a request."""
     asks: str = ""
     """Phrases of a request."""
     opens: str = ""
@@ -74,9 +74,9 @@ class Language:
     forgets: str = ""
     """Phrases that ask for something to be forgotten."""
     supposes: str = ""
-    """Words that begin what is not so."""
+    """Words at the beginning of a negation."""
     hands_over: str = ""
-    """Words of a request that a text to work on follows."""
+    """Words of a request that is followed by a text to work on."""
 
     @cached_property
     def words(self) -> frozenset[str]:
@@ -89,7 +89,7 @@ class Language:
         return frozenset(self.fillers.split())
 
     def plain_form(self, sentence: str) -> str:
-        """Return what phrases are matched against: one space around each word."""
+        """Return the form for matching phrases: one space around each word."""
         words = ("#" if word.isdigit() else word for word in _WORD.findall(sentence.lower()))
         return " ".join(["", *(word for word in words if word not in self.dropped), ""])
 
@@ -313,7 +313,7 @@ LANGUAGES: dict[str, Language] = {
         supposes="se|supponiamo|immagina|supponendo",
         hands_over="traduci|correggi|seguente|testo|frase|riscrivi|riassumi|agisci|paragrafo",
     ),
-    # Told apart, but without phrases.
+    # Recognised, but without phrases.
     "nl": Language("Dutch", "ik het een van niet mijn ben heb wij zijn voor met maar ook graag geen nooit altijd de en je dat"),
     "sv": Language("Swedish", "jag och att inte är min mitt mina på med för har ett vi gillar tycker om aldrig alltid"),
     "da": Language("Danish or Norwegian", "jeg og ikke er min mit på med har ikke liker elsker vi aldri aldrig altid at det kan"),
@@ -348,7 +348,7 @@ _ENGLISH_WORDS = frozenset(
 def language_of(text: str) -> tuple[str, str]:
     """Return the code of a supported language and "", or "" and the name of one that is not supported.
 
-    What cannot be told is English, as a text of names and code is.
+    A text that identifies no language, for example names and code, counts as English.
     """
     if not text.isascii():
         letters = sum(map(str.isalpha, text))

@@ -1,4 +1,4 @@
-"""The phrases by which users say things about themselves, kind by kind, and the patterns made of them."""
+"""The phrases of statements that users make about themselves, by kind, and their patterns."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of statement: where it belongs, and the phrases that give it away.
+    """A kind of statement: its categories, and its phrases.
 
-    `homes` are words of category names, best first. `lasting` phrases count in any message,
-    `passing` ones only where the user does not ask for something: "I am going to Rome" is a plan
-    in a story and mere background in a question.
+    `homes` are words of category names, best first. `lasting` phrases count in any message, `passing` ones only in
+    messages without a request: "I am going to Rome" is a plan in a story, but background in a question.
     """
 
     homes: str
@@ -35,9 +34,9 @@ class Kind:
     passing: str = ""
 
 
-# Phrases, one a line, are matched against the plain form that `plain_form` makes: lower case,
+# Phrases, one on each line, are matched against the plain form that `plain_form` makes: lower case,
 # contractions written out, "an" as "a", intensifiers dropped, every number as "#".
-# "~" stands for up to four words in between, "<name>" for a row of this table.
+# "~" matches up to four words, "<name>" a row of this table.
 _WORDS = {
     "relative": """wife|husband|spouse|partner|fiancee?|girlfriend|boyfriend|ex|mom|mum|mother|dad|father
         parents?|brothers?|sisters?|siblings?|twins?|sons?|daughters?|kids?|child|children|baby|toddler

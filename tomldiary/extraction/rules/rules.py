@@ -1,4 +1,4 @@
-"""Find what users say about themselves, offline, by phrase tables alone.
+"""Finds statements of users about themselves, offline, with phrase tables.
 
 This understands nothing. It looks for first-person phrases such as "I am allergic to" or "my favourite",
 in English, German, Spanish, French, Portuguese and Italian, and keeps the whole sentence exactly as the
@@ -11,12 +11,10 @@ user typed it. In a message that asks for nothing it keeps longer first-person s
 * does not notice irony, later corrections or another person's words pasted without quotation marks;
 * picks the category by counting shared words, which is a guess.
 
-What it returns should be stored as unverified. It is what works without a network or a key, and
-not a substitute for a model.
+Its results should be stored as unverified. It works without a network or a key, and does not replace a model.
 
-The work is linear in the text considered. The few patterns that see a whole message never scan a
-stretch of it twice; phrases are only looked for in sentences of bounded length, and look at most a
-few words ahead.
+The time is linear in the length of the text. The few patterns for a whole message scan no part of it twice. Phrases
+are searched only in sentences of bounded length, with a lookahead of a few words.
 """
 
 from __future__ import annotations
@@ -77,9 +75,9 @@ _DECLINES = compile_phrases(
     start=SO,
 )
 _TELLING = 8
-"""Words of a sentence that tells something, at least."""
+"""The minimum number of words of a statement."""
 _LONG_MESSAGE = 40
-"""Words of a message that tells something beside what it asks for, at least."""
+"""The minimum number of words of a message that has statements besides a request."""
 _YOU = compile_phrases("you|yours?|yourself")
 _OF_THE_USER = re.compile(" (?:(?:do|did|would|can|could|will) )?you ")
 _HYPOTHETICAL = compile_phrases(
@@ -94,7 +92,7 @@ _DENIED = compile_phrases(  # or said by another one than the user
     (?:which|that|it) (?:is|was) (?:wrong|false|not true|incorrect|a lie|a mistake)
     (?:hero|character|protagonist|narrator|singer|author|lyrics|song|book|poem|ai|assistant|bot|you) ~(?:said|says|told|wrote|claims?|claimed) ~i"""
 )
-_AT_HAND = compile_phrases(  # makes a passing remark part of the work in front of the assistant
+_AT_HAND = compile_phrases(  # makes a passing remark part of the assistant's task
     """errors?|code|bugs?|scripts?|function|files?|command|api|install(?:ed|ing)?|regex|query|compile|prompt
     output|dataframes?|docs|documentation|server|database|following|essay|assignment|homework|report|paper
     question|problem|spreadsheet|pdf|email|as if|if i (?:were|was|had)"""
@@ -112,7 +110,7 @@ _SPLICE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One sentence of the user, verbatim, and the category it seems to belong to."""
+    """One sentence of the user, verbatim, with its probable category."""
 
     text: str
     category: str
@@ -121,21 +119,21 @@ class Statement:
 def find_statements(
     user_msg: str, categories: Mapping[str, str], question: str = "", code: str = ""
 ) -> list[Statement]:
-    """Return the user's own lasting first-person sentences, verbatim, in the order they were said.
+    """Return the user's first-person sentences of lasting interest, verbatim, in order.
 
-    Of "I am vegan, what can I cook?" the part before the question is a sentence of its own.
+    In "I am vegan, what can I cook?", the part before the question is a separate sentence.
 
     Args:
-        user_msg: What the user typed. Only the first `MAX_CHARACTERS` characters are considered.
-        categories: Category names and their descriptions, which may be empty. Without any there
-            is nowhere to put a statement, so nothing is returned.
-        question: What the assistant said before. If it ends with a question about the user, and the message
-            begins with a short answer, the two are one statement: "Do you have allergies? Yes, peanuts."
-        code: The language if it is known, as `language_of` names it.
+        user_msg: The user's text. Only the first `MAX_CHARACTERS` characters are read.
+        categories: Category names and their descriptions, which may be empty. Without categories, nothing is
+            returned.
+        question: The assistant's text before. If it ends with a question about the user, and the message begins with
+            a short answer, the two are one statement: "Do you have allergies? Yes, peanuts."
+        code: The language code of `language_of`, if it is known.
 
     Returns:
         At most `MAX_STATEMENTS` statements, no sentence twice. Questions, requests, quotations,
-        code and text handed over for translation or the like are left out.
+        code and texts to work on, for example to translate, are left out.
     """
     found: dict[str, Statement] = {}
     code = code or language_of(user_msg[:MAX_CHARACTERS])[0]
@@ -165,8 +163,8 @@ def _answers(message: str, said: str) -> Iterator[tuple[str, str]]:
     if _DECLINES.match(plain) or is_request(plain) or asks_to_forget(plain):
         return
     if LASTING.search(plain):
-        return  # a statement of its own
-    # As if the user had said it: "do you have allergies" is matched as "i have allergies".
+        return  # a separate statement
+    # In the first person: "do you have allergies" is matched as "i have allergies".
     asked = _OF_THE_USER.sub(" i ", plain_form(questions[-1])).replace(" your ", " my ")
     asked = asked.replace(" are i ", " i am ").replace(" were i ", " i was ")
     asked = asked.replace(" have i ", " i have ").replace(" i any ", " i ")
@@ -176,7 +174,7 @@ def _answers(message: str, said: str) -> Iterator[tuple[str, str]]:
 
 
 def _lasting_sentences(message: str) -> Iterator[tuple[str, str]]:
-    """Yield each sentence worth keeping with the name of its kind."""
+    """Yield each sentence of lasting interest with the name of its kind."""
     sentences, asked = _own_sentences(message)
     is_told = len(message.split()) >= _LONG_MESSAGE
     is_personal = not any(_AT_HAND.search(plain) for _, plain, _ in sentences)
@@ -195,12 +193,12 @@ def _lasting_sentences(message: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_statement(plain: str) -> bool:
-    """Return whether a first-person sentence is long enough to tell something, and is not about the other side."""
+    """Return whether a first-person sentence is long enough for a statement, and is not about the assistant."""
     return plain.count(" ") > _TELLING and not _YOU.search(plain)
 
 
 def _sentences_in(language: Language, message: str) -> Iterator[tuple[str, str]]:
-    """Yield each sentence worth keeping of a message in another language, with the name of its kind."""
+    """Yield each sentence of lasting interest in a message of another language, with the name of its kind."""
     said = language.patterns
     kept: list[tuple[str, str, bool]] = []
     asked = False
@@ -210,7 +208,7 @@ def _sentences_in(language: Language, message: str) -> Iterator[tuple[str, str]]
             continue
         is_request = "?" in mask[-4:] or bool(said.asks.search(plain) or said.opens.match(plain))
         if ":" in mask and said.hands_over.search(plain):
-            return  # what follows is a text to work on
+            return  # a text to work on follows
         if is_request:
             asked = True
             splice = said.splice.search(mask)
@@ -233,9 +231,9 @@ def _sentences_in(language: Language, message: str) -> Iterator[tuple[str, str]]
 
 
 def _own_sentences(message: str) -> tuple[list[tuple[str, str, bool]], bool]:
-    """The sentences that are no request, and whether the message asks for anything.
+    """Return the sentences that are no request, and whether the message contains a request.
 
-    Each comes with its plain form and whether it stands alone or was cut off a question.
+    Each sentence has its plain form, and whether it is complete or was cut from a question.
     """
     sentences: list[tuple[str, str, bool]] = []
     asked = False
@@ -261,7 +259,7 @@ def _own_sentences(message: str) -> tuple[list[tuple[str, str, bool]], bool]:
 
 # The category of a statement: a guess, by counting shared words
 
-# Words that say what a sentence is about: those before the colon appear in the names of
+# Words for the topic of a sentence: those before the colon occur in the names of
 # categories, those after it in sentences. All are compared without a plural "s".
 _TOPICS = """
 dietary diet food nutrition eating cuisine meal cooking drink: vegan vegetarian pescatarian kosher halal
@@ -302,7 +300,7 @@ _NAME_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 
 
 def choose_category(kind: str, sentence: str, categories: Mapping[str, str]) -> str:
-    """Return the category whose name and description share most with the kind and the sentence."""
+    """Return the category whose name and description have most words in common with the kind and the sentence."""
     said = _stems(sentence)
     homes = KINDS[kind].homes.split()
     topics = [names for names, words in _topics() if words & said]
@@ -347,10 +345,11 @@ def _stems(text: str) -> frozenset[str]:
 class RulesExtractor:
     """Stores the user's own first-person sentences, word for word, marked as not verified.
 
-    It is no substitute for a model: it understands nothing. It does not rewrite, merge or correct,
-    resolves no "it" or "there", writes no summaries, knows six languages only, and files a sentence by the
-    words in it. A short answer is kept together with the assistant's question. What the user asks to forget
-    is not stored, and not removed either: it cannot tell which entry is meant. Each entry says where it came from: `_verified = false`, `_source = "session#turn"`.
+    It understands nothing, and does not replace a model. It does not rewrite, merge or correct sentences, resolve "it"
+    or "there", or write summaries. It supports six languages, and chooses a category by the words of a sentence. A
+    short answer is stored together with the assistant's question. A statement that the user asks to forget is not
+    stored; it is not removed either, since the entry cannot be identified. Each entry has its source:
+    `_verified = false`, `_source = "session#turn"`.
     """
 
     def __init__(self) -> None:
@@ -360,7 +359,7 @@ class RulesExtractor:
         return "RulesExtractor()"
 
     def stats(self) -> dict[str, Any]:
-        """Return how many turns were in which language that is not supported: `{"Japanese": 3}`."""
+        """Return the number of turns by language that is not supported: `{"Japanese": 3}`."""
         return {"unsupported_languages": dict(self._unsupported)}
 
     def _note(self, language: str) -> None:
@@ -373,7 +372,7 @@ class RulesExtractor:
             )
 
     def run(self, message: str, /, *, deps: MemoryDeps) -> int:  # noqa: ARG002 - the draft holds the turn
-        """Add the turn's statements to the draft and return how many were new or confirmed."""
+        """Add the turn's statements to the draft, and return the number of new or confirmed ones."""
         session = deps.conversations.find(deps.session_id) or {}
         origin = {"_verified": False, "_source": f"{deps.session_id}#{session.get('_turns', 0)}"}
         categories = {name: deps.descriptions.get(name, "") for name in deps.allowed_cats}
@@ -390,7 +389,7 @@ class RulesExtractor:
                 deps.upsert(statement.category, None, statement.text, (), fields=origin)
             except (LimitReached, InvalidValue) as error:
                 _logger.warning("a statement was not stored: %s", type(error).__name__)
-                # Fresh state may have a place for it; if not, the turn says why.
+                # The current state may have space for it; if not, the result of the turn has the reason.
                 deps.leave(statement.category, statement.text, origin)
                 continue
             stored += 1

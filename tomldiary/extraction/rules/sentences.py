@@ -1,6 +1,6 @@
-"""A message cut into sentences, the plain form that phrases are matched against, and what a sentence asks for.
+"""Splits messages into sentences, makes the plain form for matching phrases, and detects requests.
 
-What is not the user's own speech is blanked out: code, quotations, addresses.
+Code, quotations and addresses are blanked out, since they are not the user's own words.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
     "split_sentences",
 ]
 
-MAX_CHARACTERS = 20_000  # of a message; what follows is not looked at
+MAX_CHARACTERS = 20_000  # of a message; the rest is ignored
 MAX_SENTENCE = 600  # characters; anything longer is a pasted text, not a statement
 _INTENSIFIERS = """really absolutely truly strongly totally deeply particularly especially actually honestly
     personally generally definitely simply just also still kinda very quite so pretty greatly intensely
@@ -89,7 +89,7 @@ def split_sentences(message: str) -> Iterator[tuple[str, str]]:
         if boundary.group() == "." and _is_abbreviation(mask[max(start, end - 8) : end - 1]):
             continue
         if cut and not boundary.group():
-            return  # what the cap cuts off is not verbatim
+            return  # a truncated sentence is not verbatim
         text = message[start:end].lstrip().lstrip(_BULLETS)
         if 0 < len(text) <= MAX_SENTENCE:
             yield text.rstrip(), mask[end - len(text) : end].rstrip()
@@ -97,7 +97,7 @@ def split_sentences(message: str) -> Iterator[tuple[str, str]]:
 
 
 def _mask(message: str) -> str:
-    """Blank out what is not the user's own speech; every offset stays where it was."""
+    """Blank out text that is not the user's own; all offsets stay the same."""
     lines: list[str] = []
     fence = ""
     plain = message.translate(_QUOTE_MARKS).split("\n")
@@ -114,7 +114,7 @@ def _mask(message: str) -> str:
 
 
 def _speakers(lines: list[str]) -> frozenset[str]:
-    """Return the labels of lines in a pasted conversation: roles, and names of which one comes again."""
+    """Return the labels of lines in a pasted conversation: roles, and names of which one is repeated."""
     labels = [label for label in map(_label, lines) if label]
     is_dialogue = len(labels) > len(set(labels)) > 1
     others = set(labels) if is_dialogue else {each for each in labels if each in _ROLES}
@@ -122,7 +122,7 @@ def _speakers(lines: list[str]) -> frozenset[str]:
 
 
 def _label(line: str) -> str:
-    """Return what stands before the colon that a line begins with, in lower case; empty if there is none."""
+    """Return the text before the first colon of a line, in lower case; empty if there is none."""
     found = _LABEL.match(line)
     return found.group(1).lower() if found is not None else ""
 
@@ -135,7 +135,7 @@ def _is_abbreviation(before: str) -> bool:
 
 
 def plain_form(sentence: str) -> str:
-    """The form that phrases are matched against: one space around each word, see `phrases`."""
+    """Return the form for matching phrases: one space around each word; see `phrases`."""
     words: list[str] = [""]
     for match in _PLAIN_WORD.finditer(sentence.lower()):
         token = match.group()
@@ -173,7 +173,7 @@ _POINTS_BACK = compile_phrases(
     r"""forget (?:about )?(?:all (?:of )?)?(?:that|it|this)(?: please| again| now)? $
     (?:forget|disregard|never mind|erase|delete|do not remember) ~i (?:have )?(?:said|told|wrote|mentioned)"""
 )
-_TAG = 6  # spaces in the plain form of a question that merely tags along ("isn't it great?")
+_TAG = 6  # spaces in the plain form of a tag question ("isn't it great?")
 _CHAT = compile_phrases("you|yours?|yourself")
 _REMINDER = compile_phrases(
     "(?:remember|note|keep in mind|bear in mind|do not forget|fyi) (?:that )?(?=(?:i|my|we|our) )",
@@ -208,12 +208,12 @@ _ORDERS = compile_phrases(
     act|always|give|tell|show|calculate|solve|implement|build|recommend|suggest|advise""",
     start=SO,
 )
-_NUDGES = compile_phrases(  # addressed to the other side as well, but no task
+_NUDGES = compile_phrases(  # also addressed to the assistant, but no task
     r"""use|never|do not|stop|let (?:us|is|me)|check|look|say|speak|talk|think|consider|run|try|keep|remember
     note|call (?!me )\w+|wait|go|come|take|have a""",
     start=SO,
 )
-_ROLE_PLAY = compile_phrases(  # what follows is not the user's own speech
+_ROLE_PLAY = compile_phrases(  # the text that follows is not the user's own
     """act as|you are (?:a|the|now)|pretend|role ?play|imagine|i want you to act|ignore all|assume the role
     from now on|answer as|behave as|play the role""",
     start="(?:(?:can|could|would|will) you )?",
@@ -229,7 +229,7 @@ _POINTS_BELOW = compile_phrases(
 
 
 def is_request(plain: str) -> bool:
-    """Whether a sentence asks or orders; "remember that I ..." does not."""
+    """Return whether a sentence is a question or an order; "remember that I ..." is neither."""
     if _REMINDER.match(plain):
         return False
     searched = _ASKS.search(plain)
@@ -237,17 +237,17 @@ def is_request(plain: str) -> bool:
 
 
 def asks_to_forget(plain: str) -> bool:
-    """Whether a sentence asks for something to be forgotten, or not to be remembered at all."""
+    """Return whether a sentence asks to forget something, or not to remember it."""
     return bool(_FORGETS.match(plain) or _FORGETS_TOO.search(plain))
 
 
 def points_back(plain: str) -> bool:
-    """Whether a sentence that asks to forget means what was said before it."""
+    """Return whether a request to forget refers to an earlier sentence."""
     return bool(_POINTS_BACK.search(plain))
 
 
 def is_small_talk(plain: str) -> bool:
-    """Whether a question is about the other side ("and you?") rather than a request for help."""
+    """Return whether a question is about the assistant ("and you?"), and no request for help."""
     if _ASKS.search(plain) or _ORDERS.match(plain):
         return False
     if _CHAT.search(plain) or _NUDGES.match(plain):
@@ -256,7 +256,7 @@ def is_small_talk(plain: str) -> bool:
 
 
 def hands_over(plain: str, mask: str, *, request: bool) -> bool:
-    """Whether what follows is a text to work on, or a role to play, and not about the user."""
+    """Return whether a sentence is followed by a text to work on or a role to play, which is not about the user."""
     if _ROLE_PLAY.match(plain) or (request and _POINTS_BELOW.search(plain)):
         return True
     colon = mask.endswith(":") or (request and ":" in mask)
