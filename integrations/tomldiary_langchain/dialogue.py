@@ -9,6 +9,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolCall, ToolMessa
 from langchain_core.runnables.base import RunnableBindingBase
 from pydantic import BaseModel, Field
 
+from tomldiary.extraction.failures import NoCompletion
 from tomldiary.runtime.async_bridge import in_daemon_thread, is_private_loop
 from tomldiary.text.visible import escape
 
@@ -176,12 +177,16 @@ async def _answer(
     Models of one provider share an async HTTP client in a process, and its connections belong to the
     event loop that opened them. A private event loop therefore uses the sync client.
     """
-    if is_private_loop():
-        try:
-            return await in_daemon_thread(model.invoke, messages, config)
-        except NotImplementedError:  # a model that has only a coroutine
-            pass
-    return await model.ainvoke(messages, config)
+    try:
+        if is_private_loop():
+            try:
+                return await in_daemon_thread(model.invoke, messages, config)
+            except NotImplementedError:  # a model that has only a coroutine
+                pass
+        return await model.ainvoke(messages, config)
+    except (IndexError, TypeError, ValueError) as error:
+        # What LangChain's models raise if they cannot read a response, or not send it back.
+        raise NoCompletion(str(error)) from error
 
 
 def _read(text: str) -> tuple[_Calls | None, Exception | None]:

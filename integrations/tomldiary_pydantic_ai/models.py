@@ -21,6 +21,7 @@ from pydantic_ai.settings import ModelSettings
 
 from tomldiary.errors import ExtractorUnusable, InvalidValue
 from tomldiary.extraction.extractor import DEFAULT_MODEL, is_retried_as_a_whole
+from tomldiary.extraction.failures import NoCompletion
 from tomldiary.runtime.async_bridge import close_at_loop_end, is_private_loop
 from tomldiary.writer.retry import RetryPolicy
 
@@ -47,6 +48,10 @@ _PAUSES = RetryPolicy(first_pause=0.25)
 _CAN_LIMIT_CLIENT = "max_retries" in ModelSettings.__annotations__
 """Whether this release can switch off the retries of a provider's client."""
 _CUT = frozenset({"length", "content_filter", "error"})
+
+
+class _Unreadable(NoCompletion, exceptions.UnexpectedModelBehavior):
+    """A response that holds no answer of the model."""
 
 
 class RetryingModel(WrapperModel):
@@ -87,7 +92,7 @@ class RetryingModel(WrapperModel):
         retries = (1 + most) // (1 + repeats) - 1
         for tries in range(1, 2 + max(0, retries)):
             try:
-                response = await self.wrapped.request(messages, settings, model_request_parameters)
+                response = await self._asked(messages, settings, model_request_parameters)
             except Exception as error:
                 if tries > retries or not self._is_passing(error):
                     raise
@@ -95,6 +100,16 @@ class RetryingModel(WrapperModel):
             else:
                 return _ended(response)
         raise AssertionError  # the loop returns or raises
+
+    async def _asked(self, *request: Any) -> ModelResponse:
+        try:
+            return await self.wrapped.request(*request)
+        except IndexError as error:
+            raise _Unreadable("the response has no completion") from error
+        except exceptions.UnexpectedModelBehavior as error:
+            if type(error) is not exceptions.UnexpectedModelBehavior:
+                raise  # a filter, or a limit: the model did answer
+            raise _Unreadable(error.message, error.body) from error
 
     def _bounded(self, settings: ModelSettings | None) -> tuple[ModelSettings | None, int]:
         """Return settings that switch off the client's retries, and the number of retries that remain."""
@@ -222,7 +237,7 @@ def is_transient(error: Exception) -> bool:
         return error.status_code in _PASSING_STATUS or error.status_code >= _SERVER_ERROR
     if isinstance(error, exceptions.ModelAPIError):
         return True
-    if isinstance(error, TimeoutError | ConnectionError):
+    if isinstance(error, TimeoutError | ConnectionError | NoCompletion):
         return True
     # An error of an HTTP client that the provider did not wrap.
     return any(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 
@@ -93,7 +94,7 @@ def test_an_agent_with_tools_for_the_draft_is_used_unchanged():
         ([status(429, retry_after=0)], "too many requests", 4),
         ([broken()], "broken JSON", 4),
         ([resets()], "connection to 127.0.0.1", 4),
-        ([Step(body=b'{"detail": "Not Found"}')], "Check the base URL", 1),
+        ([Step(body=b'{"detail": "Not Found"}')], "Check the base URL", 4),
     ],
 )
 def test_an_error_names_its_cause_after_a_bounded_number_of_requests(steps, says_so, requests):
@@ -130,6 +131,28 @@ def test_a_writer_bounds_all_requests_of_a_turn(tmp_path, step):
             with pytest.raises(ExtractionError):
                 receipt.wait(60)
     assert len(server.requests) == 5
+
+
+EMPTY = {"id": "x", "object": "chat.completion", "created": 1, "model": "any", "choices": []}
+OVERLOADED = {"error": {"message": "no provider", "code": 502}}
+SURROGATE = calls(("upsert_preference", {"category": "likes", "text": "loves \ud83d"}))
+
+
+@pytest.mark.parametrize("kind", ["pydantic-ai", "langchain"])
+@pytest.mark.parametrize(
+    "step", [Step(body=json.dumps(EMPTY).encode()), Step(body=json.dumps(OVERLOADED).encode()), SURROGATE],
+    ids=["no choices", "an error with status 200", "a lone surrogate"],
+)  # fmt: skip
+def test_a_writer_repeats_a_turn_without_a_readable_answer(tmp_path, kind, step):
+    with OpenAIServer([step, LIKES_TANGO, says("done")]) as server:
+        model = model_at(server.url)
+        if kind == "langchain":
+            chat_models = pytest.importorskip("langchain_openai")
+            model = chat_models.ChatOpenAI(model="any", base_url=server.url, api_key=SECRET)
+        diary = Diary(tmp_path, agent=model)
+        with MemoryWriter(diary, retry=RetryPolicy(first_pause=0.01)) as writer:
+            writer.submit_nowait(Turn("alice", "s1", "I love tango.", "Noted.")).wait(60)
+    assert likes(diary) == ["loves tango"]
 
 
 @pytest.mark.parametrize(("breaks", "requests"), [(1, 3), (2, 5)])

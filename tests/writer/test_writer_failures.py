@@ -9,6 +9,8 @@ import os
 import random
 import threading
 import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 import pytest
 from pydantic import BaseModel
@@ -453,6 +455,8 @@ def test_retry_delays_grow_with_jitter_and_respect_the_server():
     assert policy.pause(100_000, ValueError()) == 10.0  # a policy without an end
     asked = type("E", (Exception,), {"retry_after": "7"})()
     assert policy.pause(1, asked) == 7.0
+    asked.retry_after = format_datetime(datetime.now(UTC) + timedelta(seconds=8), usegmt=True)
+    assert 6.0 < policy.pause(1, asked) <= 8.0
 
 
 def test_the_breaker_opens_after_failures_and_admits_single_tries():

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["causes", "explained", "status_of"]
+__all__ = ["NoCompletion", "causes", "explained", "status_of"]
 
 _LONGEST = 300
 _SECRET = re.compile(
@@ -32,6 +32,10 @@ _STATUSES = {
     429: ("has had too many requests", "Try again later, or check the account's quota."),
 }
 _AGAIN = "Try again later."
+
+
+class NoCompletion(Exception):
+    """A response without a completion; gateways report an overload this way, with status 200."""
 
 
 def explained(error: BaseException) -> tuple[str, str]:
@@ -60,7 +64,7 @@ def explained(error: BaseException) -> tuple[str, str]:
         return f"{model} answered with broken JSON", _AGAIN
     if "UsageLimitExceeded" in kinds:
         return f"the model did not come to an end: {_text(found[0])}", "Name another model."
-    if "UnexpectedModelBehavior" in kinds:
+    if kinds & {"NoCompletion", "UnexpectedModelBehavior"}:
         return f"the model's answer cannot be used: {_text(found[0])}", (
             "Check the base URL, or name another model."
         )

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import random
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from tomldiary.errors import BackendError, Conflict, LockTimeout
-from tomldiary.extraction.failures import causes, status_of
+from tomldiary.extraction.failures import NoCompletion, causes, status_of
 from tomldiary.runtime.async_bridge import is_of_another_loop
 
 __all__ = [
@@ -48,7 +50,7 @@ def is_transient(error: BaseException) -> bool:
     too.
     """
     for each in causes(error):
-        if isinstance(each, TimeoutError | ConnectionError | BackendError):
+        if isinstance(each, TimeoutError | ConnectionError | BackendError | NoCompletion):
             return True
         if is_of_another_loop(each):
             return True  # the next attempt opens new connections
@@ -81,15 +83,19 @@ def kind_of(error: BaseException) -> str:
 
 
 def _asked_pause(error: BaseException) -> float | None:
-    """Return the seconds that a server asked to wait, if it did."""
+    """Return the seconds that a server asked to wait, if it did; a header may also be a date."""
     value: Any = getattr(error, "retry_after", None)
     if value is None:
         headers: Any = getattr(getattr(error, "response", None), "headers", None)
         value = headers.get("retry-after") if hasattr(headers, "get") else None
-    try:
-        return max(0.0, float(value))
-    except (TypeError, ValueError):
-        return None
+    for seconds in (float, _until):
+        with suppress(TypeError, ValueError):
+            return max(0.0, seconds(value))
+    return None
+
+
+def _until(date: str) -> float:
+    return parsedate_to_datetime(date).timestamp() - time.time()
 
 
 @dataclass(frozen=True, slots=True)
