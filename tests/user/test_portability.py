@@ -301,6 +301,23 @@ def test_no_import_and_no_review_makes_a_block_longer_than_allowed():
     assert alice.blocks["notes"].text == "short"
 
 
+@pytest.mark.parametrize("field", ["text", "contexts", "input"])
+def test_no_review_makes_an_entry_longer_than_allowed(field):
+    alice = Diary("memory:", agent="rules", quarantine={"web"}).user("alice")
+    alice.upsert_preference("likes", "tea")
+    alice.upsert_preference("likes", "green tea", id="pref001", actor="web")
+    alice.episodes.add("hello", "hi", actor="web")
+    preference, episode = alice.review()
+    long = "x" * 100_001
+    with pytest.raises(InvalidValue, match=r"allowed\. Shorten it"):
+        alice.review.edit(
+            (episode if field == "input" else preference).id,
+            {field: [long] if field == "contexts" else long},
+        )
+    alice.review.accept(preference.id, episode.id)
+    assert alice.preferences("likes")["pref001"].text == "green tea"
+
+
 def test_an_import_keeps_a_block_that_is_too_long_already(tmp_path):
     alice = Diary(tmp_path, agent="rules").user("alice")
     (tmp_path / "alice").mkdir()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from tomldiary.entries.fields import toml_word
 from tomldiary.entries.kind import Collected as Collection
-from tomldiary.entries.kind import Listed, Rules, Tables, Writing
+from tomldiary.entries.kind import EntryKind, Listed, Rules, Tables, Writing
 from tomldiary.entries.kinds import KINDS, typed_kinds
 from tomldiary.errors import InvalidValue
 from tomldiary.toml.parse import MAX_DEPTH
@@ -142,7 +142,7 @@ def checked_value(collection: Collection, key: str, value: Any) -> dict[str, Any
     """Return a copy of a value that fits its collection.
 
     Raises:
-        InvalidValue: The text is missing or no text, the labels are no list of text, or a field belongs
+        InvalidValue: The text is missing, too long or no text, the labels are no list of text, or a field belongs
             to the diary; names the field in TOML words.
     """
     where = f"{collection[-1]}.{key}"
@@ -160,6 +160,7 @@ def checked_value(collection: Collection, key: str, value: Any) -> dict[str, Any
     kind = KINDS[collection[0]]
     for text in kind.texts:
         _check_text(copied.get(text), f"{where}.{text}")
+        _check_length(kind, [copied[text]], f"{where}.{text}")
     labels = kind.labels
     if not labels:
         return copied
@@ -170,12 +171,21 @@ def checked_value(collection: Collection, key: str, value: Any) -> dict[str, Any
         )
     for number, label in enumerate(cast("Sequence[Any]", found)):
         _check_text(label, f"{where}.{labels}.{number}")
+    _check_length(kind, found, f"{where}.{labels}")
     return copied
 
 
 def _check_text(value: Any, where: str) -> None:
     if not isinstance(value, str):
         raise InvalidValue(f"expected text, found {toml_word(value)}.", where=where)
+
+
+def _check_length(kind: EntryKind, texts: Sequence[Any], where: str) -> None:
+    length = sum(map(len, texts))
+    if kind.longest is not None and length > kind.longest:
+        raise InvalidValue(
+            f"it has {length:,} characters, {kind.longest:,} are allowed. Shorten it.", where=where
+        )
 
 
 def _copied(value: Any, where: str = "", depth: int = 0) -> Any:

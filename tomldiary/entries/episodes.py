@@ -245,6 +245,7 @@ class EpisodeKind(EntryKind):
 
     is_long = True
     is_shown = False
+    longest = _MAX_TEXT
     shape = "episodes/id"
     unchanged_because = (
         "an episode is what was said and is never changed; it can be removed with forget."

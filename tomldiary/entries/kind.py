@@ -171,6 +171,8 @@ class EntryKind:
     """Whether a prompt shows the text below its title, line by line."""
     order = 2
     """Of groups with equal weights in a prompt, those of the lowest order come first."""
+    longest: int | None = None
+    """Most characters of a text, and of all labels together; None is no limit, or one of its own."""
     is_private = False
     """Whether its entries are no memory yet, so that no index and no feed has them."""
     shown_at_most: int | None = None

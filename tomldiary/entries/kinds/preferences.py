@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from tomldiary.entries.fields import Problem, last_used, toml_word, with_value, wrong_fields
 from tomldiary.entries.kind import EntryKind, EntryLine, Group
 from tomldiary.entries.preferences import (
+    MAX_TEXT,
     Preferences,
     entry_count,
     entry_text,
@@ -45,6 +46,7 @@ class PreferenceKind(EntryKind):
     has_short_layout = True
     is_reserved = True
     order = 1
+    longest = MAX_TEXT
     shape = "category/id"
 
     def stated(self, path: Path, entry: Mapping[str, Any]) -> Iterator[str]:
