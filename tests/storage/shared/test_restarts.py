@@ -91,6 +91,16 @@ def test_a_server_that_was_away_long_is_used_soon_after_its_start(name, place):
 
 
 @both
+def test_the_durability_of_a_server_that_was_away_is_asked_again(name, place):
+    with servers.running_as(name, *place) as url:
+        pass
+    diary = Diary(f"{url}?timeout=1", agent="rules")
+    assert diary.stats()["durability"] == "process"
+    with servers.running_as(name, *place), diary:
+        assert diary.stats()["durability"] == "full"
+
+
+@both
 def test_turns_in_the_queue_outlive_a_crash_of_the_server(name, place):
     with servers.running_as(name, *place, crashes=True) as url:
         backend = open_backend(f"{url}?timeout=20", None)

@@ -13,6 +13,7 @@ Keys, where `{user}` is the percent-encoded user id in braces:
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
@@ -146,16 +147,17 @@ class RedisDatabase:
 
     @property
     def durability(self) -> Durability:
-        """`full` if the server syncs every write to its append-only file, and evicts none; asked once, with a warning if not."""
+        """`full` if the server syncs every write to its append-only file, and evicts none; asked until it answers, with a warning if not."""
         if self._durability is None:
-            self._durability = self._found_durability()
-        return self._durability
+            with suppress(DatabaseLost):  # a server that is away is asked again
+                self._durability = self._found_durability()
+        return self._durability or "process"
 
     def _found_durability(self) -> Durability:
         try:
             settings = self._run(lambda: self._client.config_get("append*"))
             settings |= self._run(lambda: self._client.config_get("maxmemory*"))
-        except (BackendError, DatabaseLost):
+        except BackendError:
             settings = None
         if settings is None:
             warning = "does not tell its append-only settings; losses after a crash are unknown."

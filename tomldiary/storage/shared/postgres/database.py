@@ -122,12 +122,14 @@ class PostgresDatabase:
 
     @property
     def durability(self) -> Durability:
-        """`full` if a commit waits until it is on the server's disk; asked once, with a warning if not."""
+        """`full` if a commit waits until it is on the server's disk; asked until it answers, with a warning if not."""
         if self._durability is None:
             try:
                 off = " and ".join(name for (name,) in self._rows(statements.MAY_LOSE))
                 warning = off and f"has {off} off, so a power cut loses writes. Set it on."
-            except (BackendError, DatabaseLost):
+            except DatabaseLost:
+                return "process"  # a server that is away is asked again
+            except BackendError:
                 warning = "does not tell its settings; losses after a power cut are unknown."
             if warning:
                 _logger.warning("%s: %s", self, warning)
