@@ -91,6 +91,21 @@ def test_a_server_that_was_away_long_is_used_soon_after_its_start(name, place):
 
 
 @both
+def test_a_write_to_a_server_that_is_away_has_no_unknown_outcome(name, place):
+    with servers.running_as(name, *place) as url:
+        diary = Diary(f"{url}?timeout=1", agent="rules")
+        alice = diary.user("alice")
+        alice.upsert_preference("likes", "tea")
+    with pytest.raises(BackendError):
+        alice.preferences()  # this connection was open
+    for text in ("coffee", "milk"):
+        with pytest.raises(BackendError, match="cannot be reached"):
+            alice.upsert_preference("likes", text)
+    with servers.running_as(name, *place), diary:
+        assert [item.text for item in alice.preferences("likes").values()] == ["tea"]
+
+
+@both
 def test_the_durability_of_a_server_that_was_away_is_asked_again(name, place):
     with servers.running_as(name, *place) as url:
         pass

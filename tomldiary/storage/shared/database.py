@@ -21,6 +21,7 @@ __all__ = [
     "RESERVED",
     "WHOLE_HISTORY",
     "Database",
+    "DatabaseAway",
     "DatabaseLost",
     "Head",
     "Step",
@@ -114,6 +115,10 @@ def without_secrets(url: str) -> str:
 
 class DatabaseLost(Exception):
     """The connection broke or timed out; the effect of the call is unknown. Holds no secret."""
+
+
+class DatabaseAway(DatabaseLost):
+    """The database could not be reached before the request was sent."""
 
 
 class Database(Protocol):

@@ -29,8 +29,19 @@ def pause(number: int) -> None:
     time.sleep(random.uniform(0.0, min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0**number)))  # noqa: S311 - no secret
 
 
-def answer(database: Database, timeout: float, read: Callable[[], R]) -> R:
-    """Return the answer of a read, which is repeated while the database cannot be reached.
+def answer(
+    database: Database,
+    timeout: float,
+    ask: Callable[[], R],
+    repeated: type[DatabaseLost] = DatabaseLost,
+) -> R:
+    """Return the answer to a request, which is repeated while the database cannot be reached.
+
+    Args:
+        database: The database.
+        timeout: Seconds after which it is not repeated any more.
+        ask: Makes the request.
+        repeated: After which errors it is repeated; of a write only `DatabaseAway`.
 
     Raises:
         BackendError: It could not be reached for `timeout` seconds.
@@ -38,8 +49,8 @@ def answer(database: Database, timeout: float, read: Callable[[], R]) -> R:
     deadline = time.monotonic() + timeout
     for number in count():
         try:
-            return read()
-        except DatabaseLost as error:
+            return ask()
+        except repeated as error:
             if time.monotonic() >= deadline:
                 raise BackendError(
                     f"{database}: cannot be reached ({error}). Check the address and that the server runs."

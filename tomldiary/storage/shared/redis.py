@@ -22,7 +22,13 @@ from tomldiary.errors import BackendError, MissingExtra
 from tomldiary.logging import get_logger
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.storage.shared.backend import SharedBackend
-from tomldiary.storage.shared.database import DatabaseLost, Head, Step, without_secrets
+from tomldiary.storage.shared.database import (
+    DatabaseAway,
+    DatabaseLost,
+    Head,
+    Step,
+    without_secrets,
+)
 from tomldiary.storage.shared.heads import notice_key
 from tomldiary.storage.shared.watch import EVERYTHING
 
@@ -188,7 +194,9 @@ class RedisDatabase:
             ) from error
         except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
             reason = getattr(error.__context__, "strerror", None)  # of the system or of TLS
-            raise DatabaseLost(reason or type(error).__name__) from error
+            is_refused = isinstance(error.__context__, ConnectionRefusedError)
+            lost = DatabaseAway if is_refused else DatabaseLost
+            raise lost(reason or type(error).__name__) from error
         except exceptions.NoPermissionError as error:
             raise BackendError(f"{self}: a permission is missing ({error}). Grant it.") from error
         except exceptions.RedisError as error:

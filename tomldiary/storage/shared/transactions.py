@@ -13,6 +13,7 @@ from collections import Counter
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, TypeVar
 
@@ -25,7 +26,7 @@ from tomldiary.errors import (
 )
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.storage.locks import UserLocks
-from tomldiary.storage.shared.database import RESERVED, DatabaseLost, Head, Step
+from tomldiary.storage.shared.database import RESERVED, DatabaseAway, DatabaseLost, Head, Step
 from tomldiary.storage.shared.group_commit import Group
 from tomldiary.storage.shared.heads import Heads, Remembered
 from tomldiary.storage.shared.outcomes import answer, outcome, pause, unknown_outcome
@@ -324,7 +325,8 @@ class Transactions:
         stamp, after = self.heads.stamp(known), copy(head)
         is_certain, begin = True, time.monotonic()
         try:
-            versions = self.database.apply(user, after, step)
+            send = partial(self.database.apply, user, after, step)
+            versions = answer(self.database, self.timeout, send, DatabaseAway)
         except DatabaseLost as error:
             is_certain = False
             versions = outcome(self.database, self.timeout, user, after, step, error)

@@ -18,6 +18,7 @@ from tomldiary.logging import get_logger, tell
 from tomldiary.runtime.fork_safety import fork_safe, renew_after_fork
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.storage.shared.database import (
+    DatabaseAway,
     DatabaseLost,
     Head,
     Step,
@@ -187,7 +188,8 @@ class PostgresDatabase:
             if connection is not None and connection.closed:
                 # The others are lost too; to ask each one would wait for each if the server is silent.
                 self._replace(pool, patience=0.1)
-            raise DatabaseLost(reason(error)) from error
+            lost = DatabaseAway if connection is None else DatabaseLost
+            raise lost(reason(error)) from error
         except psycopg.errors.InsufficientPrivilege as error:
             raise BackendError(
                 f"{self}: a permission is missing ({reason(error)}). Grant it, or let an owner create the schema"
