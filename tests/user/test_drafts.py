@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from pydantic import BaseModel
 
 from tomldiary import Constraint, Diary
 from tomldiary.errors import DiaryError, EntryConflict, InvalidValue, NotSupported, UnknownEntry
+
+NOW = datetime(2026, 11, 20, tzinfo=UTC)
 
 
 class Diet(BaseModel):
@@ -271,3 +273,37 @@ def test_drafts_have_coroutines(alice):
 
     assert asyncio.run(run()) == ["blocks/notes"]
     assert alice.blocks["notes"].text == "x\ny"
+
+
+class Note(BaseModel):
+    text: str
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"session_id": "s1", "ephemeral": True}, {"actor": "web"}],
+    ids=["a draft", "for a review"],
+)
+def test_a_repeated_held_write_has_the_answer_of_the_first(options):
+    diary = Diary("memory:", agent="rules", quarantine={"web"})
+    diary.register_schema("note", Note)
+    alice = diary.user("alice")
+    verbs = [
+        lambda: alice.upsert_preference("likes", "jazz", operation_id="op1", **options),
+        lambda: alice.facts.commit(Note(text="first"), operation_id="op2", **options),
+        lambda: alice.blocks.append("notes", "first", operation_id="op3", **options),
+        lambda: alice.episodes.add("question", "answer", operation_id="op4", **options),
+    ]
+    answers = [verb() for verb in verbs]
+    alice.upsert_preference("likes", "of the whole memory")
+    assert [verb() for verb in verbs] == answers
+
+
+def test_a_repeated_draft_that_undid_another_one_has_the_answer_of_the_first(alice):
+    options = {"id": "pref001", "count_up": False, "session_id": "s1", "now": NOW}
+    first = alice.upsert_preference("likes", "jazz", **options)
+    alice.upsert_preference("likes", "opera", **options, ephemeral=True)
+    undone = {**options, "ephemeral": True, "operation_id": "op1"}
+    answers = [alice.upsert_preference("likes", "jazz", **undone) for _ in range(2)]
+    assert answers == [first, first]
+    assert alice.drafts("s1") == []

@@ -169,9 +169,10 @@ def checked_value(collection: Collection, key: str, value: Any) -> dict[str, Any
         raise InvalidValue(
             f"expected a list of text, found {toml_word(found)}.", where=f"{where}.{labels}"
         )
-    for number, label in enumerate(cast("Sequence[Any]", found)):
+    given = cast("Sequence[Any]", found)
+    for number, label in enumerate(given):
         _check_text(label, f"{where}.{labels}.{number}")
-    _check_length(kind, found, f"{where}.{labels}")
+    _check_length(kind, given, f"{where}.{labels}")
     return copied
 
 

@@ -6,10 +6,11 @@ import difflib
 import re
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tomldiary.entries.fields import entry_data
 from tomldiary.entries.kinds import entry_key, entry_kind, path_of
+from tomldiary.entries.kinds.pending import held_entry
 from tomldiary.errors import UnknownEntry
 from tomldiary.history.as_of import PastDocuments, PastTexts, Point, point_of
 from tomldiary.history.record import SNAPSHOT, Record
@@ -33,6 +34,7 @@ __all__ = [
     "Differences",
     "HistoryEntry",
     "HistoryQueries",
+    "Made",
     "Origin",
     "Rollback",
     "change_made",
@@ -346,12 +348,26 @@ def table_changes(record: Record) -> Iterator[tuple[str, Path, _State, _State]]:
                 yield kind, path, old.get(path), new.get(path)
 
 
-def change_made(source: HistorySource, user: str, seq: int) -> HistoryEntry:
-    """Return the change of a transaction that changes one entry, as the answer to its repetition."""
+class Made(NamedTuple):
+    """The one entry that a transaction wrote."""
+
+    key: str
+    fields: dict[str, Any]
+    is_pending: bool
+    """Whether it was a draft, or waited for a review."""
+
+
+def change_made(source: HistorySource, user: str, seq: int) -> Made:
+    """Return what a transaction that changes one entry wrote, as the answer to its repetition."""
     records = Timeline(source, user).records()
     record = next(record for record in records if record.seq == seq)
-    # Entries whose time was over were removed with it.
-    return next(change for change in entry_changes(record) if change.after is not None)
+    # Entries whose time was over were removed with it. A draft is removed by one that undoes its change.
+    changes = [*table_changes(record)]
+    home, path, before, after = next((each for each in changes if each[3] is not None), changes[0])
+    fields = after or before or {}
+    if not entry_kind(home).is_private:
+        return Made(entry_key(path, home), fields, is_pending=False)
+    return Made(str(fields.get("key", "")), held_entry(fields) or {}, is_pending=after is not None)
 
 
 def _without_bookkeeping(document: Document) -> str:

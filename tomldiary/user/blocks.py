@@ -231,10 +231,10 @@ class UserBlocks:
             return to_block(found)
 
         def stored(seq: int) -> TextBlock:
-            """Return the current block, or what the transaction stored if it was deleted since."""
-            found = self._stored().find(name)
+            """Return the current block, or what the transaction stored if it was deleted since, or a draft."""
             made = self._context.change_made(seq)
-            return to_block(found if found is not None else made.after or {})
+            found = None if made.is_pending else self._stored().find(name)
+            return to_block(made.fields if found is None else found)
 
         context = self._context.to(why.session, ephemeral=ephemeral)
         return context.write(write, why, on_repeat=stored)

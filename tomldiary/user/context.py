@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from tomldiary.entries.kinds.pending import held_entry
 from tomldiary.entries.models import When, in_utc, timestamp
 from tomldiary.errors import InvalidValue
-from tomldiary.history.queries import HistoryEntry, change_made
+from tomldiary.history.queries import Made, change_made
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.toml.values import checked_text
 from tomldiary.user.pending.held import DRAFTS, Overlay, Why, drafts_of, hold
@@ -152,7 +152,6 @@ class UserContext:
         origin = source.actor or engine.actor_here(self.user_id)
         session = self.session(source.session) if origin else ""
         change = trust.changed(change, origin, session, source.reason)
-        on_repeat = None if origin and trust.waits(origin) else on_repeat
         return engine.write(self.user_id, change, source, on_repeat=on_repeat)
 
     def to(self, session_id: str, *, ephemeral: bool) -> UserContext:
@@ -173,8 +172,8 @@ class UserContext:
         """
         self.engine.refuse_nested(self.user_id, operation_id)
 
-    def change_made(self, seq: int) -> HistoryEntry:
-        """Return the one change that a transaction made, to answer its repetition."""
+    def change_made(self, seq: int) -> Made:
+        """Return the one entry that a transaction wrote, to answer its repetition."""
         return change_made(self.engine.backend, self.user_id, seq)
 
 
@@ -232,16 +231,14 @@ class DraftContext(UserContext):
         *,
         on_repeat: Callable[[int], R] | None = None,
     ) -> R:
-        """Keep what a change would do as drafts of the session; without trust in its actor it waits for a review.
-
-        A repetition is made anew, without effect.
-        """
+        """Keep what a change would do as drafts of the session; without trust in its actor it waits for a review."""
         origin = source.actor or self.engine.actor_here(self.user_id)
         if origin and self.diary.trust.waits(origin):
             return super().write(change, source, on_repeat=on_repeat)
         expires = timestamp(self.diary.engine.now() + self.diary.draft_lifetime)
         why = Why(DRAFTS, self.session_id, origin, source.reason, expires)
-        return self.engine.write(self.user_id, lambda tx: hold(tx, change, why), source)
+        held = functools.partial(hold, change=change, why=why)
+        return self.engine.write(self.user_id, held, source, on_repeat=on_repeat)
 
 
 def session_name(given: str | None) -> str:

@@ -156,11 +156,11 @@ class UserPreferences:
         why = Source("upsert", session_id, actor, reason, operation_id, asked=asked)
 
         def stored(seq: int) -> tuple[str, PreferenceItem]:
-            """Return the current entry, or what the transaction stored if it was removed since."""
+            """Return the current entry, or what the transaction stored if it was removed since, or a draft."""
             made = self._context.change_made(seq)
             key = made.key.partition("/")[2]
-            found = self.stored().find(category, key)
-            entry = found[1] if found is not None else made.after or {}
+            found = None if made.is_pending else self.stored().find(category, key)
+            entry = made.fields if found is None else found[1]
             return key, entry_to_item(entry, item_type(self._diary.pref_table_cls, category))
 
         return self._context.to(session_id, ephemeral=ephemeral).write(
