@@ -134,6 +134,13 @@ def alice() -> UserDiary:
         ),
         (lambda alice: alice.review.edit("1", {5: 5}), "fields: expected text, found int"),
         (lambda alice: alice.review.accept(5), "ids: expected text"),
+        (lambda alice: alice.document(5), "kind: expected text"),
+        (lambda alice: alice.has_done(5), "operation_id: expected text"),
+        (lambda alice: alice.entry("preferences", 5), "key: expected text"),
+        (
+            lambda alice: alice.facts.commit("diet", {"role": "a"}, source=5),
+            "source: expected text",
+        ),
     ],
 )
 def test_a_wrong_argument_is_named(
@@ -365,3 +372,10 @@ def test_a_missing_argument_is_named_with_the_method_that_was_called(tmp_path):
     alice = Diary(tmp_path, agent="rules").user("alice")
     with pytest.raises(TypeError, match=r"UserDiary\.add_turn\(\) missing .* 'session_id'"):
         alice.add_turn("hello", "hi")
+
+
+def test_entry_reads_no_preference_under_the_name_of_another_kind(alice: UserDiary) -> None:
+    key, _ = alice.upsert_preference("likes", "tea")
+    assert alice.entry("preferences", f"likes/{key}")["text"] == "tea"
+    with pytest.raises(UnknownEntry):
+        alice.entry("blocks", f"likes/{key}")

@@ -87,7 +87,9 @@ class UserFacts:
         self._context.refuse_nested(operation_id)
         schema, stored = self._checked(fact, data)
         session_id = self._context.session(session_id)
-        by = Provenance(timestamp(now), session_id, source, confidence, force)
+        by = Provenance(
+            timestamp(now), session_id, checked_text(source, "source"), confidence, force
+        )
 
         def change(tx: Transaction) -> str:
             book = FactRules(tx.entries(_KIND), self._diary.fact_schemas)

@@ -22,7 +22,7 @@ from tomldiary.history.retention import Retention
 from tomldiary.history.rollback import Undo
 from tomldiary.runtime.async_bridge import async_twin, sync_twin
 from tomldiary.runtime.views import Viewed, drawn, pretty
-from tomldiary.toml.values import render_path
+from tomldiary.toml.values import checked_text, render_path
 from tomldiary.user.blocks import UserBlocks
 from tomldiary.user.context import DraftContext, UserContext, delegated
 from tomldiary.user.deprecated import DeprecatedNames
@@ -261,7 +261,9 @@ class UserDiary(Viewed, DeprecatedNames):
 
     def has_done(self, operation_id: str) -> bool:
         """Return whether a transaction with this operation id is in history; `forget` erases the id too."""
-        return self._context.engine.is_done(self.user_id, operation_id)
+        return self._context.engine.is_done(
+            self.user_id, checked_text(operation_id, "operation_id")
+        )
 
     def last_transaction(self) -> int:
         """Return the number of the newest transaction of this user; 0 if there is none."""
@@ -437,10 +439,11 @@ class UserDiary(Viewed, DeprecatedNames):
         Raises:
             UnknownCategory, UnknownEntry: There is none.
         """
-        found: Mapping[str, Any] | None
+        found: Mapping[str, Any] | None = None
+        checked_text(key, "key")
         if kind == "conversations":
             found = Conversations(self._context.read(kind)).find(key)
-        else:
+        elif kind == "preferences":
             category, _, name = key.partition("/")
             book = UserPreferences(self._context).stored()
             book.check_category(category)
@@ -489,7 +492,7 @@ class UserDiary(Viewed, DeprecatedNames):
 
     def document(self, kind: str) -> str:
         """Return the text of a document, byte for byte; empty if there is none."""
-        return self._context.document(kind).text
+        return self._context.document(checked_text(kind, "kind")).text
 
     ahas_done, alast_transaction = async_twin(has_done), async_twin(last_transaction)
     aentry, aproblems = async_twin(entry), async_twin(problems)
