@@ -116,6 +116,18 @@ class Note(BaseModel):
     text: str
 
 
+def test_a_fact_that_was_changed_meanwhile_is_not_removed():
+    def listen(message, *, deps):
+        deps.remove_fact("diet/user")
+        alice.facts.commit("diet", {**FIELDS, "food": "omnivore"})
+
+    alice = typed(listen).user("alice")
+    alice.facts.commit("diet", FIELDS)
+    applied = alice.add_turn("Forget that I am vegan.", "Done.", "s1")
+    assert alice.facts.get("diet/user").data.food == "omnivore"
+    assert applied.skipped == ["facts/diet/user: the fact was changed before it was removed."]
+
+
 @pytest.mark.parametrize("is_temporal", [False, True])
 def test_a_fact_that_is_taken_back_in_its_turn_is_not_stored(is_temporal):
     def work(message, *, deps):
@@ -141,7 +153,7 @@ def test_one_turn_removes_ten_facts_at_most():
     assert "no more can be" in script.answers[-1]
 
 
-@pytest.mark.parametrize("operation", [CommitFact("diet", (("role", "user"), ("n", 3)), 0.5), RemoveFact("diet/user")])  # fmt: skip
+@pytest.mark.parametrize("operation", [CommitFact("diet", (("role", "user"), ("n", 3)), 0.5), RemoveFact("diet/user"), RemoveFact("diet/user", "food = vegan")])  # fmt: skip
 def test_operations_on_facts_survive_the_journal(operation):
     assert from_dict(to_table(operation)) == operation
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.conversations import MAX_SUMMARY, Conversations, checked_summary
 from tomldiary.entries.fact_rules import FactRules, Provenance
+from tomldiary.entries.fields import data_text
 from tomldiary.entries.models import timestamp
 from tomldiary.entries.preferences import (
     Outcome,
@@ -337,7 +338,8 @@ class MemoryDeps:
             DiaryError: There is none, a rule forbids it, or the turn has removed the maximum number already.
         """
         self._check_removals("facts")
-        self._on_facts(RemoveFact(fact_id))
+        found = self.facts.find(fact_id) if self.facts is not None else None
+        self._on_facts(RemoveFact(fact_id, data_text(found[1].entry) if found else None))
         self._removed += 1
 
     def _on_facts(self, operation: CommitFact | RemoveFact) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.fact_rules import FactRules, Provenance
+from tomldiary.entries.fields import data_text
 from tomldiary.entries.preferences import Outcome, PreferenceRules, Preferences, entry_text
 from tomldiary.errors import (
     ImmutableEntry,
@@ -128,6 +129,8 @@ class RemoveFact:
     """Remove the fact with `id`, `type/key`."""
 
     id: str
+    removes: str | None = None
+    """What the stored fact says that is removed: if it says something else by now, it stays."""
 
 
 Operation = UpsertPreference | ForgetPreference | SetSummary | SetFields | CommitFact | RemoveFact
@@ -279,7 +282,8 @@ def apply_turn(
                 if isinstance(operation, CommitFact):
                     facts[operation.created_as] = apply_fact(book, operation, by)
                 else:
-                    apply_fact(book, RemoveFact(facts.get(operation.id, operation.id)), by)
+                    mine = facts.get(operation.id)
+                    apply_fact(book, operation if mine is None else RemoveFact(mine), by)
             else:
                 _set(transaction, preferences, operation, ids, by.source)
         except _RULES as error:
@@ -297,6 +301,11 @@ def apply_fact(book: FactRules, operation: CommitFact | RemoveFact, by: Provenan
         DiaryError: A rule forbids it. Nothing was changed.
     """
     if isinstance(operation, RemoveFact):
+        found = book.find(operation.id)
+        if found and operation.removes not in {None, data_text(found[1].entry)}:
+            raise InvalidValue(
+                "the fact was changed before it was removed.", where=f"facts/{operation.id}"
+            )
         book.delete(operation.id)
         return operation.id
     schema = book.schema(operation.type)
