@@ -227,6 +227,7 @@ def test_a_fact_that_is_over_is_hidden(diary, alice):
     diary.register_schema("note", Note, Constraint(ttl=timedelta(days=30)))
     alice.facts.commit(Note(key="a", text="old walnut"), now=OLD)
     assert alice.recall("walnut") == []
+    assert alice.export(entries=True)["entries"] == {}
     for written in (False, True):
         assert ("old walnut" not in (alice.document("facts") or "")) == written
         assert (alice.facts.count(), alice.facts.query(), alice.facts.get("note/a")) == (

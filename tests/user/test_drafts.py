@@ -91,6 +91,16 @@ def test_why_tells_of_entries_that_only_the_draft_has(alice):
     )
 
 
+def test_a_promoted_draft_has_the_origin_of_its_write(alice):
+    alice.upsert_preference("likes", "tea", session_id="s1", actor="planner", ephemeral=True)
+    alice.promote_session("s1", actor="boss")
+    assert alice.why("likes/pref001").origin == "planner"
+    alice.upsert_preference("likes", "tea", session_id="s2", actor="tool:crm", ephemeral=True)
+    alice.promote_session("s2", actor="boss")
+    confirmed = alice.why("likes/pref001")
+    assert (confirmed.origin, confirmed.confirmations) == ("planner", 2)
+
+
 def test_a_conversation_removed_in_a_draft_is_removed_when_it_is_promoted(alice):
     alice.add_turn("I love tea.", "Noted.", session_id="s0")
     alice.draft("s1").remove_conversation("s0")

@@ -92,7 +92,10 @@ class UserExport:
             DocumentError: A document cannot be read at the moment, so the export would be incomplete.
         """
         seq, documents = self._consistent()
-        more: dict[str, Any] = {"entries": _entries(documents)} if entries else {}
+        more: dict[str, Any] = {}
+        if entries:
+            kept = {name: self._context.kept(name, each) for name, each in documents.items()}
+            more["entries"] = _entries(kept)
         if history:
             records = [*self._diary.engine.backend.records(self._user)][::-1]
             more["history"] = [text for text in records if next_sequence(text) - 1 <= seq]

@@ -290,7 +290,8 @@ def make(
     before = {each.document: tx.document(each.document) for each in changes}
     before |= {name: tx.document(name) for name in tx.engine.kinds(tx.user)}
     for each in changes:
-        if into == QUARANTINE and each.after is not None and each.origin:
+        was = before[each.document].table(each.path)
+        if each.after and each.origin and not same_value(content(was), content(each.after)):
             each = replace(each, after={**each.after, "_origin": each.origin})  # noqa: PLW2901 - the same change
         _make(tx, each, rules)
         tx.edit(into).delete((into, each.id))
