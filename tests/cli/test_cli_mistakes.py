@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -108,14 +109,15 @@ def test_a_damaged_file_is_named_with_line_and_column(memories, tmp_path, comman
 
 def test_an_edited_text_that_cannot_be_stored_is_kept(memories, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (memories / "alice/.preferences.toml.edit").mkdir()  # in the way of the save
+    document = str(memories / "alice/preferences.toml")
     script = (
         "import pathlib, sys; file = pathlib.Path(sys.argv[1]);"
-        " file.write_text(file.read_text() + '# an hour of work')"
+        " file.write_text(file.read_text() + '# an hour of work');"
+        f" document = pathlib.Path({document!r}); document.unlink(); document.mkdir()"
     )
     editor = shlex.join([sys.executable, "-c", script])
     done = call("edit", "--path", str(memories), VISUAL=editor)
-    assert (done.returncode, "directory" in done.stderr) == (2, True)
+    assert (done.returncode, "is not a regular file" in done.stderr) == (2, True)
     [kept] = tmp_path.glob("tomldiary-*/preferences.toml")
     assert f"The edited text is kept in {kept}." in done.stderr
     assert kept.read_text().endswith("# an hour of work")
@@ -164,12 +166,28 @@ def test_an_edit_that_is_saved_during_an_erasure_brings_nothing_back(memories, m
         threading.Thread(target=alice.forget, kwargs={"matching": "tea"}),
     )
 
-    def saved_late(file, text):
+    def saved_late(*files):
         erasing.start()
         erasing.join(0.3)  # long enough for an erasure that waits for nothing
-        save(file, text)
+        save(*files)
 
     monkeypatch.setattr(edit, "replace_file", saved_late)
     edit.save_text(diary, "alice", "preferences", text, backend.epoch("alice"))
     erasing.join(20)
     assert "tea" not in (memories / "alice" / "preferences.toml").read_text("utf-8")
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_an_edit_that_was_killed_leaves_no_text_behind_an_erasure(memories, monkeypatch):
+    diary = Diary(memories, agent="rules", durability="process")
+    alice, backend = diary.user("alice"), diary.engine.backend
+    text = backend.read("alice", "preferences").text.replace('"tea"', '"green tea"')
+    child = os.fork()
+    if child == 0:
+        monkeypatch.setattr(os, "utime", lambda *_: os._exit(7))
+        edit.save_text(diary, "alice", "preferences", text, backend.epoch("alice"))
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    alice.forget(matching="tea")
+    left = [each for each in (memories / "alice").rglob("*") if each.is_file()]
+    assert [each for each in left if b"tea" in each.read_bytes()] == []

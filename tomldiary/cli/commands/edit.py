@@ -25,8 +25,10 @@ from tomldiary.cli.places import writable, write_new
 from tomldiary.cli.tables import load_table
 from tomldiary.entries.kinds import BLOCKS, KINDS, PREFERENCES, entry_kind
 from tomldiary.errors import DiaryError, Forgotten, InvalidValue
+from tomldiary.history.record import next_sequence
 from tomldiary.identifiers.user_ids import decode_folder, encode_folder
 from tomldiary.runtime.views import counted
+from tomldiary.storage.local.layout import staged_path
 from tomldiary.storage.locks import repeated
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.text.visible import one_line
@@ -169,16 +171,18 @@ def save_text(diary: Diary, user: str, document: str, text: str, epoch: int | No
         with backend.lock(user, engine.lock_timeout):  # an erasure comes before or after
             if backend.epoch(user) != epoch:
                 raise Forgotten(f"{document}: {_FORGOTTEN}")
-            replace_file(Path(backend.place(user, document)), text)
+            file = Path(backend.place(user, document))
+            folder = file.parents[document.count("/")]
+            # Like a document of a transaction that is not in history: after a kill, recovery removes it.
+            seq = next_sequence(backend.last_record(user))
+            replace_file(file, text, Path(staged_path(folder, document, text.encode(), seq)))
 
     repeated(save, engine.lock_timeout)
     repeated(lambda: engine.log_hand_edit(user, document), engine.lock_timeout)
 
 
-def replace_file(file: Path, text: str) -> None:
-    """Save a text as an editor does that is known to have saved all of it."""
-    fresh = file.with_name(f".{file.name}.edit")
-    fresh.unlink(missing_ok=True)
+def replace_file(file: Path, text: str, fresh: Path) -> None:
+    """Save a text, by way of a file `fresh`, as an editor does that is known to have saved all of it."""
     write_new(fresh, text)
     # The engine waits before it merges a fresh save that lost entries, in case it is half of one. This one is whole.
     whole = time.time() - _SETTLED
