@@ -235,6 +235,19 @@ def test_a_strict_hook_is_brought_back_when_a_later_one_refuses(diary, index):
     assert index.entries == other.entries == before
 
 
+def test_a_strict_hook_is_brought_back_at_once_after_a_refused_block(diary, index):
+    other = ScriptedIndex()
+    diary.hooks.add(index, name="index", strict=True, poll=3600)
+    diary.hooks.add(other, name="other", strict=True, poll=3600)
+    alice = fill(diary)
+    assert diary.hooks.flush()
+    before = dict(index.entries)
+    other.error = ConnectionError()
+    with pytest.raises(HookError), alice.transaction():
+        alice.blocks.set("persona", "changed")
+    until(lambda: index.entries == before)
+
+
 def test_a_strict_hook_loses_what_another_process_could_not_store(diary, index):
     fill(diary)
     survivor = Delivery(diary.engine, "index", index)

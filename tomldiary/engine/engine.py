@@ -378,9 +378,9 @@ class Engine(DocumentCache):
         return prepared is not None
 
     def _publish(self, user: str, prepared: Prepared) -> None:
-        for check in self.before_commit:
-            check(user, prepared)
         try:
+            for check in self.before_commit:
+                check(user, prepared)
             tokens = self.backend.commit(user, prepared.commit)
         finally:
             self._notify(user)  # also of a refused transaction, which a strict hook may have seen
