@@ -83,7 +83,6 @@ class UserEpisodes:
             Conflict: The operation id was used for a different change. Nothing was changed.
             NotSupported: The backend cannot list its documents.
         """
-        self._context.refuse_nested(operation_id)
         session_id = self._context.session(session_id)
         when = datetime.now(UTC) if now is None else in_utc(now)
         value: dict[str, Any] = {"input": input, "output": output}
@@ -99,9 +98,7 @@ class UserEpisodes:
 
         asked = (input, output, *([id] if id else []))
         why = Source("add_episode", session_id, actor, reason, operation_id, asked=asked)
-        return self._context.to(session_id, ephemeral=ephemeral).write(
-            change, why, on_repeat=self._added
-        )
+        return self._context.write(change, why, ephemeral=ephemeral, on_repeat=self._added)
 
     aadd = async_twin(add)
 

@@ -84,7 +84,6 @@ class UserFacts:
             WeakClaim: It would replace what a surer source said. Nothing was changed.
             Conflict: The operation id was used for a different change. Nothing was changed.
         """
-        self._context.refuse_nested(operation_id)
         schema, stored = self._checked(fact, data)
         session_id = self._context.session(session_id)
         by = Provenance(timestamp(now), session_id, source, confidence, force)
@@ -96,12 +95,14 @@ class UserFacts:
         claim = [] if confidence == 1 and not force else [confidence, force]
         asked = (schema.name, stored, str(valid_from), str(valid_to), source, *claim)
         why = Source("commit", session_id, actor, reason, operation_id, asked=asked)
-        key = self._context.to(session_id, ephemeral=ephemeral).write(
-            change, why, on_repeat=lambda seq: self._context.change_made(seq).key.split("/", 2)[2]
-        )
+        key = self._context.write(change, why, ephemeral=ephemeral, on_repeat=self._committed)
         return f"{schema.name}/{key}"
 
     acommit = async_twin(commit)
+
+    def _committed(self, seq: int) -> str:
+        """Return the key of the fact that a transaction committed."""
+        return self._context.change_made(seq).key.split("/", 2)[2]
 
     def update(
         self,
@@ -144,7 +145,7 @@ class UserFacts:
 
         asked = (fact_id, fields, str(valid_to))
         why = Source("update", session_id, actor, reason, asked=asked)
-        return f"{name}/{self._context.to(session_id, ephemeral=ephemeral).write(change, why)}"
+        return f"{name}/{self._context.write(change, why, ephemeral=ephemeral)}"
 
     aupdate = async_twin(update)
 
@@ -171,7 +172,7 @@ class UserFacts:
             return FactRules(tx.entries(_KIND), self._diary.fact_schemas).delete(fact_id)
 
         why = Source("delete", session_id, actor, reason, asked=(fact_id,))
-        return shown(self._context.to(session_id, ephemeral=ephemeral).write(change, why))
+        return shown(self._context.write(change, why, ephemeral=ephemeral))
 
     adelete = async_twin(delete)
 

@@ -119,7 +119,6 @@ class UserPreferences:
             UnknownCategory, UnknownEntry, LimitReached, InvalidValue: Nothing was changed.
             Conflict: The operation id was used for a different change. Nothing was changed.
         """
-        self._context.refuse_nested(operation_id)
         session_id = self._context.session(session_id)
         moment = timestamp(now)
         if not isinstance(contexts, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
@@ -163,9 +162,7 @@ class UserPreferences:
             entry = found[1] if found is not None else made.after or {}
             return key, entry_to_item(entry, item_type(self._diary.pref_table_cls, category))
 
-        return self._context.to(session_id, ephemeral=ephemeral).write(
-            change, why, on_repeat=stored
-        )
+        return self._context.write(change, why, ephemeral=ephemeral, on_repeat=stored)
 
     def remove_preference(
         self,
@@ -194,10 +191,8 @@ class UserPreferences:
             except ValidationError:  # an entry that does not fit its type can still be removed
                 return entry_to_item(entry)
 
-        return self._context.to(session_id, ephemeral=ephemeral).write(
-            change,
-            Source("remove_preference", session_id, actor, reason, asked=(category, id)),
-        )
+        why = Source("remove_preference", session_id, actor, reason, asked=(category, id))
+        return self._context.write(change, why, ephemeral=ephemeral)
 
     def similar(self, category: str, text: str, *, limit: int = 5) -> Matches:
         """Return preferences of a category that are similar to `text`, best first, contradictions included.
