@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tomldiary.engine.engine import Transaction
+    from tomldiary.entries.kind import Tables
     from tomldiary.user.context import UserContext
 
 __all__ = ["UserConversations", "UserPreferences"]
@@ -63,19 +64,24 @@ class UserPreferences:
         return PreferenceTables((name, self._items(book, name)) for name in self._diary.allowed)
 
     def _items(self, book: Preferences, category: str) -> PreferenceItems:
-        kind = item_type(self._diary.pref_table_cls, category)
         found = PreferenceItems()
         for key, entry in book.items(category):
             if self._context.is_over(f"{_KIND}/{category}/{key}", entry):
                 continue
             try:
-                found[key] = entry_to_item(entry, kind)
+                found[key] = self._item(category, entry)
             except ValidationError as error:
                 # One wrong field must not hide the rest of the category.
                 _logger.warning(
                     "%s/%s is left out: %d wrong fields", category, key, error.error_count()
                 )
         return found
+
+    def _item(self, category: str, entry: Mapping[str, Any]) -> PreferenceItem:
+        return entry_to_item(entry, item_type(self._diary.pref_table_cls, category))
+
+    def _book(self, tables: Tables) -> Preferences:
+        return Preferences(tables, self._diary.preference_rules)
 
     def upsert_preference(
         self,
@@ -134,7 +140,7 @@ class UserPreferences:
         text = self._diary.redacted(text)  # before it is compared with what is stored
 
         def change(tx: Transaction) -> tuple[str, PreferenceItem]:
-            book = Preferences(tx.entries(_KIND), self._diary.turn_rules.preferences)
+            book = self._book(tx.entries(_KIND))
             book.check_category(category)
             key = book.wanted(category, id)
             if not create:
@@ -147,9 +153,7 @@ class UserPreferences:
             )  # fmt: skip
             found = book.find(category, outcome.id)
             assert found is not None  # noqa: S101 - it was just stored
-            return outcome.id, entry_to_item(
-                found[1], item_type(self._diary.pref_table_cls, category)
-            )
+            return outcome.id, self._item(category, found[1])
 
         asked = (category, text, id, contexts, fields, count_up, create)
         why = Source("upsert", session_id, actor, reason, operation_id, asked=asked)
@@ -159,8 +163,7 @@ class UserPreferences:
             made = self._context.change_made(seq)
             key = made.key.partition("/")[2]
             found = self.stored().find(category, key)
-            entry = found[1] if found is not None else made.after or {}
-            return key, entry_to_item(entry, item_type(self._diary.pref_table_cls, category))
+            return key, self._item(category, found[1] if found is not None else made.after or {})
 
         return self._context.write(change, why, ephemeral=ephemeral, on_repeat=stored)
 
@@ -184,10 +187,10 @@ class UserPreferences:
         """
 
         def change(tx: Transaction) -> PreferenceItem:
-            book = Preferences(tx.entries(_KIND), self._diary.turn_rules.preferences)
+            book = self._book(tx.entries(_KIND))
             entry = book.forget(category, book.named(category, id))
             try:
-                return entry_to_item(entry, item_type(self._diary.pref_table_cls, category))
+                return self._item(category, entry)
             except ValidationError:  # an entry that does not fit its type can still be removed
                 return entry_to_item(entry)
 
@@ -202,8 +205,7 @@ class UserPreferences:
             InvalidValue: `text` is no text, or `limit` is negative.
         """
         checked_count(limit, "limit")
-        kept = self._context.kept(_KIND, self._context.read(_KIND))
-        book = Preferences(kept, self._diary.turn_rules.preferences)
+        book = self._book(self._context.kept(_KIND, self._context.read(_KIND)))
         book.check_category(category)
         return Matches(
             book.similar(self._diary.similarity, category, checked_text(text, "text"), limit=limit)
@@ -211,7 +213,7 @@ class UserPreferences:
 
     def stored(self) -> Preferences:
         """Return the entries as they are in the document."""
-        return Preferences(self._context.read(_KIND), self._diary.turn_rules.preferences)
+        return self._book(self._context.read(_KIND))
 
 
 class UserConversations:
