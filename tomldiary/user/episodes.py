@@ -24,6 +24,7 @@ from tomldiary.entries.models import in_utc
 from tomldiary.errors import UnknownEntry
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.toml.values import checked_count, checked_text, same_value
+from tomldiary.user.context import session_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -139,7 +140,7 @@ class UserEpisodes:
         """
         if limit is not None:
             checked_count(limit, "limit")
-        checked_text("" if session_id is None else session_id, "session_id")
+        session_name(session_id)
         found = (
             to_episode(key, entry)
             for key, entry in self._newest_first()

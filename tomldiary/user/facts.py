@@ -13,6 +13,7 @@ from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.retrieval.filters import fields_of
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.toml.values import checked_count, checked_table, checked_text
+from tomldiary.user.context import session_name
 from tomldiary.user.fact_queries import MANAGED, Matches, ordered, plain, shown, single_key
 
 if TYPE_CHECKING:
@@ -262,11 +263,9 @@ class UserFacts:
         """Return the facts that `query` is about, in the order of the file."""
         for argument, value in (("type", name), ("order_by", order_by)):
             checked_text("" if value is None else value, argument)
-        checked_text("" if session_id is None else session_id, "session_id")
-        given, at = (
-            dict(checked_table({} if where is None else where, "where")),
-            self._context.moment(valid_at),
-        )
+        session_name(session_id)
+        given = dict(checked_table({} if where is None else where, "where"))
+        at = self._context.moment(valid_at)
         asked = [*fields_of(given), *([order_by.removeprefix("-")] if order_by else ())]
         found: list[tuple[FactSchema, Held]] = []
         for schema in self._types(book, name, [each for each in asked if each not in MANAGED]):
