@@ -127,16 +127,8 @@ class UserPreferences:
         """
         session_id = self._context.session(session_id)
         moment = timestamp(now)
-        if not isinstance(contexts, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-            raise InvalidValue(
-                f"expected a list of text, found {type(contexts).__name__}.", where="contexts"
-            )
-        # iterated more than once
-        contexts = [contexts] if isinstance(contexts, str) else list(contexts)
-        checked_table({} if fields is None else fields, "fields")
-        for name in fields or ():
-            if name.startswith("_") or name in _ARGUMENTS:
-                raise InvalidValue("no field of the item type. Leave it out.", where=name)
+        contexts = _labels(contexts)
+        _check_fields(fields)
         text = self._diary.redacted(text)  # before it is compared with what is stored
 
         def change(tx: Transaction) -> tuple[str, PreferenceItem]:
@@ -214,6 +206,26 @@ class UserPreferences:
     def stored(self) -> Preferences:
         """Return the entries as they are in the document."""
         return self._book(self._context.read(_KIND))
+
+
+def _labels(contexts: Iterable[str]) -> list[str]:
+    """Return the labels of a preference; one of them may stand alone.
+
+    Raises:
+        InvalidValue: They are no list.
+    """
+    if not isinstance(contexts, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+        raise InvalidValue(
+            f"expected a list of text, found {type(contexts).__name__}.", where="contexts"
+        )
+    return [contexts] if isinstance(contexts, str) else list(contexts)
+
+
+def _check_fields(fields: Mapping[str, Any] | None) -> None:
+    """Raise InvalidValue if a value is for no field of an item type."""
+    for name in checked_table({} if fields is None else fields, "fields"):
+        if name.startswith("_") or name in _ARGUMENTS:
+            raise InvalidValue("no field of the item type. Leave it out.", where=name)
 
 
 class UserConversations:
