@@ -308,14 +308,9 @@ class _PulledFolder:
     def write(self, name: str, text: str, epoch: int) -> None:
         """Write a file, whole or not at all."""
         self.note(name, text.encode(), epoch)
-        self._replace(self._folder / name, text)
-
-    def _replace(self, file: Path, text: str) -> None:
+        file = self._folder / name
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fresh = file.with_name(f".{file.name}.new")
-        fresh.unlink(missing_ok=True)
-        write_new(fresh, text)
-        fresh.replace(file)
+        replace_file(file, text)
 
     def keep_only(self, names: set[str]) -> None:
         """Remove the files that are not in `names`, and what is noted of texts that no file has."""
@@ -323,7 +318,7 @@ class _PulledFolder:
             if file.relative_to(self._folder).as_posix() not in names:
                 file.unlink()
         if names:
-            self._replace(self._list, "".join(map(self._lines.__getitem__, sorted(names))))
+            replace_file(self._list, "".join(map(self._lines.__getitem__, sorted(names))))
         else:
             self._list.unlink(missing_ok=True)
 
