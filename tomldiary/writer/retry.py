@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from tomldiary.errors import BackendError, Conflict, LockTimeout
@@ -120,9 +120,9 @@ class Options:
 
     workers: int
     qsize: int
-    timeout: float | None = 120.0
-    coalesce: int = 1
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    timeout: float | None
+    coalesce: int
+    retry: RetryPolicy
 
 
 class Breaker:
