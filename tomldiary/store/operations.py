@@ -105,10 +105,7 @@ def checked(op: Operation) -> Operation:
         InvalidValue: An argument has a wrong type or value; names the place.
     """
     if isinstance(op, Get):
-        if not isinstance(op.key, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-            raise InvalidValue(
-                f"expected text as a key, found {type(op.key).__name__}.", where="key"
-            )
+        checked_key(op.key, is_new=False)
         return op if _are_plain(op.namespace) else replace(op, namespace=_labels(op.namespace))
     if isinstance(op, Put):
         return _checked_put(op)
