@@ -23,7 +23,7 @@ from tomldiary.entries.fields import entry_data
 from tomldiary.entries.models import in_utc
 from tomldiary.errors import UnknownEntry
 from tomldiary.runtime.async_bridge import async_twin
-from tomldiary.toml.values import checked_count, checked_text, same_value
+from tomldiary.toml.values import checked_limit, checked_text, same_value
 from tomldiary.user.context import session_name
 
 if TYPE_CHECKING:
@@ -116,8 +116,7 @@ class UserEpisodes:
             session_id: The conversation.
             limit: Most messages returned; a turn has up to two, of the user and of the assistant.
         """
-        if limit is not None:
-            checked_count(limit, "limit")
+        checked_limit(limit)
         checked_text(session_id, "session_id")
         messages = (
             {"role": role, "content": text}
@@ -138,8 +137,7 @@ class UserEpisodes:
             session_id: Only those of this session.
             limit: Most episodes returned.
         """
-        if limit is not None:
-            checked_count(limit, "limit")
+        checked_limit(limit)
         session_name(session_id)
         found = (
             to_episode(key, entry)

@@ -12,7 +12,7 @@ from tomldiary.entries.models import timestamp
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.retrieval.filters import fields_of
 from tomldiary.runtime.async_bridge import async_twin
-from tomldiary.toml.values import checked_count, checked_table, checked_text
+from tomldiary.toml.values import checked_count, checked_limit, checked_table, checked_text
 from tomldiary.user.context import session_name
 from tomldiary.user.fact_queries import MANAGED, Matches, ordered, plain, shown, single_key
 
@@ -224,8 +224,7 @@ class UserFacts:
             InvalidValue: The model has no such field, a number is negative, or an operator is unknown.
         """
         checked_count(offset, "offset")
-        if limit is not None:
-            checked_count(limit, "limit")
+        checked_limit(limit)
         book = self._facts()
         found = self._matching(book, type, where, order_by, session_id, valid_at, include_ended)
         if order_by is not None:

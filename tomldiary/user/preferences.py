@@ -21,7 +21,7 @@ from tomldiary.entries.schema import item_type
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.logging import get_logger
 from tomldiary.text.similarity import Matches
-from tomldiary.toml.values import checked_count, checked_table, checked_text
+from tomldiary.toml.values import checked_count, checked_limit, checked_table, checked_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -236,8 +236,7 @@ class UserConversations:
 
     def conversations(self, limit: int | None = None) -> ConversationItems:
         """Return typed conversations by session id, most recently used first."""
-        if limit is not None:
-            checked_count(limit, "limit")
+        checked_limit(limit)
         read = self._context.read("conversations")
         book = Conversations(self._context.kept("conversations", read))
         found = [(key, entry_to_conversation(entry)) for key, entry in book.entries()]

@@ -25,7 +25,7 @@ from tomldiary.logging import get_logger, tell
 from tomldiary.runtime.views import Viewed, drawn, pretty
 from tomldiary.storage.protocol import Backend, KeepsHidden, KeepsJournal
 from tomldiary.storage.shared.backend import SharedBackend
-from tomldiary.toml.values import checked_count, checked_number, checked_seconds
+from tomldiary.toml.values import checked_count, checked_limit, checked_number, checked_seconds
 from tomldiary.writer.dead_letters import DeadLetters
 from tomldiary.writer.jobs import CompactionJobs, ConsolidationJobs, is_overridden
 from tomldiary.writer.journal_queue import JournalQueue
@@ -124,8 +124,7 @@ class MemoryWriter(Viewed):
         checked_count(workers, "workers")
         for name, number in (("qsize", qsize), ("coalesce", coalesce), ("breaker", breaker)):
             checked_count(number, name, least=1)
-        if consolidate_every is not None:
-            checked_count(consolidate_every, "consolidate_every", least=1)
+        checked_limit(consolidate_every, "consolidate_every", least=1)
         for name, seconds in (("timeout", timeout), ("consolidate_after", consolidate_after)):
             checked_seconds(seconds, name)
         for name, seconds in (
