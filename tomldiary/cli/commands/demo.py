@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -64,8 +64,8 @@ def _as_json(diary: Diary) -> list[Reading]:
         {
             "users": diary.users(),
             "documents": {kind: alice.document(kind) for kind in alice.documents()},
-            "hits": [asdict(hit) for hit in alice.recall(_QUESTION, limit=2)],
-            "readings": [asdict(reading) for reading in readings],
+            "hits": alice.recall(_QUESTION, limit=2),
+            "readings": readings,
         }
     )
     return readings

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,7 +27,7 @@ from tomldiary.diary import Diary
 from tomldiary.errors import EntryConflict, InvalidValue
 from tomldiary.ingest.source import decode, parse
 from tomldiary.runtime.views import counted
-from tomldiary.storage.copy import copy_users
+from tomldiary.storage.copy import Copied, copy_users
 from tomldiary.storage.memory import MemoryBackend
 from tomldiary.text.visible import one_line
 
@@ -194,7 +193,7 @@ def _import_from(
             their_user=their_user, category=category, singletons=singletons, dry_run=dry_run, progress=progress,
         )  # fmt: skip
     if as_json:
-        print_json(asdict(done))
+        print_json(done)
         return
     found = ", ".join(counted(number, kind) for kind, number in done.found.items())
     print_text(f"found          {found or 'nothing'}")
@@ -224,7 +223,7 @@ def _print_keys(sign: str, keys: list[str]) -> None:
 
 def _show(found: list[Difference], *, as_json: bool) -> None:
     if as_json:
-        print_json([asdict(difference) for difference in found])
+        print_json(found)
         return
     added = sum(one.before is None for one in found)
     removed = sum(one.after is None for one in found)
@@ -260,16 +259,16 @@ def copy_memory(
             "a copy in memory ends with this command; name a folder or a database", where=target
         )
     users = read.users()
-    copied: list[dict[str, Any]] = []
+    copied: list[Copied] = []
     with progress_bar("users") as progress:
         for each in copy_users(read, written):
-            copied.append(asdict(each))
+            copied.append(each)
             if progress is not None:
                 progress(len(copied), len(users))
     if as_json:
         print_json(copied)
         return
-    fresh = sum(each["is_new"] for each in copied)
+    fresh = sum(each.is_new for each in copied)
     print_text(
         f"copied {counted(fresh, 'user')} to {one_line(shown(target))};"
         f" {counted(len(copied) - fresh, 'user')} had been copied before"
