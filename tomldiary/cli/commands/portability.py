@@ -122,33 +122,29 @@ def import_memory(
     place = writable(path)
     if is_trial and "://" not in place and not Path(place).exists():
         place = "memory:"  # a dry run creates no folder
-    if source is not None:
-        if replace:
-            raise InvalidValue(
-                "is for exports; --from changes no entry that exists", where="--replace"
-            )
-        _import_from(
-            user_to_change(place, user, load_table(table) if table else None, limit=_LIMIT),
-            source,
-            file,
-            their_user=their_user,
-            category=category,
-            singletons=_singletons(singleton or []),
-            dry_run=is_trial,
-            as_json=as_json,
-        )
+    if source is None:
+        for_sources = {"--their-user": their_user, "--category": category, "--singleton": singleton}
+        for name, given in for_sources.items():
+            if given:
+                raise InvalidValue("goes with --from", where=name)
+        alice = Diary(place, agent="rules").user(user)
+        _import_export(alice, file, replace=replace, dry_run=is_trial, as_json=as_json)
         return
-    for name, given in (
-        ("--their-user", their_user),
-        ("--category", category),
-        ("--singleton", singleton),
-    ):
-        if given:
-            raise InvalidValue("goes with --from", where=name)
-    alice = Diary(place, agent="rules").user(user)
+    if replace:
+        raise InvalidValue("is for exports; --from changes no entry that exists", where="--replace")
+    alice = user_to_change(place, user, load_table(table) if table else None, limit=_LIMIT)
+    _import_from(
+        alice, source, file, their_user=their_user, category=category,
+        singletons=_singletons(singleton or []), dry_run=is_trial, as_json=as_json,
+    )  # fmt: skip
+
+
+def _import_export(
+    alice: UserDiary, file: str, *, replace: bool, dry_run: bool, as_json: bool
+) -> None:
     data = _read(file)
     try:
-        if is_trial:
+        if dry_run:
             _show(alice.import_preview(data, replace=replace), as_json=as_json)
             return
         changed = alice.import_(data, replace=replace, actor="hand", reason="tomldiary import")
