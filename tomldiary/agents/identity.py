@@ -100,8 +100,6 @@ def signed_in(*settings: Any) -> str | None:
         user = field_of(look(), "user") if look is not None else None
         if user is not None:
             found.append(_identity("the user of the request", user))
-    if not found:
-        return None
     named = [(place, _given(name)) for place, name in found]
     if all(name is None for _, name in named):
         return None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path  # noqa: TC003 - typer reads annotations as it runs
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -88,9 +89,6 @@ def _run_stored(path: str, collections: list[Collection], ks: list[int], budgets
 
 
 def _run(name: str, collections: list[Collection], ks: list[int], budgets: list[int]) -> Run:
-    options: dict[str, Any] = {} if name == _WORDS else {"embedder": name}
-
-    def make() -> Diary:
-        return Diary("memory:", max_prefs_per_category=10**9, **options)
-
+    embedder = None if name == _WORDS else name
+    make = partial(Diary, "memory:", max_prefs_per_category=10**9, embedder=embedder)
     return evaluate(collections, make, name=name, ks=ks, budgets=budgets)

@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from contextlib import contextmanager
+from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tomldiary.text.visible import printable
@@ -123,8 +124,14 @@ def print_diff(text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print JSON in plain ASCII, so it contains no control characters."""
-    sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
+    """Print JSON in plain ASCII, so it contains no control characters; a dataclass is the table of its fields."""
+    sys.stdout.write(json.dumps(value, indent=2, default=_plain) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return str(value)
 
 
 @contextmanager

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -66,7 +65,7 @@ def review(
     else:
         found = waiting
     if as_json:
-        print_json([_row(each) for each in found])
+        print_json(found)
         return
     print_rows(
         _COLUMNS,
@@ -84,7 +83,3 @@ def review(
         print_text(counted(len(found), "change waits", "changes wait"))
     else:
         print_text(f"{counted(len(found), 'change')} {_DONE[action]}")
-
-
-def _row(change: PendingChange) -> dict[str, Any]:
-    return {**asdict(change), "path": list(change.path)}

@@ -10,7 +10,7 @@ from tomldiary.cli.output import is_terminal, width
 from tomldiary.text.visible import one_line, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.text import Text
 
@@ -58,33 +58,51 @@ def print_rows(columns: Sequence[Column], rows: Sequence[Row]) -> None:
 
 def _print_for_people(columns: Sequence[Column], rows: Sequence[Row]) -> None:
     from rich.cells import cell_len  # noqa: PLC0415 - only a terminal needs it
-    from rich.console import Console  # noqa: PLC0415 - the same
-    from rich.padding import Padding  # noqa: PLC0415 - the same
-    from rich.table import Table  # noqa: PLC0415 - the same
-    from rich.text import Text  # noqa: PLC0415 - the same
 
     rows = [(*(cell.strip() for cell in row[:-1]), row[-1]) for row in rows]  # rich aligns
     heads = tuple(column.title for column in columns)
     shown = [at for at in range(len(columns) - 1) if any(row[at] for row in rows)]
     widths = {at: max(cell_len(row[at]) for row in [heads, *rows]) for at in shown}
     fixed = sum(each + _GAP for each in widths.values())
-    console = Console(width=width(), highlight=False)
     longest = max(cell_len(line) for row in rows for line in row[-1].split("\n"))
     if fixed + min(longest, width() * _TEXT_SHARE) > width():
-        is_aligned = fixed - _GAP <= width()
-        for row in [heads, *rows] if all(heads) else rows:
-            cells = {
-                at: Text(row[at], "bold" if row is heads else columns[at].style) for at in shown
-            }
-            for at, cell in cells.items():
-                if is_aligned:
-                    cell.align("right" if columns[at].is_number else "left", widths[at])
-            line = Text(" " * _GAP).join(cell for cell in cells.values() if cell.plain)
-            console.print(line, soft_wrap=False, overflow="fold")
-            text = Text(row[-1], "bold") if row is heads else _styled(columns[-1], row[-1])
-            if row[-1]:
-                console.print(Padding(text, (0, 0, 0, len(_BELOW))), overflow="fold")
-        return
+        _print_texts_below(columns, heads, rows, widths)
+    else:
+        _print_table(columns, heads, rows, shown)
+
+
+def _print_texts_below(
+    columns: Sequence[Column], heads: Row, rows: Sequence[Row], widths: Mapping[int, int]
+) -> None:
+    """Print the text of each row below its other cells, which are aligned if they fit on a line."""
+    from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
+    from rich.padding import Padding  # noqa: PLC0415 - the same
+    from rich.text import Text  # noqa: PLC0415 - the same
+
+    console = Console(width=width(), highlight=False)
+    is_aligned = sum(each + _GAP for each in widths.values()) - _GAP <= width()
+    for row in [heads, *rows] if all(heads) else rows:
+        cells: list[Text] = []
+        for at, size in widths.items():
+            cell = Text(row[at], "bold" if row is heads else columns[at].style)
+            if is_aligned:
+                cell.align("right" if columns[at].is_number else "left", size)
+            cells.append(cell)
+        line = Text(" " * _GAP).join(cell for cell in cells if cell.plain)
+        console.print(line, soft_wrap=False, overflow="fold")
+        text = Text(row[-1], "bold") if row is heads else _styled(columns[-1], row[-1])
+        if row[-1]:
+            console.print(Padding(text, (0, 0, 0, len(_BELOW))), overflow="fold")
+
+
+def _print_table(
+    columns: Sequence[Column], heads: Row, rows: Sequence[Row], shown: Sequence[int]
+) -> None:
+    """Print the columns that have something in them, and the text, beside each other."""
+    from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
+    from rich.table import Table  # noqa: PLC0415 - the same
+    from rich.text import Text  # noqa: PLC0415 - the same
+
     table = Table(
         box=None,
         pad_edge=False,
@@ -103,7 +121,7 @@ def _print_for_people(columns: Sequence[Column], rows: Sequence[Row]) -> None:
         )
     for row in rows:
         table.add_row(*(Text(row[at]) for at in shown), _styled(columns[-1], row[-1]))
-    console.print(table)
+    Console(width=width(), highlight=False).print(table)
 
 
 def _styled(column: Column, text: str) -> Text:

@@ -134,9 +134,10 @@ def evaluate(
                 "the questions are about an existing diary. Use evaluate_stored.",
                 where=collection.name,
             )
-        user, ids = _stored(collection, make_diary, stored_as or collection.stored_as)
+        kind = stored_as or collection.stored_as
+        user, ids = _stored(collection, make_diary, kind)
         shown, shown_ids = user, ids
-        if limits and (stored_as or collection.stored_as) != "preferences":
+        if limits and kind != "preferences":
             shown, shown_ids = _stored(collection, make_diary, "preferences")
         lines = {each: line for key, line in _lines(shown).items() for each in shown_ids.get(key, ())}  # fmt: skip
         answers += _asked(

@@ -69,17 +69,8 @@ class Report(Viewed):
                 table.append([kind or "-", str(len(of_kind)), *map(_number, means)])
             parts.append(_aligned(table))
         if differences := self.differences():
-            table = [
-                [
-                    f"less {first.name}",
-                    "metric",
-                    "difference",
-                    "95 % interval",
-                    "by collection",
-                    "better",
-                    "worse",
-                ]
-            ]
+            head = ["metric", "difference", "95 % interval", "by collection", "better", "worse"]
+            table = [[f"less {first.name}", *head]]
             for name, each in differences:
                 cluster = each.by_collection
                 table.append(

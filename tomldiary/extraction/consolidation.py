@@ -29,7 +29,7 @@ from tomldiary.extraction.operations import Applied, apply_turn
 from tomldiary.logging import get_logger
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.runtime.views import Viewed
-from tomldiary.toml.values import checked_count
+from tomldiary.toml.values import checked_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -99,8 +99,7 @@ async def consolidate(
         ExtractorUnusable, MissingExtra: The extractor cannot run at all. No episode was marked as failed.
         BackendError: The storage failed; earlier results are stored.
     """
-    if limit is not None:
-        checked_count(limit, "limit")
+    checked_limit(limit)
     done = Consolidated()
     pending = await in_thread(
         _pending, diary, user_id, include_read=include_read, attempts=attempts

@@ -10,13 +10,14 @@ The facts in a conversation are parsed from these texts; no other record is kept
 from __future__ import annotations
 
 import re
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from tomldiary.retrieval.render import framed_memory, is_start_of, render_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from tomldiary.retrieval.ranking import MemoryLines
 
@@ -73,22 +74,43 @@ def next_injection(
         name: The name of the memory, if the agent has several.
         about: The user of the memory, if the conversation has several.
     """
+    framed = partial(framed_memory, heading=heading, name=name, about=about)
     snapshot = render_memory(
-        memory.shown,
-        max_tokens=max_tokens,
-        token_counter=token_counter,
-        heading=heading,
-        look_up=look_up,
-        name=name,
-        about=about,
-    )
+        memory.shown, max_tokens=max_tokens, token_counter=token_counter,
+        heading=heading, look_up=look_up, name=name, about=about,
+    )  # fmt: skip
     shown = list(shown)
     if shown and shown[-1] == snapshot:
         return None
     known, changes_length = _known(shown)
     if known is None:
         return Injection(snapshot, is_snapshot=True) if snapshot else None
-    stated = _stated(snapshot, "- ")
+    lost, kept, added = _changes(known, _stated(snapshot, "- "), memory)
+    if not added and not lost:
+        return None
+    lines = [_WITHDRAWN + _ALL_OF.format(group) for group in dict.fromkeys(map(_group, lost))]
+    lines += [_ADDED + fact for fact in (*kept, *added)]
+    changes = framed(lines, changes=True)
+    is_empty = not snapshot and not memory.shown
+    # An empty snapshot means that the memory is empty.
+    snapshot = snapshot or framed([_NOTHING])
+    # A block's name is user text, as is a line without a colon: a withdrawal would quote it.
+    quotes = any(_block(fact) or ":" not in fact for fact in lost)
+    if is_empty or quotes or changes_length + len(changes) > len(snapshot):
+        return Injection(snapshot, is_snapshot=True)
+    return Injection(changes, is_snapshot=False)
+
+
+def _changes(
+    known: Mapping[str, str], stated: Sequence[str], memory: MemoryLines
+) -> tuple[list[str], list[str], list[str]]:
+    """Return the facts to withdraw, those to repeat because of that, and the new ones.
+
+    Args:
+        known: The facts in the conversation, by what they claim.
+        stated: The facts in a snapshot of the memory now.
+        memory: The memory now.
+    """
     added = [fact for fact in stated if _claim(fact) not in known]
     restated = {_block(fact) for fact in added} - {None}
     gone = known.keys() - {_claim(fact) for fact in stated}
@@ -97,26 +119,12 @@ def next_injection(
         blocks = [fact for fact in memory.shown if _block(fact)]
         gone = {each for each in gone if not any(is_start_of(each, block) for block in blocks)}
     lost = [fact for claim, fact in known.items() if claim in gone and _block(fact) not in restated]
-    if not added and not lost:
-        return None
-    withdrawn = list(dict.fromkeys(map(_group, lost)))
+    withdrawn = set(map(_group, lost))
     # A withdrawal covers all lines with the same beginning: repeat those that are still true.
     kept = [
         fact for claim, fact in known.items() if claim not in gone and _group(fact) in withdrawn
     ]
-    lines = [_WITHDRAWN + _ALL_OF.format(group) for group in withdrawn]
-    lines += [_ADDED + fact for fact in (*kept, *added)]
-    changes = framed_memory(lines, heading=heading, name=name, about=about, changes=True)
-    if not snapshot and not memory.shown:
-        nothing = framed_memory([_NOTHING], heading=heading, name=name, about=about)
-        return Injection(nothing, is_snapshot=True)
-    # An empty snapshot means that the memory is empty.
-    snapshot = snapshot or framed_memory([_NOTHING], heading=heading, name=name, about=about)
-    # A block's name is user text, as is a line without a colon: a withdrawal would quote it.
-    quotes = any(_block(fact) or ":" not in fact for fact in lost)
-    if quotes or changes_length + len(changes) > len(snapshot):
-        return Injection(snapshot, is_snapshot=True)
-    return Injection(changes, is_snapshot=False)
+    return lost, kept, added
 
 
 def _known(shown: Iterable[str]) -> tuple[dict[str, str] | None, int]:

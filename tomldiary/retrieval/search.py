@@ -159,26 +159,15 @@ def _fused(
     found: Sequence[Matches[E]],
     asked: QueryVector,
 ) -> Iterator[Ranked[C, E]]:
-    np = numpy()
-    words: Any = None
     several, cosines, centred = asked.vectors.cosines(collections, asked.vector)
-    if asked.vectors.embedding.is_cosine:
-        ranks = cosines
-    else:
-        ranks = _standardised(centred)
-        if found:
-            scores = [{**matches.estimated(), **matches.scored} for matches in found]
-            words = np.asarray(
-                [
-                    known.get(entry, 0.0)
-                    for known, entries in zip(scores, several, strict=True)
-                    for entry in entries
-                ]
-            )
-            # Where words have little to say, vectors decide.
-            ranks = ranks + max(each.coverage for each in found) * _standardised(words)
+    ranks = cosines if asked.vectors.embedding.is_cosine else _standardised(centred)
+    words: Any = None
+    if found:  # none where the cosine alone ranks
+        words = _word_scores(found, several)
+        # Where words have little to say, vectors decide.
+        ranks = ranks + max(each.coverage for each in found) * _standardised(words)
     ends = list(accumulate(map(len, several)))
-    places = np.argsort(-ranks, kind="stable").tolist()
+    places = numpy().argsort(-ranks, kind="stable").tolist()
     given: set[E] = set()
     for _, alike in groupby(places, key=ranks.__getitem__):
         rows: list[Ranked[C, E]] = []
@@ -193,6 +182,18 @@ def _fused(
                 rows.append(Ranked(rank, has_words, cosine, collection, entry))
         rows.sort(key=lambda row: row.entry.order)
         yield from rows
+
+
+def _word_scores(found: Sequence[Matches[E]], several: Sequence[Sequence[E]]) -> Any:
+    """Return the scores by words of the entries of each collection; 0 for those without a match."""
+    scores = [{**matches.estimated(), **matches.scored} for matches in found]
+    return numpy().asarray(
+        [
+            known.get(entry, 0.0)
+            for known, entries in zip(scores, several, strict=True)
+            for entry in entries
+        ]
+    )
 
 
 def _standardised(scores: Any) -> Any:

@@ -93,7 +93,7 @@ class _Matrix:
         self._np = numpy()
         self.parts: Mapping[str, Part[Any]] = {}
         self._vectors: Any = self._np.zeros((0, dims), dtype="float32")
-        self._entries: list[Any] = []
+        self.owners: list[Any] = []
         """The entry of each row."""
         self._places: dict[Any, list[int]] = {}
         self.names: dict[Any, list[bytes]] = {}
@@ -105,32 +105,27 @@ class _Matrix:
     def products(self, vector: Any) -> Any:
         """Return the product of each row with a vector."""
         # `@` starts threads and waits for them: 0.4 or 12 ms for 10,000 rows on a busy machine.
-        return self._np.einsum("ij,j->i", self._vectors[: len(self._entries)], vector)
-
-    @property
-    def owners(self) -> list[Any]:
-        """The entry of each row; not a copy."""
-        return self._entries
+        return self._np.einsum("ij,j->i", self._vectors[: len(self.owners)], vector)
 
     @property
     def has_several(self) -> bool:
         """Whether an entry has more rows than one."""
-        return len(self._places) < len(self._entries)
+        return len(self._places) < len(self.owners)
 
     def add(self, found: Mapping[Any, list[Any]]) -> None:
         """Set the vectors of entries, one or more each."""
         for entry in found:
             self.clear(entry)
-        first = len(self._entries)
+        first = len(self.owners)
         for entry, vectors in found.items():
-            self._places[entry] = list(range(len(self._entries), len(self._entries) + len(vectors)))
-            self._entries += [entry] * len(vectors)
-        if len(self._entries) > len(self._vectors):
-            size = max(2 * len(self._vectors), len(self._entries))
+            self._places[entry] = list(range(len(self.owners), len(self.owners) + len(vectors)))
+            self.owners += [entry] * len(vectors)
+        if len(self.owners) > len(self._vectors):
+            size = max(2 * len(self._vectors), len(self.owners))
             grown = self._np.zeros((size, self._vectors.shape[1]), dtype="float32")
             grown[:first] = self._vectors[:first]
             self._vectors = grown
-        added = self._vectors[first : len(self._entries)]
+        added = self._vectors[first : len(self.owners)]
         self._np.stack([vector for each in found.values() for vector in each], out=added)
         self.sum = self.sum + added.sum(axis=0)
 
@@ -138,11 +133,11 @@ class _Matrix:
         """Remove the vectors of an entry; the last rows take their places."""
         for row in sorted(self._places.pop(entry, ()), reverse=True):
             self.sum = self.sum - self._vectors[row]
-            last = len(self._entries) - 1
-            moved = self._entries.pop()
+            last = len(self.owners) - 1
+            moved = self.owners.pop()
             if row < last:
                 self._vectors[row] = self._vectors[last]
-                self._entries[row] = moved
+                self.owners[row] = moved
                 places = self._places[moved]
                 places[places.index(last)] = row
 

@@ -106,15 +106,18 @@ class Catalog:
         self._list()
         page = self._pages.get((prefix, names_only))
         started, listing = time.monotonic(), self._listing
-        joined = self._joined()
         if page is not None and page.version == self._version:
             is_recent = names_only and started - page.looked_at < _TRUSTED
             if is_recent and listing and listing == page.listing and self._replaces:
                 return page
-            if joined is None and self._tokens(page.tokens) == page.tokens:
+            if self._joined() is None and self._tokens(page.tokens) == page.tokens:
                 page.listing, page.looked_at = listing, started
                 return page
-        size = len(prefix)
+        return self._made_page(prefix, started, names_only=names_only)
+
+    def _made_page(self, prefix: Namespace, started: float, *, names_only: bool) -> _Page:
+        """Return a page of the documents as they are; those that did not change are not looked at."""
+        size, joined, listing = len(prefix), self._joined(), self._listing
         below = [(base, labels) for labels, base in self._sorted if labels[:size] == prefix]
         numbers = self._numbers
         looked_at = slice(1 if names_only else None)

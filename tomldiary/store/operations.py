@@ -9,7 +9,7 @@ from tomldiary.errors import InvalidValue
 from tomldiary.identifiers.namespaces import SHARED, Namespace
 from tomldiary.retrieval.filters import Predicate, compile_filter
 from tomldiary.store.item import LONGEST_TTL, checked_key, checked_value
-from tomldiary.toml.values import checked_count, checked_text
+from tomldiary.toml.values import checked_count, checked_limit, checked_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,10 +105,7 @@ def checked(op: Operation) -> Operation:
         InvalidValue: An argument has a wrong type or value; names the place.
     """
     if isinstance(op, Get):
-        if not isinstance(op.key, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-            raise InvalidValue(
-                f"expected text as a key, found {type(op.key).__name__}.", where="key"
-            )
+        checked_key(op.key, is_new=False)
         return op if _are_plain(op.namespace) else replace(op, namespace=_labels(op.namespace))
     if isinstance(op, Put):
         return _checked_put(op)
@@ -119,8 +116,7 @@ def checked(op: Operation) -> Operation:
             checked_text(op.query, "query")
         fits = compile_filter(op.filter) if op.filter is not None else None
         return replace(op, prefix=_labels(op.prefix, least=0), fits=fits)
-    if op.max_depth is not None:
-        checked_count(op.max_depth, "max_depth", least=1)
+    checked_limit(op.max_depth, "max_depth", least=1)
     if not op.conditions:
         return op
     conditions = [

@@ -204,24 +204,25 @@ class ItemStore(ItemPuts):
         redactor = self.diary.redactor
         if redactor is not None and isinstance(op, Put) and op.value is not None:
             op = replace(op, value=redactor.values(op.value))  # before it is embedded
-        found = self._valid(op)
-        if isinstance(found, Search):
-            self._owners.check_prefix(found.prefix, signed_in)
-        elif isinstance(found, List):
+        if isinstance(op, Put) and op.value is not None and is_typed(op.namespace):
+            found = self._checked_typed(op)
+        else:
+            found = checked(op)
+        if isinstance(found, List):
             self._owners.check_prefix(_prefix_of(found), signed_in)
-        elif signed_in is not None:
-            self._owners.owner(found.namespace, found.key, signed_in)
+        elif isinstance(found, Search):
+            if is_typed(found.prefix):
+                self._typed.check_prefix(found.prefix)
+            self._owners.check_prefix(found.prefix, signed_in)
+        else:
+            if is_typed(found.namespace):
+                self._typed.collection(found.namespace)
+            if signed_in is not None:
+                self._owners.owner(found.namespace, found.key, signed_in)
         return found
 
-    def _valid(self, op: Operation) -> Operation:
-        if not (isinstance(op, Put) and is_typed(op.namespace) and op.value is not None):
-            found = checked(op)
-            if isinstance(found, Search):
-                if is_typed(found.prefix):
-                    self._typed.check_prefix(found.prefix)
-            elif not isinstance(found, List) and is_typed(found.namespace):
-                self._typed.collection(found.namespace)
-            return found
+    def _checked_typed(self, op: Put) -> Put:
+        """Return a put of a typed entry that can be run: its value is checked as the entry's rules demand."""
         found = checked(replace(op, value=None))
         assert isinstance(found, Put)  # noqa: S101 - for the type checker
         collection = self._typed.collection(found.namespace)

@@ -23,6 +23,7 @@ __all__ = [
     "NULL_FIELD",
     "check_unicode",
     "checked_count",
+    "checked_limit",
     "checked_number",
     "checked_seconds",
     "checked_table",
@@ -198,6 +199,16 @@ def checked_count(value: object, where: str, *, least: int = 0) -> int:
             f"expected a whole number from {least} on, found {value!r}.", where=where
         )
     return value
+
+
+def checked_limit(value: object, where: str = "limit", *, least: int = 0) -> None:
+    """Do nothing for a whole number, or None, which is no limit.
+
+    Raises:
+        InvalidValue: It is neither, or less than `least`.
+    """
+    if value is not None:
+        checked_count(value, where, least=least)
 
 
 def checked_number(value: Any, where: str, expected: str, fits: Callable[[float], bool]) -> float:

@@ -146,7 +146,6 @@ class UserBlocks:
             InvalidValue: The block would be too long. Nothing was changed.
             Conflict: The operation id was used for a different change. Nothing was changed.
         """
-        self._context.refuse_nested(operation_id)
         session_id = self._context.session(session_id)
         moment = timestamp(now)
 
@@ -214,8 +213,8 @@ class UserBlocks:
             UnknownEntry: There is no such block.
         """
         why = Source("delete_block", session_id, actor, reason, asked=(name,))
-        return self._context.to(session_id, ephemeral=ephemeral).write(
-            lambda tx: to_block(Blocks(tx.edit(_KIND)).delete(name)), why
+        return self._context.write(
+            lambda tx: to_block(Blocks(tx.edit(_KIND)).delete(name)), why, ephemeral=ephemeral
         )
 
     adelete = async_twin(delete)
@@ -236,8 +235,7 @@ class UserBlocks:
             found = None if made.is_pending else self._stored().find(name)
             return to_block(made.fields if found is None else found)
 
-        context = self._context.to(why.session, ephemeral=ephemeral)
-        return context.write(write, why, on_repeat=stored)
+        return self._context.write(write, why, ephemeral=ephemeral, on_repeat=stored)
 
     def _stored(self) -> Blocks:
         return Blocks(self._context.read(_KIND))

@@ -12,7 +12,15 @@ from tomldiary.errors import InvalidValue
 from tomldiary.history.queries import Made, change_made
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.toml.values import checked_text
-from tomldiary.user.pending.held import DRAFTS, Overlay, Why, drafts_of, hold
+from tomldiary.user.pending.held import (
+    DRAFTS,
+    QUARANTINE,
+    Overlay,
+    Why,
+    drafts_of,
+    hold,
+    stamped,
+)
 from tomldiary.user.recall import recall_indexes
 
 if TYPE_CHECKING:
@@ -142,35 +150,46 @@ class UserContext:
         change: Callable[[Transaction], R],
         source: Source,
         *,
+        ephemeral: bool = False,
         on_repeat: Callable[[int], R] | None = None,
     ) -> R:
         """Commit a change on fresh state; see `Engine.write`.
 
         A change by an actor without trust waits for a review instead.
-        """
-        engine, trust = self.engine, self.diary.trust
-        origin = source.actor or engine.actor_here(self.user_id)
-        session = self.session(source.session) if origin else ""
-        change = trust.changed(change, origin, session, source.reason)
-        return engine.write(self.user_id, change, source, on_repeat=on_repeat)
 
-    def to(self, session_id: str, *, ephemeral: bool) -> UserContext:
-        """Return where a write goes: here, or with `ephemeral` to the drafts of a session.
+        Args:
+            change: Makes the change.
+            source: For the history record.
+            ephemeral: Whether it becomes a draft of the session.
+            on_repeat: See `Engine.write`.
 
         Raises:
+            NestedTransaction: It has an operation id, but an open transaction is repeated as a whole.
             InvalidValue: A draft has no session.
         """
-        return (
-            DraftContext(self.diary, self.user_id, self.session(session_id)) if ephemeral else self
+        self.engine.refuse_nested(self.user_id, source.operation)
+        if ephemeral:
+            session = self.session(source.session)
+            drafts = DraftContext(self.diary, self.user_id, session)
+            return drafts.write(change, source, on_repeat=on_repeat)
+        origin = source.actor or self.engine.actor_here(self.user_id)
+        if origin and self.diary.trust.waits(origin):
+            why = Why(QUARANTINE, self.session(source.session), origin, source.reason)
+            held = functools.partial(hold, change=change, why=why)
+            return self.engine.write(self.user_id, held, source, on_repeat=on_repeat)
+        return self._stored(change, source, origin, on_repeat)
+
+    def _stored(
+        self,
+        change: Callable[[Transaction], R],
+        source: Source,
+        origin: str,
+        on_repeat: Callable[[int], R] | None,
+    ) -> R:
+        """Commit a change by a trusted actor."""
+        return self.engine.write(
+            self.user_id, lambda tx: stamped(tx, change, origin), source, on_repeat=on_repeat
         )
-
-    def refuse_nested(self, operation_id: str) -> None:
-        """Refuse an operation id inside an open transaction, which has one of its own.
-
-        Raises:
-            NestedTransaction: A transaction of the user is open here.
-        """
-        self.engine.refuse_nested(self.user_id, operation_id)
 
     def change_made(self, seq: int) -> Made:
         """Return the one entry that a transaction wrote, to answer its repetition."""
@@ -224,17 +243,14 @@ class DraftContext(UserContext):
         """Return the session to write down."""
         return session_name(given) or self.session_id
 
-    def write(
+    def _stored(
         self,
         change: Callable[[Transaction], R],
         source: Source,
-        *,
-        on_repeat: Callable[[int], R] | None = None,
+        origin: str,
+        on_repeat: Callable[[int], R] | None,
     ) -> R:
-        """Keep what a change would do as drafts of the session; without trust in its actor it waits for a review."""
-        origin = source.actor or self.engine.actor_here(self.user_id)
-        if origin and self.diary.trust.waits(origin):
-            return super().write(change, source, on_repeat=on_repeat)
+        """Keep what a change would do as drafts of the session."""
         expires = timestamp(self.diary.engine.now() + self.diary.draft_lifetime)
         why = Why(DRAFTS, self.session_id, origin, source.reason, expires)
         held = functools.partial(hold, change=change, why=why)

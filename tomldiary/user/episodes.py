@@ -23,7 +23,8 @@ from tomldiary.entries.fields import entry_data
 from tomldiary.entries.models import in_utc
 from tomldiary.errors import UnknownEntry
 from tomldiary.runtime.async_bridge import async_twin
-from tomldiary.toml.values import checked_count, checked_text, same_value
+from tomldiary.toml.values import checked_limit, checked_text, same_value
+from tomldiary.user.context import session_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -83,7 +84,6 @@ class UserEpisodes:
             Conflict: The operation id was used for a different change. Nothing was changed.
             NotSupported: The backend cannot list its documents.
         """
-        self._context.refuse_nested(operation_id)
         session_id = self._context.session(session_id)
         when = datetime.now(UTC) if now is None else in_utc(now)
         value: dict[str, Any] = {"input": input, "output": output}
@@ -99,9 +99,7 @@ class UserEpisodes:
 
         asked = (input, output, *([id] if id else []))
         why = Source("add_episode", session_id, actor, reason, operation_id, asked=asked)
-        return self._context.to(session_id, ephemeral=ephemeral).write(
-            change, why, on_repeat=self._added
-        )
+        return self._context.write(change, why, ephemeral=ephemeral, on_repeat=self._added)
 
     aadd = async_twin(add)
 
@@ -118,8 +116,7 @@ class UserEpisodes:
             session_id: The conversation.
             limit: Most messages returned; a turn has up to two, of the user and of the assistant.
         """
-        if limit is not None:
-            checked_count(limit, "limit")
+        checked_limit(limit)
         checked_text(session_id, "session_id")
         messages = (
             {"role": role, "content": text}
@@ -140,9 +137,8 @@ class UserEpisodes:
             session_id: Only those of this session.
             limit: Most episodes returned.
         """
-        if limit is not None:
-            checked_count(limit, "limit")
-        checked_text("" if session_id is None else session_id, "session_id")
+        checked_limit(limit)
+        session_name(session_id)
         found = (
             to_episode(key, entry)
             for key, entry in self._newest_first()

@@ -156,42 +156,15 @@ class UserExport:
     ) -> tuple[list[str], list[Difference]]:
         """Return the documents and the entries that change; without `why`, roll the change back."""
         documents = _renamed(_checked(data), data.get("user"), self._user)
-        if self._context.diary.redactor is not None:
-            redact = self._context.diary.redacted_entry
+        if self._diary.redactor is not None:
+            redact = self._diary.redacted_entry
             documents = {kind: _redacted(kind, each, redact) for kind, each in documents.items()}
-
         found: list[Difference] = []
 
         def change(tx: Transaction) -> list[str]:
-            conflicts: list[str] = []
-            before = {
-                kind: tx.document(kind) for kind in {*documents, *tx.engine.kinds(self._user)}
-            }
-            filled = {_home(kind) for kind, each in before.items() if _has_entries(each)}
-            for kind, document in sorted(documents.items()):
-                if (
-                    before[kind].text
-                    and not _has_entries(before[kind])
-                    and not _has_entries(document)
-                ):
-                    continue  # their `_meta` alone would differ
-                is_kept = tx.engine.lists_documents or kind == _home(kind)
-                if is_kept and (replace or _home(kind) not in filled):
-                    tx.replace(kind, document)
-                else:
-                    conflicts += _added(tx, kind, document)
-            for kind in tx.kinds():
-                entry_kind(kind).migrate(tx.edit(kind))
-            if replace:
-                for kind in before.keys() - documents.keys():
-                    if _has_entries(before[kind]):
-                        tx.replace(kind, self._context.engine.template)
-            if conflicts:
-                raise EntryConflict(
-                    f"{', '.join(conflicts)} is there with other content. Nothing was imported;"
-                    " replace=True makes the memory what the export holds.",
-                    keys=conflicts,
-                )
+            names = {*documents, *tx.engine.kinds(self._user)}
+            before = {kind: tx.document(kind) for kind in names}
+            _put(tx, before, documents, replace=replace)
             check_rules(tx, before, self._diary)
             changed = sorted(tx.changed())
             if why is None:
@@ -346,6 +319,42 @@ def _redacted(
         if path[0] != "_meta":
             edit.put(path, edit.table(path) or {})
     return edit.done() if edit.is_changed else document
+
+
+def _put(
+    tx: Transaction,
+    before: Mapping[str, Document],
+    documents: Mapping[str, Document],
+    *,
+    replace: bool,
+) -> None:
+    """Put the documents of an export beside those of a user, or with `replace` in their place.
+
+    Raises:
+        EntryConflict: An entry exists with different content.
+    """
+    conflicts: list[str] = []
+    filled = {_home(kind) for kind, each in before.items() if _has_entries(each)}
+    for kind, document in sorted(documents.items()):
+        if before[kind].text and not _has_entries(before[kind]) and not _has_entries(document):
+            continue  # their `_meta` alone would differ
+        is_kept = tx.engine.lists_documents or kind == _home(kind)
+        if is_kept and (replace or _home(kind) not in filled):
+            tx.replace(kind, document)
+        else:
+            conflicts += _added(tx, kind, document)
+    for kind in tx.kinds():
+        entry_kind(kind).migrate(tx.edit(kind))
+    if replace:
+        for kind in before.keys() - documents.keys():
+            if _has_entries(before[kind]):
+                tx.replace(kind, tx.engine.template)
+    if conflicts:
+        raise EntryConflict(
+            f"{', '.join(conflicts)} is there with other content. Nothing was imported;"
+            " replace=True makes the memory what the export holds.",
+            keys=conflicts,
+        )
 
 
 def _home(document: str) -> str:

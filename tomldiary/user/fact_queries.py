@@ -141,22 +141,20 @@ def _normalised(where: Mapping[str, Any], names: Collection[str]) -> dict[str, A
             return [operand(each, operator) for each in cast("Sequence[Any]", value)]
         return value
 
+    def joined(value: Any) -> Any:
+        """Return what `$and`, `$or` or `$not` joins: filters."""
+        if isinstance(value, Mapping):
+            return _normalised(cast("Mapping[str, Any]", value), names)
+        if isinstance(value, list | tuple):
+            return [joined(each) for each in cast("Sequence[Any]", value)]
+        return value
+
     found: dict[str, Any] = {}
     for name, value in where.items():
         if name in names:
             found[name] = operand(value)
-        elif name.startswith("$") and isinstance(value, Mapping):
-            found[name] = _normalised(cast("Mapping[str, Any]", value), names)
-        elif name.startswith("$") and isinstance(value, list | tuple):
-            filters = cast("Sequence[Any]", value)
-            found[name] = [
-                _normalised(cast("Mapping[str, Any]", each), names)
-                if isinstance(each, Mapping)
-                else each
-                for each in filters
-            ]
         else:
-            found[name] = value
+            found[name] = joined(value) if name.startswith("$") else value
     return found
 
 

@@ -12,7 +12,8 @@ from tomldiary.entries.models import timestamp
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.retrieval.filters import fields_of
 from tomldiary.runtime.async_bridge import async_twin
-from tomldiary.toml.values import checked_count, checked_table, checked_text
+from tomldiary.toml.values import checked_count, checked_limit, checked_table, checked_text
+from tomldiary.user.context import session_name
 from tomldiary.user.fact_queries import MANAGED, Matches, ordered, plain, shown, single_key
 
 if TYPE_CHECKING:
@@ -84,7 +85,6 @@ class UserFacts:
             WeakClaim: It would replace what a surer source said. Nothing was changed.
             Conflict: The operation id was used for a different change. Nothing was changed.
         """
-        self._context.refuse_nested(operation_id)
         schema, stored = self._checked(fact, data)
         session_id = self._context.session(session_id)
         by = Provenance(
@@ -98,12 +98,14 @@ class UserFacts:
         claim = [] if confidence == 1 and not force else [confidence, force]
         asked = (schema.name, stored, str(valid_from), str(valid_to), source, *claim)
         why = Source("commit", session_id, actor, reason, operation_id, asked=asked)
-        key = self._context.to(session_id, ephemeral=ephemeral).write(
-            change, why, on_repeat=lambda seq: self._context.change_made(seq).key.split("/", 2)[2]
-        )
+        key = self._context.write(change, why, ephemeral=ephemeral, on_repeat=self._committed)
         return f"{schema.name}/{key}"
 
     acommit = async_twin(commit)
+
+    def _committed(self, seq: int) -> str:
+        """Return the key of the fact that a transaction committed."""
+        return self._context.change_made(seq).key.split("/", 2)[2]
 
     def update(
         self,
@@ -146,7 +148,7 @@ class UserFacts:
 
         asked = (fact_id, fields, str(valid_to))
         why = Source("update", session_id, actor, reason, asked=asked)
-        return f"{name}/{self._context.to(session_id, ephemeral=ephemeral).write(change, why)}"
+        return f"{name}/{self._context.write(change, why, ephemeral=ephemeral)}"
 
     aupdate = async_twin(update)
 
@@ -173,7 +175,7 @@ class UserFacts:
             return FactRules(tx.entries(_KIND), self._diary.fact_schemas).delete(fact_id)
 
         why = Source("delete", session_id, actor, reason, asked=(fact_id,))
-        return shown(self._context.to(session_id, ephemeral=ephemeral).write(change, why))
+        return shown(self._context.write(change, why, ephemeral=ephemeral))
 
     adelete = async_twin(delete)
 
@@ -224,8 +226,7 @@ class UserFacts:
             InvalidValue: The model has no such field, a number is negative, or an operator is unknown.
         """
         checked_count(offset, "offset")
-        if limit is not None:
-            checked_count(limit, "limit")
+        checked_limit(limit)
         book = self._facts()
         found = self._matching(book, type, where, order_by, session_id, valid_at, include_ended)
         if order_by is not None:
@@ -263,11 +264,9 @@ class UserFacts:
         """Return the facts that `query` is about, in the order of the file."""
         for argument, value in (("type", name), ("order_by", order_by)):
             checked_text("" if value is None else value, argument)
-        checked_text("" if session_id is None else session_id, "session_id")
-        given, at = (
-            dict(checked_table({} if where is None else where, "where")),
-            self._context.moment(valid_at),
-        )
+        session_name(session_id)
+        given = dict(checked_table({} if where is None else where, "where"))
+        at = self._context.moment(valid_at)
         asked = [*fields_of(given), *([order_by.removeprefix("-")] if order_by else ())]
         found: list[tuple[FactSchema, Held]] = []
         for schema in self._types(book, name, [each for each in asked if each not in MANAGED]):

@@ -21,13 +21,14 @@ from tomldiary.entries.schema import item_type
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.logging import get_logger
 from tomldiary.text.similarity import Matches
-from tomldiary.toml.values import checked_count, checked_table, checked_text
+from tomldiary.toml.values import checked_count, checked_limit, checked_table, checked_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
     from tomldiary.engine.engine import Transaction
+    from tomldiary.entries.kind import Tables
     from tomldiary.user.context import UserContext
 
 __all__ = ["UserConversations", "UserPreferences"]
@@ -63,19 +64,24 @@ class UserPreferences:
         return PreferenceTables((name, self._items(book, name)) for name in self._diary.allowed)
 
     def _items(self, book: Preferences, category: str) -> PreferenceItems:
-        kind = item_type(self._diary.pref_table_cls, category)
         found = PreferenceItems()
         for key, entry in book.items(category):
             if self._context.is_over(f"{_KIND}/{category}/{key}", entry):
                 continue
             try:
-                found[key] = entry_to_item(entry, kind)
+                found[key] = self._item(category, entry)
             except ValidationError as error:
                 # One wrong field must not hide the rest of the category.
                 _logger.warning(
                     "%s/%s is left out: %d wrong fields", category, key, error.error_count()
                 )
         return found
+
+    def _item(self, category: str, entry: Mapping[str, Any]) -> PreferenceItem:
+        return entry_to_item(entry, item_type(self._diary.pref_table_cls, category))
+
+    def _book(self, tables: Tables) -> Preferences:
+        return Preferences(tables, self._diary.preference_rules)
 
     def upsert_preference(
         self,
@@ -119,23 +125,14 @@ class UserPreferences:
             UnknownCategory, UnknownEntry, LimitReached, InvalidValue: Nothing was changed.
             Conflict: The operation id was used for a different change. Nothing was changed.
         """
-        self._context.refuse_nested(operation_id)
         session_id = self._context.session(session_id)
         moment = timestamp(now)
-        if not isinstance(contexts, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-            raise InvalidValue(
-                f"expected a list of text, found {type(contexts).__name__}.", where="contexts"
-            )
-        # iterated more than once
-        contexts = [contexts] if isinstance(contexts, str) else list(contexts)
-        checked_table({} if fields is None else fields, "fields")
-        for name in fields or ():
-            if name.startswith("_") or name in _ARGUMENTS:
-                raise InvalidValue("no field of the item type. Leave it out.", where=name)
+        contexts = _labels(contexts)
+        _check_fields(fields)
         text = self._diary.redacted(text)  # before it is compared with what is stored
 
         def change(tx: Transaction) -> tuple[str, PreferenceItem]:
-            book = Preferences(tx.entries(_KIND), self._diary.turn_rules.preferences)
+            book = self._book(tx.entries(_KIND))
             book.check_category(category)
             key = book.wanted(category, id)
             if not create:
@@ -148,9 +145,7 @@ class UserPreferences:
             )  # fmt: skip
             found = book.find(category, outcome.id)
             assert found is not None  # noqa: S101 - it was just stored
-            return outcome.id, entry_to_item(
-                found[1], item_type(self._diary.pref_table_cls, category)
-            )
+            return outcome.id, self._item(category, found[1])
 
         asked = (category, text, id, contexts, fields, count_up, create)
         why = Source("upsert", session_id, actor, reason, operation_id, asked=asked)
@@ -160,12 +155,9 @@ class UserPreferences:
             made = self._context.change_made(seq)
             key = made.key.partition("/")[2]
             found = None if made.is_pending else self.stored().find(category, key)
-            entry = made.fields if found is None else found[1]
-            return key, entry_to_item(entry, item_type(self._diary.pref_table_cls, category))
+            return key, self._item(category, made.fields if found is None else found[1])
 
-        return self._context.to(session_id, ephemeral=ephemeral).write(
-            change, why, on_repeat=stored
-        )
+        return self._context.write(change, why, ephemeral=ephemeral, on_repeat=stored)
 
     def remove_preference(
         self,
@@ -187,17 +179,15 @@ class UserPreferences:
         """
 
         def change(tx: Transaction) -> PreferenceItem:
-            book = Preferences(tx.entries(_KIND), self._diary.turn_rules.preferences)
+            book = self._book(tx.entries(_KIND))
             entry = book.forget(category, book.named(category, id))
             try:
-                return entry_to_item(entry, item_type(self._diary.pref_table_cls, category))
+                return self._item(category, entry)
             except ValidationError:  # an entry that does not fit its type can still be removed
                 return entry_to_item(entry)
 
-        return self._context.to(session_id, ephemeral=ephemeral).write(
-            change,
-            Source("remove_preference", session_id, actor, reason, asked=(category, id)),
-        )
+        why = Source("remove_preference", session_id, actor, reason, asked=(category, id))
+        return self._context.write(change, why, ephemeral=ephemeral)
 
     def similar(self, category: str, text: str, *, limit: int = 5) -> Matches:
         """Return preferences of a category that are similar to `text`, best first, contradictions included.
@@ -207,8 +197,7 @@ class UserPreferences:
             InvalidValue: `text` is no text, or `limit` is negative.
         """
         checked_count(limit, "limit")
-        kept = self._context.kept(_KIND, self._context.read(_KIND))
-        book = Preferences(kept, self._diary.turn_rules.preferences)
+        book = self._book(self._context.kept(_KIND, self._context.read(_KIND)))
         book.check_category(category)
         return Matches(
             book.similar(self._diary.similarity, category, checked_text(text, "text"), limit=limit)
@@ -216,7 +205,27 @@ class UserPreferences:
 
     def stored(self) -> Preferences:
         """Return the entries as they are in the document."""
-        return Preferences(self._context.read(_KIND), self._diary.turn_rules.preferences)
+        return self._book(self._context.read(_KIND))
+
+
+def _labels(contexts: Iterable[str]) -> list[str]:
+    """Return the labels of a preference; one of them may stand alone.
+
+    Raises:
+        InvalidValue: They are no list.
+    """
+    if not isinstance(contexts, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+        raise InvalidValue(
+            f"expected a list of text, found {type(contexts).__name__}.", where="contexts"
+        )
+    return [contexts] if isinstance(contexts, str) else list(contexts)
+
+
+def _check_fields(fields: Mapping[str, Any] | None) -> None:
+    """Raise InvalidValue if a value is for no field of an item type."""
+    for name in checked_table({} if fields is None else fields, "fields"):
+        if name.startswith("_") or name in _ARGUMENTS:
+            raise InvalidValue("no field of the item type. Leave it out.", where=name)
 
 
 class UserConversations:
@@ -227,8 +236,7 @@ class UserConversations:
 
     def conversations(self, limit: int | None = None) -> ConversationItems:
         """Return typed conversations by session id, most recently used first."""
-        if limit is not None:
-            checked_count(limit, "limit")
+        checked_limit(limit)
         read = self._context.read("conversations")
         book = Conversations(self._context.kept("conversations", read))
         found = [(key, entry_to_conversation(entry)) for key, entry in book.entries()]

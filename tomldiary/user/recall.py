@@ -16,7 +16,7 @@ from tomldiary.retrieval.render import exceeds, render_memory
 from tomldiary.retrieval.search import UserIndex, matched_words, telling_words
 from tomldiary.runtime.lru import PerUser
 from tomldiary.runtime.views import ListView, Viewed
-from tomldiary.toml.values import checked_count, checked_text
+from tomldiary.toml.values import checked_count, checked_limit, checked_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -204,8 +204,7 @@ class UserRecall:
             InvalidValue: The query is no text, the limit no number, there is no such kind, or what should be a
                 time is none.
         """
-        if limit is not None:
-            checked_count(limit, "limit")
+        checked_limit(limit)
         found = self._found(query, kinds, time_range, valid_at)
         asked = telling_words(query)
         return Hits(_hit(source, score, asked) for score, source in islice(found, limit))

@@ -95,7 +95,7 @@ def preference(item: PreferenceItem) -> Sheet:
     said = _said(item)
     rows: list[list[Cell]] = [
         [Text("text"), Text(item.text, most=_WHOLE)],
-        *([Text("contexts"), Text(", ".join(item.contexts))] for _ in item.contexts[:1]),
+        *([[Text("contexts"), Text(", ".join(item.contexts))]] if item.contexts else []),
         *([Text(name), Text(value)] for name, value in own_fields(item).items()),
         [Text("said"), Text(counted(item.count, "time"))],
         [Text("stored (UTC)"), _by(item.created, item.created_by)],

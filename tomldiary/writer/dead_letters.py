@@ -24,7 +24,6 @@ from tomldiary.writer.shared.turns import Turns
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from tomldiary.storage.log import LogRecord
     from tomldiary.storage.protocol import KeepsHidden
 
 __all__ = ["DeadLetter", "DeadLetters"]
@@ -117,11 +116,10 @@ class DeadLetters:
         gone = {each.id for each in letters}
 
         def change(text: str, _epoch: int) -> str:
-            records = scan_log(text.encode())
             return "".join(
                 each.text
-                for each in records
-                if gone.isdisjoint(letter.id for letter in _letters_of([each]))
+                for each in scan_log(text.encode())
+                if each.data is None or each.data["operation"] not in gone
             )
 
         self._backend.change_hidden(user, DEAD_LETTERS, change, is_locked=is_locked)
@@ -210,11 +208,7 @@ def _check_owners(letters: list[DeadLetter]) -> None:
 
 
 def _parsed(text: str) -> list[DeadLetter]:
-    return _letters_of(scan_log(text.encode()))
-
-
-def _letters_of(records: list[LogRecord]) -> list[DeadLetter]:
-    """Return the dead letters among the records of a log."""
+    """Return the dead letters in a document."""
     return [
         DeadLetter(
             each.data["operation"],
@@ -225,6 +219,6 @@ def _letters_of(records: list[LogRecord]) -> list[DeadLetter]:
             each.data["parked"],
             each.data["epoch"],
         )
-        for each in records
+        for each in scan_log(text.encode())
         if each.data is not None
     ]

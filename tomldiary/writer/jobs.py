@@ -259,18 +259,15 @@ class ConsolidationJobs:
 
     Args:
         diary: Has the episodes and the extractor.
+        options: When the episodes of a user are due.
         state: The writer's lock.
-        every: Transactions of a user after which its episodes are due; None does not count.
-        after: Seconds without a transaction of a user after which its episodes are due; None does not wait.
     """
 
-    def __init__(
-        self, diary: Any, state: Condition, every: int | None, after: float | None
-    ) -> None:
+    def __init__(self, diary: Any, options: Options, state: Condition) -> None:
         self._diary = diary
         self._state = state
-        self._every = every
-        self._after = after
+        self._every = options.consolidate_every
+        self._after = options.consolidate_after
         self._loop: asyncio.AbstractEventLoop | None = None
         self._running: set[Future[Consolidated]] = set()
         self._known: dict[str, int] = {}
@@ -283,11 +280,6 @@ class ConsolidationJobs:
         self._woken = asyncio.Event()
         self._watcher: Future[None]
         self._one_at_a_time = asyncio.Semaphore(1)
-
-    @property
-    def is_scheduled(self) -> bool:
-        """Whether some consolidations start by themselves."""
-        return self._every is not None or self._after is not None
 
     @property
     def is_idle(self) -> bool:

@@ -111,11 +111,7 @@ def _user_line(user: str) -> str:
     try:
         return f"user = {render_value(user)}"
     except InvalidValue:  # a user id may be any string, even one with lone surrogates
-        return f"user_escaped = {render_value(_escaped(user))}"
-
-
-def _escaped(text: str) -> str:
-    return text.encode("unicode_escape").decode("ascii")
+        return f"user_escaped = {render_value(user.encode('unicode_escape').decode('ascii'))}"
 
 
 def render_turn_record(number: int, epoch: int, rendered: str) -> str:
@@ -133,7 +129,7 @@ def render_operations(
     """
     tables = [to_table(each) for each in operations]
     body = (
-        f"numbers = {_numbers(numbers)}\noperation = {render_value(operation)}\n"
+        f"numbers = {render_value([*numbers])}\noperation = {render_value(operation)}\n"
         f"operations = {render_value(tables)}\n"
     )
     return render_record("operations", body)
@@ -141,11 +137,7 @@ def render_operations(
 
 def render_done(numbers: Sequence[int]) -> str:
     """Return the record that these turns are done."""
-    return render_record("done", f"numbers = {_numbers(numbers)}\n")
-
-
-def _numbers(numbers: Sequence[int]) -> str:
-    return f"[{', '.join(map(str, numbers))}]"
+    return render_record("done", f"numbers = {render_value([*numbers])}\n")
 
 
 def render_dead(

@@ -1,4 +1,4 @@
-"""Retries of turns after transient errors, and the circuit breaker of the model.
+"""The settings of a writer, retries of turns after transient errors, and the circuit breaker of the model.
 
 The pause grows exponentially with jitter (AWS Architecture Blog 2015, "Exponential Backoff And Jitter"). Half of
 the pause is fixed and half is random. Errors of frameworks are recognised by their attributes and type names, so
@@ -10,13 +10,14 @@ from __future__ import annotations
 import random
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from tomldiary.errors import BackendError, Conflict, LockTimeout
+from tomldiary.errors import BackendError, Conflict, InvalidValue, LockTimeout
 from tomldiary.extraction.failures import NoCompletion, causes, status_of
 from tomldiary.runtime.async_bridge import is_of_another_loop
+from tomldiary.toml.values import checked_count, checked_limit, checked_number, checked_seconds
 
 __all__ = [
     "Breaker",
@@ -122,13 +123,40 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The settings of one writer; see `MemoryWriter`."""
+    """The settings of one writer, checked; see `MemoryWriter`.
+
+    Raises:
+        InvalidValue: One of them is none, or out of its range.
+    """
 
     workers: int
     qsize: int
-    timeout: float | None = 120.0
-    coalesce: int = 1
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    timeout: float | None
+    retry: RetryPolicy
+    coalesce: int
+    breaker: int
+    breaker_pause: float
+    takeover_interval: float
+    lease: float
+    consolidate_every: int | None
+    consolidate_after: float | None
+
+    def __post_init__(self) -> None:
+        checked_count(self.workers, "workers")
+        for name in ("qsize", "coalesce", "breaker"):
+            checked_count(getattr(self, name), name, least=1)
+        checked_limit(self.consolidate_every, "consolidate_every", least=1)
+        for name in ("timeout", "consolidate_after"):
+            checked_seconds(getattr(self, name), name)
+        for name in ("breaker_pause", "takeover_interval", "lease"):
+            checked_number(getattr(self, name), name, "more than 0 seconds", lambda each: each > 0)
+        if not isinstance(self.retry, RetryPolicy):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+            raise InvalidValue(f"expected a RetryPolicy(…), found {self.retry!r}.", where="retry")
+
+    @property
+    def consolidates(self) -> bool:
+        """Whether some consolidations start by themselves."""
+        return self.consolidate_every is not None or self.consolidate_after is not None
 
 
 class Breaker:

@@ -213,13 +213,8 @@ class Workers:
         cancelled = isinstance(error, asyncio.CancelledError | FutureCancelled)
         transient = not cancelled and is_transient(error)
         if transient and is_of_the_model(error):
-            if self.breaker.is_open:
-                job.attempts -= 1  # the model is down for all users, so the attempt does not count
-            if self.breaker.fail():
-                _logger.error("the model does not answer; turns wait until it does")
-        elif cancelled or (
-            isinstance(error, DiaryError) and not isinstance(error, ExtractionError)
-        ):
+            self._note_silence(job)
+        elif cancelled or _is_of_the_diary(error):
             self.breaker.end()  # failed before or after the model was called
         else:
             self.breaker.succeed()
@@ -240,15 +235,20 @@ class Workers:
         else:
             await self._park(job, error, kind)
 
+    def _note_silence(self, job: Job) -> None:
+        """Tell the circuit breaker that the model did not answer."""
+        if self.breaker.is_open:
+            job.attempts -= 1  # the model is down for all users, so the attempt does not count
+        if self.breaker.fail():
+            _logger.error("the model does not answer; turns wait until it does")
+
     async def _after_forgetting(self, job: Job, error: Forgotten) -> None:
         """Requeue the turns that were not forgotten; they are read one by one with the current memory."""
         jobs = [job, *job.group]
         try:
             wanted = await in_thread(self._still_wanted, jobs)
-        except (
-            BackendError,
-            LockTimeout,
-        ):  # unknown for now, and a forgotten turn must not be parked
+        except (BackendError, LockTimeout):
+            # Unknown for now, and a forgotten turn must not be parked.
             job.attempts -= 1
             self._retry_later(job, self._options.retry.pause(1, error))
             return
@@ -403,6 +403,11 @@ class Workers:
                 self._settle(jobs, None, RuntimeError(_KEPT if job.journal is not None else _LEFT))
             self._state.notify_all()
         return count
+
+
+def _is_of_the_diary(error: BaseException) -> bool:
+    """Return whether an error is one of the diary, not of its extractor."""
+    return isinstance(error, DiaryError) and not isinstance(error, ExtractionError)
 
 
 def _reason(error: BaseException, kind: str) -> str:

@@ -25,7 +25,6 @@ from tomldiary.logging import get_logger, tell
 from tomldiary.runtime.views import Viewed, drawn, pretty
 from tomldiary.storage.protocol import Backend, KeepsHidden, KeepsJournal
 from tomldiary.storage.shared.backend import SharedBackend
-from tomldiary.toml.values import checked_count, checked_number, checked_seconds
 from tomldiary.writer.dead_letters import DeadLetters
 from tomldiary.writer.jobs import CompactionJobs, ConsolidationJobs, is_overridden
 from tomldiary.writer.journal_queue import JournalQueue
@@ -121,21 +120,11 @@ class MemoryWriter(Viewed):
         consolidate_every: int | None = None,
         consolidate_after: float | None = None,
     ) -> None:
-        checked_count(workers, "workers")
-        for name, number in (("qsize", qsize), ("coalesce", coalesce), ("breaker", breaker)):
-            checked_count(number, name, least=1)
-        if consolidate_every is not None:
-            checked_count(consolidate_every, "consolidate_every", least=1)
-        for name, seconds in (("timeout", timeout), ("consolidate_after", consolidate_after)):
-            checked_seconds(seconds, name)
-        for name, seconds in (
-            ("breaker_pause", breaker_pause),
-            ("takeover_interval", takeover_interval),
-            ("lease", lease),
-        ):
-            checked_number(seconds, name, "more than 0 seconds", lambda each: each > 0)
-        if retry is not None and not isinstance(retry, RetryPolicy):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-            raise InvalidValue(f"expected a RetryPolicy(…), found {retry!r}.", where="retry")
+        retry = RetryPolicy() if retry is None else retry
+        self._options = Options(
+            workers, qsize, timeout, retry, coalesce, breaker, breaker_pause, takeover_interval, lease,
+            consolidate_every, consolidate_after,
+        )  # fmt: skip
         if not callable(getattr(diary, "update_memory", None)):
             raise InvalidValue(
                 f"expected a Diary, found {type(diary).__name__}. Give Diary(folder).",
@@ -151,13 +140,8 @@ class MemoryWriter(Viewed):
             raise InvalidValue(
                 "workers=0 needs a diary on PostgreSQL, Redis or Firestore, where other writers apply the turns."
             )
-        self._consolidates = consolidate_every, consolidate_after
-        if self._consolidates != (None, None) and (own is None or not workers):
+        if self._options.consolidates and (own is None or not workers):
             raise InvalidValue("a writer that consolidates needs a Diary and workers.")
-        self._options = Options(workers, qsize, timeout, coalesce, retry or RetryPolicy())
-        self._breaker = (breaker, breaker_pause)
-        self._takeover_interval = takeover_interval
-        self._lease = lease
         self._context = contextvars.copy_context()
         self._closed = False
         problem = self._setup_problem()
@@ -168,7 +152,7 @@ class MemoryWriter(Viewed):
         with self._state:
             if self._journal_queue is not None:
                 self._journal_queue.adopt_soon()
-            if self._journal_queue is not None or self._consolidations.is_scheduled:
+            if self._journal_queue is not None or self._options.consolidates:
                 self._start()
 
     def _setup_problem(self) -> str:
@@ -186,7 +170,8 @@ class MemoryWriter(Viewed):
         store = type(self.diary).__name__ if self._backend is None else repr(self._backend)
         self._workers = Workers(
             self.diary, self._options, self._state, self._metrics, self._context,
-            Breaker(*self._breaker), Telemetry(store, weakref.WeakMethod(self.stats)),
+            Breaker(self._options.breaker, self._options.breaker_pause),
+            Telemetry(store, weakref.WeakMethod(self.stats)),
         )  # fmt: skip
         self._admission = Admission(
             self._options.qsize,
@@ -202,7 +187,7 @@ class MemoryWriter(Viewed):
         self._workers.has_settled = self._admission.forget_operation
         self._compactions = CompactionJobs(self.diary, self._options, self._state, self._metrics)
         self._workers.has_applied = self._compactions.after_turn
-        self._consolidations = ConsolidationJobs(self.diary, self._state, *self._consolidates)
+        self._consolidations = ConsolidationJobs(self.diary, self._options, self._state)
         self._journal_queue = self._new_journal_queue()
 
     def _new_journal_queue(self) -> JournalQueue | SharedQueue | None:
@@ -210,7 +195,7 @@ class MemoryWriter(Viewed):
         if isinstance(backend, SharedBackend):
             queue = SharedQueue(
                 backend, self._state, admission.deliver, admission.refuse, workers.settle_elsewhere,
-                lease=self._lease, works=self._options.workers > 0,
+                lease=self._options.lease, works=self._options.workers > 0,
             )  # fmt: skip
         elif isinstance(backend, KeepsJournal) and isinstance(backend, KeepsHidden):
             root = backend.journal_folder
@@ -218,7 +203,7 @@ class MemoryWriter(Viewed):
                 return None
             queue = JournalQueue(
                 root, backend, self._state, admission.deliver, admission.refuse,
-                interval=self._takeover_interval,
+                interval=self._options.takeover_interval,
             )  # fmt: skip
         else:
             return None
@@ -316,7 +301,7 @@ class MemoryWriter(Viewed):
             thread = self._workers.start()
             # Stops the thread of a writer that is collected without being closed.
             weakref.finalize(self, thread.stop).atexit = False
-            if self._consolidations.is_scheduled:
+            if self._options.consolidates:
                 self._consolidations.begin(thread.loop)
                 weakref.finalize(self, self._consolidations.unwatch).atexit = False
 

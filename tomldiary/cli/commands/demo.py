@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -34,6 +34,7 @@ _CHAT = (
     ("bob", "mon", "My sister Mia lives in Graz.", "A fine town."),
     ("alice", "tue", "I love dark roast coffee in the morning!", "I remember."),
 )
+_USER = "alice"
 _QUESTION = "What is she allergic to?"
 _ANSWER = "walnuts"
 _LIMIT = 3
@@ -57,14 +58,14 @@ def demo(
 
 def _as_json(diary: Diary) -> list[Reading]:
     _chat(diary)
-    alice = diary.user("alice")
-    readings = read_with_adapters(diary, "alice", _QUESTION, _ANSWER)
+    alice = diary.user(_USER)
+    readings = _readings(diary)
     print_json(
         {
             "users": diary.users(),
             "documents": {kind: alice.document(kind) for kind in alice.documents()},
-            "hits": [asdict(hit) for hit in alice.recall(_QUESTION, limit=2)],
-            "readings": [asdict(reading) for reading in readings],
+            "hits": alice.recall(_QUESTION, limit=2),
+            "readings": readings,
         }
     )
     return readings
@@ -75,15 +76,16 @@ def _as_text(diary: Diary, path: str | None) -> list[Reading]:
     for user, said in _chat(diary):
         print_text(f"   {user:>5}: {said}")
     heading("\n2. This is the memory: alice/preferences.toml, yours to read, edit and diff.")
-    print_toml(diary.user("alice").document("preferences"))
+    alice = diary.user(_USER)
+    print_toml(alice.document("preferences"))
     heading(f"\n3. Asked: {_QUESTION}")
-    for hit in diary.user("alice").recall(_QUESTION, limit=2):
+    for hit in alice.recall(_QUESTION, limit=2):
         words = ", ".join(map(one_line, hit.reasons))
         print_text(
             f"   {hit.score:.2f}  {one_line(hit.key)}  {one_line(hit.text)}  (matches: {words})"
         )
     heading("\n4. The same file through each framework, with scripted models:")
-    readings = read_with_adapters(diary, "alice", _QUESTION, _ANSWER)
+    readings = _readings(diary)
     for reading in readings:
         print_text(f"   {reading.framework:<12} {one_line(' '.join(reading.told.split()))}")
     if path is not None:
@@ -125,32 +127,40 @@ class _Adapter:
     framework: str
     module: str
     """A module of the framework; if it cannot be found, the framework is not installed."""
-    package: str
     entrance: str
     """The class of the adapter that is used."""
-    extra: str
-    read: Callable[[Any, Diary, str, str], str]
+    read: Callable[[Any, Diary], str]
+
+    @property
+    def extra(self) -> str:
+        """The extra that installs the framework."""
+        return self.framework.lower()
+
+    @property
+    def package(self) -> str:
+        """The package of the adapter."""
+        return f"tomldiary_{self.extra.replace('-', '_')}"
 
 
-def read_with_adapters(diary: Diary, user: str, question: str, answer: str) -> list[Reading]:
-    """Ask the question through every adapter; its answer must contain `answer`."""
+def _readings(diary: Diary) -> list[Reading]:
+    """Ask the question through every adapter."""
     for name in _REMOTE_TRACING:
         os.environ[name] = "false"  # offline: no remote tracing either
-    return [_read_with(adapter, diary, user, question, answer) for adapter in _ADAPTERS]
+    return [_read_with(adapter, diary) for adapter in _ADAPTERS]
 
 
-def _read_with(adapter: _Adapter, diary: Diary, user: str, question: str, answer: str) -> Reading:
+def _read_with(adapter: _Adapter, diary: Diary) -> Reading:
     name = adapter.framework
     try:
         if not _is_installed(adapter.module):
             command = f'python -m pip install "tomldiary-kit[{adapter.extra}]"'
             return Reading(name, "not installed", f"is not installed. Run: {command}")
         entrance = getattr(import_module(adapter.package), adapter.entrance)
-        text = adapter.read(entrance, diary, user, question)
+        text = adapter.read(entrance, diary)
     except Exception as error:  # noqa: BLE001 - the other adapters are still tried
         return Reading(name, "failed", f"failed ({type(error).__name__}: {error}).")
-    if answer not in text:
-        return Reading(name, "failed", f"answered {text!r} without {answer!r}.")
+    if _ANSWER not in text:
+        return Reading(name, "failed", f"answered {text!r} without {_ANSWER!r}.")
     return Reading(name, "worked", text)
 
 
@@ -164,21 +174,20 @@ def _is_installed(module: str) -> bool:
     return True
 
 
-def _through_langgraph(store_class: Any, diary: Diary, user: str, question: str) -> str:
-    namespace = (user, "diary", "preferences")
-    items = store_class(diary).search(namespace, query=question, limit=_LIMIT)
+def _through_langgraph(store_class: Any, diary: Diary) -> str:
+    namespace = (_USER, "diary", "preferences")
+    items = store_class(diary).search(namespace, query=_QUESTION, limit=_LIMIT)
     matches = [item for item in items if item.score is not None]
     found = "; ".join(f"{item.key} {item.value['text']} ({item.score:.2f})" for item in matches)
     return f"store.search → {found}"
 
 
-def _through_langchain(retriever_class: Any, diary: Diary, user: str, question: str) -> str:
-    retriever = retriever_class(diary=diary, user_id=user, k=_LIMIT)
-    documents = retriever.invoke(question)
+def _through_langchain(retriever_class: Any, diary: Diary) -> str:
+    documents = retriever_class(diary=diary, user_id=_USER, k=_LIMIT).invoke(_QUESTION)
     return f"retriever.invoke → {'; '.join(document.page_content for document in documents)}"
 
 
-def _through_pydantic_ai(toolset_class: Any, diary: Diary, user: str, question: str) -> str:
+def _through_pydantic_ai(toolset_class: Any, diary: Diary) -> str:
     messages_module = import_module("pydantic_ai.messages")
     model_class = import_module("pydantic_ai.models.function").FunctionModel
     agent_class = import_module("pydantic_ai").Agent
@@ -191,37 +200,16 @@ def _through_pydantic_ai(toolset_class: Any, diary: Diary, user: str, question: 
         else:
             tool = next(tool for tool in info.function_tools if tool.name == "recall")
             argument = tool.parameters_json_schema["required"][0]
-            part = messages_module.ToolCallPart("recall", {argument: question})
+            part = messages_module.ToolCallPart("recall", {argument: _QUESTION})
         return messages_module.ModelResponse(parts=[part])
 
-    toolset = toolset_class(diary, user_id=user)
+    toolset = toolset_class(diary, user_id=_USER)
     agent = agent_class(model_class(script), toolsets=[toolset])
-    return f"agent called recall → {agent.run_sync(question).output}"
+    return f"agent called recall → {agent.run_sync(_QUESTION).output}"
 
 
 _ADAPTERS = (
-    _Adapter(
-        "LangGraph",
-        "langgraph.store.base",
-        "tomldiary_langgraph",
-        "DiaryStore",
-        "langgraph",
-        _through_langgraph,
-    ),
-    _Adapter(
-        "LangChain",
-        "langchain_core.retrievers",
-        "tomldiary_langchain",
-        "DiaryRetriever",
-        "langchain",
-        _through_langchain,
-    ),
-    _Adapter(
-        "pydantic-ai",
-        "pydantic_ai",
-        "tomldiary_pydantic_ai",
-        "DiaryToolset",
-        "pydantic-ai",
-        _through_pydantic_ai,
-    ),
+    _Adapter("LangGraph", "langgraph.store.base", "DiaryStore", _through_langgraph),
+    _Adapter("LangChain", "langchain_core.retrievers", "DiaryRetriever", _through_langchain),
+    _Adapter("pydantic-ai", "pydantic_ai", "DiaryToolset", _through_pydantic_ai),
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import closing, nullcontext
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -56,7 +55,7 @@ def _report(diary: Diary, users: list[str] | None, *, as_json: bool) -> Counter[
     if as_json:
         found = check(diary, users)
         count.update(finding.level for finding in found)
-        print_json([asdict(finding) for finding in found])
+        print_json(found)
         return count
     rows: list[Row] = []
     notes: list[Row] = []

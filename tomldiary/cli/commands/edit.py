@@ -181,10 +181,12 @@ def save_text(diary: Diary, user: str, document: str, text: str, epoch: int | No
     repeated(lambda: engine.log_hand_edit(user, document), engine.lock_timeout)
 
 
-def replace_file(file: Path, text: str, fresh: Path) -> None:
-    """Save a text, by way of a file `fresh`, as an editor does that is known to have saved all of it."""
+def replace_file(file: Path, text: str, staged: Path | None = None) -> None:
+    """Replace a file by way of a staged one, with a time at which the engine considers the save complete."""
+    fresh = staged or file.with_name(f".{file.name}.new")
+    fresh.unlink(missing_ok=True)
     write_new(fresh, text)
-    # The engine waits before it merges a fresh save that lost entries, in case it is half of one. This one is whole.
+    # The engine waits before it merges a recent save with fewer entries, because it may be incomplete.
     whole = time.time() - _SETTLED
     os.utime(fresh, (whole, whole))
     fresh.replace(file)
@@ -312,14 +314,9 @@ class _PulledFolder:
     def write(self, name: str, text: str, epoch: int) -> None:
         """Write a file, whole or not at all."""
         self.note(name, text.encode(), epoch)
-        self._replace(self._folder / name, text)
-
-    def _replace(self, file: Path, text: str) -> None:
+        file = self._folder / name
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fresh = file.with_name(f".{file.name}.new")
-        fresh.unlink(missing_ok=True)
-        write_new(fresh, text)
-        fresh.replace(file)
+        replace_file(file, text)
 
     def keep_only(self, names: set[str]) -> None:
         """Remove the files that are not in `names`, and what is noted of texts that no file has."""
@@ -327,7 +324,7 @@ class _PulledFolder:
             if file.relative_to(self._folder).as_posix() not in names:
                 file.unlink()
         if names:
-            self._replace(self._list, "".join(map(self._lines.__getitem__, sorted(names))))
+            replace_file(self._list, "".join(map(self._lines.__getitem__, sorted(names))))
         else:
             self._list.unlink(missing_ok=True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -72,7 +71,7 @@ def forget(
         dry_run=not is_done,
     )
     if as_json:
-        print_json(asdict(receipt))
+        print_json(receipt)
         return
     if not is_known:  # no error, as in Python: forgetting may be repeated
         print_text(f"nothing is stored for {one_line(user)} in {one_line(shown(path))}")

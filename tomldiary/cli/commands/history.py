@@ -99,7 +99,7 @@ def history(
     if len(found) < limit:  # omitted changes may have displaced older ones
         found = read(_ALL)[:limit]
     if as_json:
-        print_json([asdict(change) for change in found])
+        print_json(found)
         return
     _print_changes(found)
     if not found:
@@ -165,7 +165,7 @@ def why(
     """Show the origin of an entry, and every change since."""
     origin = known_user(path, user).why(full_key(key))
     if as_json:
-        print_json(asdict(origin))
+        print_json(origin)
         return
     print_text(f"{one_line(origin.key)}  {one_line(origin.text)}")
     print_text(f"session        {one_line(origin.session or 'unknown')}")
@@ -207,7 +207,7 @@ def diff(
     first = max(0, alice.last_transaction() - 1) if before is None else point(before, alice)
     last = None if after is None else point(after, alice)
     if as_json:
-        print_json([asdict(difference) for difference in alice.diff(first, last)])
+        print_json(alice.diff(first, last))
         return
     shown = alice.diff_text(first, last, bookkeeping=every)
     if shown:
@@ -324,7 +324,7 @@ def rollback(
             f"{keys} changed since. Nothing was undone; --force overwrites.", keys=error.keys
         ) from None
     if as_json:
-        print_json(asdict(result))
+        print_json(result)
         return
     many = f" ({len(result.undone)} transactions)" if len(result.undone) > 1 else ""
     print_text(f"{'undone' if is_done else 'would undo'}: {ranges(result.undone)}{many}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -46,7 +45,7 @@ def ingest(
             diary, file, user, format=log_format, speaker=speaker, progress=progress
         )
     if as_json:
-        print_json(asdict(report))
+        print_json(report)
         return
     print_text(f"turns          {report.turns}")
     print_text(f"applied        {report.applied}")
@@ -74,7 +73,7 @@ def consolidate(
     diary = Diary(path, load_table(table) if table else DefaultPrefTable, agent=agent)
     done = diary.user(user).consolidate(limit=limit)
     if as_json:
-        print_json(asdict(done))
+        print_json(done)
         return
     print_text(f"read     {done.read}")
     print_text(f"applied  {done.applied}")

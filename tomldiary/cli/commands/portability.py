@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,7 +27,7 @@ from tomldiary.diary import Diary
 from tomldiary.errors import EntryConflict, InvalidValue
 from tomldiary.ingest.source import decode, parse
 from tomldiary.runtime.views import counted
-from tomldiary.storage.copy import copy_users
+from tomldiary.storage.copy import Copied, copy_users
 from tomldiary.storage.memory import MemoryBackend
 from tomldiary.text.visible import one_line
 
@@ -123,33 +122,29 @@ def import_memory(
     place = writable(path)
     if is_trial and "://" not in place and not Path(place).exists():
         place = "memory:"  # a dry run creates no folder
-    if source is not None:
-        if replace:
-            raise InvalidValue(
-                "is for exports; --from changes no entry that exists", where="--replace"
-            )
-        _import_from(
-            user_to_change(place, user, load_table(table) if table else None, limit=_LIMIT),
-            source,
-            file,
-            their_user=their_user,
-            category=category,
-            singletons=_singletons(singleton or []),
-            dry_run=is_trial,
-            as_json=as_json,
-        )
+    if source is None:
+        for_sources = {"--their-user": their_user, "--category": category, "--singleton": singleton}
+        for name, given in for_sources.items():
+            if given:
+                raise InvalidValue("goes with --from", where=name)
+        alice = Diary(place, agent="rules").user(user)
+        _import_export(alice, file, replace=replace, dry_run=is_trial, as_json=as_json)
         return
-    for name, given in (
-        ("--their-user", their_user),
-        ("--category", category),
-        ("--singleton", singleton),
-    ):
-        if given:
-            raise InvalidValue("goes with --from", where=name)
-    alice = Diary(place, agent="rules").user(user)
+    if replace:
+        raise InvalidValue("is for exports; --from changes no entry that exists", where="--replace")
+    alice = user_to_change(place, user, load_table(table) if table else None, limit=_LIMIT)
+    _import_from(
+        alice, source, file, their_user=their_user, category=category,
+        singletons=_singletons(singleton or []), dry_run=is_trial, as_json=as_json,
+    )  # fmt: skip
+
+
+def _import_export(
+    alice: UserDiary, file: str, *, replace: bool, dry_run: bool, as_json: bool
+) -> None:
     data = _read(file)
     try:
-        if is_trial:
+        if dry_run:
             _show(alice.import_preview(data, replace=replace), as_json=as_json)
             return
         changed = alice.import_(data, replace=replace, actor="hand", reason="tomldiary import")
@@ -194,7 +189,7 @@ def _import_from(
             their_user=their_user, category=category, singletons=singletons, dry_run=dry_run, progress=progress,
         )  # fmt: skip
     if as_json:
-        print_json(asdict(done))
+        print_json(done)
         return
     found = ", ".join(counted(number, kind) for kind, number in done.found.items())
     print_text(f"found          {found or 'nothing'}")
@@ -224,7 +219,7 @@ def _print_keys(sign: str, keys: list[str]) -> None:
 
 def _show(found: list[Difference], *, as_json: bool) -> None:
     if as_json:
-        print_json([asdict(difference) for difference in found])
+        print_json(found)
         return
     added = sum(one.before is None for one in found)
     removed = sum(one.after is None for one in found)
@@ -260,16 +255,16 @@ def copy_memory(
             "a copy in memory ends with this command; name a folder or a database", where=target
         )
     users = read.users()
-    copied: list[dict[str, Any]] = []
+    copied: list[Copied] = []
     with progress_bar("users") as progress:
         for each in copy_users(read, written):
-            copied.append(asdict(each))
+            copied.append(each)
             if progress is not None:
                 progress(len(copied), len(users))
     if as_json:
         print_json(copied)
         return
-    fresh = sum(each["is_new"] for each in copied)
+    fresh = sum(each.is_new for each in copied)
     print_text(
         f"copied {counted(fresh, 'user')} to {one_line(shown(target))};"
         f" {counted(len(copied) - fresh, 'user')} had been copied before"

@@ -12,7 +12,7 @@ from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath
 from tomldiary.cli.output import print_json, print_text
 from tomldiary.cli.places import shown
 from tomldiary.cli.rows import Column, print_rows
-from tomldiary.entries.kinds import KINDS
+from tomldiary.entries.kinds import BLOCKS, KINDS
 from tomldiary.runtime.views import counted
 from tomldiary.text.visible import one_line
 
@@ -114,11 +114,7 @@ def _figures(path: str, name: str) -> dict[str, Any]:
     counts = {kind: profile[kind] for kind in KINDS if kind in profile}
     return {
         "user": name,
-        "entries": sum(
-            map(
-                _total, (counts[kind] if kind != "blocks" else len(counts[kind]) for kind in counts)
-            )
-        ),
+        "entries": sum(_entries(kind, count) for kind, count in counts.items()),
         "characters": sum(len(alice.document(each)) for each in alice.documents()),
         "transactions": kept.last,
         "kept_from": kept.first,
@@ -131,8 +127,11 @@ def _minute(time: str) -> str:
     return one_line(time[:16].replace("T", " "))
 
 
-def _total(count: Any) -> int:
-    return sum(cast("dict[str, int]", count).values()) if isinstance(count, dict) else count
+def _entries(kind: str, count: int | dict[str, int]) -> int:
+    """Return the number of entries of a kind, by what a profile says of it: of each block, its characters."""
+    if isinstance(count, int):
+        return count
+    return len(count) if kind == BLOCKS.name else sum(count.values())
 
 
 def _shown(value: Any) -> str:

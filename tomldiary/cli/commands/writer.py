@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -46,7 +45,7 @@ def list_letters(*, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = False) ->
     """Show these turns, oldest first, each with the error."""
     found = _letters(path).list()
     if as_json:
-        print_json([asdict(letter) for letter in found])
+        print_json(found)
         return
     print_rows(_COLUMNS, list(map(_row, found)))
     print_text(f"{counted(len(found), 'turn')} in the dead letters.")
@@ -109,7 +108,7 @@ def _ids(ids: list[str] | None, *, every: bool) -> list[str] | None:
 
 def _print_letters(what: str, letters: list[DeadLetter], *, as_json: bool) -> None:
     if as_json:
-        print_json([asdict(letter) for letter in letters])
+        print_json(letters)
     else:
         print_text(f"{counted(len(letters), 'turn was', 'turns were')} {what}.")
     if not letters:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tomldiary.testing.store.surface import Calls, StoreFixtures, keys, langgraph
+from tomldiary.testing.store.surface import Calls, StoreFixtures, keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,10 +104,8 @@ class Basics(StoreFixtures):
 
     @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0)])
     def test_results_of_a_batch_keep_the_order_of_its_operations(
-        self, store: Calls, order: tuple[int, ...]
+        self, store: Calls, order: tuple[int, ...], base: Any
     ) -> None:
-        base = langgraph()
-
         store.put(NS, "old", {"n": 1})
         ops = [
             base.GetOp(NS, "old"),
@@ -124,9 +122,7 @@ class Basics(StoreFixtures):
         assert results[3] == [NS]
         assert store.get(NS, "new").value == {"n": 2}
 
-    def test_reads_of_a_batch_see_what_was_there_before_it(self, store: Calls) -> None:
-        base = langgraph()
-
+    def test_reads_of_a_batch_see_what_was_there_before_it(self, store: Calls, base: Any) -> None:
         store.put(NS, "k", {"n": 1})
         ops = [
             base.PutOp(NS, "k", {"n": 2}), base.GetOp(NS, "k"), base.PutOp(NS, "x", {}), base.SearchOp(NS),
@@ -138,9 +134,7 @@ class Basics(StoreFixtures):
         assert found[5] is None
         assert store.get(NS, "k") is None
 
-    def test_of_several_puts_to_one_key_the_last_counts(self, store: Calls) -> None:
-        base = langgraph()
-
+    def test_of_several_puts_to_one_key_the_last_counts(self, store: Calls, base: Any) -> None:
         def put(key: str, value: dict[str, Any] | None) -> Any:
             return base.PutOp(NS, key, value)
 
@@ -150,17 +144,13 @@ class Basics(StoreFixtures):
         assert store.get(NS, "b") is None
         assert store.get(NS, "c").value == {"n": 3}
 
-    def test_a_batch_of_reads_has_its_holes(self, store: Calls) -> None:
-        base = langgraph()
-
+    def test_a_batch_of_reads_has_its_holes(self, store: Calls, base: Any) -> None:
         store.put(NS, "a", {"n": 1})
         store.put(NS, "c", {"n": 3})
         found = store.batch([base.GetOp(NS, key) for key in "abc"])
         assert [item and item.value["n"] for item in found] == [1, None, 3]
 
-    def test_a_batch_of_puts_returns_nothing_for_each(self, store: Calls) -> None:
-        base = langgraph()
-
+    def test_a_batch_of_puts_returns_nothing_for_each(self, store: Calls, base: Any) -> None:
         ops = [
             base.PutOp(NS, "a", {}),
             base.PutOp(NS, "b", {"n": 2}),
@@ -170,9 +160,7 @@ class Basics(StoreFixtures):
         assert store.batch([]) == []
         assert sorted(keys(store.search(NS))) == ["a", "b"]
 
-    def test_a_value_that_cannot_be_stored_rejects_its_batch(self, store: Calls) -> None:
-        base = langgraph()
-
+    def test_a_value_that_cannot_be_stored_rejects_its_batch(self, store: Calls, base: Any) -> None:
         store.put(NS, "old", {"n": 1})
         ops = [
             base.PutOp(NS, "a", {}),
@@ -183,9 +171,7 @@ class Basics(StoreFixtures):
             store.batch(ops)
         assert keys(store.search(())) == ["old"]
 
-    def test_an_unknown_operation_rejects_its_batch(self, store: Calls) -> None:
-        base = langgraph()
-
+    def test_an_unknown_operation_rejects_its_batch(self, store: Calls, base: Any) -> None:
         with pytest.raises((TypeError, ValueError)):
             store.batch([base.PutOp(NS, "a", {}), ("get", NS)])
         assert store.search(()) == []
@@ -202,9 +188,9 @@ class Basics(StoreFixtures):
             store.put(namespace, "k", {})
         assert store.search(()) == []
 
-    def test_langgraph_is_reserved_in_front_only_and_not_in_batches(self, store: Calls) -> None:
-        base = langgraph()
-
+    def test_langgraph_is_reserved_in_front_only_and_not_in_batches(
+        self, store: Calls, base: Any
+    ) -> None:
         store.put(("a", "langgraph"), "k", {"n": 1})
         store.batch([base.PutOp(("langgraph", "x"), "k", {"n": 2})])
         assert store.get(("a", "langgraph"), "k").value == {"n": 1}
@@ -234,9 +220,7 @@ class Basics(StoreFixtures):
                 call()
         assert ran == []
 
-    def test_a_batch_with_a_bad_label_writes_nothing(self, store: Calls) -> None:
-        base = langgraph()
-
+    def test_a_batch_with_a_bad_label_writes_nothing(self, store: Calls, base: Any) -> None:
         store.put(("foo", "bar"), "k", {"n": 1})
         names: list[Any] = [("foo.bar",), ("foo\0bar",), ("foo", ""), ("foo", 1)]
         for bad in names:

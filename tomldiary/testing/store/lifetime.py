@@ -10,7 +10,6 @@ import pytest
 
 from tomldiary.testing.store.surface import (
     Calls,
-    Embedder,
     StoreFixtures,
     awaited,
     keys,
@@ -196,11 +195,8 @@ class Lifetime(StoreFixtures):
         until(lambda: self.sweep(store))
         assert store.store.stop_ttl_sweeper(10) is not False
 
-    def test_an_expired_item_leaves_no_vector(
-        self, opened: Callable[..., Calls], embedder: Embedder
-    ) -> None:
-        self.needs_vectors()
-        store = opened(index={"dims": embedder.dims, "embed": embedder, "fields": ["text"]}, ttl={})
+    def test_an_expired_item_leaves_no_vector(self, embedding: Callable[..., Calls]) -> None:
+        store = embedding("text", ttl={})
         if not store.store.supports_ttl:
             pytest.skip(f"{type(store.store).__name__} says supports_ttl=False")
         store.put(NS, "k", {"text": "secret"}, ttl=SHORT)

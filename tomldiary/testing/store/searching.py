@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tomldiary.testing.store.surface import Calls, StoreFixtures, keys, langgraph
+from tomldiary.testing.store.surface import Calls, StoreFixtures, keys
 
 __all__ = ["Listing", "Searching"]
 
@@ -186,9 +186,7 @@ class Listing(StoreFixtures):
     ) -> None:
         assert tree.list_namespaces(**asked) == [tuple(path.split("/")) for path in expected]
 
-    def test_conditions_in_a_batch_may_be_lists(self, tree: Calls) -> None:
-        base = langgraph()
-
+    def test_conditions_in_a_batch_may_be_lists(self, tree: Calls, base: Any) -> None:
         suffix: Any = ["*", "f"]
         found = tree.batch(
             [
@@ -202,9 +200,7 @@ class Listing(StoreFixtures):
     def test_an_empty_store_lists_nothing(self, store: Calls) -> None:
         assert store.list_namespaces() == []
 
-    def test_a_hundred_are_listed_unless_asked(self, store: Calls) -> None:
-        base = langgraph()
-
+    def test_a_hundred_are_listed_unless_asked(self, store: Calls, base: Any) -> None:
         store.batch([base.PutOp(("n", f"{number:03}"), "k", {}) for number in range(105)])
         assert len(store.list_namespaces()) == 100  # noqa: PLR2004 - the default
         assert len(store.list_namespaces(limit=1000)) == 105  # noqa: PLR2004 - all of them

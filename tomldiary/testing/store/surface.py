@@ -23,7 +23,6 @@ __all__ = [
     "awaited",
     "cosine",
     "keys",
-    "langgraph",
     "sync_only",
     "until",
 ]
@@ -147,15 +146,26 @@ class StoreFixtures:
         return opened()
 
     @pytest.fixture
+    def base(self) -> Any:
+        """The module of LangGraph's operations; the suite can be imported without it."""
+        return import_module("langgraph.store.base")
+
+    @pytest.fixture
     def embedder(self) -> Embedder:
         """What embeds."""
         return Embedder()
 
     @pytest.fixture
-    def indexed(self, opened: Callable[..., Calls], embedder: Embedder) -> Calls:
-        """A new, empty store that embeds the field `text`."""
+    def embedding(self, opened: Callable[..., Calls], embedder: Embedder) -> Callable[..., Calls]:
+        """Opens stores that embed some fields: `embedding("a", "b", ttl=…)`."""
         self.needs_vectors()
-        return opened(index={"dims": embedder.dims, "embed": embedder, "fields": ["text"]})
+        index = {"dims": embedder.dims, "embed": embedder}
+        return lambda *fields, **more: opened(index={**index, "fields": [*fields]}, **more)
+
+    @pytest.fixture
+    def indexed(self, embedding: Callable[..., Calls]) -> Calls:
+        """A new, empty store that embeds the field `text`."""
+        return embedding("text")
 
     def needs_vectors(self) -> None:
         """Skip a test if the store takes no index."""
@@ -166,11 +176,6 @@ class StoreFixtures:
 async def awaited(work: Any) -> Any:
     """Return what an awaitable comes to."""
     return await work
-
-
-def langgraph() -> Any:
-    """Return the module of LangGraph's operations; the suite can be imported without it."""
-    return import_module("langgraph.store.base")
 
 
 def keys(items: Sequence[Any]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tomldiary.testing.store.surface import Calls, Embedder, StoreFixtures, cosine, keys, langgraph
+from tomldiary.testing.store.surface import Calls, Embedder, StoreFixtures, cosine, keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,27 +106,22 @@ class Vectors(StoreFixtures):
         indexed.put(NS, "back", {"text": "secret"}, index=False)
         assert scored() == set()
 
-    def test_a_list_that_shrinks_leaves_no_vector(
-        self, opened: Callable[..., Calls], embedder: Embedder
-    ) -> None:
-        self.needs_vectors()
-        store = opened(index={"dims": embedder.dims, "embed": embedder, "fields": ["t[*]"]})
+    def test_a_list_that_shrinks_leaves_no_vector(self, embedding: Callable[..., Calls]) -> None:
+        store = embedding("t[*]")
         store.put(NS, "k", {"t": ["apples", "volcano"]})
         before = store.search(NS, query="volcano")[0].score
         store.put(NS, "k", {"t": ["apples"]})
         assert store.search(NS, query="volcano")[0].score < before
 
-    def test_equal_texts_in_one_batch_are_fine(self, indexed: Calls) -> None:
-        base = langgraph()
-
+    def test_equal_texts_in_one_batch_are_fine(self, indexed: Calls, base: Any) -> None:
         indexed.batch([base.PutOp(NS, key, {"text": "the same"}) for key in "ab"])
         found = indexed.search(NS, query="the same")
         assert sorted(keys(found)) == ["a", "b"]
         assert found[0].score == pytest.approx(found[1].score)
 
-    def test_a_broken_embedder_writes_nothing(self, indexed: Calls, embedder: Embedder) -> None:
-        base = langgraph()
-
+    def test_a_broken_embedder_writes_nothing(
+        self, indexed: Calls, embedder: Embedder, base: Any
+    ) -> None:
         embedder.is_broken = True
         with pytest.raises(RuntimeError, match="the embedder is away"):
             indexed.batch([base.PutOp(NS, "a", {"text": "x"}), base.PutOp(NS, "b", {"n": 1})])
@@ -153,11 +148,8 @@ class Vectors(StoreFixtures):
         indexed.put(NS, "k", {"text": "hello"})
         assert keys(indexed.search(NS, query=query)) == ["k"]
 
-    def test_the_best_of_several_fields_counts(
-        self, opened: Callable[..., Calls], embedder: Embedder
-    ) -> None:
-        self.needs_vectors()
-        store = opened(index={"dims": embedder.dims, "embed": embedder, "fields": ["a", "b"]})
+    def test_the_best_of_several_fields_counts(self, embedding: Callable[..., Calls]) -> None:
+        store = embedding("a", "b")
         store.put(NS, "both", {"a": "volcano", "b": "apples"})
         store.put(NS, "one", {"b": "apples"})
         store.put(NS, "none", {"c": "apples"})
@@ -172,11 +164,8 @@ class Vectors(StoreFixtures):
         assert found["own"] == pytest.approx(1, abs=1e-3)
         assert found["usual"] < found["own"]
 
-    def test_one_item_of_many_texts_takes_one_place(
-        self, opened: Callable[..., Calls], embedder: Embedder
-    ) -> None:
-        self.needs_vectors()
-        store = opened(index={"dims": embedder.dims, "embed": embedder, "fields": ["t[*]"]})
+    def test_one_item_of_many_texts_takes_one_place(self, embedding: Callable[..., Calls]) -> None:
+        store = embedding("t[*]")
         store.put(NS, "many", {"t": [f"apples {number}" for number in range(20)]})
         store.put(NS, "one", {"t": ["pears"]})
         assert keys(store.search(NS, query="apples", limit=2)) == ["many", "one"]
@@ -187,9 +176,7 @@ class Vectors(StoreFixtures):
             indexed.put(NS, name, {"text": text})
         assert indexed.search(NS, query=_SCRIPTS[script])[0].key == script
 
-    def test_one_match_is_found_among_many_others(self, indexed: Calls) -> None:
-        base = langgraph()
-
+    def test_one_match_is_found_among_many_others(self, indexed: Calls, base: Any) -> None:
         noise = [base.PutOp(("docs", "noise"), f"n{n}", {"text": f"zz{n}zz"}) for n in range(200)]
         indexed.batch(noise)
         indexed.put(("docs", "other"), "match", {"text": "the needle"})

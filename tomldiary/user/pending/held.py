@@ -379,11 +379,3 @@ class Trust:
         if callable(self._quarantine):
             return self._quarantine(origin)
         return bool({origin, origin.partition(":")[0]} & self._quarantine)
-
-    def changed(
-        self, change: Callable[[Transaction], R], origin: str, session: str, reason: str
-    ) -> Callable[[Transaction], R]:
-        """Return a change that is held back, or that notes where its content comes from, as the actor demands."""
-        if origin and self.waits(origin):
-            return lambda tx: hold(tx, change, Why(QUARANTINE, session, origin, reason))
-        return lambda tx: stamped(tx, change, origin)
