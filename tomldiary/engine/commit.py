@@ -15,7 +15,7 @@ from tomldiary.errors import HandEditConflict
 from tomldiary.hand_edits.detect import NOTHING, Known, is_being_saved, look
 from tomldiary.history.record import Change, Record, block_changes, next_sequence, render_record
 from tomldiary.history.timeline import EMPTY, Timeline
-from tomldiary.storage.protocol import Backend, Commit, DisplacedEdit, HistoryOfUser, Token
+from tomldiary.storage.protocol import Backend, Commit, DisplacedEdit, Token
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
 
@@ -129,30 +129,17 @@ def merge_displaced(edit: DisplacedEdit) -> Commit | None:
         raise known.problem
     if known.is_logged:
         return None
-    known = replace(known, token=edit.token)
-    return _prepare_displaced(edit.history, edit.kind, known, is_published=standing is not None)
-
-
-def _prepare_displaced(
-    history: HistoryOfUser, kind: str, known: Known, *, is_published: bool
-) -> Commit:
-    """Return the transaction of a displaced edit.
-
-    Args:
-        history: The user's history.
-        kind: The document.
-        known: The edit with our changes merged into it, and the version that stands in its place.
-        is_published: Whether the merged text replaces that version, or is only logged.
-    """
-    seq = next_sequence(history.last_record(""))
-    edit = Edit(known.document)
+    seq = next_sequence(edit.history.last_record(""))
+    fresh = Edit(known.document)
     if known.logged is not None:
-        _keep_removed_ids(kind, edit, known.logged)
-    known = _numbered(replace(known, document=edit.done(), is_merged=True), seq)
+        _keep_removed_ids(edit.kind, fresh, known.logged)
+    known = _numbered(replace(known, document=fresh.done(), is_merged=True), seq)
     record = Record(seq, "hand", [], {}, {}, actor="hand")
-    add_save(record, kind, known)
-    contents = {kind: known.document.encoded} if is_published else {}
-    return Commit(contents, {kind: known.token}, [render_record(record)], replaces_save=True)
+    add_save(record, edit.kind, known)
+    # Without our version in its place, the document is a newer hand edit: this one is only logged.
+    contents = {edit.kind: known.document.encoded} if standing is not None else {}
+    expected = {edit.kind: edit.token}
+    return Commit(contents, expected, [render_record(record)], replaces_save=True)
 
 
 def _keep_removed_ids(name: str, edit: Edit, before: Document) -> None:

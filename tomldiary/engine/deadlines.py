@@ -96,8 +96,7 @@ class Deadlines:
         """Tell whether an item has expired."""
         if entry.expires is None or entry.expires > now:
             return False
-        until = self.of(base, entry)
-        return until is not None and until <= now
+        return self.until(base, entry.key, entry.updated) <= now
 
     def refresh(self, items: Iterable[tuple[str, Expiring]], now: int) -> None:
         """Give items their time to live again, as they are read; each with the first document of its namespace."""

@@ -144,7 +144,7 @@ def erase(records: Sequence[Record], texts: Mapping[str, str], selection: Select
             if part.is_touched:
                 touched.add(part.number)
         if text is not None:
-            done.texts[kind] = document.transform(text)
+            done.texts[kind] = joined(document.blocks(text))
             done.changed[kind] = document.prove(text, done.texts[kind])
         if (
             kind.startswith(ROOT)
@@ -272,12 +272,10 @@ def plan(engine: Engine, user: str, selection: Selection) -> tuple[Rewrite, Forg
     epoch = engine.backend.epoch(user) + 1
     history: list[str] = []
     records: list[Record] = []
-    for text in engine.backend.records(user):
+    for text in reversed([*engine.backend.records(user)]):
         with suppress(InvalidTOML):  # a damaged record cannot be searched, so it is removed
             records.append(parse_record(text))
             history.append(text)
-    history.reverse()
-    records.reverse()
     stored, known = _documents(engine, user, history)
     number = next_sequence(engine.backend.last_record(user))
     saved = Record(number, "hand", [], {}, {}, actor="hand")
@@ -299,10 +297,10 @@ def plan(engine: Engine, user: str, selection: Selection) -> tuple[Rewrite, Forg
         f" records: {receipt.records}",
     )  # fmt: skip
     _keep_ids(erased, forget)
-    fresh = [
-        text if record is old else render_record(record)
+    fresh = {
+        text: text if record is old else render_record(record)
         for text, old, record in zip(history, records, erased.records, strict=False)
-    ]
+    }
     added = [render_record(record) for record in [*erased.records[len(records) :], forget]]
     documents = {
         kind: RewrittenDocument(
@@ -311,8 +309,7 @@ def plan(engine: Engine, user: str, selection: Selection) -> tuple[Rewrite, Forg
         for kind, text in erased.texts.items()
         if text != stored[kind] or kind in removed
     }
-    history_by_text = dict(zip(history, fresh, strict=True))
-    return Rewrite(selection.to_table(), epoch, history_by_text, added, documents), receipt
+    return Rewrite(selection.to_table(), epoch, fresh, added, documents), receipt
 
 
 def _documents(

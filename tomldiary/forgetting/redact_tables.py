@@ -111,10 +111,6 @@ class Tables:
 
     # Second pass: redact the versions, oldest first
 
-    def transform(self, text: str) -> str:
-        """Return a redacted version."""
-        return joined(self.blocks(text))
-
     def blocks(self, text: str) -> list[Block]:
         """Return the blocks of a redacted version; call this for the versions in their order."""
         version = self._versions.cut(text)

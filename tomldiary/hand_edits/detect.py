@@ -82,18 +82,7 @@ def look(
     last = timeline.last(kind)
     is_saved = last is not None and last.type == "hand"
     as_logged = partial(Known, stored.token, is_logged=True, is_saved=is_saved, is_young=young)
-    if (
-        cached is not None
-        and cached.is_logged
-        and not cached.problem
-        and stored.problem is None
-        and cached.document.text == stored.text
-        # Another program may have restored an old text while other processes wrote.
-        and last is not None
-        and last.results[kind] == cached.document.fingerprint
-    ):
-        return as_logged(cached.document)
-    document, problem = _parsed(stored, place)
+    document, problem = _parsed(stored, place, cached)
     ours = None
     if last is not None and last.results[kind] != EMPTY:
         if problem is None and document.fingerprint == last.results[kind]:
@@ -126,7 +115,9 @@ def look(
     return _merged(kind, good, base, document)
 
 
-def _parsed(stored: Stored, place: str) -> tuple[Document, DocumentError | None]:
+def _parsed(
+    stored: Stored, place: str, cached: Known | None
+) -> tuple[Document, DocumentError | None]:
     """Return a document, or an empty one and why it cannot be used.
 
     Raises:
@@ -134,6 +125,13 @@ def _parsed(stored: Stored, place: str) -> tuple[Document, DocumentError | None]
     """
     if stored.problem is not None:
         return NOTHING, stored.problem
+    if (
+        cached is not None
+        and cached.is_logged
+        and not cached.problem
+        and cached.document.text == stored.text
+    ):
+        return cached.document, None
     try:
         document = Document.parse(stored.text, path=place)
         check_version(document, place)

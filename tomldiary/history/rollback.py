@@ -116,13 +116,15 @@ class Undo:
                 self._forbidden(transaction, before),
                 is_done=not dry_run,
             )
-            if done.forbidden and not dry_run:
+            if dry_run:
+                return done
+            if done.forbidden:
                 raise RollbackConflict(
                     f"{', '.join(done.forbidden)} cannot go back: the constraint of its type forbids it."
                     " Nothing was undone.",
                     keys=done.forbidden,
                 )
-            if conflicts and not force and not dry_run:
+            if conflicts and not force:
                 raise EntryConflict(
                     f"{', '.join(conflicts)} changed since. Nothing was undone;",
                     keys=conflicts,
@@ -130,8 +132,7 @@ class Undo:
                     found={entry_key(path, kind): found[kind, path] for kind, path in changed},
                     hint="force=True overwrites.",
                 )
-            if not dry_run:
-                self._restore(transaction, records[-1].seq, before)
+            self._restore(transaction, records[-1].seq, before)
             return done
 
     def _forbidden(self, transaction: Transaction, before: _States) -> list[str]:

@@ -10,7 +10,7 @@ import re
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from tomldiary.errors import BackendError, DocumentError, InvalidTOML
@@ -243,23 +243,13 @@ def last_record(files: FileSystem, path: Path) -> tuple[str | None, int]:
     The bytes after the last whole record are a torn append that was never acknowledged.
     """
     with files.open_to_read(path) as file:
-        begin, data = file.seek(0, os.SEEK_END), b""
-        while begin > 0:
-            step = _step(data, begin)
-            begin -= step
-            file.seek(begin)
-            data = file.read(step) + data
-            while (at := _last_header(data)) >= 0:
-                # The next append may be torn within its header, or may not be text.
-                whole = _without_rest(data[at:])
-                text = whole.decode("utf-8", "replace")
-                try:
-                    parse_record(text)
-                except InvalidTOML:
-                    # Torn or damaged: try the record before it.
-                    data = data[:at]
-                    continue
-                return text, begin + at + len(whole)
+        for at, data in _backwards(file):
+            # The next append may be torn within its header, or may not be text.
+            whole = _without_rest(data)
+            text = whole.decode("utf-8", "replace")
+            with suppress(InvalidTOML):  # torn or damaged: try the record before it
+                parse_record(text)
+                return text, at + len(whole)
     return None, 0
 
 
@@ -272,30 +262,25 @@ def read_records(files: FileSystem, folder: Path) -> Iterator[str]:
         except FileNotFoundError:
             return  # retention or an erasure of everything has just removed it, and all older ones
         with opened as file:
-            size = file.seek(0, os.SEEK_END)
-            begin = size - _step(b"", size)
-            file.seek(begin)
-            data = file.read(size - begin)
-            while True:
-                while (at := _last_header(data)) > 0 or (at == 0 and begin == 0):
-                    record, data = data[at:], data[:at]
-                    if is_newest:
-                        record = _without_rest(record)
-                        if not record.endswith(_END):
-                            continue  # a writer is appending it, or was killed
-                        is_newest = False
-                    yield record.decode("utf-8", "replace")
-                if begin == 0:
-                    break
-                step = _step(data, begin)
-                begin -= step
-                file.seek(begin)
-                data = file.read(step) + data
+            for _, data in _backwards(file):
+                record = _without_rest(data) if is_newest else data
+                if is_newest and not record.endswith(_END):
+                    continue  # a writer is appending it, or was killed
+                is_newest = False
+                yield record.decode("utf-8", "replace")
 
 
-def _step(data: bytes, begin: int) -> int:
-    """Return the number of bytes to read before `data`; it doubles, so a long record is searched at most twice."""
-    return min(max(_TAIL, len(data)), begin)
+def _backwards(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield the offset and the bytes of each record of a segment, newest first; the file is read as far as needed."""
+    begin, data = file.seek(0, os.SEEK_END), b""
+    while begin > 0:
+        step = min(max(_TAIL, len(data)), begin)  # doubles: a long record is searched at most twice
+        begin -= step
+        file.seek(begin)
+        data = file.read(step) + data
+        while (at := _last_header(data)) > 0 or (at == 0 and begin == 0):
+            yield begin + at, data[at:]
+            data = data[:at]
 
 
 def _without_rest(data: bytes) -> bytes:

@@ -242,38 +242,29 @@ class RedisDatabase:
         )
         return [(int(score), text) for text, score in found]
 
-    def users(self) -> Iterator[str]:
-        """Yield the ids of all users with documents."""
+    def users(self) -> list[str]:
+        """Return the ids of all users with documents."""
         return self._members("users")
 
     def erased(self) -> Iterator[str]:
         """Yield the ids of all users without documents of whom data was erased; reads the names of all keys."""
         start, end = f"{self._prefix}:{{", "}:head"
-        pattern, cursor = re.sub(r"([\\*?\[\]])", r"\\\1", start) + "*" + end, 0
-        while True:
-            scan = partial(self._client.scan, cursor, match=pattern, count=_PAGE, _type="hash")
-            cursor, keys = self._run(scan)
-            for key in keys:
-                user = unquote(key.removeprefix(start).removesuffix(end))
-                erasures = self._run(partial(self._client.hget, key, "erasures"))
-                is_left = partial(self._client.sismember, f"{self._prefix}:users", user)
-                if int(erasures or 0) and not self._run(is_left):
-                    yield user
-            if cursor == 0:
-                return
+        pattern = re.sub(r"([\\*?\[\]])", r"\\\1", start) + "*" + end
+        scan = partial(self._client.scan_iter, match=pattern, count=_PAGE, _type="hash")
+        for key in self._run(lambda: list(scan())):
+            user = unquote(key.removeprefix(start).removesuffix(end))
+            erasures = self._run(partial(self._client.hget, key, "erasures"))
+            is_left = partial(self._client.sismember, f"{self._prefix}:users", user)
+            if int(erasures or 0) and not self._run(is_left):
+                yield user
 
-    def holders(self, kind: str) -> Iterator[str]:
-        """Yield the ids of all users with a hidden document."""
+    def holders(self, kind: str) -> list[str]:
+        """Return the ids of all users with a hidden document."""
         return self._members(f"hidden{kind}")
 
-    def _members(self, name: str) -> Iterator[str]:
-        cursor = 0
-        while True:
-            scan = partial(self._client.sscan, f"{self._prefix}:{name}", cursor, count=_PAGE)
-            cursor, page = self._run(scan)
-            yield from page
-            if cursor == 0:
-                return
+    def _members(self, name: str) -> list[str]:
+        scan = partial(self._client.sscan_iter, f"{self._prefix}:{name}", count=_PAGE)
+        return self._run(lambda: list(scan()))
 
     def apply(self, user: str, head: Head, step: Step) -> dict[str, Token] | None:
         """Apply a step if the revision is still that of `head`."""

@@ -54,6 +54,14 @@ _RETRYING = 1.0  # seconds; a pool doubles its pauses, and until it gives up no 
 _REFUSED = re.compile(
     r"(?:FATAL: +|fe_sendauth: )((?!.*(?:starting up|shutting down|recovery|too many|remaining)).+)"
 )
+_REFUSALS = {
+    "25006": ("the server takes no writes", "Use the address of the primary server."),
+    "42501": ("a permission is missing", "Grant it, or let an owner create the schema {schema}."),
+    "53100": ("the disk of the server is full", "Nothing was changed. Free space on it."),
+    "54000": ("a key is too long", "Nothing was changed. Use a shorter user id or namespace."),
+}
+"""What an error of a statement means and what to do about it, by its SQLSTATE."""
+_ANOTHER_REFUSAL = ("the database refused", "Check the schema {schema} and its tables.")
 _INVALID = re.compile(
     r"invalid (?:integer value|port|connection option|\w+ value)|Servname not supported"
 )
@@ -158,7 +166,6 @@ class PostgresDatabase:
 
     def _run(self, work: Callable[[psycopg.Connection[Any]], R]) -> R:
         import psycopg  # noqa: PLC0415 - an optional dependency
-        import psycopg_pool  # noqa: PLC0415 - see above
 
         pool, connection = self._pool, None
         try:
@@ -171,38 +178,22 @@ class PostgresDatabase:
                 return work(connection)
             finally:
                 pool.putconn(connection)
-        except psycopg.errors.DiskFull as error:
-            raise BackendError(
-                f"{self}: the disk of the server is full ({reason(error)}). Nothing was changed. Free space on it."
-            ) from error
-        except psycopg.errors.ProgramLimitExceeded as error:
-            raise BackendError(
-                f"{self}: a key is too long ({reason(error)}). Nothing was changed. Use a shorter user id or namespace."
-            ) from error
-        except (
-            psycopg.OperationalError,
-            psycopg.InterfaceError,
-            psycopg.errors.IdleInTransactionSessionTimeout,
-            psycopg_pool.PoolTimeout,
-        ) as error:
-            if connection is not None and connection.closed:
-                # The others are lost too; to ask each one would wait for each if the server is silent.
-                self._replace(pool, patience=0.1)
-            lost = DatabaseAway if connection is None else DatabaseLost
-            raise lost(reason(error)) from error
-        except psycopg.errors.InsufficientPrivilege as error:
-            raise BackendError(
-                f"{self}: a permission is missing ({reason(error)}). Grant it, or let an owner create the schema"
-                f" {self._schema!r}."
-            ) from error
-        except psycopg.errors.ReadOnlySqlTransaction as error:
-            raise BackendError(
-                f"{self}: the server takes no writes ({reason(error)}). Use the address of the primary server."
-            ) from error
         except psycopg.Error as error:
-            raise BackendError(
-                f"{self}: the database refused ({reason(error)}). Check the schema {self._schema!r} and its tables."
-            ) from error
+            lost = (
+                psycopg.OperationalError,  # also of the pool
+                psycopg.InterfaceError,
+                psycopg.errors.IdleInTransactionSessionTimeout,
+            )
+            refusal = _REFUSALS.get(error.sqlstate or "")
+            if refusal is None and isinstance(error, lost):
+                if connection is not None and connection.closed:
+                    # The others are lost too; to ask each one would wait for each if the server is silent.
+                    self._replace(pool, patience=0.1)
+                away = DatabaseAway if connection is None else DatabaseLost
+                raise away(reason(error)) from error
+            what, remedy = refusal or _ANOTHER_REFUSAL
+            remedy = remedy.format(schema=repr(self._schema))
+            raise BackendError(f"{self}: {what} ({reason(error)}). {remedy}") from error
 
     def _prepare(self) -> None:
         """Create the tables over a connection of its own, as the pool hides why it cannot connect.
