@@ -225,7 +225,7 @@ def _document_for(parts: list[str], month: str, writing: Writing) -> str:
     """Return the month's newest document, or the name of the next one if that is full."""
     if not parts:
         return f"{_ROOT}/{month}"
-    if len(writing.edit(parts[0]).peek().text) < _FULL:
+    if writing.edit(parts[0]).size < _FULL:
         return parts[0]
     return f"{_ROOT}/{month}-{_place_of(parts[0])[1] + 1:03d}"
 

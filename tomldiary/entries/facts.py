@@ -219,10 +219,6 @@ class Facts:
                 if wrong is not None:
                     yield wrong
 
-    def raw(self, name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield the entries of a type, valid or not."""
-        return tables_at(self._tables, _ROOT, name)
-
     @staticmethod
     def wrong(schema: FactSchema, key: str, entry: Any, where: str = "") -> InvalidValue | None:
         """Return why an entry cannot be read, or None if it can; `where` is its place, made only if needed."""

@@ -221,8 +221,8 @@ class Preferences:
                 raise UnknownEntry(f"{category}/{key}", f"List {category} to see its ids.")
         if text is None:
             raise InvalidValue("a new preference needs text.", where=category)
-        same, count, highest = self.following(
-            category, Catalog, lambda catalog: (catalog.same(text), catalog.count, catalog.highest)
+        same, count = self.following(
+            category, Catalog, lambda catalog: (catalog.same(text), catalog.count)
         )
         if same is not None:
             path, entry = cast("tuple[Any, Any]", self.find(category, same))
@@ -233,7 +233,7 @@ class Preferences:
         if count >= self.rules.limit:
             raise LimitReached(category, self.rules.limit, "max_prefs_per_category")
         _check_contexts(contexts, category)
-        chosen = self._new_id(category, key, self._next_number(category, highest))
+        chosen = self._new_id(category, key)
         entry = {
             "text": text,
             "contexts": contexts,
@@ -328,7 +328,8 @@ class Preferences:
         put_noted(self._edit, path, changed)
         return count
 
-    def _new_id(self, category: str, wanted: str | None, following: int) -> str:
+    def _new_id(self, category: str, wanted: str | None) -> str:
+        following = self.next_number(category)
         if wanted is not None:
             if not wanted or len(wanted) > _MAX_ID:
                 raise InvalidValue(f"an id has 1 to {_MAX_ID} characters.", where=category)
@@ -341,9 +342,6 @@ class Preferences:
     def next_number(self, category: str) -> int:
         """Return the number of the next id of the form prefN."""
         highest = self.following(category, Catalog, lambda catalog: catalog.highest)
-        return self._next_number(category, highest)
-
-    def _next_number(self, category: str, highest: int) -> int:
         marks: Any = (self._tables.table(("_meta",)) or {}).get(_NEXT)
         marked: Any = (
             cast("dict[str, Any]", marks).get(category, 0) if isinstance(marks, dict) else 0

@@ -8,7 +8,7 @@ state.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -159,7 +159,7 @@ class MemoryDeps:
         """Record direct changes of the dictionaries, if they were used."""
         for kind, store in self._stores.items():
             known = dict(self._entries(kind))
-            wanted = dict(_walk(kind, store.get(kind), 2 if kind == "preferences" else 1))
+            wanted = dict(_walk((kind,), store.get(kind) or {}, 2 if kind == "preferences" else 1))
             for path in known.keys() - wanted.keys():
                 if kind == "preferences":
                     self._preferences.forget(path[1], path[2])
@@ -408,21 +408,17 @@ def quoted(text: str, limit: int = 200) -> str:
     return escape_for_model(text if len(text) <= limit else f"{text[:limit]}…")
 
 
-def _walk(kind: str, tables: Any, depth: int) -> list[tuple[tuple[str, ...], Mapping[str, Any]]]:
-    found: list[tuple[tuple[str, ...], Mapping[str, Any]]] = []
-    for key, value in cast("dict[str, Any]", tables or {}).items():
-        if not isinstance(value, Mapping):
-            continue
-        if depth == 1:
-            found.append(((kind, key), cast("Mapping[str, Any]", value)))
-        else:
-            inner = cast("Mapping[str, Any]", value)
-            found += [
-                ((kind, key, name), cast("Mapping[str, Any]", entry))
-                for name, entry in inner.items()
-                if isinstance(entry, Mapping)
-            ]
-    return found
+def _walk(
+    path: tuple[str, ...], tables: Mapping[str, Any], depth: int
+) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
+    """Yield the tables that are `depth` levels below a table, by path."""
+    for key, value in tables.items():
+        if isinstance(value, Mapping):
+            table = cast("Mapping[str, Any]", value)
+            if depth == 1:
+                yield (*path, key), table
+            else:
+                yield from _walk((*path, key), table, depth - 1)
 
 
 def _document_of(store: Store | Document) -> Document:

@@ -134,9 +134,8 @@ def carry_over(
             " --their-user",
             where=without_secrets(place),
         )
-    result = Import(source)
-    for phrase, count in found.left_out.items():
-        result.left_out.append(f"{phrase}: {count}")
+    left_out = [f"{phrase}: {count}" for phrase, count in found.left_out.items()]
+    result = Import(source, left_out=left_out)
     if found.users:
         result.left_out.append(f"records of others: {', '.join(sorted(found.users)[:_NAMED])}")
     writer = _Writer(alice, found, their_user, category, singletons or {})

@@ -97,6 +97,11 @@ class Document:
         return self._text
 
     @property
+    def has_entries(self) -> bool:
+        """Whether it has more than the head and `_meta`."""
+        return len(self.blocks) > _EMPTY
+
+    @property
     def is_bare(self) -> bool:
         """Whether it has neither a table that is not empty, except `_meta`, nor a line that is a comment."""
         tables = (table for key, table in self.data.items() if key != _META)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["Edit"]
 
 _META = "_meta"
-_EMPTY = 2  # blocks of a document without entries: the head and `_meta`
 
 
 class Edit:
@@ -32,7 +31,7 @@ class Edit:
         self._is_reordered = False
         self._data = document.data
         # The empty documents that memories start from are shared; their indexes are not.
-        self.memo: dict[Any, Any] = document.memo if len(document.blocks) > _EMPTY else {}
+        self.memo: dict[Any, Any] = document.memo if document.has_entries else {}
         self.stamp = document.stamp
         """The identity of the entries, with the changes so far."""
         self.touched: dict[Path, Mapping[str, Any] | None] = {}
@@ -316,10 +315,6 @@ class Edit:
                 self._insert(path, new)  # all that made it a table was removed
             else:
                 raise _part_of_list(path)
-        elif block.ours is not None and path not in self._parents:
-            lead, tail = block.text[: block.ours[0]], block.text[len(block.text) - block.ours[1] :]
-            text = f"{lead}{render_block(path, new, newline=self.newline)}{tail}"
-            self._swap(block, Block(path, text, ours=block.ours))
         elif path not in self._parents:
             self._swap(block, edit_block(block, old, new, newline=self.newline))
         else:

@@ -136,7 +136,7 @@ class FactKind(EntryKind):
             _undo_surplus(edit, logged, schema, others)
             if not schema.constraint.immutable:
                 continue
-            for key in [key for key, _ in Facts(edit, schemas).raw(name)] if others else ():
+            for key in [key for key, _ in tables_at(edit, self.name, name)] if others else ():
                 path = (self.name, name, key)
                 known = [was for _, base in others if (was := base.table(path)) is not None]
                 if (

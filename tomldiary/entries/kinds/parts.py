@@ -41,7 +41,6 @@ _PART = re.compile(r"(.+)~([2-9]|[1-9][0-9]{1,8})")
 _FURTHER = re.compile(r"[^/]+/(00[2-9]|0[1-9][0-9]|[1-9][0-9]{2,8})", re.ASCII)
 _logger = get_logger(__name__)
 _META, _NEXT = "_meta", "next_ids"
-_EMPTY = 2  # blocks of a document without entries: the head and `_meta`
 
 
 def part_name(document: str, number: int) -> str:
@@ -136,7 +135,7 @@ def _blocks(parts: Sequence[Document]) -> list[Block]:
 def memo_of(parts: Iterable[Tables]) -> dict[Any, Any]:
     """Return the indexes of the first part that has entries; what is worked out from all parts is kept there."""
     for part in parts:
-        if not isinstance(part, Document) or len(part.blocks) > _EMPTY:
+        if not isinstance(part, Document) or part.has_entries:
             return part.memo
     return {}
 

@@ -207,9 +207,7 @@ class EntryRules:
     def _is_surplus(self, place: str, key: str, before: _Entries, after: _Entries) -> bool:
         """Return whether the rule of a collection forbids an entry beside the others."""
         try:
-            _check_collection(
-                place, self._rules[place], *(self._within(place, each) for each in (before, after))
-            )
+            self._check_collection(place, before, after)
         except LimitReached:
             return key not in before  # else it takes no place of its own
         except InvalidValue as error:
@@ -232,10 +230,25 @@ class EntryRules:
             is_over = old is not None and self.is_over(key, old, tx.engine.now())
             _check_entry(found[1], key, None if is_over else old, new)
         for place in touched:
-            rule = self._rules[place]
             if not place.startswith("facts/"):  # which are counted and told apart when committed
-                _check_collection(
-                    place, rule, *(self._within(place, each) for each in (before, after))
+                self._check_collection(place, before, after)
+
+    def _check_collection(self, place: str, before: _Entries, after: _Entries) -> None:
+        """Check the limit and the singleton key of the collection of a rule."""
+        rule = self._rules[place]
+        before, after = self._within(place, before), self._within(place, after)
+        if rule.limit is not None and len(after) > max(rule.limit, len(before)):
+            raise LimitReached(place, rule.limit)
+        seen: dict[str, str] = {}
+        for key, entry in after.items() if rule.keys else ():
+            values = _identity(rule, entry)
+            if values is None:
+                continue
+            other = seen.setdefault(values, key)
+            if other != key and not _identity(rule, before.get(other)) == values == _identity(rule, before.get(key)):  # fmt: skip
+                raise InvalidValue(
+                    f"{other} has the same {', '.join(rule.keys)}. Change that entry instead.",
+                    where=key,
                 )
 
     def _within(self, place: str, entries: _Entries) -> _Entries:
@@ -271,22 +284,6 @@ def _check_entry(
         if value in (None, [], {}) or (isinstance(value, str) and not value.strip()):
             raise InvalidValue(
                 "expected a value, found nothing; it is required.", where=f"{key}.{name}"
-            )
-
-
-def _check_collection(place: str, rule: Constraint, before: _Entries, after: _Entries) -> None:
-    if rule.limit is not None and len(after) > max(rule.limit, len(before)):
-        raise LimitReached(place, rule.limit)
-    seen: dict[str, str] = {}
-    for key, entry in after.items() if rule.keys else ():
-        values = _identity(rule, entry)
-        if values is None:
-            continue
-        other = seen.setdefault(values, key)
-        if other != key and not _identity(rule, before.get(other)) == values == _identity(rule, before.get(key)):  # fmt: skip
-            raise InvalidValue(
-                f"{other} has the same {', '.join(rule.keys)}. Change that entry instead.",
-                where=key,
             )
 
 
