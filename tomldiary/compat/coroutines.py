@@ -10,6 +10,7 @@ from tomldiary.compat.pretty_print import ConversationsPrinter, PreferencesPrint
 from tomldiary.engine.engine import Source
 from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.models import MetaInfo, timestamp
+from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.toml.edit import Edit
 
@@ -36,6 +37,7 @@ class AncestorCoroutines:
 
     async def preferences(self, user_id: str, skip_metadata: bool = False) -> str:
         """Return the preferences document as TOML text; "" if there is none."""
+        user_id = checked_user(user_id)
 
         def read() -> str:
             stored = self.engine.entries(user_id, "preferences")
@@ -58,6 +60,7 @@ class AncestorCoroutines:
 
         The document's `_meta` table is in it too, under that key, unless `skip_metadata`; also if there is none yet.
         """
+        user_id = checked_user(user_id)
 
         def read() -> dict[str, Any]:
             stored = self.engine.document(user_id, "conversations")
@@ -74,7 +77,7 @@ class AncestorCoroutines:
         self, user_id: str, session_id: str, *, context_now: datetime | None = None
     ) -> bool:
         """Create a session if it is new, and return whether it was."""
-        now = timestamp(context_now)
+        user_id, now = checked_user(user_id), timestamp(context_now)
 
         def change(tx: Transaction) -> bool:
             book = Conversations(tx.edit("conversations"), self.max_conversations)

@@ -22,7 +22,7 @@ from tomldiary.history.retention import Retention
 from tomldiary.history.rollback import Undo
 from tomldiary.runtime.async_bridge import async_twin, sync_twin
 from tomldiary.runtime.views import Viewed, drawn, pretty
-from tomldiary.toml.values import render_path
+from tomldiary.toml.values import checked_text, render_path
 from tomldiary.user.blocks import UserBlocks
 from tomldiary.user.context import DraftContext, UserContext, delegated
 from tomldiary.user.deprecated import DeprecatedNames
@@ -261,6 +261,7 @@ class UserDiary(Viewed, DeprecatedNames):
 
     def has_done(self, operation_id: str) -> bool:
         """Return whether a transaction with this operation id is in history; `forget` erases the id too."""
+        operation_id = checked_text(operation_id, "operation_id")
         return self._context.engine.is_done(self.user_id, operation_id)
 
     def last_transaction(self) -> int:
@@ -436,8 +437,14 @@ class UserDiary(Viewed, DeprecatedNames):
 
         Raises:
             UnknownCategory, UnknownEntry: There is none.
+            InvalidValue: `kind` is another one.
         """
+        key = checked_text(key, "key")
         found: Mapping[str, Any] | None
+        if kind not in _KINDS:
+            raise InvalidValue(
+                f"expected one of {', '.join(_KINDS)}, found {kind!r}.", where="kind"
+            )
         if kind == "conversations":
             found = Conversations(self._context.read(kind)).find(key)
         else:
@@ -489,7 +496,7 @@ class UserDiary(Viewed, DeprecatedNames):
 
     def document(self, kind: str) -> str:
         """Return the text of a document, byte for byte; empty if there is none."""
-        return self._context.document(kind).text
+        return self._context.document(checked_text(kind, "kind")).text
 
     ahas_done, alast_transaction = async_twin(has_done), async_twin(last_transaction)
     aentry, aproblems = async_twin(entry), async_twin(problems)
