@@ -13,6 +13,7 @@ from tomldiary.entries.models import MetaInfo, timestamp
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.toml.edit import Edit
+from tomldiary.toml.values import copied
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -65,10 +66,10 @@ class AncestorCoroutines:
         def read() -> dict[str, Any]:
             stored = self.engine.document(user_id, "conversations")
             document = self.entry_rules.kept("conversations", stored, self.engine.now())
-            entries = [(key, dict(entry)) for key, entry in Conversations(document).entries()]
+            entries = [(key, copied(dict(each))) for key, each in Conversations(document).entries()]
             entries.sort(key=lambda item: str(item[1].get("_created", "")), reverse=True)
             meta = document.table(("_meta",)) or MetaInfo(schema_name=self.engine.schema_name)
-            head = {} if skip_metadata else {"_meta": dict(meta)}
+            head = {} if skip_metadata else {"_meta": copied(dict(meta))}
             return {**head, **dict(entries[: max(0, limit)])}
 
         return await in_thread(read)

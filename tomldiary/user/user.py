@@ -22,7 +22,7 @@ from tomldiary.history.retention import Retention
 from tomldiary.history.rollback import Undo
 from tomldiary.runtime.async_bridge import async_twin, sync_twin
 from tomldiary.runtime.views import Viewed, drawn, pretty
-from tomldiary.toml.values import checked_text, render_path
+from tomldiary.toml.values import checked_text, copied, render_path
 from tomldiary.user.blocks import UserBlocks
 from tomldiary.user.context import DraftContext, UserContext, delegated
 from tomldiary.user.deprecated import DeprecatedNames
@@ -455,7 +455,7 @@ class UserDiary(Viewed, DeprecatedNames):
             found = located[1] if located is not None else None
         if found is None:
             raise UnknownEntry(f"{kind}/{key}")
-        return dict(found)
+        return copied(dict(found))
 
     def problems(self) -> list[DiaryError]:
         """Return why documents cannot be used at the moment, and why entries are ignored.
