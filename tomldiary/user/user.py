@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from tomldiary.entries.episodes import ToolStep
     from tomldiary.extraction.operations import Applied
     from tomldiary.toml.document import Document
+    from tomldiary.user.preferences import ReadPreferences, ReadPreferencesAsync
 
 __all__ = ["UserDiary"]
 
@@ -187,7 +188,11 @@ class UserDiary(Viewed, DeprecatedNames):
 
     # Preferences
 
-    preferences, apreferences = delegated(UserPreferences, UserPreferences.preferences)
+    if TYPE_CHECKING:
+        preferences: ReadPreferences
+        apreferences: ReadPreferencesAsync
+    else:
+        preferences, apreferences = delegated(UserPreferences, UserPreferences.preferences)
     upsert_preference, aupsert_preference = delegated(
         UserPreferences, UserPreferences.upsert_preference
     )
