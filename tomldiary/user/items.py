@@ -46,11 +46,9 @@ class UserItems:
             found, kind = document.table(place), ITEMS.within(name, self._context.until)
             if found is not None:
                 holds = kind.current(document, self._context.diary, self._context.moment(None))
-                return (
-                    None
-                    if holds is not None and not holds(key, found)
-                    else copied(item_value(found))
-                )
+                if holds is None or holds(key, found):
+                    return copied(item_value(found))
+                return None
         return None
 
     aget = async_twin(get)
