@@ -18,12 +18,13 @@ from tomldiary.entries.kinds import EPISODES, FACTS, entry_kind
 from tomldiary.entries.kinds.rules import EntryRules, redacted_entry
 from tomldiary.entries.preferences import PreferenceRules
 from tomldiary.entries.schema import categories, item_type, weights
-from tomldiary.errors import IdentifierError, InvalidValue, SchemaError
+from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.extraction.dialogue import CONTEXT_TURNS, Sessions
 from tomldiary.extraction.extractor import check_extractor
 from tomldiary.extraction.operations import TurnRules
 from tomldiary.extraction.turns import Turns
 from tomldiary.identifiers.namespaces import SHARED
+from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.retrieval.embedders import DiaryEmbedder, local_embedder
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.runtime.views import DictView, ListView, Viewed, drawn, pretty
@@ -156,7 +157,7 @@ class Diary(Viewed, AncestorCoroutines):
         checked_seconds(extraction_timeout, "extraction_timeout")
         # A score is above 1, unless 0 to 1 was meant.
         checked_number(similarity, "similarity", "0 to 100", lambda each: each == 0 or each > 1)
-        _check_options(compaction_config, compactor, draft_lifetime)
+        _check_options(compaction_config, compactor, draft_lifetime, scorer)
         self.extraction_timeout = extraction_timeout
         self.sessions = Sessions(context_turns)
         self.similarity = Similarity(similarity, scorer)
@@ -233,9 +234,7 @@ class Diary(Viewed, AncestorCoroutines):
         Raises:
             IdentifierError: It is no text, or empty.
         """
-        if not isinstance(user_id, str) or not user_id:  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-            raise IdentifierError(f"expected a non-empty text as a user id, found {user_id!r}")
-        return UserDiary(self, str.__str__(user_id))
+        return UserDiary(self, checked_user(user_id))
 
     def register_schema(
         self, name: str, model: type[BaseModel], constraint: Constraint | None = None
@@ -335,7 +334,8 @@ class Diary(Viewed, AncestorCoroutines):
             poll: Seconds between two looks for changes of other processes.
 
         Raises:
-            InvalidValue: `since` is no cursor.
+            InvalidValue: `since` is no cursor, or `poll` is not above 0.
+            IdentifierError: One of `users` is no user id.
         """
         from tomldiary.hooks.feed import Feed  # noqa: PLC0415 - see `hooks`
 
@@ -446,7 +446,9 @@ class Diary(Viewed, AncestorCoroutines):
         return value if self.redactor is None else self.redactor.values(value)
 
 
-def _check_options(compaction_config: Any, compactor: Any, draft_lifetime: Any) -> None:
+def _check_options(
+    compaction_config: Any, compactor: Any, draft_lifetime: Any, scorer: Any
+) -> None:
     """Raise InvalidValue for an option of a wrong type, which a later turn would find."""
     if compaction_config is not None and not hasattr(compaction_config, "should_run"):
         raise InvalidValue(
@@ -463,6 +465,8 @@ def _check_options(compaction_config: Any, compactor: Any, draft_lifetime: Any) 
             f"expected a timedelta longer than zero, found {draft_lifetime!r}.",
             where="draft_lifetime",
         )
+    if scorer is not None and not callable(scorer):
+        raise InvalidValue(f"expected a function of two texts, found {scorer!r}.", where="scorer")
 
 
 _loaded_embedder = cache(local_embedder)

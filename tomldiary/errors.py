@@ -40,7 +40,9 @@ DiaryError
 
 from __future__ import annotations
 
+import copyreg
 import re
+from typing import Any
 
 __all__ = [
     "BackendError",
@@ -84,6 +86,10 @@ __all__ = [
 
 class DiaryError(Exception):
     """Base of all errors of this library."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle and copy the message and the fields, not the arguments that they were made of."""
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType] - not in typeshed
 
 
 class IdentifierError(DiaryError, ValueError):
@@ -161,10 +167,6 @@ class WeakClaim(DiaryError):
         self.stored = stored
         self.claimed = claimed
 
-    def __reduce__(self) -> tuple[type[WeakClaim], tuple[str, float, float]]:
-        """Pickle the fields, not the sentence."""
-        return type(self), (self.where, self.stored, self.claimed)
-
 
 class DocumentError(DiaryError):
     """A document that cannot be used as it is. The file is left untouched."""
@@ -206,9 +208,6 @@ class HistoryPruned(DocumentError):
         )
         self.first = first
         self.since = since
-
-    def __reduce__(self) -> tuple[type[HistoryPruned], tuple[int, str]]:
-        return type(self), (self.first, self.since)
 
 
 class Conflict(DiaryError):

@@ -528,7 +528,7 @@ CASES = {
         ["ingest", "log.json", "--user", "u", "--format", "x"],
         "format 'x' is unknown",
     ),
-    "nobody's log": (["ingest", "log.json", "--user", ""], "a non-empty text as a user id"),
+    "nobody's log": (["ingest", "log.json", "--user", ""], "the user id is empty"),
     "a file as folder": (["ingest", "log.json", "--user", "u", "--path", "file"], "file"),
     "no such table": (["schema", "preferences", "no.py:Food"], "no.py: there is no such file."),
     "table without class": (["schema", "preferences", "food.py"], "a table is named FILE.py:Class"),

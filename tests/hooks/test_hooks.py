@@ -300,7 +300,7 @@ def test_search_shows_nothing_that_the_memory_no_longer_holds(diary, index):
     alice.remove_preference("likes", "pref001")
     alice.upsert_preference("likes", "loud coffee bars", id="pref003")
     alice.forget(session_id="s2")
-    found = diary.hooks.search("index", "coffee kind hello", user="alice")
+    found = diary.hooks.search("index", "coffee kind hello", user_id="alice")
     index.gate.set()
     assert [(each.key, each.text, each.score) for each in found] == [
         ("likes/pref002", "filter coffee", 1.0)

@@ -40,7 +40,7 @@ def test_an_index_follows_and_finds_what_the_memory_holds(tmp_path, opened):
         alice.blocks.set("blank", "text")
         bob.upsert_preference("likes", "coffee beans")
         assert diary.hooks.flush()
-        found = diary.hooks.search("index", "coffee", user="alice", limit=2)
+        found = diary.hooks.search("index", "coffee", user_id="alice", limit=2)
         assert found[0].key == "likes/pref001"
         assert found[0].score > found[1].score
         assert {hit.user for hit in found} == {"alice"}
@@ -51,7 +51,7 @@ def test_an_index_follows_and_finds_what_the_memory_holds(tmp_path, opened):
         assert diary.hooks.reconcile("index").drift == 0
         assert diary.hooks.rebuild("index").added == 2
         alice.forget(everything=True)
-        assert diary.hooks.search("index", "coffee", user="alice") == []
+        assert diary.hooks.search("index", "coffee", user_id="alice") == []
         assert diary.hooks.flush()
         assert index.users() == {"bob"}
 

@@ -134,6 +134,6 @@ def test_case_25_a_text_that_becomes_blank_leaves_the_index(diary, alice, index)
 def test_case_26_a_higher_score_is_better_and_results_are_limited(diary, alice, index):
     for text in ("tea", "green tea", "green tea leaves"):
         alice.upsert_preference("likes", text, id="new")
-    found = diary.hooks.search("index", "green tea leaves", user="alice", limit=2)
+    found = diary.hooks.search("index", "green tea leaves", user_id="alice", limit=2)
     assert [each.text for each in found] == ["green tea leaves", "green tea"]
     assert found[0].score > found[1].score

@@ -26,3 +26,19 @@ def test_types_are_inferred_and_every_wrong_use_is_found():
     )
     assert "0 errors, 0 warnings" in done.stdout, done.stdout
     assert (TYPED / "pydantic_ai_deps.py").read_text("utf-8").count("pyright: ignore") == 8
+
+
+def test_mypy_tells_preferences_of_a_category_from_all_of_them(tmp_path):
+    pytest.importorskip("mypy")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent"),
+            *("--cache-dir", tmp_path, TYPED / "preferences_by_category.py"),
+        ],
+        cwd=TYPED.parents[1],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert "no issues found" in done.stdout, done.stdout

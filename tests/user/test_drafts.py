@@ -265,7 +265,7 @@ def test_a_point_of_history_has_no_drafts(alice):
     [
         lambda draft: draft.rollback(),
         lambda draft: draft.forget(matching="tea"),
-        lambda draft: draft.prune_history(keep_transactions=1),
+        lambda draft: draft.prune_history(keep=1),
     ],
 )
 def test_a_draft_changes_no_history_of_the_whole_memory(alice, verb):

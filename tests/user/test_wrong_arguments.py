@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from datetime import date, datetime, timedelta
@@ -22,13 +23,15 @@ from tomldiary import (
     DiaryError,
     InvalidValue,
     MemoryWriter,
+    RetryPolicy,
     Turn,
     UnknownEntry,
 )
-from tomldiary.errors import SchemaError
+from tomldiary.errors import IdentifierError, SchemaError
+from tomldiary.storage import LocalBackend
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
     from pathlib import Path
 
     from tomldiary import UserDiary
@@ -134,13 +137,19 @@ def alice() -> UserDiary:
         ),
         (lambda alice: alice.review.edit("1", {5: 5}), "fields: expected text, found int"),
         (lambda alice: alice.review.accept(5), "ids: expected text"),
-        (lambda alice: alice.document(5), "kind: expected text"),
-        (lambda alice: alice.has_done(5), "operation_id: expected text"),
-        (lambda alice: alice.entry("preferences", 5), "key: expected text"),
         (
             lambda alice: alice.facts.commit("diet", {"role": "a"}, source=5),
             "source: expected text",
         ),
+        (lambda alice: alice.has_done(UUID(int=1)), "operation_id: expected text"),
+        (lambda alice: alice.document(5), "kind: expected text"),
+        (lambda alice: alice.entry("facts", "likes/pref001"), "kind: expected one of"),
+        (lambda alice: alice.entry("preferences", 5), "key: expected text"),
+        (lambda alice: alice.prune_history(keep=nan), "keep: expected a whole number"),
+        (lambda alice: alice.prune_history(keep=0), "keep: expected a whole number"),
+        (lambda alice: alice.prune_history(keep="3"), "keep: expected a whole number"),
+        (lambda alice: alice.add_turn("I", "x", "s", steps=5), "steps: expected"),
+        (lambda alice: alice.add_turn("I", "x", "s", epoch=nan), "epoch: expected a whole number"),
     ],
 )
 def test_a_wrong_argument_is_named(
@@ -171,6 +180,7 @@ def test_a_wrong_argument_is_named(
         {"draft_lifetime": timedelta()},
         {"quarantine": None},
         {"durability": "nope"},
+        {"scorer": 5},
     ],
 )
 def test_a_wrong_option_of_a_diary_is_named(options: dict[str, Any]) -> None:
@@ -194,6 +204,71 @@ def test_a_wrong_option_of_a_diary_is_named(options: dict[str, Any]) -> None:
 def test_a_wrong_option_of_a_writer_is_named(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidValue, match=next(iter(options))):
         MemoryWriter(Diary("memory:", agent="rules"), **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"attempts": 0}, {"attempts": "5"}, {"first_pause": nan}, {"longest_pause": None}],
+)
+def test_a_wrong_option_of_a_retry_policy_is_named(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidValue, match=next(iter(options))):
+        RetryPolicy(**options)
+
+
+@pytest.mark.parametrize("options", [{"segment_bytes": "1"}, {"checkpoint_interval": 0}])
+def test_a_wrong_option_of_a_folder_is_named(tmp_path: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidValue, match=next(iter(options))):
+        LocalBackend(tmp_path, **options)
+
+
+@pytest.mark.parametrize(
+    "options", [{"poll": "5"}, {"poll": nan}, {"longest_pause": None}, {"name": 5}]
+)
+def test_a_wrong_option_of_a_hook_is_named(alice: UserDiary, options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidValue, match=next(iter(options))):
+        alice.diary.hooks.add(print, **{"name": "index", **options})
+    assert not list(alice.diary.hooks)
+
+
+@pytest.mark.parametrize("user", [5, None, UUID(int=1), ("alice",), ""])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda diary, user: diary.preferences(user),
+        lambda diary, user: diary.last_conversations(user),
+        lambda diary, user: diary.pretty_preferences(user),
+        lambda diary, user: diary.pretty_conversations(user),
+        lambda diary, user: diary.ensure_session(user, "s"),
+        lambda diary, user: diary.build_deps(user, "s"),
+        lambda diary, user: diary.update_memory(user, "s", "I love jazz.", "Noted."),
+    ],
+)
+def test_no_coroutine_takes_anything_but_text_as_a_user(
+    alice: UserDiary, call: Callable[[Diary, Any], Coroutine[Any, Any, object]], user: Any
+) -> None:
+    with pytest.raises(IdentifierError, match="user id"):
+        asyncio.run(call(alice.diary, user))
+    assert alice.diary.users() == ["alice"]
+
+
+def test_the_changes_of_one_user_need_no_list(alice: UserDiary) -> None:
+    for users in ("alice", ["alice"], None):
+        assert [change.user for change in alice.diary.changes(users=users, follow=False)]
+    unknown: Any = [5]
+    with pytest.raises(IdentifierError, match="a user id is text"):
+        alice.diary.changes(users=unknown)
+    with pytest.raises(InvalidValue, match="poll: expected more than 0 seconds"):
+        alice.diary.changes(poll=0)
+
+
+def test_a_hook_is_asked_about_one_user_by_id_only(alice: UserDiary) -> None:
+    hooks, nobody = alice.diary.hooks, cast("Any", None)
+    hooks.add(print, name="index")
+    with pytest.raises(IdentifierError):
+        hooks.search("index", "tea", user_id=nobody)
+    with pytest.raises(IdentifierError):
+        hooks.reconcile("index", "")
+    hooks.close()
 
 
 @pytest.mark.parametrize(
@@ -282,6 +357,11 @@ def test_a_turn_that_cannot_be_stored_never_enters_a_queue() -> None:
         ended: Any = "success"
         with pytest.raises(InvalidValue, match="status: expected one of completed, cancelled"):
             writer.submit_nowait(Turn("alice", "s", "Jazz.", "Noted.", status=ended))
+        late: Any = "3"
+        with pytest.raises(InvalidValue, match="epoch: expected a whole number"):
+            writer.submit_nowait(Turn("alice", "s", "Jazz.", "Noted.", epoch=late))
+        with pytest.raises(IdentifierError, match="a user id is text"):
+            writer.consolidate(wrong)
         assert writer.stats()["submitted"] == 0
 
 
@@ -372,10 +452,3 @@ def test_a_missing_argument_is_named_with_the_method_that_was_called(tmp_path):
     alice = Diary(tmp_path, agent="rules").user("alice")
     with pytest.raises(TypeError, match=r"UserDiary\.add_turn\(\) missing .* 'session_id'"):
         alice.add_turn("hello", "hi")
-
-
-def test_entry_reads_no_preference_under_the_name_of_another_kind(alice: UserDiary) -> None:
-    key, _ = alice.upsert_preference("likes", "tea")
-    assert alice.entry("preferences", f"likes/{key}")["text"] == "tea"
-    with pytest.raises(UnknownEntry):
-        alice.entry("blocks", f"likes/{key}")

@@ -10,8 +10,10 @@ from tomldiary.compat.pretty_print import ConversationsPrinter, PreferencesPrint
 from tomldiary.engine.engine import Source
 from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.models import MetaInfo, timestamp
+from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.toml.edit import Edit
+from tomldiary.toml.values import copied
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -36,6 +38,7 @@ class AncestorCoroutines:
 
     async def preferences(self, user_id: str, skip_metadata: bool = False) -> str:
         """Return the preferences document as TOML text; "" if there is none."""
+        user_id = checked_user(user_id)
 
         def read() -> str:
             stored = self.engine.entries(user_id, "preferences")
@@ -58,14 +61,15 @@ class AncestorCoroutines:
 
         The document's `_meta` table is in it too, under that key, unless `skip_metadata`; also if there is none yet.
         """
+        user_id = checked_user(user_id)
 
         def read() -> dict[str, Any]:
             stored = self.engine.document(user_id, "conversations")
             document = self.entry_rules.kept("conversations", stored, self.engine.now())
-            entries = [(key, dict(entry)) for key, entry in Conversations(document).entries()]
+            entries = [(key, copied(dict(each))) for key, each in Conversations(document).entries()]
             entries.sort(key=lambda item: str(item[1].get("_created", "")), reverse=True)
             meta = document.table(("_meta",)) or MetaInfo(schema_name=self.engine.schema_name)
-            head = {} if skip_metadata else {"_meta": dict(meta)}
+            head = {} if skip_metadata else {"_meta": copied(dict(meta))}
             return {**head, **dict(entries[: max(0, limit)])}
 
         return await in_thread(read)
@@ -74,7 +78,7 @@ class AncestorCoroutines:
         self, user_id: str, session_id: str, *, context_now: datetime | None = None
     ) -> bool:
         """Create a session if it is new, and return whether it was."""
-        now = timestamp(context_now)
+        user_id, now = checked_user(user_id), timestamp(context_now)
 
         def change(tx: Transaction) -> bool:
             book = Conversations(tx.edit("conversations"), self.max_conversations)

@@ -77,7 +77,7 @@ def checked_steps(given: Iterable[Sequence[str]]) -> tuple[ToolStep, ...]:
         InvalidValue: One of them is something else.
     """
     found: list[ToolStep] = []
-    for step in given:
+    for step in given if isinstance(given, Iterable) else [given]:  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
         if not isinstance(step, list | tuple) or not 1 <= len(step) <= len(_STEP):
             raise InvalidValue(
                 "expected the name of a tool, its arguments as JSON and its result, as texts in a tuple.",

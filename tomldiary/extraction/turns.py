@@ -35,9 +35,10 @@ from tomldiary.extraction.operations import (
     turn_source,
 )
 from tomldiary.extraction.tool_writes import find_tool_writes
+from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.toml.edit import Edit
-from tomldiary.toml.values import checked_text
+from tomldiary.toml.values import checked_count, checked_text
 from tomldiary.user.pending.held import QUARANTINE, Why, hold, stamped
 
 if TYPE_CHECKING:
@@ -163,13 +164,15 @@ class Turns:
             Conflict: The operation id was used for a different change. Nothing was changed.
             Forgotten: Data of the user was erased meanwhile. Nothing was changed.
         """
-        diary = self._diary
+        diary, user_id = self._diary, checked_user(user_id)
         session_id, user_msg, assistant_msg = checked_turn(session_id, user_msg, assistant_msg)
         operation_id = checked_text(operation_id, "operation_id")
         user_msg, assistant_msg = diary.redacted(user_msg), diary.redacted(assistant_msg)
         earlier = diary.redacted(earlier)
         # Checked before a model is called.
         called = tuple(ToolStep(*diary.redacted(tuple(step))) for step in checked_steps(steps))
+        if epoch is not None:
+            checked_count(epoch, "epoch")
         operation = operation or current_operation.get()
         if operation is None:
             now_epoch = await self.current_epoch(user_id)  # read before any data
@@ -208,7 +211,7 @@ class Turns:
         self, user_id: str, session_id: str, *, context_now: datetime | None = None
     ) -> MemoryDeps:
         """Return a draft of the user's memory for an extractor."""
-        return await in_thread(self._draft, user_id, session_id, context_now)
+        return await in_thread(self._draft, checked_user(user_id), session_id, context_now)
 
     def _draft(self, user_id: str, session_id: str, context_now: datetime | None) -> MemoryDeps:
         diary, engine = self._diary, self._diary.engine

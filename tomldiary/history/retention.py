@@ -13,6 +13,7 @@ from tomldiary.history.record import SNAPSHOT, Change, Record
 from tomldiary.history.timeline import EMPTY, Timeline
 from tomldiary.runtime.views import Viewed
 from tomldiary.toml.document import digest
+from tomldiary.toml.values import checked_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,14 +80,15 @@ class Retention:
             DocumentError: History is damaged, so no snapshot can be created. Nothing was dropped.
             BackendError: The storage failed; the remaining history is consistent.
         """
-        if (before is None) == (keep is None) or (keep is not None and keep < 1):
+        if (before is None) == (keep is None):
             raise InvalidValue("say what to drop: before=… a time, or all but keep=… transactions.")
+        least = 0 if keep is None else checked_count(keep, "keep", least=1)
         limit = None if before is None else in_utc(before)
 
         def chosen(timeline: Timeline) -> list[Record]:
             records = list(timeline.records())[::-1]
             if limit is None:
-                dropped = len(records) - (keep or 0)
+                dropped = len(records) - least
             else:
                 dropped = sum(datetime.fromisoformat(record.time) < limit for record in records)
             return records[: max(0, min(dropped, len(records) - 1))]

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 from tomldiary.errors import InvalidValue
 from tomldiary.hooks.change import Change, Position
 from tomldiary.hooks.reader import changes_of, entries_now, newest, records_after, reset_of
+from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.async_bridge import in_thread
+from tomldiary.toml.values import checked_number
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterator
@@ -40,7 +42,8 @@ class Feed:
         poll: Seconds between two looks for changes of other processes.
 
     Raises:
-        InvalidValue: `since` is no cursor.
+        InvalidValue: `since` is no cursor, or `poll` is not above 0.
+        IdentifierError: One of `users` is no user id.
     """
 
     def __init__(
@@ -54,9 +57,10 @@ class Feed:
     ) -> None:
         self._engine = engine
         self._positions = _parsed(since)
-        self._only = None if users is None else frozenset(users)
+        given = [users] if isinstance(users, str) else users
+        self._only = None if given is None else frozenset(map(checked_user, given))
         self._follow = follow
-        self._poll = poll
+        self._poll = checked_number(poll, "poll", "more than 0 seconds", lambda each: each > 0)
         self._steps: deque[_Step] = deque()
         self._round: Iterator[str] | None = None
 

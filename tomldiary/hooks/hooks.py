@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.errors import InvalidValue, LockTimeout, UnknownEntry, cause_of
 from tomldiary.hooks.change import NOT_AWAITED, CallableHook, ChangeHook
 from tomldiary.hooks.delivery import Delivery, Repaired
+from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.logging import get_logger
 from tomldiary.runtime.fork_safety import renew_after_fork
+from tomldiary.toml.values import checked_count, checked_number, checked_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -52,8 +54,10 @@ class _Worker:
     def __init__(self, delivery: Delivery, *, poll: float, longest_pause: float) -> None:
         self.delivery = delivery
         self.figures = _Figures()
-        self._poll = poll
-        self._longest = longest_pause
+        self._poll = checked_number(poll, "poll", "more than 0 seconds", lambda each: each > 0)
+        self._longest = checked_number(
+            longest_pause, "longest_pause", "more than 0 seconds", lambda each: each > 0
+        )
         self.waiting: dict[str, _Waiting] = {}
         """The users whose changes wait."""
         self._next_scan = 0.0
@@ -240,10 +244,11 @@ class Hooks:
             longest_pause: Most seconds between two attempts at a hook that fails.
 
         Raises:
-            InvalidValue: The name cannot be used, or is in use; or the hook is a coroutine function.
+            InvalidValue: The name cannot be used, or is in use; the hook is a coroutine function; or a time in
+                seconds is not above 0.
             NotSupported: The backend has no place for cursors.
         """
-        if not _NAME.fullmatch(name):
+        if not _NAME.fullmatch(checked_text(name, "name")):
             raise InvalidValue(
                 f"expected 1 to 40 of a-z, 0-9, - and _, found {name!r}.", where="name"
             )
@@ -291,7 +296,7 @@ class Hooks:
         deadline = time.monotonic() + timeout
         return all(worker.wait(deadline) for worker in list(self._workers.values()))
 
-    def reconcile(self, name: str, user: str | None = None) -> Repaired:
+    def reconcile(self, name: str, user_id: str | None = None) -> Repaired:
         """Compare a hook with the memory of one user, or of all users, and repair it.
 
         Returns:
@@ -301,7 +306,7 @@ class Hooks:
             UnknownEntry: There is no such hook.
         """
         delivery, total = self._worker(name).delivery, Repaired()
-        for each in delivery.everybody() if user is None else [user]:
+        for each in delivery.everybody() if user_id is None else [checked_user(user_id)]:
             found = delivery.reconcile(each)
             total.added += found.added
             total.changed += found.changed
@@ -321,7 +326,7 @@ class Hooks:
         delivery.clear()
         return self.reconcile(name)
 
-    def search(self, name: str, query: str, *, user: str, limit: int = 5) -> list[Found]:
+    def search(self, name: str, query: str, *, user_id: str, limit: int = 5) -> list[Found]:
         """Return the entries of a user that a hook finds, best first.
 
         An entry that the memory no longer holds, or holds with other content, is left out. So a hook that is
@@ -330,8 +335,11 @@ class Hooks:
         Raises:
             UnknownEntry: There is no such hook.
             NotSupported: The hook cannot search.
+            InvalidValue: `query` is no text, or `limit` is negative.
+            IdentifierError: `user_id` is no user id.
         """
-        return self._worker(name).delivery.search(query, user, limit)
+        delivery, query = self._worker(name).delivery, checked_text(query, "query")
+        return delivery.search(query, checked_user(user_id), checked_count(limit, "limit"))
 
     def stats(self) -> dict[str, dict[str, Any]]:
         """Return for each hook: `delivered` changes, `failures`, `failing` and `waiting` users, `last_error`."""

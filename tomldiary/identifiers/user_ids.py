@@ -15,6 +15,7 @@ from tomldiary.errors import IdentifierError
 
 __all__ = [
     "MAX_FOLDER",
+    "checked_user",
     "decode_folder",
     "encode_folder",
     "is_canonical",
@@ -33,16 +34,26 @@ _PLAIN = re.compile(r"[a-z0-9\-_@+=,](?:[a-z0-9\-_.@+=,]*[a-z0-9\-_@+=,])?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
+def checked_user(user_id: object) -> str:
+    """Return a user id as plain text; some subclasses of text, such as enums, print as another text.
+
+    Raises:
+        IdentifierError: The id is empty or no text.
+    """
+    if not isinstance(user_id, str):
+        raise IdentifierError(f"a user id is text, found {type(user_id).__name__}.")
+    if not user_id:
+        raise IdentifierError("the user id is empty. Say whose memory this is.")
+    return str.__str__(user_id)
+
+
 def encode_folder(user_id: str) -> str:
     """Map a user id to its folder name, injectively.
 
     Raises:
-        IdentifierError: The id is empty or not a string.
+        IdentifierError: The id is empty or no text.
     """
-    if not isinstance(user_id, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-        raise IdentifierError(f"a user id is text, found {type(user_id).__name__}.")
-    if not user_id:
-        raise IdentifierError("the user id is empty. Say whose memory this is.")
+    user_id = checked_user(user_id)
     name = "".join(
         chr(byte) if byte in _SAFE else f"%{byte:02x}"
         for byte in user_id.encode("utf-8", "surrogatepass")

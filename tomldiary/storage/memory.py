@@ -8,8 +8,9 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import HandEditConflict, IdentifierError
+from tomldiary.errors import HandEditConflict
 from tomldiary.history.record import next_sequence
+from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.sources import redact_hidden
 from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.locks import UserLocks
@@ -49,9 +50,7 @@ class MemoryBackend(AsyncVerbs):
 
     def lock(self, user: str, timeout: float) -> AbstractContextManager[None]:
         """Exclude other writers in this process."""
-        if not user:
-            raise IdentifierError("the user id is empty. Say whose memory this is.")
-        return self._locks.hold(user, timeout)
+        return self._locks.hold(checked_user(user), timeout)
 
     def token(self, user: str, kind: str) -> int | None:
         """Return the version, a number that is never reused."""

@@ -10,7 +10,7 @@ from tomldiary.entries.kinds.items import item_value
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import UnknownEntry
 from tomldiary.runtime.async_bridge import async_twin
-from tomldiary.toml.values import checked_text
+from tomldiary.toml.values import checked_text, copied
 from tomldiary.user.fact_queries import plain
 
 if TYPE_CHECKING:
@@ -46,7 +46,9 @@ class UserItems:
             found, kind = document.table(place), ITEMS.within(name, self._context.until)
             if found is not None:
                 holds = kind.current(document, self._context.diary, self._context.moment(None))
-                return None if holds is not None and not holds(key, found) else item_value(found)
+                if holds is None or holds(key, found):
+                    return copied(item_value(found))
+                return None
         return None
 
     aget = async_twin(get)
@@ -114,7 +116,7 @@ class UserItems:
         for name in names:
             entry = tx.document(name).table(place)
             if entry is not None:
-                return item_value(entry)
+                return copied(item_value(entry))
         raise UnknownEntry(f"{ITEMS.name}/{key.removeprefix(f'{ITEMS.name}/')}")
 
 

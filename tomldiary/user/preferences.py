@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from pydantic import ValidationError
 
@@ -31,12 +31,30 @@ if TYPE_CHECKING:
     from tomldiary.entries.kind import Tables
     from tomldiary.user.context import UserContext
 
-__all__ = ["UserConversations", "UserPreferences"]
+__all__ = ["ReadPreferences", "ReadPreferencesAsync", "UserConversations", "UserPreferences"]
 
 _KIND = "preferences"
 _ARGUMENTS = ("text", "contexts")
 """Arguments of `upsert_preference`, which `fields` would overwrite unchecked."""
 _logger = get_logger(__name__)
+
+
+class ReadPreferences(Protocol):
+    """The type of `alice.preferences`: through a decorator, mypy sees the first overload only."""
+
+    @overload
+    def __call__(self, category: None = None) -> PreferenceTables: ...
+    @overload
+    def __call__(self, category: str) -> PreferenceItems: ...
+
+
+class ReadPreferencesAsync(Protocol):
+    """The type of `alice.apreferences`."""
+
+    @overload
+    async def __call__(self, category: None = None) -> PreferenceTables: ...
+    @overload
+    async def __call__(self, category: str) -> PreferenceItems: ...
 
 
 class UserPreferences:

@@ -22,7 +22,7 @@ from tomldiary.history.retention import Retention
 from tomldiary.history.rollback import Undo
 from tomldiary.runtime.async_bridge import async_twin, sync_twin
 from tomldiary.runtime.views import Viewed, drawn, pretty
-from tomldiary.toml.values import checked_text, render_path
+from tomldiary.toml.values import checked_text, copied, render_path
 from tomldiary.user.blocks import UserBlocks
 from tomldiary.user.context import DraftContext, UserContext, delegated
 from tomldiary.user.deprecated import DeprecatedNames
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from tomldiary.entries.episodes import ToolStep
     from tomldiary.extraction.operations import Applied
     from tomldiary.toml.document import Document
+    from tomldiary.user.preferences import ReadPreferences, ReadPreferencesAsync
 
 __all__ = ["UserDiary"]
 
@@ -187,7 +188,11 @@ class UserDiary(Viewed, DeprecatedNames):
 
     # Preferences
 
-    preferences, apreferences = delegated(UserPreferences, UserPreferences.preferences)
+    if TYPE_CHECKING:
+        preferences: ReadPreferences
+        apreferences: ReadPreferencesAsync
+    else:
+        preferences, apreferences = delegated(UserPreferences, UserPreferences.preferences)
     upsert_preference, aupsert_preference = delegated(
         UserPreferences, UserPreferences.upsert_preference
     )
@@ -261,9 +266,8 @@ class UserDiary(Viewed, DeprecatedNames):
 
     def has_done(self, operation_id: str) -> bool:
         """Return whether a transaction with this operation id is in history; `forget` erases the id too."""
-        return self._context.engine.is_done(
-            self.user_id, checked_text(operation_id, "operation_id")
-        )
+        operation_id = checked_text(operation_id, "operation_id")
+        return self._context.engine.is_done(self.user_id, operation_id)
 
     def last_transaction(self) -> int:
         """Return the number of the newest transaction of this user; 0 if there is none."""
@@ -438,12 +442,17 @@ class UserDiary(Viewed, DeprecatedNames):
 
         Raises:
             UnknownCategory, UnknownEntry: There is none.
+            InvalidValue: `kind` is another one.
         """
-        found: Mapping[str, Any] | None = None
-        checked_text(key, "key")
+        key = checked_text(key, "key")
+        found: Mapping[str, Any] | None
+        if kind not in _KINDS:
+            raise InvalidValue(
+                f"expected one of {', '.join(_KINDS)}, found {kind!r}.", where="kind"
+            )
         if kind == "conversations":
             found = Conversations(self._context.read(kind)).find(key)
-        elif kind == "preferences":
+        else:
             category, _, name = key.partition("/")
             book = UserPreferences(self._context).stored()
             book.check_category(category)
@@ -451,7 +460,7 @@ class UserDiary(Viewed, DeprecatedNames):
             found = located[1] if located is not None else None
         if found is None:
             raise UnknownEntry(f"{kind}/{key}")
-        return dict(found)
+        return copied(dict(found))
 
     def problems(self) -> list[DiaryError]:
         """Return why documents cannot be used at the moment, and why entries are ignored.

@@ -16,7 +16,7 @@ from tomldiary.entries.models import in_utc
 from tomldiary.errors import InvalidValue
 from tomldiary.extraction.dialogue import MAX_EARLIER, checked_exchanges, checked_turn, storable
 from tomldiary.runtime.views import Viewed
-from tomldiary.toml.values import checked_text
+from tomldiary.toml.values import checked_count, checked_text
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -82,6 +82,8 @@ class Turn:
             steps = checked_steps(self.steps)
             known = tuple(ToolStep(*(storable(each) for each in step)) for step in steps)
             object.__setattr__(self, "steps", known)
+        if self.epoch is not None:
+            checked_count(self.epoch, "epoch")
         if self.earlier is not None:
             object.__setattr__(self, "earlier", checked_exchanges(self.earlier, MAX_EARLIER))
 

@@ -107,11 +107,20 @@ class RetryPolicy:
         attempts: The total number of attempts after transient errors.
         first_pause: Seconds before the second attempt; doubles with each further one.
         longest_pause: The upper limit of a pause in seconds, even if a server asks for a longer one.
+
+    Raises:
+        InvalidValue: An argument is not such a number.
     """
 
     attempts: int = 5
     first_pause: float = 0.5
     longest_pause: float = 60.0
+
+    def __post_init__(self) -> None:
+        checked_count(self.attempts, "attempts", least=1)
+        for name in ("first_pause", "longest_pause"):
+            pause = getattr(self, name)
+            checked_number(pause, name, "0 or more seconds", lambda each: each >= 0)
 
     def pause(self, attempts: int, error: BaseException) -> float:
         """Return the seconds to wait after this number of attempts."""

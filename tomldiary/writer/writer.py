@@ -21,6 +21,7 @@ from tomldiary.diary import Diary
 from tomldiary.entries.episodes import ToolStep
 from tomldiary.errors import InvalidValue
 from tomldiary.extraction.extractor import setup_problem
+from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.logging import get_logger, tell
 from tomldiary.runtime.views import Viewed, drawn, pretty
 from tomldiary.storage.protocol import Backend, KeepsHidden, KeepsJournal
@@ -364,6 +365,7 @@ class MemoryWriter(Viewed):
         Raises:
             RuntimeError: The writer is closed.
         """
+        user_id = checked_user(user_id)
         with self._state:
             if self._closed:
                 raise RuntimeError("the writer is closed. Make another one.")

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tomldiary.entries.fields import entry_data, said_by
 from tomldiary.entries.kind import EntryKind
 from tomldiary.text.json_paths import texts_in
+from tomldiary.toml.values import copied
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -166,8 +167,8 @@ def to_pending(
         id=name,
         key=key,
         text=text,
-        before=None if before is None else dict(before),
-        after=held_entry(entry),
+        before=None if before is None else copied(dict(before)),
+        after=copied(held_entry(entry)),
         session=str(entry.get("_created_by", "")),
         origin=str(entry.get("origin", "")),
         reason=str(entry.get("reason", "")),

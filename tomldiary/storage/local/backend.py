@@ -49,6 +49,7 @@ from tomldiary.storage.local.recovery import repaired
 from tomldiary.storage.local.session import YOUNG, OpenedUsers, Synced
 from tomldiary.storage.protocol import Commit, Durability, Rewrite, Stored
 from tomldiary.toml.parse import decode_utf8
+from tomldiary.toml.values import checked_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -109,6 +110,8 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         if not folder:
             raise BackendError('the name of the folder is empty. Write "." for the current folder.')
         check_durability(durability)
+        checked_count(segment_bytes, "segment_bytes", least=1)
+        checked_count(checkpoint_interval, "checkpoint_interval", least=1)
         environment = Environment(
             files or FileSystem(), clock or Clock(), segment_bytes, checkpoint_interval
         )

@@ -24,6 +24,7 @@ from tomldiary.errors import (
     NotSupported,
     RevisionConflict,
 )
+from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.storage.locks import UserLocks
 from tomldiary.storage.shared.database import RESERVED, DatabaseAway, DatabaseLost, Head, Step
@@ -411,8 +412,7 @@ class Transactions:
 
 def check_user(user: str) -> None:
     """Refuse a user id that a database cannot store."""
-    if not user:
-        raise IdentifierError("the user id is empty. Say whose memory this is.")
+    checked_user(user)
     if not (user.isascii() or _is_unicode(user)):
         raise IdentifierError(
             f"the user id {user!r} has a lone surrogate, which a database cannot store. Use another id."

@@ -1,0 +1,51 @@
+"""Errors cross processes: each is pickled and copied with its message and its fields."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+
+from tomldiary import Diary, LimitReached, errors
+
+MADE = [
+    errors.BackendError("the disk is full"),
+    errors.Conflict("changed", keys=["likes/pref001"], where="a.toml", expected=1, hint="Again."),
+    errors.HandEditConflict.busy("a.toml", 3.0),
+    errors.HistoryPruned(5, "2026-05-01"),
+    errors.ImmutableEntry("facts/diet/me"),
+    errors.InvalidTOML("expected a value", path="a.toml", line=3, column=7),
+    errors.InvalidValue("expected text, found int", where="likes.text"),
+    errors.LimitReached("likes", 100, "max_prefs_per_category"),
+    errors.LockTimeout("another writer holds the lock"),
+    errors.MissingExtra("recall", "embeddings"),
+    errors.UnknownCategory("like", ["likes", "dislikes"]),
+    errors.UnknownEntry("likes/pref001", "The entries are: none."),
+    errors.WeakClaim("facts/diet/me", 0.9, 0.1),
+]
+
+
+@pytest.mark.parametrize("error", MADE, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_an_error_keeps_its_message_and_fields(error, protocol):
+    pickled = pickle.loads(pickle.dumps(error, protocol))  # noqa: S301 - our own bytes
+    for again in (pickled, copy.copy(error), copy.deepcopy(error)):
+        assert type(again) is type(error)
+        assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error))
+
+
+def fill(folder):
+    alice = Diary(folder, agent="rules", max_prefs_per_category=1).user("alice")
+    alice.upsert_preference("likes", "tea")
+    alice.upsert_preference("likes", "a long walk")
+
+
+def test_an_error_of_a_worker_process_reaches_its_parent(tmp_path):
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        refused = pool.submit(fill, tmp_path)
+        with pytest.raises(LimitReached, match="likes is full") as told:
+            refused.result(timeout=60)
+    assert (told.value.where, told.value.limit) == ("likes", 1)
