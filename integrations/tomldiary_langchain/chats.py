@@ -47,10 +47,14 @@ class Chats:
 
     def keep(self, user: str, messages: Sequence[BaseMessage], session: str) -> None:
         """Remember the session of a chat by its first exchange."""
-        begun = _begun(user, first_exchange(messages))
+        first = first_exchange(messages)
+        begun = _begun(user, first)
         if begun:
             with self._guard:
                 self._known.keep(begun, session)
+                # A retry gives another id. What a client gives may be another user's id, too.
+                if _is_uuid(first[0].id):
+                    self._known.keep(str(first[0].id), session)
 
 
 def _begun(user: str, first: Sequence[BaseMessage]) -> str:

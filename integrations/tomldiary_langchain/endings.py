@@ -75,10 +75,11 @@ class Endings(RunTree, BaseCallbackHandler):
         *,
         run_id: UUID,
         parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
         **__: Any,
     ) -> None:
         """Pass the messages that a node is given to the watched runs of its graph."""
-        super().on_chain_start(run_id=run_id, parent_run_id=parent_run_id)
+        super().on_chain_start(run_id=run_id, parent_run_id=parent_run_id, tags=tags)
         messages = field_of(inputs, "messages")
         if messages and parent_run_id is not None:
             for run, _ in self._watched.get(parent_run_id, {}).values():

@@ -130,14 +130,31 @@ class ChatModelExtractor:
         )
 
 
-_CUT = frozenset({"length", "max_tokens", "content_filter", "refusal", "safety"})
+_CUT = frozenset(
+    {
+        "length",
+        "max_tokens",
+        "content_filter",
+        "refusal",
+        "safety",
+        "prohibited_content",
+        "blocklist",
+    }
+)
 
 
 def _check_ended(message: BaseMessage) -> None:
     """Raise if an empty answer does not mean that the model has nothing to add."""
     ended = message.response_metadata
     why = str(ended.get("finish_reason") or ended.get("stop_reason") or "").lower()
-    if message.additional_kwargs.get("refusal"):
+    # Providers refuse in a field, in a part of the content, or by not accepting the prompt.
+    feedback: dict[str, Any] = ended.get("prompt_feedback") or {}
+    parts = [part.get("type") for part in message.content if isinstance(part, dict)]
+    if (
+        message.additional_kwargs.get("refusal")
+        or "refusal" in parts
+        or feedback.get("block_reason")
+    ):
         why = "refusal"
     if why in _CUT and not str(message.text).strip():
         raise ExtractionError(

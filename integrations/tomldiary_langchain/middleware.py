@@ -227,11 +227,13 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         config = agent_config()
         settings = config.get("configurable")
         ids = self._submitted.first_ids(settings, user, session, turn.before, turn.asked)
+        attempt = self._endings.attempt_of(config)
+        first = self._submitted.first_attempt(attempt, user, session, turn.asked, ids)
         run = Run(
             user,
-            session,
+            first[0],
             turn,
-            ids,
+            first[1],
             messages,
             turn.asked,
             is_delegated=self._endings.is_delegated(config),

@@ -316,6 +316,8 @@ class _Recorded:
         first = self._submitted.first_ids(
             config.get("configurable"), user, session, said.place, asked
         )
+        attempt = self._runs.attempt_of(config)
+        session, first = self._submitted.first_attempt(attempt, user, session, asked, first)
         if all(first):  # a replay gives other ids
             said = said._replace(messages=with_ids(said.messages, said.ids, first))
         operation = _operation(config, session, said)

@@ -18,6 +18,8 @@ _within: dict[str, list[Callable[[], bool]]] = {}
 
 _TOOL_NODE = "tools"
 """The node in which LangChain's agents run their tools."""
+_REPEATED = "retry:attempt:"
+"""Begins the tag with which LangChain's `with_retry` marks each attempt behind the first one."""
 _TASK_OF_AGENT = ("subagent_name", "parent_thread_id")
 """Metadata by which deepagents marks the thread of an agent's task in the background; a server adds it to the runs."""
 
@@ -43,12 +45,21 @@ class RunTree:
         self._children: dict[UUID, set[UUID]] = {}
         self._tools: set[UUID] = set()
         """Those of the runs that are tools."""
+        self._repeated: set[UUID] = set()
+        """Those of the runs that `with_retry` started again."""
 
     def on_chain_start(
-        self, *_: Any, run_id: UUID, parent_run_id: UUID | None = None, **__: Any
+        self,
+        *_: Any,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
+        **__: Any,
     ) -> None:
         """Note what a graph, a node or another chain runs in."""
         if parent_run_id is not None:
+            if any(tag.startswith(_REPEATED) for tag in tags or ()):
+                self._repeated.add(run_id)
             self._parents[run_id] = parent_run_id
             self._children.setdefault(parent_run_id, set()).add(run_id)
 
@@ -68,6 +79,7 @@ class RunTree:
             if not siblings:
                 self._children.pop(parent, None)
         self._tools.discard(run_id)
+        self._repeated.discard(run_id)
         for child in list(self._children.pop(run_id, ())):
             RunTree.on_chain_end(self, run_id=child)
 
@@ -76,6 +88,16 @@ class RunTree:
     def run_of(self, config: Any) -> UUID | None:
         """Return the run that has a config of LangChain, such as that of a node."""
         return getattr(field_of(config, "callbacks"), "parent_run_id", None)
+
+    def attempt_of(self, config: Any) -> tuple[list[str], str]:
+        """Return the runs around a node, and which of them is a `with_retry` that tries again; "" is none."""
+        around: list[str] = []
+        retry, run = "", self.run_of(config)
+        while run is not None and (parent := self._parents.get(run)) is not None:
+            around.append(str(parent))
+            retry = retry or (str(parent) if run in self._repeated else "")
+            run = parent
+        return around, retry
 
     def is_delegated(self, config: Any) -> bool:
         """Whether a graph runs for an agent, as its sub-agent or in a tool; the config is one of its nodes'."""

@@ -249,6 +249,8 @@ class SubmittedMessages:
         self._guard = threading.Lock()
         self._known: Recent[str, None] = Recent(_KNOWN)
         self._first_ids: Recent[str, tuple[tuple[str, ...], str]] = Recent(_KNOWN)
+        self._attempts: Recent[str, tuple[str, tuple[str, ...]]] = Recent(_KNOWN)
+        """Session and ids of a turn by each run around it."""
         self._owners: Recent[str, tuple[str, bool]] = Recent(_KNOWN)
         """The user who wrote a message, and whether it was answered."""
         self._sayers: Recent[str, tuple[dict[str, None], str]] = Recent(_KNOWN)
@@ -279,6 +281,25 @@ class SubmittedMessages:
                 return known
             self._first_ids.keep(key, (ids, current_checkpoint(settings)))
             return ids
+
+    def first_attempt(
+        self,
+        attempt: tuple[Iterable[str], str],
+        user: str,
+        session: str,
+        asked: Sequence[Spoken],
+        ids: tuple[str, ...],
+    ) -> tuple[str, tuple[str, ...]]:
+        """Return session and ids of a turn; in a later attempt, told by `RunTree.attempt_of`, those of the first."""
+        around, retry = attempt
+        words = exchange_of(asked)[0]
+        with self._guard:
+            known = self._attempts.get(digest(retry, user, words), (session, ids))
+            if retry and len(known[1]) == len(ids):
+                session, ids = known
+            for run in around:
+                self._attempts.keep(digest(run, user, words), (session, ids))
+        return session, ids
 
     def owner(
         self, settings: Any, where: str, known: Mapping[str, str], message: Spoken, user: str

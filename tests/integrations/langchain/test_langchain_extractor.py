@@ -150,6 +150,22 @@ def test_an_answer_that_is_cut_short_or_withheld_fails_the_turn(cut):
         turn_of(server)
 
 
+@pytest.mark.parametrize(
+    ("content", "ended"),
+    [
+        ([{"type": "refusal", "refusal": "I can't."}], {}),
+        ("", {"finish_reason": "PROHIBITED_CONTENT"}),
+        ("", {"finish_reason": "BLOCKLIST"}),
+        ("", {"prompt_feedback": {"block_reason": "SAFETY"}}),
+    ],
+)
+def test_a_refusal_of_any_provider_fails_the_turn(content, ended):
+    _, diary = extraction(AIMessage(content, response_metadata=ended))
+    with pytest.raises(ExtractionError, match="cut short or withheld"):
+        diary.user("alice").add_turn("I like tea.", "Nice.", session_id="s1")
+    assert diary.users() == []
+
+
 def test_an_empty_answer_that_ended_by_itself_is_no_failure():
     with OpenAIServer([answered()]) as server:
         turn_of(server)

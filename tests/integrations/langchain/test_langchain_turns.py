@@ -483,6 +483,35 @@ def test_a_retry_in_front_gives_one_turn(writer, mode):
 
 
 @both
+@pytest.mark.parametrize(("config", "saver"), [({}, None), (THREAD, None), (THREAD, InMemorySaver)])
+def test_a_retried_agent_records_the_words_once(writer, config, saver, mode):
+    agent = agent_of(writer, Down(), OK, OK, checkpointer=saver and saver())
+    retried = agent.with_retry(wait_exponential_jitter=False, stop_after_attempt=2)
+    for _ in range(2):  # the same words in another run are another turn
+        talk(retried, {"messages": [("user", "Hello")]}, config, mode)
+    first = [("failed", "Hello", ""), ("completed", "", "ok")]
+    assert ended(writer) == [*first, ("completed", "Hello", "ok")]
+    assert len({turn.session_id for turn in writer.turns[:2]}) == 1
+
+
+def test_a_chat_goes_on_in_the_session_of_its_first_attempt(writer):
+    agent = agent_of(writer, Down(), OK, OK)
+    retried = agent.with_retry(wait_exponential_jitter=False, stop_after_attempt=2)
+    said = talk(retried, {"messages": [("user", "Hello")]})["messages"]
+    talk(agent, [*said, HumanMessage("Again")])
+    assert len({turn.session_id for turn in writer.turns}) == 1
+
+
+def test_a_session_of_one_user_names_no_chat_of_another(writer):
+    memory = DiaryMiddleware(writer.diary, writer=writer)
+    agent = create_agent(Scripted(answers=[OK, OK]), middleware=[memory])
+    given = {"messages": [HumanMessage("Hello", id="m1")]}
+    agent.invoke(given, {"configurable": {"user_id": "alice", "session_id": "private"}})
+    agent.invoke(given, {"configurable": {"user_id": "bob"}})
+    assert [turn.session_id for turn in writer.turns] == ["private", "m1"]
+
+
+@both
 def test_a_fallback_in_front_gives_one_turn(writer, mode):
     fallback = ModelFallbackMiddleware(Scripted(answers=[OK]))
     talk(agent_of(writer, Down(), before=[fallback]), "Hello", mode=mode)

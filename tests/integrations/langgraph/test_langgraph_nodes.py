@@ -1016,3 +1016,26 @@ def test_answered_words_are_in_no_turn_of_a_user_who_branches_off_before(mode):
     graph, config = room_in_which_ann_spoke(Diary("memory:", agent=noted), "recall", mode)
     run(graph, "I am Bob.", config, mode)
     assert noted.turns == [("room", "I am Ann.", "Hello."), ("room", "I am Bob.", "Hello again.")]
+
+
+@pytest.mark.parametrize("saver", [None, InMemorySaver])
+def test_a_retried_graph_records_the_words_once(tmp_path, saver):
+    extractor, failures = Noted(), [ConnectionError("down")]
+
+    def answer(state):
+        return {"messages": [("ai", "ok")]}
+
+    def fail_once(state):
+        if failures:
+            raise failures.pop()
+
+    record = extract_node(Diary(tmp_path, agent=extractor))
+    nodes = [("answer", answer), ("extract", record), ("last", fail_once)]
+    builder = StateGraph(Dictionary).add_sequence(nodes).add_edge(START, "answer")
+    graph = builder.compile(checkpointer=saver and saver())
+    config = ALICE if saver else {"configurable": {"user_id": "alice"}}
+    retried = graph.with_retry(wait_exponential_jitter=False, stop_after_attempt=2)
+    retried.invoke({"messages": [("user", "Hello")]}, config)
+    assert len(extractor.turns) == 1
+    retried.invoke({"messages": [("user", "Hello")]}, config)  # another run is another turn
+    assert len(extractor.turns) == 2
