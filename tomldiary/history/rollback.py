@@ -70,14 +70,15 @@ class Undo:
     ) -> Rollback:
         """Undo the last `steps` transactions by writing their inverse as a new one.
 
-        History is never erased, so undoing the rollback restores the same entries byte for byte.
+        History is never erased, so undoing the rollback restores the same entries byte for byte. A hand edit
+        that history does not have yet is logged first, and is then the last transaction.
 
         Args:
             steps: How many transactions to undo; history must hold as many.
             session_id: Undo only transactions of this session.
             to: Undo all transactions after this transaction or time (as for `as_of`), instead of `steps`;
                 0 undoes all.
-            dry_run: Return the expected result and write nothing.
+            dry_run: Return the expected result and undo nothing.
             force: Overwrite entries that were changed since.
             actor: Who requested the rollback, for history.
             reason: Why, for history.
@@ -92,6 +93,7 @@ class Undo:
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
             raise InvalidValue(f"expected a number from 1 on, found {steps!r}.", where="steps")
         source = Source("rollback", session_id or "", actor, reason)
+        self._past.engine.log_hand_edits(self._past.user_id)
         with self._past.engine.transaction(self._past.user_id, source) as transaction:
             records = self._undoable(steps, session_id, to)
             if not records:
