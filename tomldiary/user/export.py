@@ -188,7 +188,7 @@ class UserExport:
                         tx.replace(kind, self._context.engine.template)
             if conflicts:
                 raise EntryConflict(
-                    f"{', '.join(conflicts)} is there with other content. Nothing was imported;"
+                    f"{', '.join(conflicts)} exists with different content. Nothing was imported;"
                     " replace=True makes the memory what the export holds.",
                     keys=conflicts,
                 )

@@ -22,7 +22,7 @@ from tomldiary.entries.episodes import ToolStep
 from tomldiary.errors import InvalidValue
 from tomldiary.extraction.extractor import setup_problem
 from tomldiary.logging import get_logger, tell
-from tomldiary.runtime.views import Viewed, drawn, pretty
+from tomldiary.runtime.views import Viewed, counted, drawn, pretty
 from tomldiary.storage.protocol import Backend, KeepsHidden, KeepsJournal
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.toml.values import checked_count, checked_number, checked_seconds
@@ -451,13 +451,13 @@ class MemoryWriter(Viewed):
         self._consolidations.stop()
         if not self.flush(0):
             left = self._workers.abandon(_GRACE)
-            text = f"the writer was closed with {left} turns not applied"
+            text = f"the writer was closed with {counted(left, 'turn')} not applied; {'it is' if left == 1 else 'they are'}"
             if self._journal_queue is None:
-                tell(_logger, f"{text}; they are lost.", logging.ERROR)
+                tell(_logger, f"{text} lost.", logging.ERROR)
             elif self._options.workers:
-                tell(_logger, f"{text}; they are kept in {self._journal_queue.root}")
+                tell(_logger, f"{text} kept in {self._journal_queue.root}")
             else:
-                _logger.info("%s; they are kept in %s", text, self._journal_queue.root)
+                _logger.info("%s kept in %s", text, self._journal_queue.root)
         self._stop()
 
     async def close(self, timeout: float | None = None, *, drain: bool = True) -> WriterStats:  # noqa: ASYNC109 - the twin of close_sync

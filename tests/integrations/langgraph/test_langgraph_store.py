@@ -855,7 +855,7 @@ def test_configurations_are_checked_when_they_are_given(given, sentence):
 @pytest.mark.parametrize("number", [math.nan])
 def test_nan_is_refused(store, number):
     for value in ({"n": number}, {"n": [1.5, number]}):
-        with pytest.raises(InvalidValue, match="is no number"):
+        with pytest.raises(InvalidValue, match="is not a number"):
             store.put(("alice", "n"), "k", value)
     assert store.search(("alice",)) == []
 
