@@ -272,7 +272,9 @@ def test_a_fact_that_redaction_would_make_unreadable_is_refused(tmp_path, option
     diary = Diary(tmp_path, agent="rules", redact=True, quarantine={"web"})
     diary.register_schema("mailbox", Mailbox)
     alice = diary.user("alice")
-    with pytest.raises(InvalidValue, match=r"mailbox\.mail: a redacted value does not fit the type"):
+    with pytest.raises(
+        InvalidValue, match=r"mailbox\.mail: a redacted value does not fit the type"
+    ):
         alice.facts.commit(Mailbox(owner="Anna", mail=CANARY), **options)
     assert (alice.facts.query("mailbox"), alice.review(), alice.drafts("s1")) == ([], [], [])
     assert (alice.history(), alice.problems()) == ([], [])
