@@ -54,7 +54,7 @@ class CompactionStats:
 class CompactionConfig:
     """When to run the compactor.
 
-    Any one trigger is enough; None and 0 switch a trigger off.
+    One trigger is enough. None and 0 switch a trigger off.
 
     Args:
         enabled: Whether to run it at all.
@@ -68,7 +68,7 @@ class CompactionConfig:
         compact_conversations: Whether conversation summaries take part.
 
     Raises:
-        InvalidValue: A number is none, or `schedule_at` is no point in time.
+        InvalidValue: An option is not a number, or `schedule_at` is not a datetime.
     """
 
     enabled: bool = False

@@ -98,11 +98,11 @@ class MemoryWriter(Viewed):
         takeover_interval: Seconds within which the journal of a dead writer is found.
         lease: Seconds without a sign of life after which other writers on a shared database take over.
         consolidate_every: Transactions of a user after which its episodes that were not read yet are consolidated.
-        consolidate_after: Seconds without a transaction of a user after which they are. With one of the two, what an
-            ended process left is consolidated first. Give them to one process of a diary. None is off.
+        consolidate_after: Seconds without a transaction of a user after which they are consolidated. With one of these
+            two options, what an ended process left is consolidated first. Set them in one process of a diary only.
 
     Raises:
-        InvalidValue: A number is none or out of its range, or `diary` cannot do what is asked.
+        InvalidValue: An option is not a number or out of its range, or `diary` does not support it.
     """
 
     def __init__(
