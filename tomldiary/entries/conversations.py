@@ -180,7 +180,7 @@ def checked_summary(
         raise InvalidValue("the summary is blank. The stored one stays as it is.", where=where)
     if len(summary) > limit:
         raise InvalidValue(
-            f"the summary has {len(summary)} characters, {limit} are allowed. Shorten it.",
+            f"the summary has {len(summary):,} characters, {limit:,} are allowed. Shorten it.",
             where=where,
         )
     if keywords is None:
