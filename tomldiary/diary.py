@@ -88,13 +88,13 @@ class Diary(Viewed, AncestorCoroutines):
         agent: The extractor: "rules" (offline), a model name, an extractor or agent with
             `run(message, deps=…)`, a function, or a framework's model. None asks $EXTRACTOR_MODEL.
             Resolved at the first turn, not by the constructor.
-        max_prefs_per_category: Preferences a category may hold.
+        max_prefs_per_category: The most preferences of a category.
         max_summary_chars: Longest summary of a conversation that a model may write.
         max_conversations: Conversations kept; the least recently used one is dropped.
         compaction_config: When to compact; None is never.
         episodes: Whether each turn is also kept word for word, with its tool calls; a turn may say otherwise.
         compactor: Compacts documents; None is the pydantic-ai compaction agent.
-        context_turns: Earlier exchanges of the session that the extractor is shown with a turn; 0 is none.
+        context_turns: The number of earlier exchanges of the session that the extractor gets with a turn.
         extraction_timeout: Seconds that the extractor may take for a turn; None is unlimited. A
             writer has its own limit.
         similarity: Score from which a stored preference is suggested instead of a new one, 0 to 100.
@@ -106,12 +106,12 @@ class Diary(Viewed, AncestorCoroutines):
         quarantine: Actors whose changes wait for a review, such as {"web", "tool"}, or a function of the actor.
             "rule" and "model" are the extractors. See `alice.review`.
         draft_lifetime: How long a draft of a session waits to be promoted.
-        redact: Takes secrets out of every text before it is stored, queued, indexed or shown to a model: True is
-            all built-in kinds, or some of `tomldiary.text.redaction.KINDS`, or a function of a text. None is off.
+        redact: Replaces secrets in every text before it is stored, queued, indexed or shown to a model: True for
+            all built-in kinds, some of `tomldiary.text.redaction.KINDS`, or a function of a text. None is off.
 
     Raises:
         SchemaError: `pref_table_cls` cannot be read as categories, or `agent` is no extractor.
-        InvalidValue: An option that is a number is none, or out of its range.
+        InvalidValue: An option is not a number, or out of its range.
     """
 
     def __init__(
@@ -232,7 +232,7 @@ class Diary(Viewed, AncestorCoroutines):
         """Return everything about one user; any non-empty string is a user id.
 
         Raises:
-            IdentifierError: It is no text, or empty.
+            IdentifierError: It is not a text, or empty.
         """
         return UserDiary(self, checked_user(user_id))
 
@@ -260,14 +260,14 @@ class Diary(Viewed, AncestorCoroutines):
         self.engine.guards[FACTS.name] = self.undo_edits
 
     def constrain(self, collection: str, constraint: Constraint) -> None:
-        """Set what the entries of a collection obey, whichever door they come through; again replaces it.
+        """Set the rule of a collection, for all interfaces; a second call replaces it.
 
         Every transaction is checked, also of tools, stores, imports and rollbacks. A hand edit that breaks a rule is
         undone, except for `ttl`; history keeps it.
 
         Args:
             collection: `preferences/likes`, `blocks`, `blocks/persona`, `items/work`, `conversations` and so on; the
-                most exact one counts. Types of facts have their constraint from `register_schema`.
+                most specific one counts. Types of facts have their constraint from `register_schema`.
             constraint: What they obey; `temporal`, `multi_valued` and `normalise` are for facts.
 
         Raises:
@@ -331,7 +331,7 @@ class Diary(Viewed, AncestorCoroutines):
             since: The `cursor` of an earlier feed; None begins with the kept history.
             users: Only these users; None is all.
             follow: Whether to wait for more at the end.
-            poll: Seconds between two looks for changes of other processes.
+            poll: Seconds between two checks for changes of other processes.
 
         Raises:
             InvalidValue: `since` is no cursor, or `poll` is not above 0.

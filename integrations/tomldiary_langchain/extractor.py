@@ -73,7 +73,7 @@ class ChatModelExtractor:
 
     def __init__(self, model: ChatModel, max_rounds: int = 8) -> None:
         if max_rounds < 1:
-            raise ValueError("max_rounds is at least 1.")
+            raise ValueError("max_rounds must be at least 1.")
         if not isinstance(model, Runnable):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
             named = f"init_chat_model({model!r})" if isinstance(model, str) else "a chat model"
             raise InvalidValue(

@@ -261,7 +261,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         except Exception as error:
             if self._on_error == "raise":
                 raise
-            _logger.warning("a run goes on without its memory: %s", type(error).__name__)
+            _logger.warning("a run continues without its memory: %s", type(error).__name__)
         return run
 
     def _settled(self, state: AgentState[Any]) -> Run | None:

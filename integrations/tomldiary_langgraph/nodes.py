@@ -95,7 +95,7 @@ def recall_node(
         on_error: If the memory cannot be read, "raise" fails the run, "ignore" logs the error and returns "".
 
     Raises:
-        InvalidValue: `diary` is neither, or an option has a value that is not listed here.
+        InvalidValue: `diary` is not a diary or a folder, or an option has a value that is not listed here.
     """
     one_of("on_error", on_error, ("raise", "ignore"))
     checked_count(max_tokens, "max_tokens", least=1)
@@ -164,7 +164,7 @@ def submit_node(
         episodes: Whether turns are stored word for word as episodes; None takes the diary's setting.
 
     Raises:
-        InvalidValue: `writer` is none, or an option has a value that is not listed here.
+        InvalidValue: `writer` is not a MemoryWriter, or an option has a value that is not listed here.
     """
     one_of("on_error", on_error, ("raise", "ignore"))
     if not callable(getattr(writer, "submit_nowait", None)):
@@ -220,7 +220,7 @@ def extract_node(
         episodes: Whether turns are stored word for word as episodes; None takes the diary's setting.
 
     Raises:
-        InvalidValue: `diary` is none, or an option has a value that is not listed here.
+        InvalidValue: `diary` is not a diary or a folder, or an option has a value that is not listed here.
     """
     one_of("on_error", on_error, ("raise", "ignore"))
     memory = _memory(diary, "extract_node(diary, model)")

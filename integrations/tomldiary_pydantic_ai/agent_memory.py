@@ -145,7 +145,7 @@ class AgentMemoryToolset(RunToolset[Any]):
         try:
             memory = await asyncio.to_thread(self.load, ctx)
         except Exception as error:  # noqa: BLE001 - a run goes on without its notes; the tools say what is wrong
-            _logger.warning("a run goes on without its notes: %s", cause_of(error))
+            _logger.warning("a run continues without its notes: %s", cause_of(error))
             return None
         if memory is None:
             return None

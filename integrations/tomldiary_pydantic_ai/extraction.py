@@ -173,7 +173,7 @@ async def _check_draft(ctx: RunContext[MemoryDeps], answer: str) -> str:
     try:
         _ = ctx.deps.operations
     except (DiaryError, TypeError, ValueError) as error:
-        raise ModelRetry(f"The diary cannot be stored like this: {error} Mend it.") from error
+        raise ModelRetry(f"The diary cannot be stored like this: {error} Correct it.") from error
     return answer
 
 
@@ -227,4 +227,4 @@ def check_requests(ctx: RunContext[Any], most: int) -> None:
         UsageLimitExceeded: The run has sent `most` requests.
     """
     if ctx.run_step > most:
-        raise UsageLimitExceeded(f"the run did not come to an end within {most} requests")
+        raise UsageLimitExceeded(f"the run did not end within {most} requests")

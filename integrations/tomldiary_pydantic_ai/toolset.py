@@ -336,7 +336,7 @@ class DiaryToolset(RunToolset[AgentDepsT]):
         """Log that a run continues without its memory, or raise the error if `on_error` is "raise"."""
         if self.on_error == "raise":
             raise error
-        _logger.warning("a run goes on without its memory: %s", cause_of(error))
+        _logger.warning("a run continues without its memory: %s", cause_of(error))
 
 
 class CapabilityToolset(DiaryToolset[AgentDepsT]):

@@ -53,7 +53,7 @@ def test_a_closed_stream_changes_no_exit_code(memories, user, code):
 def test_the_folder_of_one_user_is_no_memory(memories, command):
     done = call(command, "--path", str(memories / "alice"))
     assert done.returncode == 2
-    assert "this is the folder of one user" in done.stderr
+    assert "each folder inside a memory is one user" in done.stderr
 
 
 def test_no_memory_is_begun_in_the_folder_of_a_user(memories, tmp_path):
@@ -64,9 +64,15 @@ def test_no_memory_is_begun_in_the_folder_of_a_user(memories, tmp_path):
     for place in (memories / "alice", memories / "bob"):  # bob has no folder yet
         for words in (["add", "likes", "jazz"], ["ingest", chat], ["import", exported]):
             done = call(*words, "--user", "bob", "--path", place)
-            assert (done.returncode, "the folder of one user" in done.stderr) == (2, True)
+            assert (done.returncode, "each folder inside a memory is one user" in done.stderr) == (
+                2,
+                True,
+            )
         done = call("pull", place, "--path", memories)
-        assert (done.returncode, "the folder of one user" in done.stderr) == (2, True)
+        assert (done.returncode, "each folder inside a memory is one user" in done.stderr) == (
+            2,
+            True,
+        )
     assert Diary(memories, agent="rules").users() == ["alice"]
     assert Diary(memories, agent="rules").user("alice").documents() == ["blocks", "preferences"]
 

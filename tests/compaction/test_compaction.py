@@ -359,7 +359,7 @@ def test_the_live_session_may_be_rewritten_but_not_deleted(tmp_path):
                 await tools.rewrite_conversation_block(ctx, "live", summary="Kept."),
             ]
         )
-        with pytest.raises(InvalidValue, match="going on"):
+        with pytest.raises(InvalidValue, match="still active"):
             deps.delete_conversation_block("live")
 
     compactor = Recording(purge)
@@ -368,7 +368,7 @@ def test_the_live_session_may_be_rewritten_but_not_deleted(tmp_path):
         turn(diary, session=session)
     assert answers == [
         "🗑️ Deleted old.",
-        "❌ live: this conversation is going on. Rewrite it instead.",
+        "❌ live: this conversation is still active. Rewrite it instead.",
         "✅ Rewrote live.",
     ]
     conversations = diary.user("alice").conversations()

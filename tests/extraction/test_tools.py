@@ -212,7 +212,7 @@ def test_an_id_is_never_used_twice(ctx):
         ({"category": "likes"}, "needs text"),
         ({"category": "likes", "text": "   "}, "blank"),
         ({"category": "likes", "text": "\u200b\u202e"}, "blank"),
-        ({"category": "likes", "text": "x" * 10_001}, "10000 are allowed"),
+        ({"category": "likes", "text": "x" * 10_001}, "10,000 are allowed"),
         ({"category": "likes", "text": "bad \ud800"}, "surrogate"),
         ({"category": "likes", "id": "x" * 300, "text": "a"}, "an id has"),
         ({"category": "likes", "id": "\udfff", "text": "a"}, "surrogate"),

@@ -150,7 +150,7 @@ def test_one_turn_removes_ten_facts_at_most():
     keys = [alice.facts.commit(Note(text=f"note {n}")) for n in range(12)]
     alice.add_turn("Clear my diary.", "Done.", "s1")
     assert alice.facts.count() == 2
-    assert "no more can be" in script.answers[-1]
+    assert "which is the limit" in script.answers[-1]
 
 
 @pytest.mark.parametrize("operation", [CommitFact("diet", (("role", "user"), ("n", 3)), 0.5), RemoveFact("diet/user"), RemoveFact("diet/user", "food = vegan")])  # fmt: skip

@@ -218,7 +218,7 @@ def test_rollback_accepts_a_transaction_number_or_a_time(alice):
 def test_more_steps_than_transactions_undo_nothing(alice, dry_run):
     alice.upsert_preference("likes", "tea", session_id="s1")
     alice.upsert_preference("likes", "coffee")
-    with pytest.raises(Conflict, match=r"99 transactions cannot be undone, as there are only 2\."):
+    with pytest.raises(Conflict, match=r"99 transactions cannot be undone: there are only 2\."):
         alice.rollback(99, dry_run=dry_run)
     with pytest.raises(Conflict, match=r"2 transactions of session 's1' .* only 1\."):
         alice.rollback(2, session_id="s1", dry_run=dry_run)

@@ -38,7 +38,7 @@ SHOWN = {
     ],
     "writer_health.py": [
         "healthy: queue 0% full, errors 0%, 0 turns pending",
-        "submit_nowait: 8 turns are waiting already. Try again, or use submit, which waits.",
+        "submit_nowait: the queue is full: 8 turns waiting. Try again later, or use submit, which waits.",
         "degraded: queue 100% full, errors 0%, 10 turns pending",
         "submit is waiting: True",
         "11 of 11 accepted turns are stored",

@@ -11,7 +11,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from tomldiary import Constraint, Diary, MemoryWriter, RetryPolicy, Turn
 from tomldiary.agents.verbs import MemoryVerbs
@@ -259,6 +259,25 @@ def test_what_waits_for_a_review_is_redacted(tmp_path):
     alice.episodes.add(SAID, "", actor="web")
     alice.blocks.set("note", SAID, actor="web")
     assert b"[redacted: email]" in everything(tmp_path)
+    assert holds_no_canary(tmp_path)
+
+
+class Mailbox(BaseModel):
+    owner: str
+    mail: str = Field(pattern="@")
+
+
+@pytest.mark.parametrize("options", [{}, {"session_id": "s1", "ephemeral": True}, {"actor": "web"}])
+def test_a_fact_that_redaction_would_make_unreadable_is_refused(tmp_path, options):
+    diary = Diary(tmp_path, agent="rules", redact=True, quarantine={"web"})
+    diary.register_schema("mailbox", Mailbox)
+    alice = diary.user("alice")
+    with pytest.raises(
+        InvalidValue, match=r"mailbox\.mail: a redacted value does not fit the type"
+    ):
+        alice.facts.commit(Mailbox(owner="Anna", mail=CANARY), **options)
+    assert (alice.facts.query("mailbox"), alice.review(), alice.drafts("s1")) == ([], [], [])
+    assert (alice.history(), alice.problems()) == ([], [])
     assert holds_no_canary(tmp_path)
 
 

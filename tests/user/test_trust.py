@@ -141,7 +141,7 @@ def test_an_edited_change_still_waits_and_a_rejected_one_is_gone(alice):
     change = planted(alice)
     assert alice.review.edit(change.id, {"text": "other"}).text == "other"
     assert not alice.preferences("likes")
-    with pytest.raises(InvalidValue, match="managed"):
+    with pytest.raises(InvalidValue, match="belong to the diary"):
         alice.review.edit(change.id, {"_origin": "user"})
     assert [each.text for each in alice.review.reject(change.id)] == ["other"]
     assert alice.review() == []
@@ -421,5 +421,5 @@ def test_a_quarantine_may_be_a_function_and_is_never_one_text(tmp_path):
     assert [*alice.blocks] == ["one", "three"]
     with pytest.raises(InvalidValue, match="a set of actors"):
         Diary(tmp_path, agent="rules", quarantine="web")
-    with pytest.raises(InvalidValue, match="quarantine: it is not awaited"):
+    with pytest.raises(InvalidValue, match="quarantine: an async function cannot be used"):
         Diary(tmp_path, agent="rules", quarantine=waits)

@@ -331,7 +331,7 @@ def test_when_the_queue_is_full_submit_waits_and_submit_nowait_raises(gated):
     async def use():
         async with MemoryWriter(gated, workers=1, qsize=2) as writer:
             fill(writer, gated)
-            with pytest.raises(WriterBusy, match="2 turns are waiting"):
+            with pytest.raises(WriterBusy, match="2 turns waiting"):
                 writer.submit_nowait(turn("refused"))
             (task,) = await waiting(writer, "waited")
             stats = writer.stats()

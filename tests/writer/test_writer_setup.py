@@ -56,13 +56,13 @@ gate.set()
 """
 
 
-@pytest.mark.parametrize(("place", "fate"), [("m", "are kept in"), ("memory:", "are lost")])
+@pytest.mark.parametrize(("place", "fate"), [("m", "it is kept in"), ("memory:", "it is lost")])
 def test_turns_left_at_the_end_are_reported_without_logging(tmp_path, place, fate):
     done = subprocess.run(
         [sys.executable, "-c", LEFT, place],
         capture_output=True, text=True, timeout=120, check=True, cwd=tmp_path,
     )  # fmt: skip
-    assert f"closed with 1 turns not applied; they {fate}" in done.stderr
+    assert f"closed with 1 turn not applied; {fate}" in done.stderr
 
 
 def test_a_missing_key_is_reported_by_the_constructor(tmp_path):

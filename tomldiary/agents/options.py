@@ -50,7 +50,7 @@ def writer_of(given: MemoryWriter, diary: Diary) -> MemoryWriter:
         and place_of(engine.backend) != place_of(diary.engine.backend)
     ):
         raise InvalidValue(
-            f"the writer fills {other!r}, not {diary!r}. Make one of the same diary, or leave it out.",
+            f"the writer writes to {other!r}, not to {diary!r}. Make one of the same diary, or leave it out.",
             where="writer",
         )
     return given

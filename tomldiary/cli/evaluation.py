@@ -59,7 +59,7 @@ def evaluate_questions(
     for option, given in (("--embedder", embedder), ("--together", as_one)):
         if given and not has_texts:
             raise InvalidValue(
-                "needs a file that brings its texts along; these questions are asked of the diary at --path",
+                "needs a file with texts; this file has only questions, which are asked of the diary at --path",
                 where=option,
             )
     if as_one:

@@ -41,7 +41,7 @@ def writable(path: str) -> str:
     """
     if "://" not in path and _is_of_one_user(Path(path)):
         raise InvalidValue(
-            "this is the folder of one user, or would be. Name the folder around it, and the user with --user",
+            "each folder inside a memory is one user. Name the parent folder, and the user with --user",
             where=path,
         )
     return path

@@ -54,7 +54,7 @@ class CompactionStats:
 class CompactionConfig:
     """When to run the compactor.
 
-    Any one trigger is enough; None and 0 switch a trigger off.
+    One trigger is enough. None and 0 switch a trigger off.
 
     Args:
         enabled: Whether to run it at all.
@@ -68,7 +68,7 @@ class CompactionConfig:
         compact_conversations: Whether conversation summaries take part.
 
     Raises:
-        InvalidValue: A number is none, or `schedule_at` is no point in time.
+        InvalidValue: An option is not a number, or `schedule_at` is not a datetime.
     """
 
     enabled: bool = False
@@ -300,7 +300,7 @@ class CompactionDeps:
         self._conversation(session_id)
         if session_id == self.live_session:
             raise InvalidValue(
-                "this conversation is going on. Rewrite it instead.", where=session_id
+                "this conversation is still active. Rewrite it instead.", where=session_id
             )
         self._count_deletion(session_id)
         del self.convs["conversations"][session_id]
@@ -308,7 +308,7 @@ class CompactionDeps:
     def _count_deletion(self, where: str) -> None:
         if self._left == 0:
             raise InvalidValue(
-                "half of the blocks are deleted, no more can be in this clean-up. Finish.",
+                "half of the blocks are deleted, which is the limit of one clean-up. Finish now.",
                 where=where,
             )
         self._left -= 1

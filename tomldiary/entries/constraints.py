@@ -53,8 +53,8 @@ class Constraint:
     Args:
         singleton_key: The field, or fields, that tell facts apart: of facts with equal values there is
             one, and committing another replaces it. Inner fields are written with dots.
-        immutable: Facts are never changed or removed; only `forget` takes them out.
-        temporal: A fact holds from a time to a time, and one that replaces another ends it instead of
+        immutable: Facts are never changed or removed, except by `forget`.
+        temporal: A fact holds from one time to another. A fact that replaces it ends it instead of
             overwriting it.
         limit: Most facts that may hold at once; None is no limit.
         multi_valued: Values of the last field of the singleton key of which several facts may hold, each with

@@ -112,7 +112,10 @@ class Conversations:
             # Least recently used, not first created: an active old session stays.
             by_use = sorted(known, key=lambda item: (last_used(item[1]), item[0]))
             for key, _ in by_use[:surplus]:
-                _logger.info("the limit of %d conversations is reached, one leaves", self.limit)
+                _logger.info(
+                    "the limit of %d conversations is reached; the least recently used one is removed",
+                    self.limit,
+                )
                 self._edit.delete((_ROOT, key))
         return {"_created": now, "_updated": now, "_turns": 0, "summary": "", "keywords": []}
 
@@ -177,7 +180,7 @@ def checked_summary(
         raise InvalidValue("the summary is blank. The stored one stays as it is.", where=where)
     if len(summary) > limit:
         raise InvalidValue(
-            f"the summary has {len(summary)} characters, {limit} are allowed. Shorten it.",
+            f"the summary has {len(summary):,} characters, {limit:,} are allowed. Shorten it.",
             where=where,
         )
     if keywords is None:

@@ -23,7 +23,7 @@ from tomldiary.entries.fields import columns_of, entry_data, tables_at
 from tomldiary.entries.models import moment
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.logging import get_logger
-from tomldiary.runtime.views import ListView, Viewed
+from tomldiary.runtime.views import ListView, Viewed, counted
 from tomldiary.text.incremental_index import Following, ask
 from tomldiary.toml.values import decode_nulls, render_path, same_value
 
@@ -189,7 +189,9 @@ class Facts:
             found = chained(schema, found)
         found = [held for held in found if matching is None or matching(held.entry)]
         if left_out:
-            _logger.warning("%d facts of type %s are left out; problems() says why", left_out, name)
+            _logger.warning(
+                "%s of type %s left out; problems() says why", counted(left_out, "fact"), name
+            )
         return found
 
     def fact(self, schema: FactSchema, held: Held) -> Fact:

@@ -428,7 +428,7 @@ def _check_contexts(contexts: list[str], where: str) -> None:
     length = sum(map(len, contexts))
     if length > MAX_TEXT:
         raise InvalidValue(
-            f"the contexts have {length} characters, {MAX_TEXT} are allowed. Give few and short ones.",
+            f"the contexts have {length:,} characters, {MAX_TEXT:,} are allowed. Give few and short ones.",
             where=where,
         )
 
@@ -439,6 +439,7 @@ def _stored_text(text: str, where: str) -> str:
         raise InvalidValue("the text is blank.", where=where)
     if len(text) > MAX_TEXT:
         raise InvalidValue(
-            f"the text has {len(text)} characters, {MAX_TEXT} are allowed. Shorten it.", where=where
+            f"the text has {len(text):,} characters, {MAX_TEXT:,} are allowed. Shorten it.",
+            where=where,
         )
     return text

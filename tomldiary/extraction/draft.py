@@ -317,8 +317,8 @@ class MemoryDeps:
     def _check_removals(self, where: str) -> None:
         if self._confirmed is not None and self._removed == MOST_REMOVED:
             raise InvalidValue(
-                f"{MOST_REMOVED} entries were removed in this turn, no more can be. Ask the user to go on in"
-                " another message.",
+                f"{MOST_REMOVED} entries were removed in this turn, which is the limit. Ask the user to continue"
+                " in another message.",
                 where=where,
             )
 

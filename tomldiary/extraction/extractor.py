@@ -110,9 +110,7 @@ async def run_extractor(extractor: Extractor, message: str, deps: Any) -> None:
     if inspect.isawaitable(result):
         await result
     elif inspect.isgenerator(result) or inspect.isasyncgen(result):
-        raise SchemaError(
-            "the extractor is a generator, so nothing of it was run. Take out `yield`."
-        )
+        raise SchemaError("the extractor is a generator, so nothing of it was run. Remove `yield`.")
 
 
 def load_factory(name: str, *, extra: str = "pydantic-ai") -> Any:

@@ -9,7 +9,7 @@ from tomldiary.entries.kinds import entry_key, entry_kind, entry_path, own_table
 from tomldiary.errors import EntryConflict, InvalidValue, RollbackConflict
 from tomldiary.history.record import SNAPSHOT, Record, Source
 from tomldiary.history.timeline import check_follows, out_of_reach, pruned
-from tomldiary.runtime.views import Viewed
+from tomldiary.runtime.views import Viewed, counted
 from tomldiary.toml.block_edit import split_tail
 from tomldiary.toml.document import Document, Path
 from tomldiary.toml.lexer import Block, split_blocks
@@ -214,7 +214,8 @@ class Undo:
         if floor is None and 0 < len(found) < steps:
             whose = "" if session_id is None else f" of session {session_id!r}"
             raise RollbackConflict(
-                f"{steps} transactions{whose} cannot be undone, as there are only {len(found)}."
+                f"{counted(steps, 'transaction')}{whose} cannot be undone: there {'is' if len(found) == 1 else 'are'}"
+                f" only {len(found)}."
                 " Nothing was undone."
             )
         return found

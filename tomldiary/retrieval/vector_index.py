@@ -229,18 +229,20 @@ class VectorIndex:
                 made = np.asarray(vectors, dtype="float32")
         except (TypeError, ValueError) as error:
             raise InvalidValue(
-                f"expected vectors of numbers ({error}). Check what embeds.", where="index"
+                f"expected vectors of numbers ({error}). Check the embedder.", where="index"
             ) from None
         if made.shape != (len(texts), self.embedding.dims):
             raise InvalidValue(
                 f"expected {len(texts)} vectors of {self.embedding.dims} numbers, found an array of"
-                f" {made.shape}. Check dims and what embeds.",
+                f" {made.shape}. Check `dims` and the embedder.",
                 where="index",
             )
         odd = ~np.isfinite(made).all(axis=1)
         if odd.any():
             # Some models answer so to a text without words; a score that is no number has no place in any order.
-            _logger.warning("vectors hold what is no number; they are taken for zero")
+            _logger.warning(
+                "the embedder returned vectors with values that are not numbers; zeros are used instead"
+            )
             made = np.where(odd[:, None], np.float32(0), made)
         return self._unit(made)
 
@@ -336,7 +338,7 @@ class VectorIndex:
         data = (self._files.read_file(self._path) or (b"",))[0]
         start = len(_HEAD) + _SALT
         if not data.startswith(_HEAD) or len(data) < start:
-            _logger.warning("%s: not an index; delete it", self._path)
+            _logger.warning("%s: not an index of vectors; delete the file", self._path)
             return
         self._salt = data[len(_HEAD) : start]
         begin = max(start, self._read_to)
@@ -345,7 +347,7 @@ class VectorIndex:
         # A copy: a view would keep all of the file for the last few vectors.
         records = self._np.frombuffer(data, self._record, count, begin).copy()
         if _checks(records) != records["check"].tolist():
-            _logger.warning("%s: damaged, and made anew", self._path)
+            _logger.warning("%s: the index is damaged and is rebuilt", self._path)
             self._clear()
             self._files.discard(self._path)
             return
@@ -377,7 +379,7 @@ class VectorIndex:
             if found.st_size == expected:
                 self._inode, self._read_to = found.st_ino, expected
         except OSError as error:
-            _logger.warning("%s: vectors were not kept (%s)", path, error.strerror)
+            _logger.warning("%s: the vectors could not be saved (%s)", path, error.strerror)
 
 
 def _checks(records: Any) -> list[int]:

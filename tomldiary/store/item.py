@@ -284,16 +284,18 @@ def _scalar(value: Any, where: str) -> Any:
         return str.__str__(value)
     if isinstance(value, int):
         if value.bit_length() > _BITS:
-            raise InvalidValue("an integer of more than 3,900 digits.", where=where)
+            raise InvalidValue(
+                "an integer has more than 3,900 digits. Store it as text.", where=where
+            )
         return int(value)
     if isinstance(value, float):
         if isnan(value):
-            raise InvalidValue(f"{value!r} is no number. Use null or a text.", where=where)
+            raise InvalidValue(f"{value!r} is not a number. Use null or a text.", where=where)
         return float(value)
     if isinstance(value, date | time_of_day):
         return value if type(value) is date else _written_time(value, where)
     raise InvalidValue(
-        f"expected what JSON knows, found {type(value).__name__}. Turn it into text, numbers, lists"
+        f"expected a JSON value, found {type(value).__name__}. Convert it to text, numbers, lists"
         " and tables.",
         where=where,
     )

@@ -166,7 +166,7 @@ class ItemStore(ItemPuts):
         for made, asked in ((texts, work.texts), (queries, work.queries)):
             if len(made) != len(asked):
                 raise InvalidValue(
-                    f"expected {len(asked)} vectors, found {len(made)}. Check what embeds.",
+                    f"expected {len(asked)} vectors, found {len(made)}. Check the embedder.",
                     where="index",
                 )
         known = self._finder.vectors

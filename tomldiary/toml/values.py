@@ -249,7 +249,7 @@ def _render_time(value: date | time, where: str) -> str:
     if isinstance(value, time):
         if value.tzinfo is not None:
             raise InvalidValue(
-                "a time of day with a zone, which TOML cannot write. Add the date, or leave out the zone.",
+                "TOML cannot write a time of day with a zone. Add the date, or leave out the zone.",
                 where=where,
             )
         return time.isoformat(value)
@@ -258,7 +258,7 @@ def _render_time(value: date | time, where: str) -> str:
     offset = value.utcoffset()
     if offset is not None and offset % _A_MINUTE:
         raise InvalidValue(
-            f"a zone {offset} from UTC, which TOML cannot write: it counts whole minutes. Take it to UTC.",
+            f"TOML cannot write the zone {offset}, because it has seconds. Convert the time to UTC.",
             where=where,
         )
     return datetime.isoformat(value)

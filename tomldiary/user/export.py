@@ -351,7 +351,7 @@ def _put(
                 tx.replace(kind, tx.engine.template)
     if conflicts:
         raise EntryConflict(
-            f"{', '.join(conflicts)} is there with other content. Nothing was imported;"
+            f"{', '.join(conflicts)} exists with different content. Nothing was imported;"
             " replace=True makes the memory what the export holds.",
             keys=conflicts,
         )

@@ -20,6 +20,7 @@ from tomldiary.entries.preferences import Preferences, entry_to_item
 from tomldiary.entries.schema import item_type
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.logging import get_logger
+from tomldiary.runtime.views import counted
 from tomldiary.text.similarity import Matches
 from tomldiary.toml.values import checked_count, checked_limit, checked_table, checked_text
 
@@ -91,7 +92,10 @@ class UserPreferences:
             except ValidationError as error:
                 # One wrong field must not hide the rest of the category.
                 _logger.warning(
-                    "%s/%s is left out: %d wrong fields", category, key, error.error_count()
+                    "%s/%s is left out: it has %s; problems() says which",
+                    category,
+                    key,
+                    counted(error.error_count(), "invalid field"),
                 )
         return found
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from tomldiary.engine.engine import is_erased
 from tomldiary.errors import Forgotten, cause_of
 from tomldiary.logging import get_logger
+from tomldiary.runtime.views import counted
 from tomldiary.storage.files import FileSystem
 from tomldiary.storage.protocol import Backend, LocalFolder
 from tomldiary.writer.journal import Journal
@@ -162,7 +163,7 @@ class StoringQueue:
 
     def _fail(self, jobs: list[Job], error: Exception) -> None:
         """Refuse turns of the batch that could not be stored, even if a later sync succeeds."""
-        _logger.error("%d turns could not be stored: %s", len(jobs), error)
+        _logger.error("%s could not be stored: %s", counted(len(jobs), "turn"), error)
         with self._state:
             self._leave_batch(jobs)
             self._refuse(jobs, error)
@@ -304,7 +305,7 @@ class JournalQueue(StoringQueue):
                 continue
             journal, jobs = found
             count = sum(1 + len(job.group) for job in jobs)
-            _logger.info("%s: %d turns are taken over", folder, count)
+            _logger.info("%s: %s taken over", folder, counted(count, "turn"))
             with self._state:
                 self.journals.append(journal)
                 self._deliver(jobs)

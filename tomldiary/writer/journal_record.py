@@ -42,6 +42,7 @@ from tomldiary.extraction.operations import Operation, from_dict, to_table
 from tomldiary.forgetting.selection import Selection
 from tomldiary.logging import get_logger
 from tomldiary.runtime.capabilities import PRIVATE
+from tomldiary.runtime.views import counted
 from tomldiary.storage.locks import lock_file
 from tomldiary.storage.log import LogRecord, cut_torn_tail, render_record, rewrite_log
 from tomldiary.toml.values import render_value
@@ -227,8 +228,8 @@ def _records(files: FileSystem, path: Path) -> list[LogRecord]:
         if damaged:
             aside = path.with_suffix(".damaged")
             _logger.error(
-                "%s: %d records do not match their checksum; they are left out and kept in %s",
-                path, len(damaged), aside.name,
+                "%s: %s failed the checksum; left out here and kept in %s",
+                path, counted(len(damaged), "record"), aside.name,
             )  # fmt: skip
             copy = files.open(aside, _DAMAGED_FLAGS, 0o600)
             try:

@@ -15,6 +15,7 @@ from tomldiary.entries.models import timestamp
 from tomldiary.errors import Forgotten, OperationConflict, WriterBusy
 from tomldiary.extraction.dialogue import Sessions, checked_exchanges
 from tomldiary.runtime.async_bridge import in_thread
+from tomldiary.runtime.views import counted
 from tomldiary.writer.journal_record import render_turn
 from tomldiary.writer.receipts import Job, Receipt, Turn
 from tomldiary.writer.retry import kind_of
@@ -124,7 +125,7 @@ class Admission:
             self._check_open()
             if self._is_full:
                 raise WriterBusy(
-                    f"{self.queued} turns are waiting already. Try again, or use submit, which waits."
+                    f"the queue is full: {counted(self.queued, 'turn')} waiting. Try again later, or use submit, which waits."
                 )
             self._admit(job)
         return job.receipt

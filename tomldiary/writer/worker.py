@@ -22,6 +22,7 @@ from tomldiary.errors import (
 from tomldiary.extraction.operations import TurnOperation
 from tomldiary.logging import get_logger, show
 from tomldiary.runtime.async_bridge import in_thread
+from tomldiary.runtime.views import counted
 from tomldiary.writer.jobs import apply_turn
 from tomldiary.writer.journal import Journal
 from tomldiary.writer.journal_queue import JournalQueue
@@ -186,7 +187,7 @@ class Workers:
                 self.journal_queue.lost(jobs)
             self.queues.release(user)
             self._state.notify_all()
-        _logger.warning("%d turns of a user were taken over by another writer", len(jobs))
+        _logger.warning("another writer took over %s of a user", counted(len(jobs), "turn"))
 
     def settle_elsewhere(self, job: Job) -> None:
         """Resolve the receipt of a turn that another writer has finished."""
@@ -255,7 +256,7 @@ class Workers:
         gone = [each for each in jobs if each not in wanted]
         if gone and job.journal is not None:
             await in_thread(job.journal.finish, gone)
-            _logger.error("%d turns could not be applied: Forgotten", len(gone))
+            _logger.error("%s could not be applied: Forgotten", counted(len(gone), "turn"))
         if wanted:
             _logger.info("something else of the user was forgotten; a turn is read again")
         with self._state:

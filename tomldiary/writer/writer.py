@@ -23,7 +23,7 @@ from tomldiary.errors import InvalidValue
 from tomldiary.extraction.extractor import setup_problem
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.logging import get_logger, tell
-from tomldiary.runtime.views import Viewed, drawn, pretty
+from tomldiary.runtime.views import Viewed, counted, drawn, pretty
 from tomldiary.storage.protocol import Backend, KeepsHidden, KeepsJournal
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.writer.dead_letters import DeadLetters
@@ -98,11 +98,11 @@ class MemoryWriter(Viewed):
         takeover_interval: Seconds within which the journal of a dead writer is found.
         lease: Seconds without a sign of life after which other writers on a shared database take over.
         consolidate_every: Transactions of a user after which its episodes that were not read yet are consolidated.
-        consolidate_after: Seconds without a transaction of a user after which they are. With one of the two, what an
-            ended process left is consolidated first. Give them to one process of a diary. None is off.
+        consolidate_after: Seconds without a transaction of a user after which they are consolidated. With one of these
+            two options, what an ended process left is consolidated first. Set them in one process of a diary only.
 
     Raises:
-        InvalidValue: A number is none or out of its range, or `diary` cannot do what is asked.
+        InvalidValue: An option is not a number or out of its range, or `diary` does not support it.
     """
 
     def __init__(
@@ -438,13 +438,13 @@ class MemoryWriter(Viewed):
         self._consolidations.stop()
         if not self.flush(0):
             left = self._workers.abandon(_GRACE)
-            text = f"the writer was closed with {left} turns not applied"
+            text = f"the writer was closed with {counted(left, 'turn')} not applied; {'it is' if left == 1 else 'they are'}"
             if self._journal_queue is None:
-                tell(_logger, f"{text}; they are lost.", logging.ERROR)
+                tell(_logger, f"{text} lost.", logging.ERROR)
             elif self._options.workers:
-                tell(_logger, f"{text}; they are kept in {self._journal_queue.root}")
+                tell(_logger, f"{text} kept in {self._journal_queue.root}")
             else:
-                _logger.info("%s; they are kept in %s", text, self._journal_queue.root)
+                _logger.info("%s kept in %s", text, self._journal_queue.root)
         self._stop()
 
     async def close(self, timeout: float | None = None, *, drain: bool = True) -> WriterStats:  # noqa: ASYNC109 - the twin of close_sync

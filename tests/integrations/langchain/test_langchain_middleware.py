@@ -581,7 +581,7 @@ def test_an_unreadable_memory_is_skipped_or_fails_the_run(diary, writer, tmp_pat
     middleware = DiaryMiddleware(diary, user_id="bob", writer=writer)
     with caplog.at_level(logging.WARNING, "tomldiary"):
         talk(create_agent(model, middleware=[middleware]), "Hello", mode=mode)
-    assert "a run goes on without its memory: InvalidTOML" in caplog.text
+    assert "a run continues without its memory: InvalidTOML" in caplog.text
     assert [one.content for one in model.asked[0]] == ["Hello"]
     assert writer.said == [("Hello", "ok")]
     strict = DiaryMiddleware(diary, user_id="bob", writer=writer, on_error="raise")

@@ -482,7 +482,7 @@ def test_an_unreadable_memory_fails_a_run_only_on_request(
     (tmp_path / "alice" / "preferences.toml").write_text("= broken", encoding="utf-8")
     assert Talk(DiaryCapability(tmp_path, "alice")).say("hello") == ""
     file = tmp_path / "alice" / "preferences.toml"
-    assert f"a run goes on without its memory: InvalidTOML: {file}:1:1: " in caplog.text
+    assert f"a run continues without its memory: InvalidTOML: {file}:1:1: " in caplog.text
     with pytest.raises(InvalidTOML):
         Talk(DiaryCapability(tmp_path, "alice", on_error="raise")).say("hello")
 
@@ -574,7 +574,7 @@ def test_a_folder_that_became_a_file_fails_a_run_on_request(
         root.mkdir()
     (root / "alice" if is_user else root).write_text("notes", encoding="utf-8")
     assert talks[0].say("hello") == ""
-    assert "a run goes on without its memory: BackendError" in caplog.text
+    assert "a run continues without its memory: BackendError" in caplog.text
     with pytest.raises(BackendError, match="a folder on the way is a file"):
         talks[1].say("hello")
 

@@ -80,17 +80,17 @@ def test_no_call_costs_more_than_its_documentation_says(engine, opened, monkeypa
             lambda: web.submit_nowait(turn()).wait(LONG)
         )
         web.close_sync()
-        measured["a search of a writer, each second"] = cost(search_of(writer))
+        measured["a writer's search for turns, each second"] = cost(search_of(writer))
         heartbeats = Heartbeats(diary.engine.backend, lease=0.0)
-        measured["a sign of life, `lease / 5` after the last one"] = cost(heartbeats.beat)
+        measured["a writer's sign of life, every `lease / 5` seconds"] = cost(heartbeats.beat)
     with MemoryWriter(Diary(opened(), agent=lambda *_args, **_: gate.wait(LONG))) as busy:
         for user in ("ann", "bob"):
             busy.submit_nowait(Turn(user, "s", "I love tea.", "Noted.")).wait_stored(LONG)
         with MemoryWriter(diary, lease=600) as writer:
             waiting = cost(search_of(writer))
         gate.set()
-    idle = measured["a search of a writer, each second"]
-    measured["in it, for each user whose turns another writer has"] = [
+    idle = measured["a writer's search for turns, each second"]
+    measured["in it, for each user whom another writer serves"] = [
         -(-(one - two) // 2) for one, two in zip(waiting, idle, strict=True)
     ]
     limits = documented(engine.name)

@@ -326,11 +326,26 @@ def redacted_entry(
         data: Its fields.
         redact: Redacts all fields.
         schemas: The types of facts.
+
+    Raises:
+        InvalidValue: A redacted field of a fact does not fit its type, so the fact could not be read.
     """
     kept: Mapping[str, Any] = {}
     if path[:1] == (FACTS.name,) and path[2:] and path[1] in schemas:
-        kept = {name: data[name] for name in schemas[path[1]].key_fields(data) if name in data}
-    elif path[:1] in {(DRAFTS.name,), (QUARANTINE.name,)}:
+        schema = schemas[path[1]]
+        kept = {name: data[name] for name in schema.key_fields(data) if name in data}
+        redacted = {**redact(data), **kept}
+        if entry_data(redacted) != entry_data(data):
+            try:
+                schema.parse(redacted)
+            except InvalidValue as error:
+                raise InvalidValue(
+                    "a redacted value does not fit the type. Nothing was changed; leave the field out, or do"
+                    " not redact its kind.",
+                    where=error.where,
+                ) from None
+        return redacted
+    if path[:1] in {(DRAFTS.name,), (QUARANTINE.name,)}:
         kept = {name: data[name] for name in ("document", "path", "key") if name in data}
         held = held_entry(data)
         if held is not None:

@@ -370,7 +370,7 @@ class Trust:
             )
         if iscoroutinefunction(quarantine):
             raise InvalidValue(
-                "it is not awaited. Give a function without async.", where="quarantine"
+                "an async function cannot be used here. Give a plain function.", where="quarantine"
             )
         self._quarantine = quarantine if callable(quarantine) else frozenset(quarantine)
 

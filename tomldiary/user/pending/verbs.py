@@ -144,7 +144,10 @@ class UserReview(_Waiting):
         """
         managed = [name for name in checked_table(fields, "fields") if name.startswith("_")]
         if managed:
-            raise InvalidValue("fields with _ in front are managed.", where=managed[0])
+            raise InvalidValue(
+                "fields that begin with an underscore belong to the diary. Leave it out.",
+                where=managed[0],
+            )
 
         def change(tx: Transaction) -> None:
             edit, path = tx.edit(QUARANTINE), (QUARANTINE, id)
