@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.kinds import entry_key, entry_kind, entry_path, own_tables, own_values
 from tomldiary.errors import EntryConflict, InvalidValue, RollbackConflict
-from tomldiary.history.record import SNAPSHOT, Record, Source
+from tomldiary.history.record import SNAPSHOT, Record, Source, is_lost
 from tomldiary.history.timeline import check_follows, out_of_reach, pruned
 from tomldiary.runtime.views import Viewed, counted
 from tomldiary.toml.block_edit import split_tail
@@ -93,8 +93,10 @@ class Undo:
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
             raise InvalidValue(f"expected a number from 1 on, found {steps!r}.", where="steps")
         source = Source("rollback", session_id or "", actor, reason)
-        self._past.engine.log_hand_edits(self._past.user_id)
-        with self._past.engine.transaction(self._past.user_id, source) as transaction:
+        engine, user = self._past.engine, self._past.user_id
+        if not is_lost(engine.backend.last_record(user)):  # else the refusal below names what is missing
+            engine.log_hand_edits(user)
+        with engine.transaction(user, source) as transaction:
             records = self._undoable(steps, session_id, to)
             if not records:
                 raise RollbackConflict("there is no transaction to undo.")

@@ -315,6 +315,10 @@ class Edit:
                 self._insert(path, new)  # all that made it a table was removed
             else:
                 raise _part_of_list(path)
+        elif block.ours is not None and path not in self._parents:
+            lead, tail = block.text[: block.ours[0]], block.text[len(block.text) - block.ours[1] :]
+            text = f"{lead}{render_block(path, new, newline=self.newline)}{tail}"
+            self._swap(block, Block(path, text, ours=block.ours))
         elif path not in self._parents:
             self._swap(block, edit_block(block, old, new, newline=self.newline))
         else:

@@ -1009,7 +1009,7 @@ def test_an_invalid_option_of_the_middleware_is_refused(diary, options, message)
 def test_a_writer_of_another_diary_is_refused(diary, tmp_path):
     with (
         MemoryWriter(Diary(tmp_path / "other")) as other,
-        pytest.raises(InvalidValue, match="fills"),
+        pytest.raises(InvalidValue, match="writes to"),
     ):
         DiaryMiddleware(diary, writer=other)
     with MemoryWriter(Diary(tmp_path / "diary")) as same:
