@@ -116,6 +116,15 @@ def test_other_collections_have_frames_too(diary):
     assert list(diary.stats().to_pandas()["name"]) == list(diary.stats())
 
 
+def test_drafts_have_a_row_each(diary):
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "green tea", session_id="monday", ephemeral=True, actor="web")
+    row = alice.drafts().to_pandas().loc[0]
+    assert (row["session"], row["origin"]) == ("monday", "web")
+    assert (row["change"], row["new"]) == ("added", "green tea")
+    assert "green tea" in alice.drafts()._repr_html_()
+
+
 def test_growth_ends_at_the_number_of_entries(diary, pyplot):
     ax = diary.plot_growth()
     every, *users = ax.get_lines()

@@ -54,6 +54,9 @@ def filled(text, name):
     user.blocks.set(name, text)
     user.episodes.add(text, text, session_id=session)
     user.add_turn(f"I love {text}.", text, session_id=session)
+    user.upsert_preference(
+        "likes", f"{text} maybe", session_id=session, ephemeral=True, actor=text, reason=text
+    )
     receipt = Receipt(Turn(name, session, text, text))
     receipt.settle(None, RuntimeError(text))
     with MemoryWriter(diary) as writer:
@@ -70,6 +73,7 @@ def filled(text, name):
         IngestReport(1, 1, 0, 0.1, 1, 1, [text]), Import(text, {text: 1}, [text], [text], [text], [text]),
         Consolidated(1, 1, [text], [text]), Finding("problem", text, text, text),
         Findings([Finding("warning", text, text, text)]), Report([Run(text, (1,), (), [Answer(text, text, text, (1,), 1, 0.1)] * 2)]),
+        Run(text, (1,), (), [Answer(text, text, text, (1,), 1, 0.1)]), user.drafts(), user.drafts()[0],
         user.add_turn(f"I hate {text}.", "", session_id=session),
     ]  # fmt: skip
     return [*shown, *user.similar("likes", text)[:1]]
@@ -174,7 +178,7 @@ def test_empty_collections_say_so():
 def collections(user):
     return [user.recall("roast"), user.history(), user.diff(0), user.preferences(),
             user.preferences("likes"), user.similar("likes", "dark roast"), user.blocks(),
-            user.episodes(), user.diary.users(), user.diary.stats(), user.conversations()]  # fmt: skip
+            user.episodes(), user.diary.users(), user.diary.stats(), user.conversations(), user.drafts()]  # fmt: skip
 
 
 def test_returned_lists_and_dicts_are_real_ones(alice):

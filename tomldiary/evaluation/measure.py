@@ -15,6 +15,7 @@ from tomldiary.entries.kind import Group
 from tomldiary.entries.kinds import PREFERENCES
 from tomldiary.errors import DiaryError, InvalidValue
 from tomldiary.retrieval.render import rendered
+from tomldiary.runtime.views import Viewed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -55,8 +56,8 @@ class Answer:
         return 1 / min(self.ranks) if self.ranks else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+@dataclass(frozen=True, slots=True, repr=False)
+class Run(Viewed):
     """The answers of one system to all questions, in the order of the questions."""
 
     name: str

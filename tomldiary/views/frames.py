@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from tomldiary.diary import Diary
+    from tomldiary.entries.kinds.pending import PendingChange
     from tomldiary.history.queries import Difference, HistoryEntry
 
 __all__ = ["frame"]
@@ -96,7 +97,7 @@ def _tables(found: Mapping[str, Mapping[str, PreferenceItem]]) -> Iterable[_Row]
     )
 
 
-def _change(entry: HistoryEntry | Difference) -> _Row:
+def _change(entry: HistoryEntry | Difference | PendingChange) -> _Row:
     return {
         "change": verb_of(entry.before, entry.after),
         "key": entry.key,
@@ -114,6 +115,11 @@ def _changes(found: Iterable[HistoryEntry]) -> Iterable[_Row]:
     for entry in found:
         who = {name: getattr(entry, name) for name in _WHO}
         yield {**who, **_change(entry), "is_conflict": entry.is_conflict}
+
+
+def _pending(found: Iterable[PendingChange]) -> Iterable[_Row]:
+    for one in found:
+        yield {"id": one.id, **{name: getattr(one, name) for name in _PENDING}, **_change(one)}
 
 
 def _differences(found: Iterable[Difference]) -> Iterable[_Row]:
@@ -138,6 +144,7 @@ def _named(found: Mapping[str, Any]) -> Iterable[_Row]:
 
 _ENTRY = ("id", *PreferenceItem.model_fields)
 _FACT = ("id", "type", "created", "updated", "created_by", "updated_by", "source", "valid_from", "valid_to", "confidence")  # fmt: skip
+_PENDING = ("created", "session", "origin", "reason", "expires")
 _CHANGED = ("change", "key", "old", "new", "before", "after")
 _TABLES: dict[str, tuple[tuple[str, ...], Callable[[Any], Iterable[_Row]]]] = {
     "Changes": ((*_WHO, *_CHANGED, "is_conflict"), _changes),
@@ -149,6 +156,7 @@ _TABLES: dict[str, tuple[tuple[str, ...], Callable[[Any], Iterable[_Row]]]] = {
     "FactList": (_FACT, _facts),
     "Hits": (("kind", "key", "text", "score", "reasons", "created", "updated", "source"), _records),
     "Matches": (("category", "id", "text", "score", "conflict"), _records),
+    "PendingChanges": (("id", *_PENDING, *_CHANGED), _pending),
     "PreferenceItems": (_ENTRY, _preferences),
     "PreferenceTables": (("category", *_ENTRY), _tables),
     "TextBlocks": (

@@ -28,9 +28,20 @@ from tomldiary.views.sheet import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from tomldiary.entries.kinds.pending import PendingChange
     from tomldiary.history.queries import Difference, HistoryEntry, Origin
 
-__all__ = ["change", "changes", "difference", "differences", "origin", "text_of", "verb_of"]
+__all__ = [
+    "change",
+    "changes",
+    "difference",
+    "differences",
+    "origin",
+    "pending_change",
+    "pending_changes",
+    "text_of",
+    "verb_of",
+]
 
 _BOOKKEEPING = "_"  # begins the fields that the engine manages
 _EMPTY: tuple[Any, ...] = (None, "", [])
@@ -126,6 +137,36 @@ def changes(found: Sequence[HistoryEntry]) -> Sheet:
     """Return the view of history: when, who, what changed, old and new."""
     table = Table(_COLUMNS, [_row(entry) for entry in found])
     return Sheet(counted(len(found), "change"), [table], empty="Nothing was changed.")
+
+
+# Pending changes
+
+
+_PENDING_COLUMNS = ("id", "time (UTC)", "from", "key", "old → new")
+
+
+def _pending_row(one: PendingChange) -> list[Cell]:
+    parts = [f"session {one.session}" if one.session else "", one.reason]
+    what = _values_text(one.key, one.before, one.after)
+    source = Several([Text(one.origin), Text(", ".join(filter(None, parts)), is_quiet=True)])
+    return [Key(one.id), Moment(one.created), source, Key(one.key), what]
+
+
+def pending_change(one: PendingChange) -> Sheet:
+    """Return the view of one pending change."""
+    what = _values_text(one.key, one.before, one.after).text
+    short = (
+        f"{one_line(one.id)}: {one_line(one.key)} {verb_of(one.before, one.after)}: {cut(what, 60)}"
+    )
+    return Sheet(
+        f"Pending change {one.id}", [Table(_PENDING_COLUMNS, [_pending_row(one)])], line=short
+    )
+
+
+def pending_changes(found: Sequence[PendingChange]) -> Sheet:
+    """Return the view of changes that wait for a decision."""
+    table = Table(_PENDING_COLUMNS, [_pending_row(one) for one in found])
+    return Sheet(counted(len(found), "pending change"), [table], empty="No change is pending.")
 
 
 # Differences

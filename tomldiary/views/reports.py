@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tomldiary.doctor.files import Finding
+    from tomldiary.evaluation.measure import Run
     from tomldiary.evaluation.report import Report
     from tomldiary.extraction.consolidation import Consolidated
     from tomldiary.extraction.operations import Applied
@@ -259,6 +260,13 @@ def evaluation(found: Report) -> Sheet:
     questions = counted(len(found.runs[0].answers), "question")
     title = f"{counted(len(found.runs), 'run')} over {questions}"
     return Sheet(title, [Table(head, cells)], line=title)
+
+
+def evaluation_run(found: Run) -> Sheet:
+    """Return the view of one run."""
+    from tomldiary.evaluation.report import Report  # noqa: PLC0415 - only evaluations need it
+
+    return evaluation(Report([found]))
 
 
 def ingest_report(found: IngestReport) -> Sheet:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.fields import entry_data, said_by
 from tomldiary.entries.kind import EntryKind
+from tomldiary.runtime.views import ListView, Viewed
 from tomldiary.text.json_paths import texts_in
 from tomldiary.toml.values import copied
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PendingChange",
+    "PendingChanges",
     "PendingKind",
     "Raw",
     "held_entry",
@@ -59,8 +61,8 @@ class PendingKind(EntryKind):
         return str((held_entry(entry) or {}).get("text", ""))
 
 
-@dataclass(frozen=True, slots=True)
-class PendingChange:
+@dataclass(frozen=True, slots=True, repr=False)
+class PendingChange(Viewed):
     """A change of one entry that waits for a decision."""
 
     id: str
@@ -85,6 +87,12 @@ class PendingChange:
     """The last transaction when it was written."""
     is_new: bool
     """Whether the entry did not exist then."""
+
+
+class PendingChanges(ListView[PendingChange]):
+    """Pending changes, oldest first."""
+
+    __slots__ = ()
 
 
 Raw = dict[str, Any]

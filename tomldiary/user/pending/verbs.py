@@ -9,6 +9,7 @@ from tomldiary.engine.transaction import Source
 from tomldiary.entries.kinds import entry_key, entry_kind, path_of
 from tomldiary.entries.kinds.pending import (
     PendingChange,
+    PendingChanges,
     Raw,
     held_entry,
     place_of,
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["UserDrafts", "UserReview", "Verdict"]
 
-_Changes = list[PendingChange]
-_Choice = Callable[[_Changes], _Changes]
+_Choice = Callable[[PendingChanges], PendingChanges]
 
 
 class _Waiting:
@@ -42,10 +42,10 @@ class _Waiting:
     def __init__(self, context: UserContext) -> None:
         self._context = context
 
-    def _all(self, document: Tables | None = None) -> _Changes:
+    def _all(self, document: Tables | None = None) -> PendingChanges:
         stored = self._context.document(self.into) if document is None else document
         found = waiting(stored, self.into, timestamp())
-        return [self._change(name, entry) for name, entry in found.items()]
+        return PendingChanges(self._change(name, entry) for name, entry in found.items())
 
     def _change(self, name: str, entry: Raw) -> PendingChange:
         document, path = place_of(entry)
@@ -64,10 +64,10 @@ class _Waiting:
         *,
         is_made: bool,
         force: bool = False,
-    ) -> _Changes:
+    ) -> PendingChanges:
         """Make some of the changes that wait, or drop them, as one transaction, and return them."""
 
-        def decided(tx: Transaction) -> _Changes:
+        def decided(tx: Transaction) -> PendingChanges:
             # Read here: another review may have decided meanwhile.
             chosen = choose(self._all(tx.document(self.into)))
             if is_made:
@@ -89,11 +89,11 @@ class UserReview(_Waiting):
     def __repr__(self) -> str:
         return f"UserReview({self._context.user_id!r})"
 
-    def __call__(self) -> _Changes:
+    def __call__(self) -> PendingChanges:
         """Return the changes that wait, oldest first; see `list`."""
         return self.list()
 
-    def list(self) -> _Changes:
+    def list(self) -> PendingChanges:
         """Return the changes that wait, oldest first."""
         return self._all()
 
@@ -101,7 +101,7 @@ class UserReview(_Waiting):
 
     def accept(
         self, *ids: str, force: bool = False, actor: str = "user", reason: str = ""
-    ) -> _Changes:
+    ) -> PendingChanges:
         """Make changes that wait, as one transaction, and return them.
 
         Args:
@@ -120,7 +120,7 @@ class UserReview(_Waiting):
 
     aaccept = async_twin(accept)
 
-    def reject(self, *ids: str, actor: str = "user", reason: str = "") -> _Changes:
+    def reject(self, *ids: str, actor: str = "user", reason: str = "") -> PendingChanges:
         """Drop changes that wait, and return them; history keeps them.
 
         Raises:
@@ -171,7 +171,7 @@ class UserReview(_Waiting):
 def _named(ids: Collection[str]) -> _Choice:
     """Return what chooses the changes of some ids; it raises if there are none, or none waits under one."""
 
-    def choose(all_changes: _Changes) -> _Changes:
+    def choose(all_changes: PendingChanges) -> PendingChanges:
         known = {each.id: each for each in all_changes}
         for name in ids:
             checked_text(name, "ids")
@@ -181,7 +181,7 @@ def _named(ids: Collection[str]) -> _Choice:
             raise InvalidValue(f"name the changes. {hint}", where="ids")
         if missing:
             raise UnknownEntry(f"{QUARANTINE}/{', '.join(missing)}", hint)
-        return [known[name] for name in dict.fromkeys(ids)]
+        return PendingChanges(known[name] for name in dict.fromkeys(ids))
 
     return choose
 
@@ -191,10 +191,10 @@ class UserDrafts(_Waiting):
 
     into = DRAFTS
 
-    def drafts(self, session_id: str | None = None) -> _Changes:
+    def drafts(self, session_id: str | None = None) -> PendingChanges:
         """Return the drafts of a session, or of all sessions, oldest first."""
         wanted = None if session_id is None else checked_text(session_id, "session_id")
-        return [each for each in self._all() if wanted in {None, each.session}]
+        return PendingChanges(each for each in self._all() if wanted in {None, each.session})
 
     def promote_session(
         self,
@@ -204,7 +204,7 @@ class UserDrafts(_Waiting):
         force: bool = False,
         actor: str = "",
         reason: str = "",
-    ) -> _Changes:
+    ) -> PendingChanges:
         """Make the drafts of a session, as one transaction, and return them; `rollback` undoes it.
 
         Args:
@@ -229,7 +229,7 @@ class UserDrafts(_Waiting):
         keys: Collection[str] | None = None,
         actor: str = "",
         reason: str = "",
-    ) -> _Changes:
+    ) -> PendingChanges:
         """Drop the drafts of a session, and return them; `rollback` brings them back.
 
         Args:
@@ -249,13 +249,13 @@ def _of_session(session_id: str, keys: Collection[str] | None) -> _Choice:
     """Return what chooses the drafts of a session, of these entries or of all; it raises if an entry has none."""
     wanted = {keys} if isinstance(keys, str) else {*(keys or ())}
 
-    def choose(all_changes: _Changes) -> _Changes:
+    def choose(all_changes: PendingChanges) -> PendingChanges:
         mine = [each for each in all_changes if each.session == session_id]
         missing = wanted - {each.key for each in mine}
         if missing:
             hint = f"Drafts of this session: {', '.join(each.key for each in mine) or 'none'}."
             raise UnknownEntry(f"{DRAFTS}/{', '.join(sorted(map(str, missing)))}", hint)
-        return [each for each in mine if keys is None or each.key in wanted]
+        return PendingChanges(each for each in mine if keys is None or each.key in wanted)
 
     return choose
 
