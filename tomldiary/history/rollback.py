@@ -94,9 +94,8 @@ class Undo:
             raise InvalidValue(f"expected a number from 1 on, found {steps!r}.", where="steps")
         source = Source("rollback", session_id or "", actor, reason)
         engine, user = self._past.engine, self._past.user_id
-        if not is_lost(
-            engine.backend.last_record(user)
-        ):  # else the refusal below names what is missing
+        # With lost records, the transactions to undo are unknown, and the error below says so.
+        if not is_lost(engine.backend.last_record(user)):
             engine.log_hand_edits(user)
         with engine.transaction(user, source) as transaction:
             records = self._undoable(steps, session_id, to)
