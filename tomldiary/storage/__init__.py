@@ -1,6 +1,6 @@
 """Storage backends for documents and history: files, memory, shared databases, or custom storage.
 
-The package does not import entries, hand edits or writers. Begin reading with `protocol`.
+The package does not import `entries`, `hand_edits` or `writer`. Begin reading with `protocol`.
 """
 
 from __future__ import annotations

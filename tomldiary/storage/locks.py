@@ -154,17 +154,15 @@ class UserLocks:
     def _opened(self, folder: Path, path: Path) -> int:
         """Open a lock file; return -1 if a read-only file system has none, because no writer can exist there."""
         try:
-            self.files.make_folder(
-                folder, sync=True
-            )  # this may also create the folder of all users
+            # This may also create the folder of all users.
+            self.files.make_folder(folder, sync=True)
             return self.files.open(path, os.O_RDWR | os.O_CREAT | PRIVATE, 0o600)
         except OSError as error:
             if error.errno != errno.EROFS:
                 raise
         try:
-            return self.files.open(
-                path, os.O_RDONLY | PRIVATE
-            )  # another machine may be able to write there
+            # Another machine may be able to write there, and hold the lock.
+            return self.files.open(path, os.O_RDONLY | PRIVATE)
         except FileNotFoundError:
             return -1
 

@@ -15,9 +15,8 @@ from tomldiary.storage.shared.urls import is_shared_url, open_url
 
 __all__ = ["open_backend"]
 
-_SCHEME = re.compile(
-    r"[A-Za-z][A-Za-z0-9+.-]+:|:memory:"
-)  # two letters or more, because one is a Windows drive
+# At least two letters, because one letter is a Windows drive.
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:|:memory:")
 _SIX = ("load", "save", "exists", "delete", "delete_user", "list_users")
 
 

@@ -1,4 +1,4 @@
 """Documents and history as files in a folder.
 
-The package does not import entries, hand edits or writers. Begin reading with `backend`.
+The package does not import `entries`, `hand_edits` or `writer`. Begin reading with `backend`.
 """

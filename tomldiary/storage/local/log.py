@@ -110,9 +110,8 @@ def newest_segment(files: FileSystem, folder: Path) -> Path | None:
 
 def new_segment(folder: Path, newest: Path | None, month: str) -> Path:
     """Return the path of the segment after `newest`, in a month such as "2026-11"."""
-    if (
-        newest is not None and newest.stem[:7] >= month
-    ):  # a clock that was set back must not reorder segments
+    # The order of segments must not change if the clock is set back.
+    if newest is not None and newest.stem[:7] >= month:
         prefix, number = newest.stem.rsplit("-", 1)
         return folder / f"{prefix}-{int(number) + 1:03d}.toml"
     return folder / f"{month}-001.toml"

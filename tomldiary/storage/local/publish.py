@@ -111,7 +111,7 @@ def _is_held(files: FileSystem, path: str, held: Held) -> bool:
 
 
 def take_back(files: FileSystem, temp: str, target: str, ours: FileToken | None) -> None:
-    """Restore the file at `temp` as `target`; our version is removed, unless another program has edited it.
+    """Restore the file at `temp` as `target`; our version is then removed, unless it has a hand edit.
 
     Raises:
         OSError: Nothing was changed.

@@ -276,9 +276,8 @@ class SharedBackend(AsyncVerbs):
         with self._joined(user) as is_first:
             hold = self.transactions.hold_of_caller(user)
             assert hold is not None  # noqa: S101 - for the type checker
-            hold.may_assume = (
-                is_first  # a caller that held the lock before has read other parts of the state
-            )
+            # A caller that already held the lock may have read other parts of the state.
+            hold.may_assume = is_first
             deadline = time.monotonic() + self.transactions.timeout
             while True:
                 head = self.transactions.head(user)

@@ -76,9 +76,8 @@ def outcome(
             now = answer(database, timeout, lambda: database.head(user))
             if now.revision == head.revision:
                 if now.versions != head.versions:
-                    return (
-                        None  # a program that does not update the revision has changed a document
-                    )
+                    # A program that does not update the revision has changed a document.
+                    return None
                 versions = database.apply(user, now, step)
                 if versions is not None:
                     return versions

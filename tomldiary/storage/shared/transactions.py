@@ -44,9 +44,7 @@ __all__ = ["Hold", "Transactions", "check_user"]
 R = TypeVar("R")
 _TURN = 0.05  # seconds that an attempt waits for the lock before it checks its group again
 _LONG = 1.0  # seconds after which a refused transaction reserves the user
-_RESERVATION = (
-    20.0  # seconds; other writers wait no longer, as the process that reserved may be dead
-)
+_RESERVATION = 20.0  # seconds; others wait no longer, as the process that reserved may be dead
 _TRIES = 25  # attempts to begin or end a reservation
 
 
@@ -336,9 +334,7 @@ class Transactions:
         if versions is None:
             raise self.conflict(user, [*step.contents])
         known.conflicts, known.wanted = 0, ()
-        if (
-            not is_certain
-        ):  # another step may have followed, so the cached state must not be assumed
+        if not is_certain:  # another step may have followed, so the state must be read again
             known.calm, known.confirmed = 0, None
             if hold is not None:
                 hold.head = None

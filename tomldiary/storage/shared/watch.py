@@ -93,9 +93,8 @@ class Watch:
     def renew(self) -> None:
         """Reset the watch in a forked child, which must not use the connection of its parent."""
         if self._listener is not None:
-            self._inherited.append(
-                self._listener
-            )  # not closed, as this would end the parent's connection
+            # It is not closed, because this would end the connection of the parent.
+            self._inherited.append(self._listener)
         self._listener = None
         self._thread: threading.Thread | None = None
         self._guard = threading.Lock()

@@ -12,7 +12,7 @@ A text that is too large for one document is written in parts before the batch:
     app/memory/alice/preferences.toml/parts/…
 
 A rewritten history gets a new generation. `trash` names replaced data that must be deleted. If a process
-dies before it deletes them, the next write of the user does.
+dies before it deletes this data, the next write of the user does.
 """
 
 from __future__ import annotations
@@ -256,9 +256,8 @@ class FirestoreDatabase:
         head.follow(values, results[place.path])
         head.parts = {**head.parts, **{name: [] for name in changed}, **batch.parts}
         with contextlib.suppress(DatabaseLost, BackendError):
-            clear_trash(
-                self.connection, user, head
-            )  # if it fails, the next write deletes the trash
+            # If this fails, the next write of the user deletes the trash.
+            clear_trash(self.connection, user, head)
         return {kind: results[self.connection.document(user, kind).path] for kind in step.contents}
 
     def touch(self, user: str) -> None:

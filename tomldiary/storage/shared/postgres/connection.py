@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 __all__ = ["connection_class"]
 
 R = TypeVar("R")
-_CANCELLING = (
-    2.0  # seconds; a statement that is not cancelled would occupy a connection of the server
-)
+# Seconds to cancel a statement, which would otherwise occupy a connection of the server.
+_CANCELLING = 2.0
 
 
 def connection_class(seconds: float) -> type[psycopg.Connection[Any]]:

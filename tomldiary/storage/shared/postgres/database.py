@@ -46,14 +46,11 @@ _VERSION = 1
 _SCHEMA_LOCK = 7_046_151_318_604_118_370  # an advisory lock: one process creates the tables
 _PAGE = 1000
 _LONGEST_NAME = 63  # bytes; PostgreSQL would cut a longer one
-_PATIENCE = (
-    5000  # milliseconds without an acknowledgement after which a connection counts as broken
-)
+_PATIENCE = 5000  # milliseconds without an acknowledgement until a connection counts as broken
 _SILENCE = 10.0  # seconds; the maximum idle time of a client whose transaction locks a user
 _SLICE = 0.25  # seconds between two checks whether a pool was closed
-_RETRYING = (
-    1.0  # seconds until a pool stops reconnecting; until then, a call cannot make it connect
-)
+# Seconds until a pool stops reconnecting. Until then it doubles its pauses, and a call cannot make it connect.
+_RETRYING = 1.0
 # The reason for a permanent refusal of a connection. Other reasons, such as a starting server, are temporary.
 _REFUSED = re.compile(
     r"(?:FATAL: +|fe_sendauth: )((?!.*(?:starting up|shutting down|recovery|too many|remaining)).+)"

@@ -58,7 +58,7 @@ SET_VERSION: LiteralString = """
 INSERT INTO {schema}.tomldiary SELECT %s WHERE NOT EXISTS (SELECT FROM {schema}.tomldiary)"""
 IS_WATCHED: LiteralString = """
 SELECT FROM pg_trigger WHERE tgrelid = to_regclass(%s) AND tgname = 'tomldiary_watch'"""
-# Created by the first watch only, because PostgreSQL runs commits with a notice one at a time.
+# Created only when a watch begins, because PostgreSQL runs commits with a notice one at a time.
 WATCH: LiteralString = """
 CREATE OR REPLACE FUNCTION {schema}.notify_watchers() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
     PERFORM pg_notify(TG_ARGV[0], encode(sha256(convert_to(NEW.user_id, 'UTF8')), 'hex') || ' ' || NEW.revision);
