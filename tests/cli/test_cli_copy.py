@@ -42,7 +42,7 @@ def test_a_copy_of_a_folder_to_itself_is_refused_at_once(tmp_path):
     source = tmp_path / "one"
     Diary(source, agent="rules").user("alice").upsert_preference("likes", "tea")
     run = CliRunner().invoke(app, ["copy", str(source), str(tmp_path / "x" / ".." / "one")])
-    assert "is the source too" in str(run.exception)
+    assert "is the source folder" in str(run.exception)
 
 
 @pytest.mark.parametrize(

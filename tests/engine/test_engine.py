@@ -452,7 +452,7 @@ def test_a_read_only_folder_gives_one_clear_error(tmp_path):
 
 def test_a_file_where_the_folder_should_be_gives_one_clear_error(tmp_path):
     (tmp_path / "m").write_text("not a folder")
-    with pytest.raises(BackendError, match=r"a folder on the way is a file\. Move that file away"):
+    with pytest.raises(BackendError, match=r"a parent folder is a file\. Move that file away"):
         Diary(tmp_path / "m", agent="rules").user("alice").upsert_preference("likes", "tea")
 
 

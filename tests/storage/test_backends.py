@@ -194,7 +194,10 @@ class YieldingUsers(Dictionary):
             lambda: Diary(ByteLoad()).user("alice").preferences(),
             "load returned bytes, expected text",
         ),
-        (lambda: Diary(YieldingUsers()).users(), "YieldingUsers has a method that is no coroutine"),
+        (
+            lambda: Diary(YieldingUsers()).users(),
+            "YieldingUsers has a method that is not a coroutine function",
+        ),
     ],
 )
 def test_a_backend_that_is_written_wrongly_is_told_what_is_wrong(make, named):
@@ -268,7 +271,7 @@ def test_a_backend_of_two_kinds_refuses_facts_and_blocks_when_written():
     diary = Diary(storage, agent="rules")
     diary.register_schema("diet", Diet)
     alice = diary.user("alice")
-    with pytest.raises(NotSupported, match="does not take documents of the kind blocks"):
+    with pytest.raises(NotSupported, match="does not store documents of the kind blocks"):
         alice.set_block("persona", "kind")
     with pytest.raises(NotSupported, match="the kind facts"):
         alice.commit(Diet(food="vegan"))

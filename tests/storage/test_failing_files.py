@@ -212,7 +212,7 @@ def judge(raised, found, old, new):
         return f"{type(raised).__name__} is no error of ours: {raised}"
     if raised is None or isinstance(raised, CommittedUnpublished):
         return None if found == new else f"claimed to be stored ({raised!r}), but is {found}"
-    is_open = "is unknown" in str(raised) or "Some of what was to be forgotten" in str(raised)
+    is_open = "is unknown" in str(raised) or "Some of the data to forget" in str(raised)
     if is_open:
         return None if found in (old, new) else f"neither old nor new: {found}"
     return None if found == old else f"claimed not to be stored ({raised}), but is {found}"

@@ -100,7 +100,7 @@ def test_a_log_tail_dropped_by_a_reader_is_still_returned(tmp_path, monkeypatch)
     known = tails.HistoryTails(FileSystem())
     place = str(tmp_path / "alice/history")
     known.drop("alice")
-    real = tails.end_behind
+    real = tails.end_after
 
     class Dropping(dict):
         def __setitem__(self, user, tail):
@@ -216,7 +216,7 @@ def test_readers_ignore_a_half_written_record(tmp_path, alice, part):
 
 def test_a_log_tail_that_moved_by_one_byte_is_not_recognised(tmp_path, alice):
     path = segment(tmp_path)
-    end = segments.end_behind(path, path.stat().st_size, newest_text(tmp_path))
+    end = segments.end_after(path, path.stat().st_size, newest_text(tmp_path))
     assert end.is_there(FileSystem())
     path.write_bytes(path.read_bytes().replace(b"tea", b"teas", 1))
     assert not end.is_there(FileSystem())

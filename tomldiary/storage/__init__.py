@@ -1,6 +1,6 @@
 """Storage backends for documents and history: files, memory, shared databases, or custom storage.
 
-The protocol depends on no entry, no merge and no writer. Begin with `protocol`.
+The package does not import `entries`, `hand_edits` or `writer`. Begin reading with `protocol`.
 """
 
 from __future__ import annotations

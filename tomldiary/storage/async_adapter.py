@@ -2,7 +2,7 @@
 
 All coroutines of the backend run on one private event loop thread. The six methods set these limits:
 
-1. Several documents are saved one after the other, not atomically.
+1. Several documents are saved in sequence, not atomically.
 2. A write of another process to the same storage is not detected while a document is written.
 3. Only documents with fixed names are stored, as no method lists names.
 """
@@ -41,7 +41,7 @@ class SixVerbsBackend:
     is_shared = False
     is_quick = False
     documents = tuple(sorted((*_REQUIRED, *_OPTIONAL)))
-    """The documents that can be stored. No method lists names, so other documents would not be found."""
+    """The documents that can be stored. Others could not be found, because no method lists names."""
     durability: Durability = "process"
 
     def __init__(self, wrapped: BackendProtocol) -> None:
@@ -58,18 +58,18 @@ class SixVerbsBackend:
     def _call(self, work: Coroutine[Any, Any, Any]) -> Any:
         if not inspect.iscoroutine(work):
             raise BackendError(
-                f"{type(self.wrapped).__name__} has a method that is no coroutine. Write all six with"
-                " `async def` and `return`."
+                f"{type(self.wrapped).__name__} has a method that is not a coroutine function. Define all six"
+                " methods with `async def`, and return the result."
             )
         try:
-            # A `save` that is interrupted is not cut off.
+            # An interrupted call does not cancel a running `save`.
             return run_coroutine(work, name="tomldiary-backend", is_stopped=False)
         except RuntimeError as error:
             if not is_of_another_loop(error):
                 raise
             raise BackendError(
-                f"{type(self.wrapped).__name__} uses a connection of another event loop ({error}). Its methods run"
-                " in an event loop of the diary: let it open its connections inside them, and share none with the host."
+                f"{type(self.wrapped).__name__} uses a connection of another event loop ({error}). The diary runs"
+                " its methods in a separate event loop. Open connections inside them, and share none with the host."
             ) from error
 
     def lock(self, user: str, timeout: float) -> AbstractContextManager[None]:
@@ -113,16 +113,16 @@ class SixVerbsBackend:
         return answer
 
     def commit(self, user: str, commit: Commit) -> dict[str, str]:
-        """Save the documents one after the other; the caller holds the lock.
+        """Save the documents in sequence; the caller holds the lock.
 
         Raises:
-            NotSupported: The backend does not know a document's kind. Nothing was stored.
+            NotSupported: The backend does not support a document's kind. Nothing was stored.
         """
         unknown = ", ".join(sorted(self._unknown.intersection(commit.contents)))
         if unknown:
             raise NotSupported(
-                f"{type(self.wrapped).__name__} does not take documents of the kind {unknown}: its load or"
-                " exists raises an error for it. Let the backend keep it, or use a folder."
+                f"{type(self.wrapped).__name__} does not store documents of the kind {unknown}: its load or"
+                " exists raises an error for them. Support this kind in the backend, or use a folder."
             )
         tokens: dict[str, str] = {}
         for kind, text in commit.texts.items():
@@ -168,15 +168,15 @@ class SixVerbsBackend:
         return existed
 
     def epoch(self, user: str) -> int:
-        """Return how often this process forgot data of the user; the six methods cannot store it."""
+        """Return the number of erasures by this process; the six methods cannot store it."""
         return self._epochs.get(user, 0)
 
     def erased(self, user: str) -> int:
-        """Return the fencing token that the last erasure of everything set in this process; 0 without one."""
+        """Return the fencing token that the last complete erasure in this process set; 0 if there was none."""
         return self._erased.get(user, 0)
 
     def rewrite(self, user: str, rewrite: Rewrite) -> dict[str, str]:
-        """Store a redaction, one document after the other; the caller holds the lock.
+        """Store a redaction, one document at a time; the caller holds the lock.
 
         An interrupted call must be repeated.
         """
@@ -203,5 +203,5 @@ class SixVerbsBackend:
         """Do nothing: the six methods store no history."""
 
     def place(self, user: str, kind: str) -> str:
-        """Return a name for messages."""
+        """Return the document's location for messages."""
         return f"{type(self.wrapped).__name__}:{user}/{kind}"

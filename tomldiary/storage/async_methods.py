@@ -35,7 +35,7 @@ class AsyncVerbs:
         return stored.text if stored is not None else None
 
     async def save(self: Backend, user_id: str, kind: str, content: str) -> None:
-        """Replace the document as one logged transaction; the last of several saves stays.
+        """Replace the document as one logged transaction; the last of several concurrent saves wins.
 
         Raises:
             DocumentError: `content` is not TOML that this library can read back.
@@ -52,7 +52,7 @@ class AsyncVerbs:
         await in_thread(_erase, self, user_id, kind)
 
     async def delete_user(self: Backend, user_id: str) -> None:
-        """Forget all data of the user, including history; pending work for the user is then refused."""
+        """Forget all data of the user, including history; pending work for the user is refused afterwards."""
         await in_thread(_forget, self, user_id)
 
     async def list_users(self: Backend) -> list[str]:

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Copied", "copy_users"]
 
-_TIMEOUT = 30.0  # seconds to wait for a user's lock
+_TIMEOUT = 30.0  # the time limit for a user's lock, in seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What was copied of one user."""
+    """The result of copying one user."""
 
     user: str
     documents: int
@@ -38,19 +38,19 @@ class Copied:
 
 
 def copy_users(source: Backend, target: Backend) -> Iterator[Copied]:
-    """Copy each user, and yield what was copied once it was read back and compared.
+    """Copy all users; yield the result of each one after its copy was read back and compared.
 
-    A run that was interrupted is repeated: users that the target already has in the same state are left alone. Turns
-    that wait in a writer's queue are not copied; close the writers first. Of users who were erased, only the fencing
-    token is left. A folder has no ids of them, so their tokens are copied from the other storages only.
+    Repeat an interrupted run: users that the target already has in the same state are not changed. Turns in a writer's
+    queue are not copied, so close the writers first. Of an erased user, only the fencing token is copied. A folder does
+    not store the ids of erased users, so their tokens cannot be copied from a folder.
 
     Args:
-        source: Where the users are. Each is read under its lock.
-        target: Where they are copied to.
+        source: The backend to read. Each user is read under the user's lock.
+        target: The backend to write.
 
     Raises:
-        BackendError: The target is the folder of the source or inside it, has another state of a user, or did not store what was
-            copied. The users yielded before are complete.
+        BackendError: One folder is the other or inside it, or the target has a different state of a user, or did not
+            store the copy correctly. The users yielded before are complete.
         DocumentError: A document of the source is not UTF-8.
     """
     folders = [
@@ -58,7 +58,7 @@ def copy_users(source: Backend, target: Backend) -> Iterator[Copied]:
     ]
     if any(one.is_relative_to(other) for one, other in permutations(folders, 2)):
         raise BackendError(
-            f"{folders[1]}: is the source too, or one is inside the other. Copy to another place."
+            f"{folders[1]}: is the source folder, or one is inside the other. Copy to another place."
         )
     erased = source.erased_users() if isinstance(source, ListsErased) else []
     for user in (*source.users(), *erased):
@@ -84,8 +84,8 @@ def _copy(source: Backend, target: Backend, user: str) -> Copied:
         known = _state(target, user)
     if known[0] != texts or [*map(_compared, known[1])] != [*map(_compared, records)]:
         raise BackendError(
-            f"{target!r}: the memory of {user!r} differs from the one in {source!r}. Remove it there, or copy to"
-            " another place."
+            f"{target!r}: the memory of {user!r} differs from the one in {source!r}. Remove it from the"
+            " target, or copy to another place."
         )
     return copied
 

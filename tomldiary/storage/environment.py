@@ -1,4 +1,4 @@
-"""What storage works with: the file system, the clock and the limits. Tests hand in others."""
+"""The environment of a backend: the file system, the clock and the limits, which tests replace."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BYTES = 6
 
 
 class Clock:
-    """The time that file times are compared with, and the boot of the system."""
+    """The current time, with which file times are compared, and the boot of the system."""
 
     def time_ns(self) -> int:
         """Return the time, in nanoseconds since 1970."""
@@ -39,7 +39,7 @@ class Clock:
         return f"{datetime.fromtimestamp(self.time(), UTC):%Y-%m}"
 
     def boot_id(self) -> str:
-        """Return what identifies this boot of the system; "" on systems without it."""
+        """Return an identifier of this boot of the system; "" on systems without one."""
         return _boot_id()
 
 
@@ -52,7 +52,7 @@ def _boot_id() -> str:
 
 
 def _macos_session() -> str:
-    import ctypes  # noqa: PLC0415 - only needed there
+    import ctypes  # noqa: PLC0415 - only needed on macOS
 
     call = getattr(ctypes.CDLL(None), "sysctlbyname", None)
     found, size = ctypes.create_string_buffer(64), ctypes.c_size_t(64)
@@ -63,7 +63,7 @@ def _macos_session() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What one backend works with."""
+    """The file system, the clock and the limits of one backend."""
 
     files: FileSystem = field(default_factory=FileSystem)
     clock: Clock = field(default_factory=Clock)

@@ -1,4 +1,4 @@
-"""The file operations of storage, below one interface, so that tests can record, refuse or interrupt them.
+"""The file operations of storage as one interface, so that tests can record, refuse or interrupt them.
 
 Writes are complete, new files are private, no link is followed, and a sync reaches the disk.
 """
@@ -41,9 +41,9 @@ def is_same(one: FileToken | None, two: FileToken | None) -> bool:
 
 
 def file_on_the_way(path: str | Path) -> BackendError:
-    """Return the error for a path on which a file is in place of a folder."""
+    """Return the error for a path with a file in place of a parent folder."""
     return BackendError(
-        f"{path}: a folder on the way is a file. Move that file away, or give another folder."
+        f"{path}: a parent folder is a file. Move that file away, or give another folder."
     )
 
 
@@ -101,7 +101,7 @@ class FileSystem:
         return capabilities.offers("leases")
 
     def identity(self, folder: str | Path) -> str:
-        """Return what identifies a folder, so that a copy or a disk mounted elsewhere differs.
+        """Return an identifier of a folder; a copy, or a disk that is mounted elsewhere, has a different one.
 
         Raises:
             OSError: The folder does not exist.
@@ -127,15 +127,15 @@ class FileSystem:
             return 0
 
     def exists(self, path: str | Path) -> bool:
-        """Return whether there is a file, a folder or a link."""
+        """Return whether a path is a file, a folder or a link."""
         return bool(self.mode(path))
 
     def is_link(self, path: str | Path) -> bool:
-        """Return whether there is a link."""
+        """Return whether a path is a link."""
         return stat.S_ISLNK(self.mode(path))
 
     def is_folder(self, path: str | Path) -> bool:
-        """Return whether there is a folder, or a link to one."""
+        """Return whether a path is a folder, or a link to one."""
         try:
             return stat.S_ISDIR(self.stat(path).st_mode)
         except (FileNotFoundError, NotADirectoryError):
@@ -157,7 +157,7 @@ class FileSystem:
         return (found.st_mtime_ns, found.st_size, found.st_ino, found.st_ctime_ns)
 
     def folder_time(self, path: str) -> int:
-        """Return when a name was last added or removed, in nanoseconds: 0 without a folder, -1 if unknown."""
+        """Return when a name was last added or removed, in nanoseconds; 0 without a folder, -1 if unknown."""
         try:
             return self.stat(path).st_mtime_ns
         except (FileNotFoundError, NotADirectoryError):
@@ -196,7 +196,7 @@ class FileSystem:
                     raise BackendError(f"{path}: is not a regular file. Remove it.")
                 data = self.read_all(descriptor)
                 after = self.fstat(descriptor)
-                # An editor that saves in place may have written it meanwhile: read again.
+                # An editor that saves in place may have changed the file during the read, so read it again.
                 if (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, after.st_size):
                     return data, token_of(after)
         except OSError as error:
@@ -208,7 +208,7 @@ class FileSystem:
         """Return the content of a regular file; b"" if there is none.
 
         Raises:
-            BackendError: As `read_file`.
+            BackendError: See `read_file`.
         """
         found = self.read_file(path)
         return found[0] if found is not None else b""
@@ -257,9 +257,9 @@ class FileSystem:
         return token_of(found)
 
     def write_over(self, path: Path, data: bytes | None, *, sync: bool) -> None:
-        """Create or replace a file atomically; None removes it. A lock of the caller excludes others.
+        """Create or replace a file atomically; None removes it. The caller holds a lock that excludes other writers.
 
-        With `sync`, the change is on disk when this returns, and a power cut brings no older content back.
+        With `sync`, the change is on disk when this returns, and a power cut cannot restore older content.
         """
         temp = path.with_name(f".{path.name}.tmp")
         self.discard(temp)  # left by a killed process

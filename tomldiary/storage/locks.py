@@ -39,7 +39,7 @@ _STRIPES = 256
 _FIRST_WAIT, _LONGEST_WAIT = 0.0002, 0.01  # seconds
 _FLAGS = os.O_RDWR | os.O_APPEND | PRIVATE
 _LONG = 0.1  # seconds; after a longer hold, a process waits so that polling processes get the lock
-_GIVING_WAY = 3 * _LONGEST_WAIT
+_YIELD_TIME = 3 * _LONGEST_WAIT
 
 
 class UserLocks:
@@ -55,7 +55,7 @@ class UserLocks:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Close the parent's lock files in a forked child, which would keep the locks of a killed parent."""
+        """Close the parent's lock files in a forked child, which would otherwise keep the locks of a killed parent."""
         _close_all(self._descriptors)
         self._reset()
 
@@ -85,7 +85,7 @@ class UserLocks:
 
         Args:
             user: The user id.
-            timeout: Seconds to wait at most.
+            timeout: The maximum time to wait, in seconds.
             then: Called with the user id once the lock is held, before the block.
 
         Raises:
@@ -100,8 +100,8 @@ class UserLocks:
             if self.folder is not None:
                 descriptor = self.descriptor(number)
                 if self.busy_until:
-                    # Other processes poll the lock. One that takes it again at once, for long each time, would
-                    # make them time out.
+                    # Other processes poll the lock. They would time out if this process locked it again
+                    # immediately, and for long each time.
                     time.sleep(max(0.0, self.busy_until.pop(number, 0.0) - time.monotonic()))
                 if descriptor >= 0:
                     if not try_lock(descriptor, start + timeout - time.monotonic()):
@@ -111,18 +111,18 @@ class UserLocks:
                 then(user)
             yield
         finally:
-            if pid == os.getpid():  # else forked inside the block: the lock is the parent's
+            if pid == os.getpid():  # in a child forked inside the block, the parent holds the lock
                 try:
                     if locked >= 0:
                         unlock(locked)
                         now = time.monotonic()
                         if now - since > _LONG:
-                            self.busy_until[number] = now + _GIVING_WAY
+                            self.busy_until[number] = now + _YIELD_TIME
                 finally:
                     stripe.release()
 
     def stripe(self, number: int) -> _Queue:
-        """Return the stripe's lock among threads."""
+        """Return the lock of a stripe among the threads of this process."""
         stripe = self._stripes.get(number)
         if stripe is None:
             with self._guard:
@@ -130,7 +130,10 @@ class UserLocks:
         return stripe
 
     def descriptor(self, number: int) -> int:
-        """Return the descriptor of the lock file, or -1 if there can be none; the caller holds the lock among threads."""
+        """Return the descriptor of a stripe's lock file, or -1 if a read-only file system has none.
+
+        The caller holds the lock of the stripe.
+        """
         descriptor = self._descriptors.get(number, -1)
         if descriptor < 0:
             assert self.folder is not None  # noqa: S101 - the caller has checked it
@@ -149,17 +152,17 @@ class UserLocks:
         return descriptor
 
     def _opened(self, folder: Path, path: Path) -> int:
-        """Open a lock file; return -1 if a read-only file system has none, as nothing can be written there."""
+        """Open a lock file; return -1 if a read-only file system has none, because no writer can exist there."""
         try:
-            self.files.make_folder(
-                folder, sync=True
-            )  # this may also create the folder of all users
+            # This may also create the folder of all users.
+            self.files.make_folder(folder, sync=True)
             return self.files.open(path, os.O_RDWR | os.O_CREAT | PRIVATE, 0o600)
         except OSError as error:
             if error.errno != errno.EROFS:
                 raise
         try:
-            return self.files.open(path, os.O_RDONLY | PRIVATE)  # it may be writable elsewhere
+            # Another machine may be able to write there, and hold the lock.
+            return self.files.open(path, os.O_RDONLY | PRIVATE)
         except FileNotFoundError:
             return -1
 
@@ -172,8 +175,8 @@ def _close_all(descriptors: dict[int, int]) -> None:
 class _Queue:
     """A fair lock: the thread that has waited longest gets it next.
 
-    An ordinary lock goes to the first thread that asks once it is free. A thread that writes in a loop would
-    then keep the others waiting until they time out.
+    An ordinary lock goes to the first thread that requests it after its release. A thread that writes in a loop
+    would then make the others wait until they time out.
     """
 
     __slots__ = ("_guard", "_is_held", "_waiting")
@@ -190,7 +193,7 @@ class _Queue:
                 self._is_held = True
                 return True
             turn = threading.Lock()
-            turn.acquire()  # the holder of the lock releases it to pass the lock on
+            turn.acquire()  # the holder of this lock passes it on by releasing `turn`
             self._waiting.append(turn)
         is_ours = False
         try:
@@ -228,13 +231,13 @@ def _number_of(user: str) -> int:
 def _timed_out(timeout: float) -> LockTimeout:
     return LockTimeout(
         f"the user's memory was locked by another writer for {timeout:g} s. Try again, or raise"
-        " lock_timeout. A task that is started inside a transaction waits for its end: do not await it there,"
-        " as asyncio.gather does."
+        " lock_timeout. A task that is started inside a transaction waits until the transaction ends. Do not"
+        " await it inside the transaction, for example with asyncio.gather."
     )
 
 
 def repeated(work: Callable[[], R], timeout: float) -> R:
-    """Run `work` until no other machine changes the user meanwhile.
+    """Run `work`, again after each `RevisionConflict`, and return its result.
 
     Raises:
         RevisionConflict: The user was changed at each attempt, and for `timeout` seconds after the first one.
@@ -247,7 +250,7 @@ def repeated(work: Callable[[], R], timeout: float) -> R:
             now = time.monotonic()
             if now > deadline:
                 raise
-            # However long an attempt takes, there is a second one.
+            # The time limit begins after the first attempt, so there is always a second one.
             deadline = min(deadline, now + timeout)
 
 
@@ -315,6 +318,6 @@ def is_at(files: FileSystem, descriptor: int, path: Path) -> bool:
 
 
 def remove_locked(files: FileSystem, path: Path) -> None:
-    """Remove a file if it exists, under its lock: a concurrent replacement would restore it."""
+    """Remove a file if it exists, under its lock, because a concurrent rewrite could restore it."""
     with suppress(FileNotFoundError), lock_file(files, path):
         files.unlink(path)

@@ -131,7 +131,7 @@ def rewrite_log(
 
     Raises:
         FileNotFoundError: The file does not exist.
-        OSError: The file is unchanged, or already replaced. Call it again.
+        OSError: The file is unchanged, or already replaced. Call this function again.
     """
     with lock_file(files, path) as descriptor:
         data = files.read_all(descriptor)
@@ -177,7 +177,7 @@ class LogFile:
         self._inode, self.end = found.st_ino, found.st_size
 
     def create(self, path: str) -> None:
-        """Open a new file with private permissions, whatever the umask."""
+        """Open a new file with private permissions, regardless of the umask."""
         self.open(path)
         self._files.make_private(self._descriptor)
 
@@ -188,7 +188,7 @@ class LogFile:
             render: Returns the records; called while the file is locked.
 
         Raises:
-            OSError: Nothing was appended, or a part could not be removed, as `problem` reports.
+            OSError: Nothing was appended, or a part could not be removed; `problem` then describes it.
         """
         self._lock()
         try:
@@ -199,7 +199,7 @@ class LogFile:
                 and begin != self.end
                 and self._files.read_at(self._descriptor, 1, begin - 1) != b"\n"
             ):
-                data = b"\n" + data  # another program cut the file within a line
+                data = b"\n" + data  # another program truncated the file within a line
             try:
                 self._files.write_all(self._descriptor, data)
             except BaseException:

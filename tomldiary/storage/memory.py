@@ -73,7 +73,7 @@ class MemoryBackend(AsyncVerbs):
         """Return the names of the user's documents in a folder such as `items/`."""
         return [kind for kind in self.kinds(user) if kind.startswith(folder)]
 
-    def folder_times(self, user: str, folders: object) -> tuple[str, ...]:  # noqa: ARG002 - there are none
+    def folder_times(self, user: str, folders: object) -> tuple[str, ...]:  # noqa: ARG002 - memory has no folders
         """Return the names of the documents, which change when a document is added or removed."""
         return tuple(self._documents.get(user, ()))
 
@@ -118,11 +118,11 @@ class MemoryBackend(AsyncVerbs):
         return self._documents.pop(user, None) is not None
 
     def epoch(self, user: str) -> int:
-        """Return how often data of the user was forgotten."""
+        """Return the fencing token: the number of erasures of the user's data."""
         return self._epochs.get(user, 0)
 
     def erased(self, user: str) -> int:
-        """Return the fencing token that the last erasure of everything set; 0 without one."""
+        """Return the fencing token that the last complete erasure set; 0 if there was none."""
         return self._erased.get(user, 0)
 
     # Hidden documents
@@ -185,7 +185,7 @@ class MemoryBackend(AsyncVerbs):
         self._records[user] = [snapshot, *kept]
 
     def place(self, user: str, kind: str) -> str:
-        """Return a name for messages."""
+        """Return the document's location for messages."""
         return f"memory:{user}/{kind}.toml"
 
 

@@ -15,7 +15,8 @@ from tomldiary.storage.shared.urls import is_shared_url, open_url
 
 __all__ = ["open_backend"]
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:|:memory:")  # a drive has one letter
+# At least two letters, because one letter is a Windows drive.
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:|:memory:")
 _SIX = ("load", "save", "exists", "delete", "delete_user", "list_users")
 
 
@@ -25,8 +26,8 @@ def open_backend(
     """Return the sync backend for a folder, an address or a backend object.
 
     Raises:
-        BackendError: `backend` is none of these, or `durability` is set for a backend object.
-        InvalidValue: `durability` is no level.
+        BackendError: `backend` is not supported, or `durability` is set for a database or a backend object.
+        InvalidValue: `durability` is not a valid level.
     """
     if durability is not None:
         check_durability(durability)
@@ -42,18 +43,18 @@ def open_backend(
             return open_url(place)
         if isinstance(backend, str) and _SCHEME.match(place):
             raise BackendError(
-                f'{without_secrets(place)!r}: there is no backend for this kind of address. Give a folder ("./" in front of a'
-                ' name with a colon), "memory:", a URL of PostgreSQL, Redis or Firestore, or a backend object;'
-                " docs/backends.md says how to write one."
+                f'{without_secrets(place)!r}: there is no backend for this kind of address. Give a folder ("./" before'
+                ' a name with a colon), "memory:", a URL of PostgreSQL, Redis or Firestore, or a backend object;'
+                " docs/backends.md describes how to write one."
             )
         return LocalBackend(place, durability=durability or "full")
     if durability is not None:
         raise BackendError("durability applies to a folder; set it on the backend object.")
     if isinstance(backend, type):
         raise BackendError(
-            f"{backend.__name__} is a class. Give an object of it: {backend.__name__}(…)."
+            f"{backend.__name__} is a class. Give an instance of it: {backend.__name__}(…)."
         )
-    # A check of the protocol would read `durability`, for which Redis is asked.
+    # AsyncVerbs is checked first, because a check of the protocol reads `durability`, which sends a request to Redis.
     if isinstance(backend, AsyncVerbs | Backend):
         _check_overrides(backend)
         return backend
@@ -84,7 +85,7 @@ def _check_overrides(backend: object) -> None:
         base = LocalBackend if isinstance(backend, LocalBackend) else MemoryBackend
         raise BackendError(
             f"{type(backend).__name__} overrides {', '.join(own)} of {base.__name__}, but a diary reads and"
-            " writes files without calling them, so what they do (such as encryption) would be left out."
+            " writes files without calling them, so their effect (such as encryption) would be missing."
             " Write a class with the six async methods that does not inherit from"
             f" {base.__name__}; see docs/backends.md."
         )

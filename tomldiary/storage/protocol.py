@@ -79,9 +79,9 @@ class Commit:
     records: list[str] = field(default_factory=list[str])
     """History records to append, oldest first."""
     replaces_save: bool = False
-    """Whether the commit replaces a hand edit. Its names are then synced, as a power cut could restore the edit."""
+    """Whether the commit replaces a hand edit. File names are then synced, or a power cut could restore the edit."""
     fingerprints: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Fingerprints of the contents by kind, as far as they are known."""
+    """The known fingerprints of the contents, by kind."""
 
     @property
     def texts(self) -> dict[str, str]:
@@ -99,15 +99,15 @@ class RewrittenDocument:
     tables: list[tuple[str, ...]]
     """The tables that differ. If another program has saved the document since, only these are replaced."""
     is_removed: bool = False
-    """Whether the document is removed, unless such a save has added something."""
+    """Whether the document is removed, unless such a hand edit has added something."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """A redaction of one user, stored as a whole; the default redacts neither documents nor history."""
+    """A redaction of one user, stored as a whole; by default, it redacts neither documents nor history."""
 
     selection: Mapping[str, Any]
-    """What is forgotten, as a TOML table; `{"everything": True}` is all data of the user."""
+    """The selection to forget, as a TOML table; `{"everything": True}` is all data of the user."""
     epoch: int
     """The user's new fencing token."""
     history: Mapping[str, str] | None = None
@@ -116,11 +116,11 @@ class Rewrite:
     """History records to append, oldest first."""
     documents: Mapping[str, RewrittenDocument] = field(default_factory=dict[str, RewrittenDocument])
     erased_before: int = 0
-    """What `TellsErasure.erased` returns afterwards, for a copy of a user; 0 leaves it as it is."""
+    """The new result of `TellsErasure.erased`, for a copy of a user; 0 keeps the stored one."""
 
     @property
     def erased(self) -> int:
-        """The fencing token of the last erasure of everything afterwards; 0 leaves it as it is."""
+        """The new result of `TellsErasure.erased`; 0 keeps the stored one."""
         return self.epoch if self.removes_user else self.erased_before
 
     @property
@@ -150,7 +150,7 @@ class DetectsSaves(Protocol):
     """A backend that detects that another program is writing a document."""
 
     def is_being_saved(self, user: str, kind: str) -> bool:
-        """Return whether another program has begun to save the document and not finished."""
+        """Return whether another program has begun to save the document and has not finished."""
         ...
 
 
@@ -179,20 +179,21 @@ class ListsFolders(CheapTokens, Protocol):
     def folder_times(self, user: str, folders: Sequence[str]) -> tuple[object, ...] | None:
         """Return values that change when a document is added to a folder or removed; None if unknown.
 
-        All are false if none of the folders exists.
+        All values are false if none of the folders exists.
         """
         ...
 
 
 @runtime_checkable
 class OptimisticWrites(Protocol):
-    """A backend that runs a transaction on assumed state, and tells at its end whether that was the stored one."""
+    """A backend that runs a transaction on an assumed state, and verifies this state at the end."""
 
     def attempt(self, user: str, timeout: float) -> AbstractContextManager[None]:
         """Hold the user's lock for one attempt of a transaction.
 
         Raises:
-            RevisionConflict: At the end, also in place of an error of the block: nothing was stored. Try again.
+            RevisionConflict: The stored state is a different one. Nothing was stored; try again. It is raised at the
+                end, and replaces an error of the block.
         """
         ...
 
@@ -202,13 +203,16 @@ class ReadsOneState(Protocol):
     """A backend that reads several documents at one state of each user, with fewer requests."""
 
     def reading(self) -> AbstractContextManager[None]:
-        """Let this thread see each user as at its first read in the block; its own writes end that."""
+        """Give this thread one state of each user for the block: the state at the user's first read.
+
+        After a write of this thread, the next read of the user returns the new state.
+        """
         ...
 
 
 @runtime_checkable
 class ListsErased(Protocol):
-    """A backend that knows the ids of users of whom nothing but the fencing token is left."""
+    """A backend that lists erased users, of whom only the fencing token remains."""
 
     def erased_users(self) -> list[str]:
         """Return the ids of users with a fencing token above 0 and without a document, sorted."""
@@ -217,10 +221,10 @@ class ListsErased(Protocol):
 
 @runtime_checkable
 class TellsErasure(Protocol):
-    """A backend that knows when a user was last erased as a whole."""
+    """A backend that stores the fencing token of a user's last complete erasure."""
 
     def erased(self, user: str) -> int:
-        """Return the fencing token that the last erasure of everything set; 0 without one. It outlives the user."""
+        """Return the fencing token that the last complete erasure set; 0 if there was none. It outlives the user."""
         ...
 
 
@@ -230,7 +234,7 @@ class PrefersPartSize(Protocol):
 
     @property
     def part_size(self) -> int:
-        """Characters of a document before new entries go to another one."""
+        """The size of a document in characters at which new entries go to another document."""
         ...
 
 
@@ -240,15 +244,16 @@ class KeepsJournal(Protocol):
 
     @property
     def journal_folder(self) -> Path | None:
-        """The folder; with None the writer's queue is in memory."""
+        """The folder; None keeps the writer's queue in memory."""
         ...
 
 
 @runtime_checkable
 class KeepsHidden(Protocol):
-    """A backend that keeps hidden documents beside a user's memory; no listing, export and history has them.
+    """A backend that stores hidden documents of users, which are in no listing, export or history.
 
-    `rewrite` redacts those that `runtime.sources` knows and removes the others. They may outlive the user.
+    `rewrite` redacts those whose kind is registered in `runtime.sources`, and removes the others. A hidden document may
+    outlive its user.
     """
 
     def hidden(self, user: str, kind: str) -> tuple[str, Token | None]:
@@ -266,9 +271,10 @@ class KeepsHidden(Protocol):
         """Replace a hidden document atomically; "" removes it.
 
         Args:
-            user: Whose document.
-            kind: Its name, which begins with a dot.
-            change: Called with the text and the user's fencing token; returns the new text. It may be called again.
+            user: The user id.
+            kind: The document's name, which begins with a dot.
+            change: Called with the text and the user's fencing token; returns the new text. It may be called several
+                times.
             is_locked: Whether the caller holds the user's lock.
         """
         ...
@@ -283,7 +289,7 @@ class Closable(Protocol):
     """A backend with open files or connections."""
 
     def close(self) -> None:
-        """Close them; a later call opens them again."""
+        """Close files and connections; a later call opens them again."""
         ...
 
 
@@ -348,7 +354,7 @@ class DisplacedEdit:
     standing: Stored | None
     """The published document, if it is the version that history ends at."""
     token: Token | None
-    """The version of the published document, whatever its content."""
+    """The version of the published document, even if `standing` is None."""
     history: HistoryOfUser
 
 
@@ -380,7 +386,7 @@ class Backend(DocumentSource, Protocol):
 
     @property
     def durability(self) -> Durability:
-        """What a returned commit survives."""
+        """The failures that a returned commit survives."""
         ...
 
     @property
@@ -431,11 +437,11 @@ class Backend(DocumentSource, Protocol):
         ...
 
     def erase(self, user: str, kind: str | None = None) -> bool:
-        """Remove one document, or with `kind=None` everything of the user; False if there was nothing."""
+        """Remove one document, or all data of the user with `kind=None`; return whether there was any."""
         ...
 
     def epoch(self, user: str) -> int:
-        """Return the fencing token: how often data of the user was forgotten. It outlives the user."""
+        """Return the fencing token: the number of erasures of the user's data. It outlives the user."""
         ...
 
     def rewrite(self, user: str, rewrite: Rewrite) -> dict[str, str]:

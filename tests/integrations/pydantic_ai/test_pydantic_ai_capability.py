@@ -575,7 +575,7 @@ def test_a_folder_that_became_a_file_fails_a_run_on_request(
     (root / "alice" if is_user else root).write_text("notes", encoding="utf-8")
     assert talks[0].say("hello") == ""
     assert "a run continues without its memory: BackendError" in caplog.text
-    with pytest.raises(BackendError, match="a folder on the way is a file"):
+    with pytest.raises(BackendError, match="a parent folder is a file"):
         talks[1].say("hello")
 
 

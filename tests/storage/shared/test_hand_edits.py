@@ -72,7 +72,7 @@ def test_push_brings_nothing_back_that_was_forgotten(engine, alice, tmp_path, se
     file.write_text(pulled.replace('"coffee"', '"mocha"'))
     done = run(engine, "push", str(tmp_path))
     assert done.exit_code != 0
-    assert "something of this user was forgotten" in str(done.exception)
+    assert "of this user was forgotten" in str(done.exception)
     assert texts(alice) == left
     file.write_text(pulled)
     run(engine, "pull", str(tmp_path))
@@ -202,7 +202,7 @@ def test_an_edit_does_not_bring_back_what_is_forgotten_meanwhile(
     monkeypatch.setenv("VISUAL", f"{sys.executable} {script}")
     done = CliRunner().invoke(app, ["edit", "preferences", "--user", "alice", "--path", path])
     assert done.exit_code != 0
-    assert "something of this user was forgotten" in str(done.exception)
+    assert "of this user was forgotten" in str(done.exception)
     assert "coffee" not in texts(memory)
 
 

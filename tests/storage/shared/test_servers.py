@@ -550,9 +550,9 @@ def test_a_missing_client_names_the_extra(url, extra, monkeypatch):
     ("url", "message"),
     [
         ("firestore:///a/b", "names no project"),
-        ("firestore://project/a/b#c", "has no '#'"),
-        ("firestore://project/a/b?database=d#", "has no '#'"),
-        ("postgresql://localhost/x?connections=many", "connections='many' is no valid number"),
+        ("firestore://project/a/b#c", "cannot contain '#'"),
+        ("firestore://project/a/b?database=d#", "cannot contain '#'"),
+        ("postgresql://localhost/x?connections=many", "connections='many' is not a valid number"),
         ("mysql://localhost/x", "there is no backend for this kind of address"),
     ],
 )

@@ -1,4 +1,4 @@
 """Documents and history as files in a folder.
 
-The package depends on no entry, no merge and no writer. Begin with `backend`.
+The package does not import `entries`, `hand_edits` or `writer`. Begin reading with `backend`.
 """

@@ -59,14 +59,14 @@ __all__ = ["LocalBackend", "check_durability"]
 
 _logger = get_logger(__name__)
 _USUAL = "preferences.toml"
-"""The document that nearly all users have."""
+"""The document that almost all users have."""
 _FLAGS = os.O_RDONLY | sum(
     {getattr(os, flag, 0) for flag in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK")}
 )
 
 
 def check_durability(given: object) -> None:
-    """Raise InvalidValue if this is no level of durability."""
+    """Raise InvalidValue if `given` is not a level of durability."""
     if given not in get_args(Durability):
         raise InvalidValue(
             f"expected 'full', 'process' or 'none', found {given!r}.", where="durability"
@@ -78,9 +78,9 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
 
     Args:
         base_path: The folder, created at the first write; `~` is the home. `path` is an alias.
-        durability: What a returned write survives; see `Durability`.
-        files: Makes all file operations; the real ones unless a test hands in others.
-        clock: Tells the time and the boot.
+        durability: The failures that a returned write survives; see `Durability`.
+        files: Makes all file operations. Tests pass a replacement.
+        clock: Returns the time and the boot identifier. Tests pass a replacement.
         segment_bytes: The size of a history segment at which the next one begins.
         checkpoint_interval: The number of transactions of a user between two checkpoints. All processes that
             share the folder must use the same.
@@ -105,7 +105,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
     ) -> None:
         chosen = base_path if base_path is not None else path
         if chosen is None or (base_path is not None and path is not None):
-            raise TypeError("LocalBackend takes one folder: LocalBackend('./memories').")
+            raise TypeError("LocalBackend requires one folder: LocalBackend('./memories').")
         folder: str = os.path.expanduser(os.fspath(chosen))  # noqa: PTH111 - Path fails where there is no home
         if not folder:
             raise BackendError('the name of the folder is empty. Write "." for the current folder.')
@@ -115,12 +115,12 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         environment = Environment(
             files or FileSystem(), clock or Clock(), segment_bytes, checkpoint_interval
         )
-        # A later change of the working directory does not move the memory.
+        # An absolute path, so that a later change of the working directory has no effect.
         super().__init__(Path(folder).absolute(), environment, sync=durability == "full")
         self._shown = Path(folder)
         self.durability: Durability = durability
         self.journal_root = self.base_path / SYSTEM / "journal"
-        """The folder of all journals, including those of writers with another durability."""
+        """The folder of all journals, including those of writers with a different durability."""
         self._hidden = HiddenFiles(environment.files, self.base_path / SYSTEM)
 
     def __repr__(self) -> str:
@@ -207,7 +207,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
                     # Finish the forget job here: the user may never be opened again.
                     self.reopen(user)
                     self._open(user)
-                # With any other name, a second folder of the same user may exist.
+                # If the folder has any other name, the user may have a second folder.
                 is_only = user != name or is_plain(name)
                 if (
                     (is_only and self.files.exists(f"{place}/{_USUAL}"))
@@ -217,7 +217,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
                 ):
                     found.add(user)
             except (OSError, DiaryError) as error:
-                _logger.warning("a user is left out: %s", error)
+                _logger.warning("a user is skipped: %s", error)
         return sorted(found)
 
     # Writing
@@ -229,7 +229,9 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             try:
                 self._merge_displaced(user, displaced)
             except (OSError, DiaryError) as error:
-                _logger.warning("a hand edit is merged by the next write only: %s", error)
+                _logger.warning(
+                    "a hand edit could not be merged yet; the next write merges it: %s", error
+                )
         return tokens
 
     def _stored(self, user: str, commit: Commit) -> tuple[dict[str, FileToken], list[str]]:
@@ -346,7 +348,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
     # Removal
 
     def rewrite(self, user: str, rewrite: Rewrite) -> dict[str, str]:
-        """Store a redaction of all files, also those of background writers; the caller holds the user's lock."""
+        """Store a redaction of all files, including those of background writers; the caller holds the user's lock."""
         return forget(self, user, rewrite)
 
     def settle(self, user: str) -> None:
@@ -368,8 +370,8 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             prune(self.files, self.folder(user) / "history", seq, snapshot)
         except OSError as error:
             raise BackendError(
-                f"{error.filename or self.folder(user)}: cannot be written ({error.strerror}). What is left of"
-                " history fits together. Check free space and permissions."
+                f"{error.filename or self.folder(user)}: cannot be written ({error.strerror}). The remaining"
+                " history is consistent. Check free space and permissions."
             ) from error
         finally:
             self._tails.drop(user)
@@ -402,9 +404,9 @@ def _check_expected(files: FileSystem, folder: str, commit: Commit) -> None:
 
 
 def _show_new_version(files: FileSystem, path: str) -> None:
-    """Give a hand-edited file a new change time after a commit, as readers take the file status as its version.
+    """Update the change time of a hand-edited file after a commit, because readers use the file status as its version.
 
-    The other times stay, as programs use them to detect a save.
+    The other times stay unchanged, because programs use them to detect a save.
     """
     with suppress(OSError):  # just removed, a link, or another owner's file
         descriptor = files.open(path, _FLAGS)

@@ -1,8 +1,9 @@
 """Checkpoints, which sync documents to disk, and retention, which removes old history.
 
 A commit is durable when its record is durable. Documents are published at once but synced later, at a checkpoint
-every 256 transactions. If a power cut damages a document, recovery restores it from history (see `recovery`). The
-first record after a checkpoint is written only when all documents changed before it are on disk.
+every 256 transactions. The transactions between two checkpoints are a window. If a power cut damages a document,
+recovery restores it from history (see `recovery`). The first record after a checkpoint is written only when all
+documents changed before it are on disk.
 
 Retention replaces the oldest kept segment by one that begins with a snapshot. When that segment is on disk, the
 segments before it are removed, the oldest first. A killed process may leave segments that no reader uses. The next
@@ -120,7 +121,7 @@ def drop_superseded(files: FileSystem, folder: Path) -> None:
     """Remove segments that a snapshot replaces; the caller holds the user's lock.
 
     Raises:
-        BackendError: Some segments may be left. No reader uses them.
+        BackendError: Some superseded segments may remain. No reader uses them.
     """
     try:
         if files.exists(folder / _TEMP):
@@ -137,8 +138,8 @@ def drop_superseded(files: FileSystem, folder: Path) -> None:
             files.sync_folder(folder)
     except OSError as error:
         raise BackendError(
-            f"{error.filename or folder}: old history cannot be removed ({error.strerror}). No reader uses it;"
-            " the next open tries again. Check permissions."
+            f"{error.filename or folder}: old history cannot be removed ({error.strerror}). No reader uses it."
+            " The next open tries again; check the permissions."
         ) from error
 
 

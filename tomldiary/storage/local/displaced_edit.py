@@ -2,7 +2,7 @@
 
 A program may save a document between a writer's last check and the exchange. Then our version is published, and
 the edit is in the staged file. The exchange is not undone: another program may have read our version meanwhile, and
-would save over the edit. The engine merges the edit with history, and the result is logged and published. The
+would overwrite the edit. The engine merges the edit with history, and the result is logged and published. The
 process that exchanged the files does this. After a crash, the next process that holds the user's lock does it.
 
 An edit that cannot be merged is restored as the document: it is half saved, or does not parse.
@@ -103,7 +103,7 @@ def _merge_one(
             if commit is not None:
                 log(commit)
         except Conflict:
-            continue  # the document was saved again
+            continue  # another program has saved the document again
         except DocumentError:
             if standing is not None:
                 take_back(files, path, str(folder / f"{kind}.toml"), standing.token)
@@ -118,7 +118,7 @@ def _merge_one(
 
 def _standing(files: FileSystem, folder: Path, kind: str) -> Stored | None:
     """Return the published document if it is the version that history ends at."""
-    with suppress(BackendError, DocumentError):  # a hand edit that cannot be read
+    with suppress(BackendError, DocumentError):  # the document is a hand edit that cannot be read
         found = files.read_file(folder / f"{kind}.toml")
         last = history_of(files, folder).last(kind)
         if found is not None and last is not None:

@@ -3,7 +3,7 @@
     .forgetting-0, -1, …    the staged new versions of files
     .forgetting.toml        the job: the staged files, their targets, and the selection
 
-The job file is written when all files are staged, and removed last. Before it exists, nothing was changed. After that,
+The job file is written when all files are staged, and removed last. Before it exists, nothing has changed. After that,
 the staged files must be published, and the texts outside the user's folder must be redacted (see `runtime.sources`).
 The next process that opens or locks the user finishes the job of a killed process. All writes are synced, whatever
 the durability.
@@ -184,12 +184,12 @@ def _redact_outside(backend: OpenedUsers, user: str, job: _Job, erased: int) -> 
         redact_sources(backend.base_path / SYSTEM, user, job.selection, job.epoch, backend.files)
     except OSError as error:
         raise BackendError(
-            f"{error.filename}: cannot be written ({error.strerror}). Some queued turns may be left. Forget again."
+            f"{error.filename}: cannot be written ({error.strerror}). Some queued turns may remain. Forget again."
         ) from error
 
 
 def _forget_index(files: FileSystem, folder: Path, *, everything: bool) -> None:
-    """Remove data derived from the user's texts; data still needed is computed again.
+    """Remove data derived from the user's texts; data that is still needed is computed again.
 
     The expiry times of items, stored under keyed hashes, are removed only with all data of the user.
     """
@@ -205,8 +205,8 @@ def _forget_index(files: FileSystem, folder: Path, *, everything: bool) -> None:
 def _unfinished(folder: Path, error: OSError | DiaryError) -> BackendError:
     reason = error.strerror if isinstance(error, OSError) else str(error)
     return BackendError(
-        f"{getattr(error, 'filename', None) or folder}: cannot be written ({reason}). Some of what was to be"
-        " forgotten is still there; the rest is forgotten when the user is opened next."
+        f"{getattr(error, 'filename', None) or folder}: cannot be written ({reason}). Some of the data to forget"
+        " remains; it is removed when the user is opened next."
     )
 
 
@@ -244,7 +244,7 @@ def _stage(env: Environment, folder: Path, rewrite: Rewrite, job: _Job) -> None:
     files = env.files
     for name in strays_in(files, folder):
         raise BackendError(
-            f"{folder / name}: may hold what is to be forgotten, and no document can have this name."
+            f"{folder / name}: may contain data to forget, but its name is not valid for a document."
             " Nothing was forgotten. Remove the file, or move it out of the folder."
         )
     history = folder / "history"

@@ -1,8 +1,8 @@
-"""Hidden documents of users as files beside the users' folders.
+"""Hidden documents of users, as files outside the users' folders.
 
     .tomldiary/hooks/alice.toml     the hidden document `.hooks` of alice
 
-The first line names the user, since the name of a file may be a hash of a long id. A file is replaced atomically.
+The first line names the user, because the name of a file may be a hash of a long id. A file is replaced atomically.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["LOCK_TIMEOUT", "HiddenFiles", "redact"]
 
 LOCK_TIMEOUT = 30.0
-"""Seconds to wait for a user's lock."""
+"""The time limit for a user's lock, in seconds."""
 _OWNER = "# user: "
 _SUFFIX = ".toml"
 
@@ -33,7 +33,7 @@ class HiddenFiles:
 
     Args:
         files: Makes the file operations.
-        root: Has a folder for each kind of hidden document.
+        root: The folder with one subfolder for each kind of hidden document.
     """
 
     def __init__(self, files: FileSystem, root: Path) -> None:
@@ -50,10 +50,10 @@ class HiddenFiles:
         return (text, found[1]) if found is not None and owner == user else ("", None)
 
     def write(self, user: str, kind: str, text: str, *, sync: bool) -> None:
-        """Replace a file atomically; "" removes it. With `sync`, a power cut brings no older text back.
+        """Replace a file atomically; "" removes it. With `sync`, a power cut cannot restore an older text.
 
         Raises:
-            BackendError: The file could not be replaced, or the change not be synced.
+            BackendError: The file could not be replaced, or the change could not be synced.
         """
         path = self._path(user, kind)
         try:

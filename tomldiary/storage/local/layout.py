@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 SYSTEM = ".tomldiary"
-"""The folder beside the users' folders, for locks, journals, fencing tokens and derived data."""
+"""The folder next to the users' folders, for locks, journals, fencing tokens and derived data."""
 STAGED = ".staged-"
 """The prefix of the names of staged files."""
 JOB_PREFIX = ".forgetting"
@@ -64,7 +64,7 @@ _HISTORY = "history"
 _KIND = re.compile(r"[a-z0-9_][a-z0-9_.%=~-]*(/[a-z0-9_%~-][a-z0-9_.%=~-]*)*")
 _STAGED = re.compile(re.escape(STAGED) + r"\d+-(\d+)\.([0-9a-f]{8})\.(\d+)-")
 _LONGEST = 180
-"""The maximum characters of a document's name: its staged name must fit into 255 bytes."""
+"""The maximum number of characters of a document's name, because its staged name must fit into 255 bytes."""
 
 
 def checked_kind(kind: str) -> str:
@@ -79,7 +79,9 @@ def checked_kind(kind: str) -> str:
             f" {_LONGEST} characters."
         )
     if f"{kind}{_SUFFIX}" == OWNER_NAME or kind.split("/", 1)[0] == _HISTORY:
-        raise IdentifierError(f"{kind!r} cannot name a document: the folder needs it itself.")
+        raise IdentifierError(
+            f"{kind!r} cannot name a document: the name is reserved. Use another name."
+        )
     return kind
 
 

@@ -42,7 +42,7 @@ __all__ = [
     "append_records",
     "cut_off",
     "damaged",
-    "end_behind",
+    "end_after",
     "last_record",
     "named_transaction",
     "new_segment",
@@ -55,13 +55,13 @@ __all__ = [
 
 _logger = get_logger(__name__)
 _FLAGS = os.O_WRONLY | os.O_CREAT | PRIVATE
-_LOOK = os.O_RDONLY | PRIVATE | NO_WAITING
+_READ = os.O_RDONLY | PRIVATE | NO_WAITING
 DAMAGED = ".damaged-"
 """Part of the name of a file with a damaged record. It does not end in ".toml", so it is no segment."""
 _SEEN = 1024  # the bytes before the end, which identify it
 _NAMED = re.compile(r"^seq *= *(\d{1,18})", re.MULTILINE)
 _COARSE = 2.0  # seconds by which the time of a file may lag behind the clock
-_MOST_TAILS = 4096  # users whose last record is in memory; a bound on memory, nothing depends on it
+_MOST_TAILS = 4096  # users whose last record is cached; correctness does not depend on it
 
 
 class End(NamedTuple):
@@ -75,7 +75,7 @@ class End(NamedTuple):
     def is_there(self, files: FileSystem) -> bool:
         """Return whether the segment still ends here: no record was appended and it was not replaced."""
         try:
-            descriptor = files.open(self.segment, _LOOK)
+            descriptor = files.open(self.segment, _READ)
         except OSError:
             return False
         try:
@@ -110,7 +110,8 @@ def newest_segment(files: FileSystem, folder: Path) -> Path | None:
 
 def new_segment(folder: Path, newest: Path | None, month: str) -> Path:
     """Return the path of the segment after `newest`, in a month such as "2026-11"."""
-    if newest is not None and newest.stem[:7] >= month:  # a clock set back never reorders segments
+    # The order of segments must not change if the clock is set back.
+    if newest is not None and newest.stem[:7] >= month:
         prefix, number = newest.stem.rsplit("-", 1)
         return folder / f"{prefix}-{int(number) + 1:03d}.toml"
     return folder / f"{month}-001.toml"
@@ -133,7 +134,7 @@ def append_records(
         newest: The end of history; None if there is no history.
         records: The texts, oldest first.
         sync: Whether the records must be on disk when this returns.
-        known: The segment whose name is known to be on disk.
+        known: The segment whose name is on disk already.
 
     Returns:
         The new end of history.
@@ -155,7 +156,7 @@ def append_records(
         before = Path(newest.segment) if newest else None
         path = str(new_segment(Path(folder), before, env.clock.month()))
         at = 0
-    # A file in place of a new segment was not checked: O_EXCL refuses it.
+    # `O_EXCL` refuses an existing file at the path of a new segment, because its content was not checked.
     descriptor = files.open(path, _FLAGS if at else _FLAGS | os.O_EXCL, 0o600)
     try:
         length = files.lseek(descriptor, 0, os.SEEK_END)
@@ -183,7 +184,7 @@ def opens_window(before: int, seq: int, interval: int) -> bool:
     return before > 0 and (before - 1) // interval != (seq - 1) // interval
 
 
-def end_behind(segment: Path, at: int, record: str) -> End:
+def end_after(segment: Path, at: int, record: str) -> End:
     """Return the end of a history whose last record ends at `at`."""
     return End(str(segment), at, record.encode()[-_SEEN:])
 
@@ -260,7 +261,7 @@ def read_records(files: FileSystem, folder: Path) -> Iterator[str]:
         try:
             opened = files.open_to_read(path)
         except FileNotFoundError:
-            return  # retention or an erasure of everything has just removed it, and all older ones
+            return  # retention or a complete erasure has just removed this segment and all older ones
         with opened as file:
             for _, data in _backwards(file):
                 record = _without_rest(data) if is_newest else data
@@ -309,7 +310,7 @@ def _last_header(data: bytes) -> int:
 
 
 def named_transaction(text: str) -> int:
-    """Return the number of the transaction that a document says it was written by; 0 if it says none."""
+    """Return the number of the transaction that a document names as its last one; 0 if it names none."""
     try:
         named = (Document.parse(text).table(("_meta",)) or {}).get("seq")
     except DocumentError:
@@ -319,14 +320,14 @@ def named_transaction(text: str) -> int:
 
 
 def _lost(files: FileSystem, place: str, last: str) -> str | None:
-    """Return a record numbered behind all transactions that documents name; None if history has them.
+    """Return a record with the next number after all transactions that documents name; None if history has them.
 
     A transaction is in history before a document names it. Documents older than the last record are not read.
     """
     folder, (seq, moment) = Path(place).parent, envelope_of(last)
     since, named = datetime.fromisoformat(moment).timestamp() - _COARSE, seq
     for kind in kinds_in(files, folder):
-        with suppress(BackendError):  # what cannot be read names nothing
+        with suppress(BackendError):  # an unreadable document names no transaction
             token = files.token(path := folder / f"{kind}.toml")
             if token is not None and token[0] / 1e9 >= since:
                 text = files.content(path).decode("utf-8", "replace")
@@ -343,7 +344,7 @@ class Tail(NamedTuple):
     folder_time: int
     record: str
     lost: str | None = None
-    """A record without changes, in place of those that documents name and another program has removed."""
+    """A record without changes, in place of records that another program has removed and documents still name."""
 
 
 class HistoryTails:
@@ -374,13 +375,13 @@ class HistoryTails:
         self._tails.pop(user, None)
 
     def check(self, user: str, place: str) -> None:
-        """Look for records that another program has removed from the end; see `last`."""
+        """Detect records that another program has removed from the end; see `Tail.lost`."""
         tail = self.of(user, place)
         if tail is not None:
             self._remember(user, tail._replace(lost=_lost(self._files, place, tail.record)))
 
     def last(self, user: str, place: str) -> str | None:
-        """Return the last complete record, or one whose number is behind all that were removed; needs no lock."""
+        """Return the last complete record, or `Tail.lost` if later ones were removed; needs no lock."""
         tail = self._found(user, place, cuts=False)
         return tail and (tail.lost or tail.record)
 
@@ -403,7 +404,7 @@ class HistoryTails:
             try:
                 record, at = last_record(self._files, newest)
             except FileNotFoundError:
-                continue  # just removed by an erasure of everything
+                continue  # just removed by a complete erasure
             if cuts:
                 cut_off(self._files, newest, at)
             if record is not None:
@@ -411,7 +412,7 @@ class HistoryTails:
                     cached.lost is not None or next_sequence(record) < next_sequence(cached.record)
                 )
                 lost = _lost(self._files, place, record) if is_replaced else None
-                end = end_behind(newest, at, record)
+                end = end_after(newest, at, record)
                 return self._remember(user, Tail(end, changed, record, lost))
             # The only record of a new segment was torn: the last record is in the previous segment.
             if cuts:

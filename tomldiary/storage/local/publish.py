@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Held", "Staging", "is_being_saved", "put_in_place", "take_back"]
 
-_TAKEN = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EAGAIN}
+_UNAVAILABLE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EAGAIN}
 """Errors of opening a file that was just removed, became a link, or is leased by another program."""
 _LONGEST = 60.0  # seconds; a program may keep a file open for writing without saving it
-_AWAY = 1.0  # seconds; some editors remove the old file before they write the new one
+_REPLACING = 1.0  # seconds; some editors remove the old file before they write the new one
 _FLAGS = os.O_RDONLY | PRIVATE | NO_WAITING
 
 
@@ -44,11 +44,11 @@ def put_in_place(
     expected: FileToken | None,
     written: FileToken | None = None,
 ) -> FileToken | None:
-    """Publish the file `temp` as `target` and return its token; None if a hand edit came in between.
+    """Publish the file `temp` as `target` and return its token; None if a concurrent hand edit was found.
 
     Args:
         files: Makes the file operations.
-        temp: The new version. Afterwards the name is gone, or holds a displaced edit: see `displaced_edit`.
+        temp: The new version. Afterwards the file does not exist, or is a displaced edit: see `displaced_edit`.
         target: The file.
         expected: The version to replace; None if there was no file.
         written: The token that `write_new` returned for the new version, if known.
@@ -64,7 +64,7 @@ def put_in_place(
     try:
         held = Held(files, target)
     except OSError as error:
-        if error.errno not in _TAKEN:
+        if error.errno not in _UNAVAILABLE:
             raise
         held = None
     try:
@@ -80,17 +80,17 @@ def put_in_place(
 def _exchanged(
     files: FileSystem, temp: str, target: str, ours: FileToken | None, held: Held
 ) -> FileToken | None:
-    """Exchange the two files, unless another program is saving; the lease keeps new writers out meanwhile."""
+    """Exchange the two files, unless another program is saving; the lease delays new writers meanwhile."""
     try:
         is_exchanged = files.exchange(temp, target)
     except FileNotFoundError:
         files.unlink(temp)
-        return None  # just removed: by a deletion, or by an editor that writes a new file
+        return None  # the target was just removed, by a deletion or by an editor that writes a new file
     if not is_exchanged:
         files.replace(temp, target)
         return _token_of(files, target, ours)
     if not _is_held(files, temp, held):
-        return None  # a hand edit came in between
+        return None  # there was a concurrent hand edit
     if not held.is_wanted():
         files.unlink(temp)
         return _token_of(files, target, ours)
@@ -111,7 +111,7 @@ def _is_held(files: FileSystem, path: str, held: Held) -> bool:
 
 
 def take_back(files: FileSystem, temp: str, target: str, ours: FileToken | None) -> None:
-    """Restore the file at `temp` as `target`; our version is removed, but a hand edit of it stays at `temp`.
+    """Restore the file at `temp` as `target`; our version is then removed, unless it has a hand edit.
 
     Raises:
         OSError: Nothing was changed.
@@ -120,7 +120,7 @@ def take_back(files: FileSystem, temp: str, target: str, ours: FileToken | None)
         files.exchange(temp, target)
         held = Held(files, temp)  # other programs do not know this name
     except FileNotFoundError:
-        return  # just removed, see above
+        return  # the target was just removed: see `_exchanged`
     try:
         if is_same(held.token, ours) and not held.has_writer and not held.is_wanted():
             files.unlink(temp)
@@ -141,7 +141,7 @@ class Staging:
         files: Makes the file operations.
         folder: The user's folder.
         commit: The transaction.
-        seq: Its number; of several transactions, the last number.
+        seq: The sequence number of its last record.
     """
 
     def __init__(self, files: FileSystem, folder: str, commit: Commit, seq: int) -> None:
@@ -156,7 +156,9 @@ class Staging:
         self._tokens: dict[str, FileToken] = {}
 
     def stage(self, *, sync: bool) -> None:
-        """Write the documents to temporary files; with `sync`, new folders are synced, and documents without a record.
+        """Write the documents to temporary files.
+
+        With `sync`, new folders are synced. The documents are synced only if the commit has no history record.
 
         Raises:
             OSError, BackendError: A document could not be written.
@@ -212,7 +214,7 @@ def is_being_saved(env: Environment, path: str) -> bool:
         held = Held(env.files, path)
     except FileNotFoundError:
         folder = os.path.dirname(path)  # noqa: PTH120 - paths are strings here
-        return 0 <= env.clock.time() - env.files.folder_time(folder) / 1e9 < _AWAY
+        return 0 <= env.clock.time() - env.files.folder_time(folder) / 1e9 < _REPLACING
     except OSError:
         return False
     held.release()
@@ -243,7 +245,7 @@ class Held:
         try:
             refusal = files.take_lease(self._descriptor) if files.has_leases else errno.ENOSYS
             self.is_leased = refusal == 0
-            # After the lease: an earlier writer has changed the time, or the lease was refused.
+            # Read after the lease: an earlier writer has changed the time by now, or prevents the lease.
             self.status = files.fstat(self._descriptor)
             self.token = token_of(self.status)
             self.has_writer = refusal == errno.EAGAIN and _grants_leases(files, path)
@@ -263,13 +265,13 @@ class Held:
 
 
 def _grants_leases(files: FileSystem, path: str) -> bool:
-    """Return whether the file system grants leases at all: network file systems may refuse each one."""
+    """Return whether the file system grants leases, as network file systems may refuse all of them."""
     import tempfile  # noqa: PLC0415 - slow to import, and hardly ever needed
 
     try:
         folder = os.path.dirname(path)  # noqa: PTH120 - paths are strings here
-        with tempfile.TemporaryFile(dir=folder) as nobodys:
-            descriptor = os.open(f"/proc/self/fd/{nobodys.fileno()}", os.O_RDONLY | OURS)
+        with tempfile.TemporaryFile(dir=folder) as unused:
+            descriptor = os.open(f"/proc/self/fd/{unused.fileno()}", os.O_RDONLY | OURS)
         try:
             return files.take_lease(descriptor) == 0
         finally:

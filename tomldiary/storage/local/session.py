@@ -52,11 +52,11 @@ YOUNG = 10_000_000
 
 
 class OpenedUsers:
-    """The part of `LocalBackend` that finds the folders of users, locks and opens them, and reads their history.
+    """The base class of `LocalBackend`: finds the folders of users, locks and recovers them, and reads their history.
 
     Args:
         base_path: The folder of all users.
-        environment: What storage works with.
+        environment: The file system, the clock and the limits.
         sync: Whether writes are synced to disk.
     """
 
@@ -117,7 +117,7 @@ class OpenedUsers:
             try:
                 user = decode_folder(name) or user_of(self.files, self.base_path / name)
             except DiaryError as error:
-                _logger.warning("a user is left out: %s", error)
+                _logger.warning("a user is skipped: %s", error)
                 user = None
             is_whole = is_whole and user is not None
             found += [user] if user is not None else []
@@ -181,12 +181,12 @@ class OpenedUsers:
         folder = self.folder(user)
         try:
             names = self.files.listdir(folder)
-            # A process that was killed while it held the lock leaves such a name.
+            # Such a name was left by a process that was killed while it held the lock.
             is_clean = names and not any(name.startswith((STAGED, JOB_PREFIX)) for name in names)
             if not is_clean or user not in self._recovered:
                 self._repair(user, folder, names)
         except FileNotFoundError:
-            return  # there is no such user yet, or a person has just removed the folder
+            return  # the user does not exist yet, or another program has just removed the folder
         except OSError as error:
             raise BackendError(
                 f"{error.filename or folder}: recovery after a crash failed ({error.strerror})."
@@ -216,7 +216,7 @@ class OpenedUsers:
                 names = self.files.listdir(folder)
                 staged = staged_files(self.files, folder, names)
         drop_superseded(self.files, folder / "history")
-        self.epoch(user)  # an erasure that is noticed later drops what the check finds
+        self.epoch(user)  # read before the check, so that a later erasure invalidates its result
         self._tails.check(user, str(folder / "history"))
         displaced = [
             name for name in staged
@@ -243,7 +243,7 @@ class OpenedUsers:
         self._recovered.discard(user)
 
     def epoch(self, user: str) -> int:
-        """Return how often data of the user was forgotten."""
+        """Return the fencing token: the number of erasures of the user's data."""
         self.folder(user)  # raises if the user id is invalid
         epoch, _ = self.epochs.read(user)
         if self._seen_epochs.get(user, 0) != epoch:
@@ -252,7 +252,7 @@ class OpenedUsers:
         return epoch
 
     def erased(self, user: str) -> int:
-        """Return the fencing token that the last erasure of everything set; 0 without one."""
+        """Return the fencing token that the last complete erasure set; 0 if there was none."""
         return self.epochs.read(user)[1]
 
     def _stored(self, user: str, commit: Commit) -> tuple[dict[str, FileToken], list[str]]:
@@ -346,9 +346,9 @@ def _folders_of(folder: str, kind: str) -> list[str]:
 class Epochs:
     """Fencing tokens: how often data of each user was forgotten. They outlive the user's folder.
 
-    A file has the token and, behind a space, the one that the last erasure of everything set. The file name is a
-    keyed hash of the user id (HMAC-SHA256, RFC 2104, with a random key). Without the key, the name does not reveal
-    the user. `folder` is the storage folder that belongs to no user.
+    A file contains the token, a space, and the token that the last complete erasure set. The file name is a keyed
+    hash of the user id (HMAC-SHA256, RFC 2104, with a random key). Without the key, the name does not reveal the user.
+    `folder` is the system folder, which belongs to no user.
     """
 
     def __init__(self, files: FileSystem, folder: Path) -> None:
@@ -357,7 +357,7 @@ class Epochs:
         self._key_file = folder / "epochs.key"
 
     def read(self, user: str) -> tuple[int, int]:
-        """Return a user's fencing token and that of the last erasure of everything; 0 for what never happened.
+        """Return a user's fencing token and that of the last complete erasure; each is 0 if there was none.
 
         Raises:
             BackendError: The token cannot be read.
@@ -369,12 +369,12 @@ class Epochs:
         try:
             epoch, erased = map(int, (*found[0].split(), 0)[:2])
         except ValueError:
-            # The content is damaged: a token that nothing has refuses all pending work.
+            # The content is damaged: return a token that no pending work has, so that all of it is refused.
             epoch = erased = 1 << 32 | crc32(found[0])
         return epoch, erased
 
     def write(self, user: str, epoch: int, *, erased: int = 0) -> None:
-        """Set a user's fencing token durably, and that of the last erasure of everything unless it is 0.
+        """Set a user's fencing token durably, and that of the last complete erasure unless it is 0.
 
         The caller holds the user's lock.
         """
@@ -382,7 +382,7 @@ class Epochs:
             erased = erased or self.read(user)[1]
             path = self._file(self._key() or self._new_key(), user)
             self._files.make_folder(self._folder, sync=True)
-            # The process that created the key may have been killed before this.
+            # The process that created the key may have been killed before it synced the folder.
             self._files.sync_folder(self._key_file.parent)
             self._files.write_over(path, f"{epoch} {erased}\n".encode(), sync=True)
         except OSError as error:
@@ -408,7 +408,7 @@ class Epochs:
         self._files.sync_folder(folder)
         key = self._key()
         if key is None:
-            raise BackendError(f"{self._key_file}: holds no key. Remove it.")
+            raise BackendError(f"{self._key_file}: contains no valid key. Remove it.")
         return key
 
     def _file(self, key: bytes, user: str) -> Path:

@@ -47,13 +47,13 @@ class SharedBackend(AsyncVerbs):
 
     Args:
         database: The database.
-        timeout: Seconds for which a call waits for a database that cannot be reached. Then it fails.
-        watch: 0: each read asks for the version. Else reads use known states while the database reports no change, and
-            ask again if it did not answer for this many seconds.
+        timeout: The time in seconds after which a call fails if the database cannot be reached.
+        watch: The time in seconds after the database's last answer during which reads may use cached states, unless
+            the database reports a change. With 0, each read queries the version.
     """
 
     options: tuple[str, ...] = ()
-    """The arguments that the query of an address may name."""
+    """The arguments that the query of an address may set."""
     is_atomic = True
     is_shared = True
     is_quick = False
@@ -73,7 +73,7 @@ class SharedBackend(AsyncVerbs):
 
     @property
     def durability(self) -> Durability:
-        """What a returned write survives."""
+        """The failures that a returned write survives."""
         return self.database.durability
 
     def close(self) -> None:
@@ -92,12 +92,13 @@ class SharedBackend(AsyncVerbs):
         """Hold the user's lock for one attempt of a transaction.
 
         Raises:
-            RevisionConflict: At the end, also in place of an error of the block: nothing was stored. Try again.
+            RevisionConflict: The stored state is a different one. Nothing was stored; try again. It is raised at the
+                end, and replaces an error of the block.
         """
         return self.transactions.attempt(user, timeout)
 
     def reading(self) -> AbstractContextManager[None]:
-        """Let this thread see each user as at its first read in the block; its own writes end that."""
+        """Give this thread one state of each user for the block: the state at the user's first read."""
         return self.transactions.reading()
 
     # Reading
@@ -151,7 +152,7 @@ class SharedBackend(AsyncVerbs):
         return self.transactions.head(user).record
 
     def records(self, user: str) -> Iterator[str]:
-        """Yield all records, newest first, read in pages; in an attempt with those of its group."""
+        """Yield all records, newest first, read in pages; in an attempt, with the pending ones of its group."""
         check_user(user)
         hold = self.transactions.hold_of_caller(user)
         head = hold.head if hold is not None else None
@@ -178,15 +179,15 @@ class SharedBackend(AsyncVerbs):
         return sorted(set(self.transactions.asked(lambda: list(self.database.erased()))))
 
     def epoch(self, user: str) -> int:
-        """Return the fencing token: how often data of the user was erased."""
+        """Return the fencing token: the number of erasures of the user's data."""
         return self.transactions.head(user).epoch
 
     def erased(self, user: str) -> int:
-        """Return the fencing token that the last erasure of everything set; 0 without one."""
+        """Return the fencing token that the last complete erasure set; 0 if there was none."""
         return int(self.hidden(user, ERASED)[0] or 0)
 
     def place(self, user: str, kind: str) -> str:
-        """Return a name for messages."""
+        """Return the document's location for messages."""
         return f"{self.database}/{user}/{kind}.toml"
 
     # Writing
@@ -215,14 +216,14 @@ class SharedBackend(AsyncVerbs):
         version: Token | None,
         fencing_token: int | None = None,
     ) -> None:
-        """Store a hand edit, as an editor saves a file: the engine merges it with the writes since its base version.
+        """Store a hand edit; the engine merges it with the writes since its base version.
 
         Args:
-            user: Whose document.
-            kind: Which document.
+            user: The user id.
+            kind: The document's name.
             text: The edited text. Its `_meta.seq` names the version that was edited.
-            version: The stored version that it replaces, whose own hand edit is in history.
-            fencing_token: That of the user when the edited text was read.
+            version: The stored version that it replaces; a hand edit in that version must already be in history.
+            fencing_token: The user's fencing token when the text was read; with None it is not compared.
 
         Raises:
             Forgotten: Data of the user was erased since.
@@ -232,8 +233,8 @@ class SharedBackend(AsyncVerbs):
             head = self.transactions.head(user)
             if fencing_token not in (None, head.epoch):
                 raise Forgotten(
-                    f"{self.place(user, kind)}: something of this user was forgotten since the edit began, and it"
-                    " may hold that. Nothing was stored; edit the present text."
+                    f"{self.place(user, kind)}: data of this user was forgotten since the edit began, and the"
+                    " edit may contain it. Nothing was stored. Edit the current text."
                 )
             if head.versions.get(kind) != version:
                 raise RevisionConflict.of(user)
@@ -258,13 +259,13 @@ class SharedBackend(AsyncVerbs):
         kind: str,
         change: Callable[[str, int], str],
         *,
-        is_locked: bool = False,  # noqa: ARG002 - the hold knows it
+        is_locked: bool = False,  # noqa: ARG002 - `Hold` has this information
     ) -> None:
         """Replace a hidden document in one step; "" removes it.
 
         Args:
-            user: Whose document.
-            kind: Its name, which begins with a dot.
+            user: The user id.
+            kind: The document's name, which begins with a dot.
             change: Called with the text and the fencing token of one state; returns the new text. It is called
                 again if another process was faster.
             is_locked: Whether the caller holds the user's lock.
@@ -275,17 +276,18 @@ class SharedBackend(AsyncVerbs):
         with self._joined(user) as is_first:
             hold = self.transactions.hold_of_caller(user)
             assert hold is not None  # noqa: S101 - for the type checker
-            hold.may_assume = is_first  # a caller that holds the lock has seen more of the state
+            # A caller that already held the lock may have read other parts of the state.
+            hold.may_assume = is_first
             deadline = time.monotonic() + self.transactions.timeout
             while True:
                 head = self.transactions.head(user)
-                # If it is newer than the state, the step is refused.
+                # If the text is newer than the state, the step is refused.
                 text, _ = self.hidden(user, kind)
                 fresh = change(text, head.epoch)
                 if fresh == text:
                     if not hold.is_assumed:
                         return
-                    hold.head, hold.may_assume = None, False  # the stored text may be another one
+                    hold.head, hold.may_assume = None, False  # the stored text may be different
                     continue
                 step = Step({kind: fresh}) if fresh else Step(removed=[kind])
                 try:

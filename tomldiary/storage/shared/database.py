@@ -1,4 +1,4 @@
-"""What a shared database must do: read a user's state, and apply one step atomically."""
+"""The protocol of a shared database: it reads a user's state, and applies one step atomically."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ WHOLE_HISTORY = sys.maxsize
 """A sequence number that no transaction reaches."""
 _ESCAPED = re.compile("\1(.)", re.DOTALL)
 ERASED = ".erased"
-"""The hidden document with the fencing token that the last erasure of everything set; it outlives the user's data."""
+"""The hidden document with the fencing token that the last complete erasure set; it outlives the user's data."""
 RESERVED = ".reserved"
-"""The hidden document by which a long transaction asks other writers of the user to wait. Its text means nothing."""
+"""The hidden document with which a long transaction makes other writers of the user wait. Its text has no meaning."""
 
 
 def is_hidden(kind: str) -> bool:
-    """Return whether a document is no part of the memory: it is in no listing and in no history."""
+    """Return whether a document is hidden: listings and history do not contain it."""
     return kind.startswith(".")
 
 
 def stored_id(user: str) -> str:
-    """Return a user id as a column stores it, in which no text has a NUL; the shared owner's has one."""
+    """Return a user id without NUL characters, which a text column cannot store; the id of the shared owner has one."""
     return user.replace("\1", "\1\1").replace("\0", "\1\2")
 
 
 def user_of(stored: str) -> str:
-    """Return the user id that `stored_id` was given."""
+    """Return the user id from a result of `stored_id`."""
     return _ESCAPED.sub(lambda found: "\0" if found[1] == "\2" else "\1", stored)
 
 
@@ -73,12 +73,12 @@ class Head:
     record: str | None = None
     """The newest history record."""
     texts: dict[str, str] = field(default_factory=dict[str, str])
-    """The documents that were asked for, as far as they exist."""
+    """The texts of the requested documents that exist, by name."""
 
 
 @dataclass(slots=True)  # not frozen: frozen ones are slower to create
 class Step:
-    """Changes of one user that are applied together or not at all. Never changed."""
+    """Changes of one user that are applied together or not at all. Treat it as immutable."""
 
     contents: Mapping[str, str] = field(default_factory=dict[str, str])
     """New texts of documents, by name."""
@@ -89,12 +89,12 @@ class Step:
     dropped: int = 0
     """History records up to this sequence number are removed first."""
     erasures: int = 0
-    """What is added to the epoch: 1 if something is erased."""
+    """The increment of the epoch; 0 if nothing is erased."""
     growth: int = field(default_factory=_growth, compare=False)
-    """What is added to the revision: a server that has lost steps must not come to the number of a lost state again."""
+    """The increment of the revision; it is random, so that a server that lost steps does not reuse a lost revision."""
 
     def newest(self, record: str | None) -> str | None:
-        """Return the newest history record after the step, given the one before it."""
+        """Return the newest history record after the step; `record` is the newest one before it."""
         if self.dropped == WHOLE_HISTORY:
             record = None
         if self.records and self.records[-1][0] >= next_sequence(record) - 1:
@@ -103,7 +103,7 @@ class Step:
 
 
 def without_secrets(url: str) -> str:
-    """Return an address without user, password and parameters, for messages; a path stays as it is."""
+    """Return an address without user, password and parameters, for messages; a path is returned unchanged."""
     scheme, separator, rest = url.partition("://")
     if not separator:
         return url
@@ -114,7 +114,7 @@ def without_secrets(url: str) -> str:
 
 
 class DatabaseLost(Exception):
-    """The connection broke or timed out; the effect of the call is unknown. Holds no secret."""
+    """The connection broke or timed out; the effect of the call is unknown. The message contains no secret."""
 
 
 class DatabaseAway(DatabaseLost):
@@ -125,12 +125,12 @@ class Database(Protocol):
     """The state of all users in one database. Thread-safe; all methods block.
 
     Every method raises `DatabaseLost` if the connection breaks, and `BackendError` for an error that a
-    repetition cannot mend, such as a missing permission.
+    retry cannot resolve, such as a missing permission.
     """
 
     @property
     def durability(self) -> Durability:
-        """What an applied step survives."""
+        """The failures that an applied step survives."""
         ...
 
     def __str__(self) -> str:
@@ -138,7 +138,7 @@ class Database(Protocol):
         ...
 
     def head(self, user: str, kinds: Sequence[str] = ()) -> Head:
-        """Return the state of a user, with the texts of `kinds`, in one request; an empty one for an unknown user."""
+        """Return the state of a user, with the texts of `kinds`, in one request; an empty state for an unknown user."""
         ...
 
     def read(self, user: str, kinds: Sequence[str]) -> dict[str, tuple[str, Token]]:
@@ -154,7 +154,7 @@ class Database(Protocol):
         ...
 
     def erased(self) -> Iterable[str]:
-        """Yield the ids of all users of whom data was erased and no visible document is left, in any order."""
+        """Yield the ids of all users with erased data and without visible documents, in any order."""
         ...
 
     def holders(self, kind: str) -> Iterable[str]:
@@ -165,13 +165,13 @@ class Database(Protocol):
         """Apply a step if the user's revision is still that of `head`; the revision then grows by `step.growth`.
 
         Returns:
-            The versions of the documents in `step.contents`; None if the revision has changed. Nothing
-            was applied then.
+            The versions of the documents in `step.contents`; None if the revision has changed and nothing
+            was applied.
         """
         ...
 
     def touch(self, user: str) -> None:
-        """Add 1 to the revision of a user, whatever it is, so that no step on an older state is applied."""
+        """Add 1 to the revision of a user, whatever its value, so that no step on an older state is applied."""
         ...
 
     def close(self) -> None:

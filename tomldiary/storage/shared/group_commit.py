@@ -1,7 +1,8 @@
-"""Group commit: transactions of one user that wait for each other in a process are one step of the database.
+"""Group commit: concurrent transactions of one user in a process are applied as one step of the database.
 
-A transaction that ends while others of the user wait leaves its changes in the group. The next one begins with them.
-The last one applies the group. No call returns before the step is applied, and all run again if it is refused.
+A transaction that ends while others of the user wait adds its changes to the group. The next one begins with them.
+The last one applies the group as one step. No call returns before the step is applied. If the step is refused, all
+transactions of the group run again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _LARGEST = 1 << 20  # characters
 
 
 class PendingVersion:
-    """The version of a document in a step that is not applied yet; afterwards it equals the version in the database."""
+    """The version of a document in a pending step; once the step is applied, it equals the stored version."""
 
     __slots__ = ("version",)
 
@@ -29,14 +30,14 @@ class PendingVersion:
         self.version: Token | None = None
 
     def __eq__(self, other: object) -> bool:
-        """Return whether both are one version; before the step is applied, it is equal to itself alone."""
+        """Return whether both are one version; before the step is applied, it equals only itself."""
         return other is self or (self.version is not None and bool(self.version == other))
 
     __hash__ = object.__hash__
 
 
 class Group:
-    """The changes of one user that the next step applies; the user's lock guards it.
+    """The pending changes of one user, which the next step applies; the user's lock guards them.
 
     Args:
         base: The state in the database that the first transaction began with.
@@ -50,7 +51,7 @@ class Group:
         self.done = threading.Event()
         """Set when the step was applied or refused."""
         self.error: Exception | None = None
-        """Why it was refused."""
+        """The reason why the step was not applied."""
         self._contents: dict[str, str] = {}
         self._versions: dict[str, PendingVersion] = {}
         self._size = 0
@@ -78,12 +79,12 @@ class Group:
         return dict(versions)
 
     def settle(self, versions: dict[str, Token]) -> None:
-        """Note that the step was applied, with the new versions as far as they are known."""
+        """Mark the step as applied; `versions` are the known new versions."""
         for kind, version in versions.items():
             self._versions[kind].version = version
         self.done.set()
 
     def fail(self, error: Exception) -> None:
-        """Note that the step was not applied."""
+        """Mark the step as not applied."""
         self.error = error
         self.done.set()

@@ -1,7 +1,7 @@
-"""Remembers the newest state of each user that this process has seen.
+"""Caches the newest known state of each user.
 
-A write may begin with it instead of asking the database: the step is applied only if the state is still the stored one.
-A read may use it only while the database watches the user for this process; see `watch`.
+A write may begin with a cached state, because its step is applied only if the stored state is still the same.
+A read may use a cached state only while a watch confirms it; see `watch`.
 """
 
 from __future__ import annotations
@@ -27,54 +27,54 @@ _CACHED_USERS = 1024
 CALM = 8
 _PAUSES = 6
 _LONGEST_PAUSE = 0.25  # seconds
-_PATIENT = (3, 6, 12, 24)  # conflicts after which a process makes itself noticed
+_TOUCH_AFTER = (3, 6, 12, 24)  # conflicts after which a process raises the revision
 
 
 def notice_key(user: str) -> str:
-    """Return the name of a user in notices: a SHA-256 in hexadecimal digits, which discloses no user id."""
+    """Return the name of a user in notices: a SHA-256 in hexadecimal digits, which does not reveal the user id."""
     return sha256(stored_id(user).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclass(slots=True)
 class Remembered:
-    """What is known of one user."""
+    """The cached state of one user, and counters of its transactions."""
 
     head: Head | None = None
     """The newest state seen. It is replaced, and never changed."""
     calm: int = CALM
-    """Transactions in a row that found the state as the one before left it."""
+    """The number of consecutive transactions that found the state unchanged since the previous one."""
     duration: float = 0.0
-    """Seconds that the last step took."""
+    """The duration of the last step, in seconds."""
     conflicts: int = 0
-    """Steps that were refused since the last one that was applied."""
+    """The number of steps refused since the last applied one."""
     wanted: tuple[str, ...] = ()
-    """The documents of the refused step: they are read together with the state."""
+    """The documents of the refused step, which are read together with the state next time."""
     notices: int = 0
-    """Notices without a revision."""
+    """The number of notices without a revision."""
     noticed: int = 0
-    """The highest revision that a notice named."""
+    """The highest revision in a notice."""
     confirmed: tuple[int, int] | None = None
     """The stamp of the request that returned the state; see `Heads.stamp`."""
 
     @property
     def is_alone(self) -> bool:
-        """Whether this process alone seems to write, so that the next step will find the state unchanged."""
+        """Whether probably only this process writes, so that the next step will find the state unchanged."""
         return self.calm >= CALM
 
     @property
     def is_outpaced(self) -> bool:
-        """Whether another process may assume the state each time, and so be faster for ever."""
-        return self.conflicts in _PATIENT
+        """Whether to raise the revision, because a process that assumes the state may otherwise always be faster."""
+        return self.conflicts in _TOUCH_AFTER
 
     def compare(self, before: Head | None, now: Head) -> None:
-        """Note whether another process has written since the last step of this one."""
+        """Record whether another process has written since the last step of this process."""
         is_same = before is None or before.revision == now.revision
         self.calm = self.calm + 1 if is_same else 0
 
     def back_off(self) -> None:
-        """Wait for a random time after a refused step: up to as long as one takes, then up to twice as long, and so on.
+        """Wait for a random time after a refused step; the upper limit doubles with each conflict.
 
-        The limit begins anew after six times: a process that waits long only misses its turns.
+        The limit is reset after six conflicts, because a process that waits longer loses to the others.
         """
         longest = min(_LONGEST_PAUSE, self.duration * 2.0 ** (self.conflicts % _PAUSES))
         time.sleep(random.uniform(0.0, longest))  # noqa: S311 - no secret
@@ -91,12 +91,12 @@ class Heads:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Make a new lock, and trust no state: the watch stays with the parent."""
+        """Replace the lock and trust no state in a forked child, because the watch runs in the parent only."""
         self._guard = threading.Lock()
         self._trusted_until = 0.0
 
     def of(self, user: str) -> Remembered:
-        """Return what is known of a user."""
+        """Return the cached state of a user."""
         key = notice_key(user)
         with self._guard:
             found = self._users.get(key)
@@ -112,11 +112,11 @@ class Heads:
         return head if head is not None and head.revision >= known.noticed else None
 
     def stamp(self, known: Remembered) -> tuple[int, int]:
-        """Return what a request must remember from before it is sent: a later notice makes its answer invalid."""
+        """Return a stamp to take before a request; a later notice changes it, which makes the answer invalid."""
         return self._connection, known.notices
 
     def keep(self, known: Remembered, head: Head, stamp: tuple[int, int]) -> None:
-        """Remember the answer of a request, unless a newer state is known."""
+        """Cache the state that a request returned, unless a newer one is cached."""
         with self._guard:
             if known.head is None or head.revision >= known.head.revision:
                 if head.texts:
@@ -127,7 +127,7 @@ class Heads:
     # Called by the watch
 
     def notice(self, key: str, revision: int | None) -> None:
-        """Note that a user was changed, to a revision if it is known."""
+        """Record a change of a user; `revision` is the new revision if it is known."""
         with self._guard:
             known = self._users.get(key)
             if known is None:
@@ -138,14 +138,14 @@ class Heads:
                 known.noticed = max(known.noticed, revision)
 
     def trust(self, until: float) -> None:
-        """Let reads use known states until a time of the monotonic clock."""
+        """Allow reads to use cached states until a time of the monotonic clock."""
         self._trusted_until = until
 
     def forget_all(self) -> None:
-        """Note that any user may have been changed."""
+        """Make all cached states invalid for reads, because any user may have changed."""
         self._connection += 1
 
     def distrust(self) -> None:
-        """Let no read use a state that is known now: notices may have been missed."""
+        """Make all cached states invalid for reads, because notices may have been missed."""
         self._trusted_until = 0.0
         self._connection += 1

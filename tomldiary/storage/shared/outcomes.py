@@ -1,4 +1,4 @@
-"""Repeats reads while a database cannot be reached, and finds out whether a step was applied whose answer is missing."""
+"""Repeats requests to an unreachable database, and determines whether a step without an answer was applied."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def answer(
 
     Args:
         database: The database.
-        timeout: Seconds after which it is not repeated any more.
-        ask: Makes the request.
-        repeated: After which errors it is repeated; of a write only `DatabaseAway`.
+        timeout: The time limit for repetitions, in seconds.
+        ask: Sends the request.
+        repeated: The error after which the request is repeated; for a write, only `DatabaseAway`.
 
     Raises:
-        BackendError: It could not be reached for `timeout` seconds.
+        BackendError: The database could not be reached for `timeout` seconds.
     """
     deadline = time.monotonic() + timeout
     for number in count():
@@ -62,13 +62,13 @@ def answer(
 def outcome(
     database: Database, timeout: float, user: str, head: Head, step: Step, error: DatabaseLost
 ) -> dict[str, Token] | None:
-    """Find out whether a step was applied although its answer is missing; apply it if it was not.
+    """Determine whether a step without an answer was applied, and apply it if not.
 
     Returns:
-        The versions of its documents as far as they are known; None if another process was faster.
+        The versions of its documents, empty if they are unknown; None if another process was faster.
 
     Raises:
-        BackendError: It was not applied, or that cannot be found out.
+        BackendError: It was not applied, or its outcome is unknown.
     """
     deadline = time.monotonic() + timeout
     for number in count():
@@ -76,11 +76,12 @@ def outcome(
             now = answer(database, timeout, lambda: database.head(user))
             if now.revision == head.revision:
                 if now.versions != head.versions:
-                    return None  # a program that keeps no revision has changed a document
+                    # A program that does not update the revision has changed a document.
+                    return None
                 versions = database.apply(user, now, step)
                 if versions is not None:
                     return versions
-                raise error  # the first attempt was only slow: look again
+                raise error  # the first attempt was only slow: check again
             if not step.records:
                 return None
             seq, text = step.records[-1]
@@ -94,7 +95,7 @@ def outcome(
             raise unknown_outcome(database, error) from lost
         if found != [(seq, text)]:
             return None
-        # After a further step of another process the versions are not those of our texts.
+        # After a later step of another process, the stored versions may not be those of our texts.
         is_newest = now.revision == head.revision + step.growth
         return {kind: now.versions.get(kind) for kind in step.contents} if is_newest else {}
     raise AssertionError

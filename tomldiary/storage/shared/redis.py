@@ -1,4 +1,4 @@
-"""Memories in Redis or Valkey: a Lua script commits, and the server runs a script atomically.
+"""Stores memories in Redis or Valkey; a Lua script commits, because the server runs scripts atomically.
 
 Keys, where `{user}` is the percent-encoded user id in braces:
 
@@ -47,8 +47,8 @@ _REMEDIES = {
     "'maxmemory'": "Its memory is full: raise maxmemory.",
     "read only replica": "Use the address of the primary server.",
 }
-"""What to do, by a part of the server's message."""
-# KEYS: the beginning of the user's keys. ARGV: names of documents whose texts are wanted.
+"""Remedies, by a part of the server's message."""
+# KEYS: the beginning of the user's keys. ARGV: the names of the documents whose texts to return.
 _HEAD = """
 local user = KEYS[1]
 local record = redis.call('ZREVRANGE', user .. 'history', 0, 0)
@@ -57,7 +57,7 @@ local head = redis.call('HMGET', user .. 'head', 'revision', 'erasures')
 return {head[1] or '0', head[2] or '0', redis.call('HGETALL', user .. 'versions'), record[1] or false, texts}
 """
 # KEYS: the beginning of the user's keys, and that of all keys.
-# ARGV: revision, growth, erasures, dropped, the numbers of texts, removed names and records, the user, then these.
+# ARGV: revision, growth, erasures, dropped, the numbers of texts, removed names and records, the user, then these items.
 _APPLY = """
 local function is_hidden(kind) return string.sub(kind, 1, 1) == '.' end
 local user, all = KEYS[1], KEYS[2]
@@ -99,7 +99,7 @@ class RedisDatabase:
     Args:
         url: `redis://` or `rediss://`, with user, password and database as redis-py reads them.
         prefix: The beginning of all keys.
-        timeout: Seconds to wait for a connection or an answer.
+        timeout: The time limit for a connection or an answer, in seconds.
     """
 
     def __init__(self, url: str, *, prefix: str = "tomldiary", timeout: float = 5.0) -> None:
@@ -119,7 +119,8 @@ class RedisDatabase:
             and parts.path.strip("/")
         ):
             raise BackendError(
-                f"{self}: a database of Redis has a number. Write redis://host:6379/0; percent-encode other signs."
+                f"{self}: a database of Redis has a number. Write redis://host:6379/0;"
+                " percent-encode special characters."
             )
         self._new_pool = partial(
             redis.ConnectionPool.from_url,  # pyright: ignore[reportUnknownMemberType] - redis has no types for it
@@ -127,7 +128,7 @@ class RedisDatabase:
             decode_responses=True,
             socket_timeout=timeout,
             socket_connect_timeout=timeout,
-            # A step that is sent again would be refused by its own effect.
+            # A step must not be sent twice: the effect of the first one would refuse the second.
             retry=Retry(NoBackoff(), 0),
         )
         try:
@@ -135,8 +136,8 @@ class RedisDatabase:
             pool.connection_class(**pool.connection_kwargs)  # refuses unknown options
         except (TypeError, ValueError):  # the message may quote a part of the password
             raise BackendError(
-                f"{self}: is not an address of Redis. Write redis://host:6379/0; percent-encode other signs, and give"
-                " only options of redis-py."
+                f"{self}: is not an address of Redis. Write redis://host:6379/0; percent-encode special characters, and"
+                " use only options of redis-py."
             ) from None
         self._client: Any = redis.Redis(connection_pool=pool)
         self._head: Any = self._client.register_script(_HEAD)
@@ -153,9 +154,12 @@ class RedisDatabase:
 
     @property
     def durability(self) -> Durability:
-        """`full` if the server syncs every write to its append-only file, and evicts none; asked until it answers, with a warning if not."""
+        """`full` if the server syncs every write to its append-only file and evicts no keys, else `process`.
+
+        The settings are read until the server answers. A warning is logged if they are not safe.
+        """
         if self._durability is None:
-            with suppress(DatabaseLost):  # a server that is away is asked again
+            with suppress(DatabaseLost):  # the next access tries again
                 self._durability = self._found_durability()
         return self._durability or "process"
 
@@ -166,7 +170,7 @@ class RedisDatabase:
         except BackendError:
             settings = None
         if settings is None:
-            warning = "does not tell its append-only settings; losses after a crash are unknown."
+            warning = "does not show its append-only settings; losses after a crash are unknown."
         elif settings.get("maxmemory") != "0" and settings.get("maxmemory-policy", "").startswith(
             "allkeys"
         ):
@@ -247,7 +251,7 @@ class RedisDatabase:
         return self._members("users")
 
     def erased(self) -> Iterator[str]:
-        """Yield the ids of all users without documents of whom data was erased; reads the names of all keys."""
+        """Yield the ids of all users without documents and with erased data; reads the names of all keys."""
         start, end = f"{self._prefix}:{{", "}:head"
         pattern = re.sub(r"([\\*?\[\]])", r"\\\1", start) + "*" + end
         scan = partial(self._client.scan_iter, match=pattern, count=_PAGE, _type="hash")
@@ -284,7 +288,7 @@ class RedisDatabase:
         self._run(lambda: self._client.hincrby(self._key(user, "head"), "revision", 1))
 
     def listen(self) -> Listener:
-        """Return a new connection on which the server tells of every changed key."""
+        """Return a new connection on which the server sends a notice of every changed key."""
         import redis  # noqa: PLC0415 - an optional dependency
 
         pool: Any = redis.ConnectionPool.from_url(  # pyright: ignore[reportUnknownMemberType] - redis has no types for it
@@ -304,7 +308,7 @@ class RedisDatabase:
 
 
 class _RedisListener:
-    """A connection that gets the server's invalidation messages, as for client-side caching."""
+    """A connection that receives the server's invalidation messages for client-side caching."""
 
     def __init__(
         self, connection: Any, run: Callable[[Callable[[], Any]], Any], start: str
@@ -314,27 +318,27 @@ class _RedisListener:
         self._start = start
 
     def open(self) -> None:
-        """Ask for the messages."""
+        """Subscribe to the messages."""
         run, start = self._run, self._start
-        number = run(lambda: self._asked("CLIENT", "ID"))
+        number = run(lambda: self._request("CLIENT", "ID"))
         tracking = ("CLIENT", "TRACKING", "ON", "REDIRECT", str(number), "BCAST", "PREFIX", start)
-        run(lambda: self._asked(*tracking))
-        run(lambda: self._asked("SUBSCRIBE", "__redis__:invalidate"))
+        run(lambda: self._request(*tracking))
+        run(lambda: self._request("SUBSCRIBE", "__redis__:invalidate"))
 
-    def _asked(self, *command: str) -> Any:
+    def _request(self, *command: str) -> Any:
         self._connection.send_command(*command)
         return self._connection.read_response()
 
     def wait(self, seconds: float) -> Sequence[Notice]:
-        """Return the next notices, or nothing after some seconds."""
+        """Return the next notices, or nothing after `seconds`."""
         if not self._run(lambda: self._connection.can_read(timeout=seconds)):
             return ()
         return self._notices(self._run(self._connection.read_response))
 
     def check(self) -> Sequence[Notice]:
-        """Return all notices that were sent before the answer."""
+        """Return all notices that the server sent before its answer to a PING."""
         found: list[Notice] = []
-        answer = self._run(lambda: self._asked("PING"))
+        answer = self._run(lambda: self._request("PING"))
         while answer[0] == "message":
             found += self._notices(answer)
             answer = self._run(self._connection.read_response)
@@ -363,7 +367,7 @@ class RedisBackend(SharedBackend):
 
     options = ("prefix", "timeout", "watch")
     part_size = 32 * 1024
-    """Characters of a document before new entries go to another one: a write sends and stores the whole document."""
+    """The size in characters at which new entries go to another document, as a write stores whole documents."""
 
     def __init__(
         self, url: str, *, prefix: str = "tomldiary", timeout: float = 10.0, watch: float = 0.0

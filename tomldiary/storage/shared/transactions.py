@@ -1,7 +1,7 @@
 """Runs transactions on one state of a user, and applies their steps.
 
-An attempt is a transaction that its caller can run again. It begins with the newest state that this process knows, and
-may share its step with other attempts. Its end tells whether that state was the stored one.
+An attempt is a transaction that its caller can run again. It begins with the cached state of the user, and may share
+its step with other attempts. At its end, it verifies that this state is the stored one.
 """
 
 from __future__ import annotations
@@ -42,35 +42,33 @@ if TYPE_CHECKING:
 __all__ = ["Hold", "Transactions", "check_user"]
 
 R = TypeVar("R")
-_TURN = 0.05  # seconds for which an attempt waits for the lock before it looks again whether its group is applied
+_TURN = 0.05  # seconds that an attempt waits for the lock before it checks its group again
 _LONG = 1.0  # seconds after which a refused transaction reserves the user
-_RESERVATION = (
-    20.0  # seconds for which other writers wait at most: the process that reserved may be dead
-)
-_TRIES = 25  # to begin or end a reservation
+_RESERVATION = 20.0  # seconds; others wait no longer, as the process that reserved may be dead
+_TRIES = 25  # attempts to begin or end a reservation
 
 
 @dataclass(slots=True)
 class Hold:
-    """A user's lock as this process holds it."""
+    """A user's lock that a thread of this process holds."""
 
     thread: int
     begin: float = field(default_factory=time.monotonic)
     """When the lock was taken, on the monotonic clock."""
     is_attempt: bool = False
     may_assume: bool = False
-    """Whether the newest known state may be used: the end of the transaction tells whether it was the stored one."""
+    """Whether the transaction may begin with the cached state, which its end verifies."""
     head: Head | None = None
     """The state that the transaction began with; None before the first access and after a conflict."""
     is_assumed: bool = False
-    """Whether the database was not asked for the state."""
+    """Whether `head` was cached, and the database has not confirmed it."""
     group: Group | None = None
     has_reserved: bool = False
-    """Whether other writers wait for the end of this transaction, or did."""
+    """Whether this transaction has reserved the user, so that other writers wait for its end."""
 
 
 class _Reading(threading.local):
-    """What a thread has seen in the block of `Transactions.reading`."""
+    """The states that a thread has read in the block of `Transactions.reading`."""
 
     heads: dict[str, Head] | None = None
 
@@ -80,11 +78,11 @@ class Transactions:
 
     Args:
         database: The database.
-        timeout: Seconds for which a call waits for a database that cannot be reached. Then it fails.
-        watch: Seconds for which a read may use a known state after the database answered last; 0 asks at each read.
+        timeout: The time in seconds after which a call fails if the database cannot be reached.
+        watch: The time in seconds after the last answer during which reads may use cached states; 0 disables this.
 
     Raises:
-        NotSupported: The database does not tell of changes, and `watch` is not 0.
+        NotSupported: The database does not send change notices, and `watch` is not 0.
         InvalidValue: `watch` is too short.
     """
 
@@ -96,10 +94,11 @@ class Transactions:
         if watch:
             if not isinstance(database, Notifies):
                 raise NotSupported(
-                    f"{database}: watch works on PostgreSQL and Redis only. Leave it out; each read asks for the version."
+                    f"{database}: watch is supported on PostgreSQL and Redis only. Remove it;"
+                    " each read then queries the version."
                 )
             self.watch = Watch(database, self.heads, watch)
-            # A host that drops its diary without closing it leaves no thread.
+            # Stops the thread if a host drops its diary without closing it.
             weakref.finalize(self, self.watch.stop).atexit = False
         self._locks = UserLocks(None)
         self._holds: dict[str, Hold] = {}
@@ -108,7 +107,7 @@ class Transactions:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget what other threads do: a forked child has none of them, and new ones may get their identifiers."""
+        """Drop the state of other threads: a forked child has none of them, and new threads may reuse their ids."""
         thread = threading.get_ident()
         self._holds = {user: hold for user, hold in self._holds.items() if hold.thread == thread}
         self._guard = threading.Lock()
@@ -123,7 +122,7 @@ class Transactions:
 
     @contextmanager
     def lock(self, user: str, timeout: float) -> Generator[None]:
-        """Hold a user's lock for a transaction that sees the stored state, and whose steps are applied at once."""
+        """Hold a user's lock for a transaction that reads the stored state and applies its steps immediately."""
         hold = Hold(threading.get_ident())
         with self._held(user, timeout, hold):
             group = self._groups.get(user)
@@ -140,7 +139,7 @@ class Transactions:
         """Hold a user's lock for a transaction that the caller runs again if it is refused.
 
         Raises:
-            RevisionConflict: The state that it saw was not the stored one. Nothing was stored.
+            RevisionConflict: It did not begin with the stored state. Nothing was stored.
         """
         hold = Hold(threading.get_ident(), is_attempt=True, may_assume=True)
         failure: BaseException | None = None
@@ -156,7 +155,7 @@ class Transactions:
                     self._apply_group(user, group)
             elif hold.is_assumed and (
                 failure is None
-                # A storage that failed has been waited for already.
+                # After an error of the storage, a request would only wait for it again.
                 or (isinstance(failure, Exception) and not isinstance(failure, BackendError))
             ):
                 self._verify(user, hold)
@@ -183,21 +182,21 @@ class Transactions:
             self._count(user, -waiting)
 
     def _count(self, user: str, more: int) -> None:
-        """Count so many more attempts that wait for a user's lock."""
+        """Add `more` to the number of attempts that wait for a user's lock."""
         with self._guard:
             self._waiting[user] += more
             if not self._waiting[user]:
                 del self._waiting[user]
 
     def hold_of_caller(self, user: str) -> Hold | None:
-        """Return the caller's hold of the user's lock."""
+        """Return the hold of the calling thread on the user's lock, or None."""
         hold = self._holds.get(user)
         return hold if hold is not None and hold.thread == threading.get_ident() else None
 
     # States
 
     def head(self, user: str) -> Head:
-        """Return the state that the caller's transaction began with, or the present one without a transaction."""
+        """Return the state that the caller's transaction began with, or the current state without a transaction."""
         hold = self.hold_of_caller(user)
         if hold is not None and hold.head is not None:
             return hold.head
@@ -224,7 +223,7 @@ class Transactions:
         return hold.head
 
     def _ask_in_turn(self, user: str, known: Remembered, hold: Hold) -> Head:
-        """Ask for the state with which a transaction begins, once no other process has reserved the user."""
+        """Return the stored state for a transaction, after reservations of other processes have ended."""
         deadline = time.monotonic() + _RESERVATION
         for number in count():
             head = self._ask(user, known, known.wanted)
@@ -236,9 +235,9 @@ class Transactions:
         raise AssertionError
 
     def _reserve(self, user: str, hold: Hold) -> None:
-        """Let other writers wait for the end of this transaction, which takes longer than their pauses.
+        """Make other writers wait for the end of this transaction, which takes longer than their pauses.
 
-        This is for fairness only: a step on an older state is refused in any case.
+        A reservation serves only fairness: a step on an older state is refused in any case.
         """
         known = self.heads.of(user)
         for _ in range(_TRIES):
@@ -250,7 +249,7 @@ class Transactions:
 
     def _end_reservation(self, user: str, hold: Hold) -> None:
         known = self.heads.of(user)
-        with suppress(BackendError):  # other writers end it themselves, but later
+        with suppress(BackendError):  # other writers end the reservation themselves, but later
             for _ in range(_TRIES):
                 head = self._ask_in_turn(user, known, hold)
                 if RESERVED not in head.versions or self._change_reservation(
@@ -259,27 +258,27 @@ class Transactions:
                     return
 
     def _change_reservation(self, user: str, head: Head, step: Step) -> bool:
-        """Apply a step that begins or ends a reservation; tell whether it was applied."""
+        """Apply a step that begins or ends a reservation; return whether it was applied."""
         with suppress(DatabaseLost):
             return self.database.apply(user, copy(head), step) is not None
         return False
 
     def _ask(self, user: str, known: Remembered, kinds: Sequence[str] = ()) -> Head:
-        """Ask the database for the state of a user, with the texts of some documents."""
+        """Return the stored state of a user, with the texts of `kinds`, and cache it."""
         stamp = self.heads.stamp(known)
         head = self.asked(lambda: self.database.head(user, kinds))
         self.heads.keep(known, head, stamp)
         return head
 
     def asked(self, read: Callable[[], R]) -> R:
-        """Return the answer of a read; see `outcomes.answer`."""
+        """Return the result of a read, which is repeated while the database cannot be reached."""
         return answer(self.database, self.timeout, read)
 
     def _verify(self, user: str, hold: Hold) -> None:
-        """Ask whether an assumed state is the stored one, as no step has told.
+        """Check that an assumed state is the stored one, because no step has verified it.
 
         Raises:
-            RevisionConflict: It is not.
+            RevisionConflict: The stored state is a different one.
         """
         known, assumed = self.heads.of(user), hold.head
         if assumed is not None and self._ask(user, known).revision != assumed.revision:
@@ -287,7 +286,7 @@ class Transactions:
 
     @contextmanager
     def reading(self) -> Generator[None]:
-        """Let this thread see each user as at its first read in the block; its own writes end that."""
+        """Give this thread one state of each user for the block: the state at the user's first read."""
         outer = self._reading.heads
         if outer is None:
             self._reading.heads = {}
@@ -299,10 +298,10 @@ class Transactions:
     # Steps
 
     def commit(self, user: str, head: Head, step: Step) -> dict[str, Token]:
-        """Apply a step, in an attempt at its end; return the versions of its documents.
+        """Apply a step, or add it to the group of an attempt; return the versions of its documents.
 
         Raises:
-            RevisionConflict: The state is not `head` any more.
+            RevisionConflict: The stored state is no longer `head`.
         """
         hold = self.hold_of_caller(user)
         if hold is None or not hold.is_attempt:
@@ -315,10 +314,10 @@ class Transactions:
         return versions
 
     def apply(self, user: str, head: Head, step: Step) -> dict[str, Token]:
-        """Apply a step, and remember the state after it.
+        """Apply a step, and cache the state after it.
 
         Raises:
-            RevisionConflict: The state is not `head` any more.
+            RevisionConflict: The stored state is no longer `head`.
         """
         hold, known = self.hold_of_caller(user), self.heads.of(user)
         if self._reading.heads is not None:
@@ -335,7 +334,7 @@ class Transactions:
         if versions is None:
             raise self.conflict(user, [*step.contents])
         known.conflicts, known.wanted = 0, ()
-        if not is_certain:  # another step may have followed: ask before the next one
+        if not is_certain:  # another step may have followed, so the state must be read again
             known.calm, known.confirmed = 0, None
             if hold is not None:
                 hold.head = None
@@ -353,9 +352,9 @@ class Transactions:
         return versions
 
     def conflict(self, user: str, kinds: Sequence[str]) -> RevisionConflict:
-        """Return the error for a user whom another process changed; a lock's holder waits a moment first.
+        """Return the error for a user whom another process changed; the holder of a lock waits for a short time first.
 
-        `kinds` are the documents that are read together with the state next.
+        `kinds` are the documents to read together with the state next time.
         """
         known, hold = self.heads.of(user), self.hold_of_caller(user)
         known.calm, known.confirmed = 0, None
@@ -377,12 +376,12 @@ class Transactions:
         return error
 
     def _touch(self, user: str) -> None:
-        """Let the next step of every process ask for the state first."""
+        """Raise the revision, so that every process must read the state before its next step."""
         with suppress(DatabaseLost, BackendError):
             self.database.touch(user)
 
     def _apply_group(self, user: str, group: Group) -> None:
-        """Apply the step of a group; each of its attempts learns the outcome."""
+        """Apply the step of a group, and set the outcome for each of its attempts."""
         del self._groups[user]
         try:
             group.settle(self.apply(user, group.base, group.step))
@@ -394,10 +393,10 @@ class Transactions:
             raise
 
     def _await(self, user: str, group: Group) -> None:
-        """Return once a group is applied, by whichever of its attempts gets the lock first.
+        """Wait until a group is applied, by the first of its attempts that gets the lock.
 
         Raises:
-            RevisionConflict: It was refused.
+            RevisionConflict: The step was refused.
             BackendError: The storage failed.
         """
         while not group.done.is_set():
@@ -415,7 +414,7 @@ def check_user(user: str) -> None:
     checked_user(user)
     if not (user.isascii() or _is_unicode(user)):
         raise IdentifierError(
-            f"the user id {user!r} has a lone surrogate, which a database cannot store. Use another id."
+            f"the user id {user!r} contains a lone surrogate, which a database cannot store. Use another id."
         )
 
 

@@ -28,7 +28,7 @@ _SCHEMES = {
 
 
 def _seconds(text: str) -> float:
-    """Return a time; raise ValueError if no client library can wait that long."""
+    """Return a time; raise ValueError if it is negative or too long for client libraries."""
     found = float(text)
     if not 0 <= found <= _LONGEST:
         raise ValueError
@@ -65,11 +65,11 @@ def is_shared_url(place: str) -> bool:
 def open_url(url: str) -> SharedBackend:
     """Return the backend for an address; nothing is connected yet.
 
-    `schema`, `prefix`, `database`, `connections`, `timeout` and `watch` in the query are arguments of the backend. Other
-    parameters are passed on to the client library.
+    `schema`, `prefix`, `database`, `connections`, `timeout` and `watch` in the query are arguments of the backend.
+    Other parameters are passed to the client library.
 
     Raises:
-        BackendError: The address is incomplete, or an option has a wrong value.
+        BackendError: The address is incomplete, or an option is unknown or has an invalid value.
         InvalidValue: The path of a Firestore address has an odd number of segments.
         MissingExtra: The client library is not installed.
     """
@@ -77,7 +77,7 @@ def open_url(url: str) -> SharedBackend:
         parts = urlsplit(url)
     except ValueError:  # its message may quote a part of the password
         raise BackendError(
-            f"{without_secrets(url)}: is not an address. Percent-encode other signs in it."
+            f"{without_secrets(url)}: is not an address. Percent-encode special characters."
         ) from None
     module, name = _SCHEMES[parts.scheme]
     made: Any = getattr(import_module(f"tomldiary.storage.shared.{module}"), name)
@@ -86,18 +86,19 @@ def open_url(url: str) -> SharedBackend:
     for parameter in filter(None, parts.query.split("&")):
         key, _, value = map(unquote_plus, parameter.partition("="))
         if key not in made.options:
-            rest.append(parameter)  # as it is: clients differ in how they decode it
+            rest.append(parameter)  # not decoded, because client libraries decode it differently
             continue
         try:
             options[key] = _OPTIONS[key](value)
         except ValueError as error:
             raise BackendError(
-                f"{parts.scheme}://…: {key}={value!r} is no valid number. Write a positive one."
+                f"{parts.scheme}://…: {key}={value!r} is not a valid number. Write a positive number."
             ) from error
     if parts.scheme == "firestore":
         if "#" in url:
             raise BackendError(
-                f"{without_secrets(url)}: an address of Firestore has no '#'. Use FirestoreBackend for such a name."
+                f"{without_secrets(url)}: an address of Firestore cannot contain '#'."
+                " Use FirestoreBackend for such a name."
             )
         if not parts.netloc or "@" in parts.netloc:
             raise BackendError(
@@ -105,14 +106,15 @@ def open_url(url: str) -> SharedBackend:
             )
         if rest:
             raise BackendError(
-                f"firestore://…: there is no option {unquote_plus(rest[0].partition('=')[0])!r}. The options are {', '.join(made.options)}."
+                f"firestore://…: there is no option {unquote_plus(rest[0].partition('=')[0])!r}."
+                f" The options are {', '.join(made.options)}."
             )
         path = {"base_path": parts.path.strip("/")} if parts.path.strip("/") else {}
         try:
             return made(parts.netloc, **path, **options)
         except ValueError as error:
             raise InvalidValue(" ".join(str(error).split()), where=url) from error
-    # `urlunsplit` would leave the slashes of an address without a host out.
+    # `urlunsplit` would drop the slashes of an address without a host.
     query = f"?{'&'.join(rest)}" if rest else ""
     fragment = f"#{parts.fragment}" if parts.fragment else ""
     return made(f"{parts.scheme}://{parts.netloc}{parts.path}{query}{fragment}", **options)

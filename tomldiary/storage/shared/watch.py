@@ -1,7 +1,8 @@
-"""Watches a database: known states of users are valid for reads while it reports no change of them.
+"""Watches a database for changes, so that reads can use the cached states of unchanged users.
 
-A thread receives the notices of changes on a connection of its own. Several times a second it checks that the database
-answers there, after all notices sent before. If that is too long ago, or the connection breaks, reads ask again.
+A thread receives change notices on a separate connection. It also sends a request there at regular intervals; the
+answer arrives after all earlier notices. If the last answer is too old, or the connection breaks, reads query the
+database again.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ __all__ = ["EVERYTHING", "Listener", "Notice", "Notifies", "Watch"]
 
 _logger = get_logger(__name__)
 _LEAST = 0.2  # seconds
-_BEATS = 4  # checks of the connection during the longest silence
+_BEATS = 4  # checks of the connection within `silence`
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 30.0  # seconds between two attempts to connect
 
 Notice = tuple[str, "int | None"]
-"""The key of a changed user, see `heads.notice_key`, and the new revision if it is known."""
+"""The key of a changed user (see `heads.notice_key`), and the new revision if it is known."""
 EVERYTHING = ""
-"""In place of a key: any user may have changed."""
+"""The key of a notice that any user may have changed."""
 
 
 class Listener(Protocol):
-    """A connection on which a database tells of changes. Its methods raise `DatabaseLost` if it breaks."""
+    """A connection on which a database sends change notices. Its methods raise `DatabaseLost` if it breaks."""
 
     def wait(self, seconds: float) -> Sequence[Notice]:
-        """Return the next notices, or nothing after some seconds."""
+        """Return the next notices, or nothing after `seconds`."""
         ...
 
     def check(self) -> Sequence[Notice]:
@@ -51,25 +52,25 @@ class Listener(Protocol):
 
 @runtime_checkable
 class Notifies(Protocol):
-    """A database that tells of changes."""
+    """A database that sends change notices."""
 
     def listen(self) -> Listener:
         """Return a new connection that receives a notice of every step applied from now on, by any process.
 
         Raises:
             DatabaseLost: The database cannot be reached.
-            BackendError: It does not send notices to this user.
+            BackendError: The database does not send notices to this account.
         """
         ...
 
 
 class Watch:
-    """Keeps known states valid while nothing changes. Thread-safe.
+    """Keeps cached states valid for reads while nothing changes. Thread-safe.
 
     Args:
-        database: Tells of changes.
-        heads: The known states.
-        silence: Seconds without an answer on the connection after which reads ask again.
+        database: Sends the change notices.
+        heads: The cached states.
+        silence: The time in seconds without an answer after which reads query the database again.
 
     Raises:
         InvalidValue: `silence` is too short.
@@ -78,7 +79,7 @@ class Watch:
     def __init__(self, database: Notifies, heads: Heads, silence: float) -> None:
         if silence < _LEAST:
             raise InvalidValue(
-                f"expected at least {_LEAST} seconds, or 0 for none, found {silence}.",
+                f"expected at least {_LEAST} seconds, or 0 for no watch, found {silence}.",
                 where="watch",
             )
         self._database = database
@@ -90,16 +91,17 @@ class Watch:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Begin anew in a forked child, which must not use the connection of its parent."""
+        """Reset the watch in a forked child, which must not use the connection of its parent."""
         if self._listener is not None:
-            self._inherited.append(self._listener)  # closing it would end the parent's
+            # It is not closed, because this would end the connection of the parent.
+            self._inherited.append(self._listener)
         self._listener = None
         self._thread: threading.Thread | None = None
         self._guard = threading.Lock()
         self._closed = threading.Event()
 
     def start(self) -> None:
-        """Start the thread unless it runs."""
+        """Start the thread unless it is running."""
         if self._thread is not None:
             return
         with self._guard:
@@ -111,11 +113,11 @@ class Watch:
                 self._thread.start()
 
     def stop(self) -> None:
-        """Let the thread end soon."""
+        """Signal the thread to end."""
         self._closed.set()
 
     def close(self) -> None:
-        """End the thread and close its connection; `start` begins anew."""
+        """End the thread and close its connection; `start` begins a new one."""
         with self._guard:
             self.stop()
             thread, self._thread = self._thread, None
@@ -131,14 +133,14 @@ class Watch:
             listener = None
             try:
                 listener = self._listener = self._database.listen()
-                self._heads.distrust()  # what is known from before
+                self._heads.distrust()  # changes before the connection were not noticed
                 while not closed.is_set():
                     self._check(listener, closed)
                     pause, is_reported = _FIRST_PAUSE, False
             except (DatabaseLost, BackendError) as error:
                 if not (is_reported or closed.is_set()):
                     _logger.warning(
-                        "%s: changes cannot be watched (%s); each read asks for the version.",
+                        "%s: changes cannot be watched (%s); each read queries the version.",
                         self._database,
                         error,
                     )
@@ -152,7 +154,7 @@ class Watch:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _check(self, listener: Listener, closed: threading.Event) -> None:
-        """Confirm the known states, then take the notices until the next check."""
+        """Confirm the cached states, then process notices until the next check."""
         begin = time.monotonic()
         self._note(listener.check())
         if not closed.is_set():

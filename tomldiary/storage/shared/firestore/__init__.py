@@ -1,6 +1,6 @@
-"""Firestore. Begin reading with `database`.
+"""The Firestore backend. Begin reading with `database`.
 
-May import: storage.shared. `connection` has the names and the errors, `batch` one step.
+May import: storage.shared. `connection` has the names and the errors, `batch` has the writes of one step.
 """
 
 from tomldiary.storage.shared.firestore.database import FirestoreBackend

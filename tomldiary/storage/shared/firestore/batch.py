@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 __all__ = ["ANY", "LARGEST", "Batch"]
 
 LARGEST = 900_000
-"""Bytes of text in one document; Firestore allows 1 MiB with all fields."""
+"""The maximum bytes of text in one document; Firestore allows 1 MiB with all fields."""
 _LARGEST_BATCH = 3_000_000  # bytes of text; Firestore allows 10 MiB, its emulator 4 MiB
 ANY = "any version"
-"""In place of a version: the write has no precondition."""
+"""The version of a write without a precondition."""
 
 
 class Batch:
-    """The writes of one step; texts that do not fit are written in parts before it."""
+    """The writes of one step; texts that do not fit are written in parts before the batch."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -36,7 +36,7 @@ class Batch:
         """The parts of each document of this batch, by its name."""
 
     def put(self, place: Any, values: dict[str, Any], version: Token | None) -> None:
-        """Create a document, or replace it at a version."""
+        """Create a document, or replace the given version of it."""
         if version is None:
             self._batch.create(place, values)
         elif version == ANY:
@@ -68,7 +68,7 @@ class Batch:
         self.put(place, {**values, field: text, PARTS: names}, version)
 
     def delete(self, place: Any, version: Token) -> None:
-        """Delete a document at a version."""
+        """Delete the given version of a document."""
         option = (
             None
             if version == ANY

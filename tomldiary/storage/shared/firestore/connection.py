@@ -1,4 +1,4 @@
-"""A connection to Firestore: the names of its documents, and what its errors mean."""
+"""A connection to Firestore, the names of its documents, and the conversion of its errors."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["HEAD", "HISTORY", "PARTS", "SUFFIX", "Connection", "Refused", "user_
 
 R = TypeVar("R")
 HEAD = "_tomldiary"
-"""The document with the state of a user; beside the users, the collection of their marks."""
+"""The name of a user's state document, and of the collection with the marks of all users."""
 SUFFIX = ".toml"
 _QUOTED = ".%"
-"""How the segment of a user begins whose id Firestore refuses."""
+"""The prefix of the path segment of a user whose id Firestore does not accept."""
 HISTORY = "history-"
 PARTS = "parts"
 # The message for a missing document names the database too, in its path.
@@ -41,7 +41,7 @@ class Connection:
         credentials_path: A service account file.
         credentials_dict: The content of such a file.
         database: The name of the Firestore database.
-        timeout: Seconds for one request.
+        timeout: The time limit for one request, in seconds.
 
     Raises:
         ValueError: Both credentials are given, or the path has an odd number of segments.
@@ -77,7 +77,7 @@ class Connection:
         except ImportError as error:
             raise MissingExtra("a Firestore backend", "firestore") from error
         self._project = project_id
-        # The client would repeat a request for a minute; `answer` and `outcome` repeat it for the time of the option.
+        # No retries of the client, which take a minute: `answer` and `outcome` repeat requests until their own limit.
         self.once: dict[str, Any] = {"retry": None, "timeout": timeout}
         credentials = _credentials(credentials_path, credentials_dict)
         self._new_client = partial(
@@ -92,7 +92,7 @@ class Connection:
 
     @cached_property
     def base(self) -> Any:
-        """The place of the users."""
+        """The reference to the parent of all users."""
         return self.client.document("/".join(self._segments))
 
     def close(self) -> None:
@@ -104,12 +104,12 @@ class Connection:
         return f"firestore://{self._project}/{self._path}"
 
     def run(self, work: Callable[[], R], *, is_conditional: bool = False) -> R:
-        """Return what a request returns.
+        """Return the result of a request.
 
         Raises:
             Refused: The request is conditional, and a document has another version than expected.
-            DatabaseLost: It may be repeated.
-            BackendError: A repetition cannot mend it.
+            DatabaseLost: The request may be repeated.
+            BackendError: A repetition would fail again.
         """
         from google.api_core import exceptions  # noqa: PLC0415 - an optional dependency
         from google.auth import exceptions as auth  # noqa: PLC0415 - see above
@@ -151,11 +151,11 @@ class Connection:
         return self.base.collection(_segment_of_user(user))
 
     def document(self, user: str, kind: str) -> Any:
-        """Return the place of a document of the memory."""
+        """Return the reference to a document of the memory."""
         return self.user(user).document(_segment(kind) + SUFFIX)
 
     def head(self, user: str) -> Any:
-        """Return the place of the document with the state of a user."""
+        """Return the reference to a user's state document."""
         return self.user(user).document(HEAD)
 
     def history(self, user: str, generation: int) -> Any:
@@ -163,12 +163,12 @@ class Connection:
         return self.head(user).collection(f"{HISTORY}{generation}")
 
     def mark(self, user: str) -> Any:
-        """Return the place of the document that marks a user with hidden documents."""
+        """Return the reference to the document that marks a user with hidden documents."""
         return self.base.collection(HEAD).document(_segment_of_user(user))
 
 
 def _reason(error: Exception) -> str:
-    """Return why a request may be repeated: the kind of the error, and the emulator if one was asked."""
+    """Return the reason of a failed request: the type of the error, and the emulator if one is used."""
     emulator = os.environ.get("FIRESTORE_EMULATOR_HOST")
     kind = type(error).__name__
     if kind == "ResourceExhausted":
@@ -186,7 +186,7 @@ def _segment(name: str) -> str:
 def _segment_of_user(user: str) -> str:
     """Return a user id as a segment of a path.
 
-    What TOMLDiary 0.9 takes stays as it is; it takes no id with a dot at its beginning.
+    An id that TOMLDiary 0.9 accepts is unchanged; it accepts no id that begins with a dot.
     """
     is_reserved = user in {".", "..", HEAD} or (user.startswith("__") and user.endswith("__"))
     if is_reserved or "/" in user or user.startswith(_QUOTED):
@@ -201,7 +201,7 @@ def _checked(segment: str) -> str:
 
 
 def user_of(segment: str) -> str:
-    """Return the user id of a segment."""
+    """Return the user id from a path segment."""
     return unquote(segment.removeprefix(_QUOTED)) if segment.startswith(_QUOTED) else segment
 
 
@@ -218,9 +218,9 @@ def _credentials(path: str | None, values: Mapping[str, Any] | None) -> Any:
     except (OSError, ValueError) as error:
         # The message may quote the file.
         reason = (
-            error.strerror if isinstance(error, OSError) else "they are no service account's JSON"
+            error.strerror if isinstance(error, OSError) else "not the JSON of a service account"
         )
         raise BackendError(
             f"the credentials {path or 'of credentials_dict'} cannot be read ({reason}). Create a key of the service"
-            " account, and give the path of its file."
+            " account, and set the path of its file."
         ) from None

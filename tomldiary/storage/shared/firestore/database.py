@@ -1,6 +1,6 @@
-"""Memories in Firestore: one batched write with preconditions commits.
+"""Stores memories in Firestore; one batched write with preconditions commits.
 
-The documents are those of TOMLDiary 0.9, beside one that holds the state of the user:
+The documents are those of TOMLDiary 0.9, and one with the state of the user:
 
     app/memory/alice/preferences.toml      content, updated_at, version
     app/memory/alice/_tomldiary            revision, erasures, generation, first, seq, record, trash
@@ -11,8 +11,8 @@ A text that is too large for one document is written in parts before the batch:
 
     app/memory/alice/preferences.toml/parts/…
 
-A rewritten history gets a new generation. `trash` names what a step has replaced and what must be deleted. If a
-process dies in between, the next write of the user deletes it.
+A rewritten history gets a new generation. `trash` names replaced data that must be deleted. If a process
+dies before it deletes this data, the next write of the user does.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _MOST_DELETES = 400
 
 @dataclass(slots=True)
 class FirestoreHead(Head):
-    """The state of a user, with the version of the document that holds it."""
+    """The state of a user, with the version of the state document."""
 
     generation: int = 0
     first: int = 0
@@ -70,14 +70,14 @@ class FirestoreHead(Head):
     """The parts of each document, by its name in Firestore."""
 
     def take(self, snapshot: Any) -> None:
-        """Read the document."""
+        """Set all fields from the state document."""
         values = snapshot.to_dict()
         self.revision, self.epoch = values["revision"], values["erasures"]
         self.record = values["record"]
         self.follow(values, snapshot.update_time)
 
     def follow(self, values: dict[str, Any], time: Any) -> None:
-        """Take what `SharedBackend` does not follow itself."""
+        """Set the fields that `SharedBackend` does not update."""
         self.generation, self.first, self.seq = values["generation"], values["first"], values["seq"]
         self.trash, self.time = values["trash"], time
 
@@ -173,7 +173,7 @@ class FirestoreDatabase:
                 yield user_of(each.id)
 
     def erased(self) -> Iterator[str]:
-        """Yield the ids of all users without documents of whom data was erased."""
+        """Yield the ids of all users without documents and with erased data."""
         for each in self._marked("is_hidden", "==", value=True):
             user = user_of(each.id)
             if self.head(user).epoch:
@@ -225,7 +225,7 @@ class FirestoreDatabase:
         ]
         trash += [f"{name}/{part}" for name in changed for part in head.parts.get(name, ())]
         if step.erasures:
-            # A process that died may have left parts of a step that it did not commit.
+            # A killed process may have left parts of a step that was not committed.
             trash += [
                 f"{self.connection.document(user, kind).id}/*"
                 for kind in {*head.versions, *step.contents}
@@ -256,7 +256,8 @@ class FirestoreDatabase:
         head.follow(values, results[place.path])
         head.parts = {**head.parts, **{name: [] for name in changed}, **batch.parts}
         with contextlib.suppress(DatabaseLost, BackendError):
-            clear_trash(self.connection, user, head)  # else the next write does it
+            # If this fails, the next write of the user deletes the trash.
+            clear_trash(self.connection, user, head)
         return {kind: results[self.connection.document(user, kind).path] for kind in step.contents}
 
     def touch(self, user: str) -> None:
@@ -273,16 +274,16 @@ class FirestoreDatabase:
 
 
 def _marks(kinds: Iterable[str]) -> dict[str, Any]:
-    """Return what the mark of a user says, given the names of the documents."""
+    """Return the content of a user's mark, from the names of all documents."""
     names = [*kinds]
     return {"is_hidden": all(map(is_hidden, names)), "holds": sorted(filter(is_hidden, names))}
 
 
-# What steps have replaced: parts of documents, and histories
+# Deletion of replaced data: parts of documents, and histories
 
 
 def clear_trash(connection: Connection, user: str, head: FirestoreHead) -> bool:
-    """Delete what earlier steps have replaced; return False if `head` is not the stored one."""
+    """Delete the data that earlier steps replaced; return False if `head` is not the stored state."""
     if not head.trash:
         return True
     for entry in head.trash:

@@ -1,4 +1,4 @@
-"""PostgreSQL. Begin reading with `database`, beside `statements`.
+"""The PostgreSQL backend. Begin reading with `database` and `statements`.
 
 May import: storage.shared. `listener` receives the notices of a watch.
 """

@@ -1,4 +1,4 @@
-"""Connections that give up a server which accepts a statement and does not answer."""
+"""Connections that time out if a server accepts a statement and does not answer."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ if TYPE_CHECKING:
 __all__ = ["connection_class"]
 
 R = TypeVar("R")
-_CANCELLING = (
-    2.0  # seconds; a statement that goes on would keep its place among the server's connections
-)
+# Seconds to cancel a statement, which would otherwise occupy a connection of the server.
+_CANCELLING = 2.0
 
 
 def connection_class(seconds: float) -> type[psycopg.Connection[Any]]:
-    """Return a class of connections that raise `psycopg.OperationalError` after so many seconds without an answer."""
+    """Return a class of connections that raise `psycopg.OperationalError` after `seconds` without an answer."""
 
     class Bounded(psycopg.Connection[Any]):
         @classmethod
         def connect(cls, *args: Any, **options: Any) -> Self:
-            """Connect; behind a pooler without prepared statements.
+            """Connect; disable prepared statements if there is a pooler between the client and the server.
 
-            There the next statement may run on another connection of the server, where a name that was prepared is
-            unknown, or means the statement of another client. A pooler makes the numbers of its connections up.
+            With a pooler, the next statement may run on another connection of the server. There, a prepared name is
+            unknown, or names a statement of another client. A pooler is detected by its invented process ids.
             """
             made = super().connect(*args, **options)
             found = made.execute("SELECT pg_backend_pid()").fetchone()
@@ -51,13 +50,13 @@ def connection_class(seconds: float) -> type[psycopg.Connection[Any]]:
 
 
 def _bounded(waiting: Generator[Any, Any, R], seconds: float) -> Generator[Any, Any, R]:
-    """Wait for a connection as psycopg does; the client is told every 0.1 seconds that nothing has arrived.
+    """Wait for a connection as psycopg does, which reports every 0.1 seconds whether data has arrived.
 
     Raises:
-        TimeoutError: Nothing has arrived or was sent for so long.
+        TimeoutError: Nothing was received or sent for `seconds`.
     """
     deadline = time.monotonic() + seconds
-    ready = None  # begins the generator
+    ready = None  # starts the generator
     while True:
         try:
             wanted = waiting.send(ready)

@@ -1,4 +1,4 @@
-"""Memories in a PostgreSQL database: one statement reads a user's state, one statement commits."""
+"""Stores memories in a PostgreSQL database: one statement reads a user's state, one statement commits."""
 
 from __future__ import annotations
 
@@ -46,11 +46,12 @@ _VERSION = 1
 _SCHEMA_LOCK = 7_046_151_318_604_118_370  # an advisory lock: one process creates the tables
 _PAGE = 1000
 _LONGEST_NAME = 63  # bytes; PostgreSQL would cut a longer one
-_PATIENCE = 5000  # milliseconds until a connection that is not acknowledged counts as broken
-_SILENCE = 10.0  # seconds for which a silent client may keep the lock of a user, at most
-_SLICE = 0.25  # seconds between two looks whether a pool was closed
-_RETRYING = 1.0  # seconds; a pool doubles its pauses, and until it gives up no call lets it connect
-# The reason why the server refuses a connection for good; at other reasons, such as a start of the server, we wait.
+_PATIENCE = 5000  # milliseconds without an acknowledgement until a connection counts as broken
+_SILENCE = 10.0  # seconds; the maximum idle time of a client whose transaction locks a user
+_SLICE = 0.25  # seconds between two checks whether a pool was closed
+# Seconds until a pool stops reconnecting. Until then it doubles its pauses, and a call cannot make it connect.
+_RETRYING = 1.0
+# The reason for a permanent refusal of a connection. Other reasons, such as a starting server, are temporary.
 _REFUSED = re.compile(
     r"(?:FATAL: +|fe_sendauth: )((?!.*(?:starting up|shutting down|recovery|too many|remaining)).+)"
 )
@@ -60,7 +61,7 @@ _REFUSALS = {
     "53100": ("the disk of the server is full", "Nothing was changed. Free space on it."),
     "54000": ("a key is too long", "Nothing was changed. Use a shorter user id or namespace."),
 }
-"""What an error of a statement means and what to do about it, by its SQLSTATE."""
+"""The meaning of a statement's error, and its remedy, by SQLSTATE."""
 _ANOTHER_REFUSAL = ("the database refused", "Check the schema {schema} and its tables.")
 _INVALID = re.compile(
     r"invalid (?:integer value|port|connection option|\w+ value)|Servname not supported"
@@ -73,8 +74,8 @@ class PostgresDatabase:
     Args:
         url: `postgresql://user@host/database`. The password may come from PGPASSWORD or a password file.
         schema: The schema of the tables. It is created at the first access if it does not exist.
-        connections: The largest number of open connections.
-        timeout: Seconds to wait for a connection or an answer.
+        connections: The maximum number of open connections.
+        timeout: The time limit for a connection or an answer, in seconds.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class PostgresDatabase:
             raise MissingExtra("a PostgreSQL backend", "postgres") from error
         if not 0 < len(schema.encode()) <= _LONGEST_NAME or "%" in schema:
             raise BackendError(
-                f"the schema {schema!r} has no valid name. Write at most {_LONGEST_NAME} bytes without a percent sign."
+                f"the schema name {schema!r} is invalid. Use 1 to {_LONGEST_NAME} bytes without a percent sign."
             )
         self._url = url
         self._schema = schema
@@ -131,15 +132,18 @@ class PostgresDatabase:
 
     @property
     def durability(self) -> Durability:
-        """`full` if a commit waits until it is on the server's disk; asked until it answers, with a warning if not."""
+        """`full` if a commit waits until it is on the server's disk, else `process`.
+
+        The settings are read until the server answers. A warning is logged if they are not safe.
+        """
         if self._durability is None:
             try:
                 off = " and ".join(name for (name,) in self._rows(statements.MAY_LOSE))
                 warning = off and f"has {off} off, so a power cut loses writes. Set it on."
             except DatabaseLost:
-                return "process"  # a server that is away is asked again
+                return "process"  # the next access tries again
             except BackendError:
-                warning = "does not tell its settings; losses after a power cut are unknown."
+                warning = "does not show its settings; losses after a power cut are unknown."
             if warning:
                 _logger.warning("%s: %s", self, warning)
             self._durability = "process" if warning else "full"
@@ -148,7 +152,7 @@ class PostgresDatabase:
     # Statements
 
     def _sql(self, text: LiteralString) -> bytes:
-        """Return a statement with the schema's name in it; each is composed once."""
+        """Return a statement with the schema's name; each statement is composed once."""
         found = self._composed.get(text)
         if found is None:
             from psycopg import sql  # noqa: PLC0415 - an optional dependency
@@ -187,7 +191,7 @@ class PostgresDatabase:
             refusal = _REFUSALS.get(error.sqlstate or "")
             if refusal is None and isinstance(error, lost):
                 if connection is not None and connection.closed:
-                    # The others are lost too; to ask each one would wait for each if the server is silent.
+                    # The other connections are lost too; to test each one would take a timeout each.
                     self._replace(pool, patience=0.1)
                 away = DatabaseAway if connection is None else DatabaseLost
                 raise away(reason(error)) from error
@@ -196,7 +200,7 @@ class PostgresDatabase:
             raise BackendError(f"{self}: {what} ({reason(error)}). {remedy}") from error
 
     def _prepare(self) -> None:
-        """Create the tables over a connection of its own, as the pool hides why it cannot connect.
+        """Create the tables over a separate connection, because the pool hides why it cannot connect.
 
         Raises:
             BackendError: The address is wrong, or the server refuses the user, the password or the database.
@@ -226,20 +230,20 @@ class PostgresDatabase:
         # The message of the client may quote a part of the password.
         return BackendError(
             f"{self}: is not an address of PostgreSQL. Write postgresql://user@host:5432/database; percent-encode"
-            " other signs, and give only options of libpq."
+            " special characters, and use only options of libpq."
         )
 
     def _create(self, connection: psycopg.Connection[Any]) -> None:
         """Create the tables unless they exist.
 
         Raises:
-            BackendError: The tables are of another version of this package.
+            BackendError: The tables have the version of another release of this package.
         """
         found = connection.execute(statements.FOUND, [self._table("tomldiary")]).fetchone()
         if found is None or found[0] is None:
             with connection.transaction():
                 connection.execute("SELECT pg_advisory_xact_lock(%s)", [_SCHEMA_LOCK])
-                # A role without CREATE on the database may create tables in a schema that it was given.
+                # A role without CREATE on the database may still create tables in an existing schema.
                 if connection.execute(statements.HAS_SCHEMA, [self._schema]).fetchone() is None:
                     connection.execute(self._sql(statements.CREATE_SCHEMA))
                     self._warn_of_role(connection.info.user)
@@ -274,7 +278,7 @@ class PostgresDatabase:
 
     def read(self, user: str, kinds: Sequence[str]) -> dict[str, tuple[str, Token]]:
         """Return the texts and versions of those documents that exist."""
-        if len(kinds) == 1:  # most reads; an array would take longer to send than the rest
+        if len(kinds) == 1:  # most reads; to send an array would take longer than the rest
             rows = self._rows(statements.READ_ONE, stored_id(user), kinds[0])
         else:
             rows = self._rows(statements.READ, stored_id(user), list(kinds))
@@ -290,7 +294,7 @@ class PostgresDatabase:
         return self._ids(statements.USERS)
 
     def erased(self) -> Iterator[str]:
-        """Yield the ids of all users without documents of whom data was erased."""
+        """Yield the ids of all users without documents and with erased data."""
         return self._ids(statements.ERASED)
 
     def holders(self, kind: str) -> Iterator[str]:
@@ -386,7 +390,7 @@ class PostgresDatabase:
         self._replace(self._pool)
 
     def _replace(self, pool: ConnectionPool[psycopg.Connection[Any]], patience: float = 5) -> None:
-        """Close a pool, which cannot be opened again, after waiting so many seconds for its threads."""
+        """Make a new pool, and close the old one, which cannot be reopened; wait `patience` seconds for its threads."""
         with self._replacing:
             if self._pool is pool:
                 self._dropped.detach()
@@ -395,9 +399,9 @@ class PostgresDatabase:
 
 
 def _close_dropped(pool: ConnectionPool[psycopg.Connection[Any]], pid: int) -> None:
-    """Close the pool of a database that was dropped without a close, unless it is that of the parent of a fork.
+    """Close the pool of a database object that was dropped without `close`, unless it is the pool of a parent process.
 
-    A pool ends its threads itself when it is collected. It waits for them, and fails if it is collected in one of them.
+    A pool that is collected waits for its threads to end, and fails if it is collected in one of them.
     """
     if pid == os.getpid() and not pool.closed:
         with suppress(RuntimeError):  # the interpreter is shutting down
@@ -408,7 +412,7 @@ def _close_dropped(pool: ConnectionPool[psycopg.Connection[Any]], pid: int) -> N
 def _taken(pool: ConnectionPool[psycopg.Connection[Any]]) -> psycopg.Connection[Any]:
     """Return a connection of a pool, or raise an error soon after another thread closes the pool.
 
-    A pool checks that it is open before it queues a call. A call that is queued after a close waits in vain.
+    A pool checks that it is open before it queues a call. A call that is queued after a close gets no connection.
     """
     import psycopg_pool  # noqa: PLC0415 - an optional dependency
 
@@ -427,7 +431,7 @@ class PostgresBackend(SharedBackend):
 
     options = ("schema", "connections", "timeout", "watch")
     part_size = 32 * 1024
-    """Characters of a document before new entries go to another one: a write sends and stores the whole document."""
+    """The size in characters at which new entries go to another document, as a write stores whole documents."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A connection that listens for notices of PostgreSQL; what the errors of the client say."""
+"""A connection that listens for notices of PostgreSQL, and the messages of its errors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PostgresListener:
         connection.add_notify_handler(lambda notice: self._received.append(notice.payload))
 
     def execute(self, statement: sql.Composed | LiteralString, *values: str) -> None:
-        """Run a statement; notices are received on the way."""
+        """Run a statement, and receive the notices that have arrived."""
         import psycopg  # noqa: PLC0415 - an optional dependency
 
         try:
@@ -45,16 +45,16 @@ class PostgresListener:
             raise DatabaseLost(reason(error)) from error
 
     def wait(self, seconds: float) -> Sequence[Notice]:
-        """Return the next notices, or nothing after some seconds."""
+        """Return the next notices, or nothing after `seconds`."""
         if select.select([self._connection.fileno()], [], [], seconds)[0]:
-            self.execute("SELECT 1")  # which reads them
+            self.execute("SELECT 1")  # receives the notices
         return self._taken()
 
     def check(self) -> Sequence[Notice]:
-        """Return all notices sent before: notices arrive in their order, so the own one is the last of them.
+        """Send a notice and return all earlier ones, because notices arrive in the order of their sending.
 
         Raises:
-            DatabaseLost: It did not arrive. A connection pooler in between delivers no notices.
+            DatabaseLost: The notice did not arrive. A connection pooler, for example, delivers no notices.
         """
         mark = secrets.token_hex(8)
         self.execute("SELECT pg_notify(%s, %s)", self._channel, mark)
@@ -77,7 +77,7 @@ class PostgresListener:
 
 
 def reason(error: Exception) -> str:
-    """Return the server's short message, which quotes no value; else the kind of the error."""
+    """Return the server's short message, which quotes no value, or the type of the error."""
     import psycopg  # noqa: PLC0415 - an optional dependency
 
     message = error.diag.message_primary if isinstance(error, psycopg.Error) else None

@@ -43,7 +43,7 @@ CREATE INDEX IF NOT EXISTS hidden ON {schema}.documents (kind, user_id) WHERE st
 CREATE TABLE IF NOT EXISTS {schema}.history (
     user_id text COLLATE "C", seq bigint, record text NOT NULL, PRIMARY KEY (user_id, seq));
 CREATE TABLE IF NOT EXISTS {schema}.tomldiary (version int PRIMARY KEY)"""
-# What an administrator may switch off so that commits need not wait for the disk.
+# Settings that an administrator may switch off, so that commits do not wait for the disk.
 MAY_LOSE: LiteralString = """
 SELECT name FROM pg_settings
 WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit') AND setting = 'off' ORDER BY name"""
@@ -58,7 +58,7 @@ SET_VERSION: LiteralString = """
 INSERT INTO {schema}.tomldiary SELECT %s WHERE NOT EXISTS (SELECT FROM {schema}.tomldiary)"""
 IS_WATCHED: LiteralString = """
 SELECT FROM pg_trigger WHERE tgrelid = to_regclass(%s) AND tgname = 'tomldiary_watch'"""
-# Only databases that are watched pay for notices: in PostgreSQL, commits with a notice wait for each other.
+# Created only when a watch begins, because PostgreSQL runs commits with a notice one at a time.
 WATCH: LiteralString = """
 CREATE OR REPLACE FUNCTION {schema}.notify_watchers() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
     PERFORM pg_notify(TG_ARGV[0], encode(sha256(convert_to(NEW.user_id, 'UTF8')), 'hex') || ' ' || NEW.revision);
@@ -120,14 +120,14 @@ removed AS (
     DELETE FROM {schema}.documents USING head WHERE user_id = %(user)s AND kind = ANY(%(removed)b::text[]))""",
     )
 )
-# Most steps; to send arrays would take longer than the rest.
+# For most steps: to send arrays would take longer than the rest.
 APPLY_ONE: LiteralString = (
     _APPLY.replace("{documents}", "(VALUES (%(kind)s::text, %(content)s::text))")
     .replace("{records}", "(VALUES (%(seq)s::bigint, %(record)s::text))")
     .replace("{removed}", "")
 )
-# Before `APPLY_ONE` or `APPLY_ANY` in one transaction, if records are replaced; the row lock keeps other writers out in
-# between. The server ends the transaction of a client that falls silent.
+# If records are replaced, runs before `APPLY_ONE` or `APPLY_ANY` in one transaction. The row lock excludes other
+# writers. The server ends the transaction of a client that becomes idle.
 LOCK: LiteralString = """
 SELECT revision, set_config('idle_in_transaction_session_timeout', %s, true)
 FROM {schema}.users WHERE user_id = %s FOR UPDATE"""
