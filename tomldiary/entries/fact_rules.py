@@ -218,9 +218,8 @@ class FactRules(Facts):
         source = str(old.get("_source", "")) if is_same or is_part else by.source
         kept["_updated"] = by.now
         if by.session or "_updated_by" in kept:
-            kept["_updated_by"] = (
-                by.session
-            )  # may be "", so that it does not name an earlier session
+            # May be "", so that it does not name an earlier session.
+            kept["_updated_by"] = by.session
         if source or by.source:
             kept["_source"] = source or by.source
         said = also_said_by(old, by.session) if is_part else []

@@ -191,9 +191,8 @@ class Edit:
         """
         if not self.is_changed:
             return self.base
-        if (
-            self._is_reordered
-        ):  # parsing gives the entries the order of the text, as readers see them
+        # Parsing gives the entries the order of the text, as readers see them.
+        if self._is_reordered:
             return Document.parse(self.peek().text)
         document = Document(
             self._blocks,

@@ -63,9 +63,8 @@ _MAX_DIGITS = 4000  # Python refuses to read integers of more than 4300 digits
 _TIMES = (datetime, date, time)
 _A_MINUTE = timedelta(minutes=1)
 _LISTS = (list, tuple)
-_quoted = (
-    encode_basestring  # the function that `JSONEncoder(ensure_ascii=False).encode` uses for text
-)
+# The function that `JSONEncoder(ensure_ascii=False).encode` uses for text.
+_quoted = encode_basestring
 
 
 def _escaped(match: re.Match[str]) -> str:

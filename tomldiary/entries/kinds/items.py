@@ -83,9 +83,8 @@ class ItemKind(EntryKind):
 
     def stated(self, path: Path, entry: Mapping[str, Any]) -> Iterator[str]:
         yield path[-1]
-        yield from texts_in(
-            entry_data(entry)
-        )  # including the names of fields, which the writer chose
+        # With the names of fields, because the writer chose them.
+        yield from texts_in(entry_data(entry))
 
     def entries(self, tables: Tables, rules: Rules) -> Iterator[tuple[str, Mapping[str, Any]]]:
         for name, entry in super().entries(tables, rules):

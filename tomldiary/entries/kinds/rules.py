@@ -230,9 +230,8 @@ class EntryRules:
             is_over = old is not None and self.is_over(key, old, tx.engine.now())
             _check_entry(found[1], key, None if is_over else old, new)
         for place in touched:
-            if not place.startswith(
-                "facts/"
-            ):  # limit and key of facts are checked when they are committed
+            # Limit and key of facts are checked when they are committed.
+            if not place.startswith("facts/"):
                 self._check_collection(place, before, after)
 
     def _check_collection(self, place: str, before: _Entries, after: _Entries) -> None:
