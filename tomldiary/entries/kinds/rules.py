@@ -277,7 +277,7 @@ def _check_entry(
         raise ImmutableEntry(key)
     if old is not None and rule.append_only and not _is_grown(old, new):
         raise InvalidValue(
-            "an append_only entry must keep its content at the beginning and cannot be removed. Append to it.",
+            "an append_only entry may only grow. Keep its content at the beginning and append to it.",
             where=key,
         )
     for name in rule.required_fields if new is not None else ():
