@@ -175,7 +175,7 @@ def test_stores_and_users_share_facts_blocks_and_episodes(
         ((DIET, "user", {"role": "user", "food": 7}), InvalidValue, "diet.food: expected text, found number"),
         ((BIRTH, "user", {"who": "user", "year": 1999}), ImmutableEntry, "facts/birth/user is never changed"),
         ((BIRTH, "user", None), ImmutableEntry, "facts/birth/user is never changed"),
-        ((EPISODES, "first", {"input": "a", "output": "b"}), InvalidValue, "episodes.first: there is an episode"),
+        ((EPISODES, "first", {"input": "a", "output": "b"}), InvalidValue, "episodes.first: an episode with this id exists"),
         ((HOME, "user@2020-01-01", {"who": "user", "city": "Oslo"}), InvalidValue, "home.user@2020-01-01: a temporal fact"),
     ],
 )  # fmt: skip

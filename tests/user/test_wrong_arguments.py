@@ -255,7 +255,7 @@ def test_the_changes_of_one_user_need_no_list(alice: UserDiary) -> None:
     for users in ("alice", ["alice"], None):
         assert [change.user for change in alice.diary.changes(users=users, follow=False)]
     unknown: Any = [5]
-    with pytest.raises(IdentifierError, match="a user id is text"):
+    with pytest.raises(IdentifierError, match="a user id must be a string"):
         alice.diary.changes(users=unknown)
     with pytest.raises(InvalidValue, match="poll: expected more than 0 seconds"):
         alice.diary.changes(poll=0)
@@ -360,7 +360,7 @@ def test_a_turn_that_cannot_be_stored_never_enters_a_queue() -> None:
         late: Any = "3"
         with pytest.raises(InvalidValue, match="epoch: expected a whole number"):
             writer.submit_nowait(Turn("alice", "s", "Jazz.", "Noted.", epoch=late))
-        with pytest.raises(IdentifierError, match="a user id is text"):
+        with pytest.raises(IdentifierError, match="a user id must be a string"):
             writer.consolidate(wrong)
         assert writer.stats()["submitted"] == 0
 

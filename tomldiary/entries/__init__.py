@@ -1,7 +1,7 @@
 """The kinds of entries: what is stored, and under which rules.
 
-Imports `text`, `toml`, `errors` and `logging`; knows no engine, storage or history.
+Imports `text`, `toml`, `errors` and `logging`, but not `engine`, `storage` or `history`.
 `kinds` is the registry: documents, keys, text, line in a prompt, rules and checks of each kind.
 `preferences`, `conversations`, `facts`, `blocks` and `episodes` read and change their documents.
-Begin with `kind` (what a kind is), then `kinds`.
+Begin with `kind`, which defines a kind, then `kinds`.
 """

@@ -1,4 +1,4 @@
-"""Blocks: named texts that an agent keeps whole, such as its persona or its notes on the user.
+"""Blocks: named texts of an agent, such as its persona or its notes on the user.
 
     [blocks.persona]
     text = \"\"\"
@@ -42,14 +42,14 @@ __all__ = [
 ]
 
 MAX_BLOCK = 100_000
-"""Longest text of one block, in characters."""
+"""The maximum number of characters of a block."""
 _MAX_NAME = 200
 _ROOT = "blocks"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TextBlock(Viewed):
-    """One block as it was read; a copy."""
+    """A copy of one block at the time of reading."""
 
     text: str
     is_pinned: bool
@@ -67,7 +67,7 @@ class TextBlocks(DictView[str, TextBlock]):
 
 
 class Blocks:
-    """Reads the blocks document, and changes it when it is given an edit."""
+    """Reads the blocks document; with an edit of it, also changes it."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
@@ -92,15 +92,15 @@ class Blocks:
         pinned: bool | None = None,
         is_part: bool = False,
     ) -> None:
-        """Make a block hold exactly `text`.
+        """Set the text of a block.
 
         Args:
-            name: The block; one that does not exist is created.
-            text: Its text.
-            now: The time to write down.
-            session: The session that writes it.
-            pinned: Whether it comes first; None leaves that as it is.
-            is_part: Whether the text keeps a part of the old one.
+            name: The block, which is created if it does not exist.
+            text: The new text.
+            now: The time of the change.
+            session: The session that writes the text.
+            pinned: Whether the block is shown before all other memory; None keeps the setting.
+            is_part: Whether the text contains a part of the old one.
 
         Raises:
             InvalidValue: The name is empty or too long, or the text is too long. Nothing was changed.
@@ -116,7 +116,7 @@ class Blocks:
         entry["text"] = text
         if pinned is not None:
             entry.pop("pinned", None)
-            if not pinned:  # blocks are, unless they say otherwise
+            if not pinned:  # the default is True
                 entry["pinned"] = False
         if entry == old:
             return
@@ -132,7 +132,7 @@ class Blocks:
         self._edit.put((_ROOT, name), entry)
 
     def append(self, name: str, text: str, *, now: str, session: str = "") -> str:
-        """Add `text` below what a block holds, and return all of it; without one it is created.
+        """Append `text` to a block on a new line, and return its whole text; a missing block is created.
 
         Raises:
             InvalidValue: The name is empty or too long, or the text would be too long.
@@ -145,11 +145,11 @@ class Blocks:
         return whole
 
     def replace(self, name: str, old: str, new: str, *, now: str, session: str = "") -> str:
-        """Replace the one place where `old` stands, and return the whole text.
+        """Replace the only occurrence of `old`, and return the whole text.
 
         Raises:
             UnknownEntry: There is no such block.
-            InvalidValue: `old` is empty, is not in the text, or stands there more than once.
+            InvalidValue: `old` is empty, is not in the text, or occurs more than once.
         """
         found = self.find(name)
         where = f"{_ROOT}.{name}"
@@ -165,7 +165,7 @@ class Blocks:
             raise InvalidValue(
                 "the block does not contain the text to replace. Read the block first.", where=where
             )
-        if text.find(old, at + 1) >= 0:  # also where the places overlap
+        if text.find(old, at + 1) >= 0:  # also finds an overlapping occurrence
             raise InvalidValue(
                 "the text to replace occurs more than once. Include more of the text around it.",
                 where=where,
@@ -201,12 +201,12 @@ def _check_length(text: str, where: str) -> None:
 
 
 def is_pinned(entry: Mapping[str, Any]) -> bool:
-    """Return whether a block comes before everything else; blocks do, unless they say otherwise."""
+    """Return whether a block is shown before all other memory, which is the default."""
     return entry.get("pinned", True) is not False
 
 
 def to_block(entry: Mapping[str, Any]) -> TextBlock:
-    """Return an entry as a block; missing and malformed fields get defaults."""
+    """Return an entry as a block, with defaults for missing and malformed fields."""
     managed = ("_created", "_updated", "_created_by", "_updated_by")
     return TextBlock(
         entry_text(entry), is_pinned(entry), *(str(entry.get(name, "")) for name in managed)
@@ -214,7 +214,7 @@ def to_block(entry: Mapping[str, Any]) -> TextBlock:
 
 
 class BlockKind(EntryKind):
-    """`[blocks.name]`: texts that an agent keeps whole."""
+    """`[blocks.name]`: named texts of an agent."""
 
     is_long = True
     leads = True

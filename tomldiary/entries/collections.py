@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 Change = tuple[Collection, str, "dict[str, Any] | None"]
-"""Which collection and key, and the new value; None removes the entry."""
+"""The collection, the key and the new value; None removes the entry."""
 
 
 def collections(rules: Rules) -> list[Collection]:
@@ -40,15 +40,15 @@ def collections(rules: Rules) -> list[Collection]:
 
 
 class TypedEntries:
-    """The typed entries of one user: as they are stored, or within a transaction that changes them.
+    """The typed entries of one user, as stored or within a transaction.
 
     Args:
-        rules: The categories, limits and types of facts that hold; a diary.
-        tables: Returns a document by name, or an edit of it; called once for each.
+        rules: The categories, limits and types of facts, usually a diary.
+        tables: Returns a document by name, or an edit of it; called once for each document.
         documents: Returns the names of the user's documents.
         session: The session that writes.
-        tx: The transaction that they are written in; None only reads.
-        is_over: Whether the entry of a key, with its kind in front, has outlived its time; None is never.
+        tx: The transaction for writing; None for reading only.
+        is_over: Returns whether an entry has expired by its key including the kind; None if entries do not expire.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class TypedEntries:
 
     @classmethod
     def stored(cls, diary: Diary, user: str) -> Self:
-        """Return a user's entries for reading; a document stays as it was when it was first read."""
+        """Return a user's entries for reading; each document is read once."""
         engine, rules = diary.engine, diary.entry_rules
         is_over = rules.ends(engine.now())
         return cls(
@@ -82,7 +82,7 @@ class TypedEntries:
         return cls(diary, tx.entries, tx.listed, session, tx)
 
     def get(self, collection: Collection, key: str) -> Mapping[str, Any] | None:
-        """Return an entry as it is in the file, or None; a temporal fact also by its singleton key."""
+        """Return an entry unchanged, or None; a temporal fact also by its singleton key."""
         kind = KINDS[collection[0]]
         for name in kind.documents_of(key, self._listed):
             found = kind.get(self._tables(name), self._rules, collection, key)
@@ -96,7 +96,7 @@ class TypedEntries:
     def entries(self, collection: Collection) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the entries of a collection by key, in the order of the file.
 
-        Of temporal facts those that hold now.
+        Temporal facts that do not hold now are omitted.
         """
         kind = KINDS[collection[0]]
         for name in kind.documents(self._listed):
@@ -126,7 +126,7 @@ class TypedEntries:
             KINDS[collection[0]].delete(self._writing(), collection, key)
 
     def put(self, collection: Collection, key: str, value: Mapping[str, Any], now: str) -> None:
-        """Make an entry hold exactly a checked value; its counter and the date it was created stay.
+        """Set an entry to a checked value; its count and its time of creation stay.
 
         Raises:
             UnknownCategory, LimitReached, ImmutableEntry, InvalidValue: A rule forbids it; nothing may be committed.
@@ -142,8 +142,8 @@ def checked_value(collection: Collection, key: str, value: Any) -> dict[str, Any
     """Return a copy of a value that fits its collection.
 
     Raises:
-        InvalidValue: The text is missing, too long or no text, the labels are no list of text, or a field belongs
-            to the diary; names the field in TOML words.
+        InvalidValue: The text is missing, too long or not a string, the labels are not a list of strings, or a field
+            is reserved for the diary; the error names the field and its TOML type.
     """
     where = f"{collection[-1]}.{key}"
     if not isinstance(value, Mapping):
@@ -190,8 +190,8 @@ def _check_length(kind: EntryKind, texts: Sequence[Any], where: str) -> None:
 
 
 def _copied(value: Any, where: str = "", depth: int = 0) -> Any:
-    """Copy tables and lists, and take text and numbers out of their subclasses: files have only these."""
-    if depth > MAX_DEPTH:  # also where a value contains itself
+    """Return a deep copy with text and numbers as plain built-in types, because files have only these."""
+    if depth > MAX_DEPTH:  # also stops at a value that contains itself
         raise InvalidValue(f"nested deeper than {MAX_DEPTH}. Flatten it.", where=where)
     if isinstance(value, Mapping):
         table = cast("Mapping[Any, Any]", value)

@@ -1,7 +1,7 @@
 """The rules of a type of facts: its model and its constraint.
 
-A fact's key is made from its singleton key, so that two facts for one key cannot exist. Keys are read
-by people: a value that is text stands as it is, except for `%` and `/`, which are percent-encoded.
+The key of a fact is derived from its singleton key, so that there is at most one fact for each singleton key. Keys are
+readable: text values are unchanged, except for `%` and `/`, which are percent-encoded.
 """
 
 from __future__ import annotations
@@ -43,31 +43,31 @@ _EXPECTED = {
     "date": "a date",
     "time": "a time of day",
 }
-"""What pydantic's errors expect, by the word that their names begin with."""
+"""The expected type of pydantic's errors, by the first word of their types."""
 
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What the facts of one type obey beside their model, or the entries of another collection.
+    """The constraint of a type of facts, in addition to its model, or of another collection of entries.
 
     Args:
-        singleton_key: The field, or fields, that tell facts apart: of facts with equal values there is
-            one, and committing another replaces it. Inner fields are written with dots.
-        immutable: Facts are never changed or removed, except by `forget`.
-        temporal: A fact holds from one time to another. A fact that replaces it ends it instead of
+        singleton_key: The field or fields that identify a fact. There is one fact for equal values, and committing
+            another one replaces it. Inner fields are written with dots.
+        immutable: Whether facts can be changed or removed only by `forget`.
+        temporal: Whether each fact is valid for an interval. A new fact ends the previous one instead of
             overwriting it.
-        limit: Most facts that may hold at once; None is no limit.
-        multi_valued: Values of the last field of the singleton key of which several facts may hold, each with
-            the field that tells these apart: `{"likes": "object"}`.
-        normalise: Fields whose text is compared without case, spaces and marks: `Name-Is`, `nameIs` and
-            `name_is` are one. The file keeps what was said first.
-        append_only: Texts and lists may only grow, and nothing is removed; only `forget` takes it out.
-        required: Fields that must have a value.
-        ttl: How long an entry lives from its last change; None is for ever. What is over is neither recalled nor
-            rendered, and the user's next write removes it.
+        limit: The maximum number of facts that hold at once; None for no limit.
+        multi_valued: The values of the last field of the singleton key for which several facts may hold. Each maps to
+            the field that distinguishes these facts: `{"likes": "object"}`.
+        normalise: The fields whose text is compared without case, spaces and punctuation: `Name-Is`, `nameIs` and
+            `name_is` are equal. The file keeps the first spelling.
+        append_only: Whether texts and lists can only grow. Only `forget` removes a part of them.
+        required: The fields that must have a value.
+        ttl: The lifetime of an entry after its last change; None for no limit. Expired entries are neither recalled
+            nor rendered, and the user's next write removes them.
 
     Raises:
-        SchemaError: The rules exclude each other, or the limit is less than one.
+        SchemaError: The options contradict each other, or one has an invalid value.
     """
 
     singleton_key: str | Sequence[str] | None = None
@@ -110,7 +110,7 @@ class Constraint:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The fields of the singleton key; empty if there is none."""
+        """The fields of the singleton key, if any."""
         return _names(self.singleton_key)
 
     @property
@@ -129,10 +129,10 @@ def _names(given: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def checked_constraint(given: object) -> Constraint:
-    """Return a constraint as it is.
+    """Return a constraint unchanged.
 
     Raises:
-        SchemaError: It is something else, such as a table of its arguments.
+        SchemaError: The value is not a `Constraint`.
     """
     if not isinstance(given, Constraint):
         raise SchemaError(f"expected a Constraint(…), found {given!r}.")
@@ -141,10 +141,10 @@ def checked_constraint(given: object) -> Constraint:
 
 @dataclass(frozen=True)
 class FactSchema:
-    """One registered type of facts: name, pydantic model and rules.
+    """One registered type of facts: its name, pydantic model and constraint.
 
     Raises:
-        SchemaError: The name, the model or its weight cannot be used, or the model lacks the singleton key.
+        SchemaError: The name, the model or its weight is invalid, or the model lacks a field of the constraint.
     """
 
     name: str
@@ -178,19 +178,19 @@ class FactSchema:
                         f" {', '.join(self.fields)}."
                     )
 
-        self.weight  # noqa: B018 - raises now if it is wrong
+        self.weight  # noqa: B018 - raises an error if it is invalid
 
     @cached_property
     def weight(self) -> float:
-        """The share of a budget that facts of this type have beside other types and categories.
+        """The weight of the type, which decides its share of a budget.
 
-        The model says it with `model_config = ConfigDict(json_schema_extra={"weight": 3})`; 1 if it does not.
+        Set it in the model with `model_config = ConfigDict(json_schema_extra={"weight": 3})`; the default is 1.
         """
         return weight_of(self.model.model_config.get("json_schema_extra"), self.name)
 
     @cached_property
     def fields(self) -> dict[str, Any]:
-        """Each field as it is called in the file, with its default."""
+        """The fields by their names in the file, with their defaults."""
         return {
             field.serialization_alias or name: field.get_default(call_default_factory=False)
             for name, field in self.model.model_fields.items()
@@ -198,12 +198,12 @@ class FactSchema:
 
     @property
     def is_open(self) -> bool:
-        """Whether the model takes fields that it does not name."""
+        """Whether the model allows extra fields."""
         return self.model.model_config.get("extra") == "allow"
 
     @property
     def described(self) -> str:
-        """What a model is told of the type, in one line: its name, its docstring and its fields."""
+        """The description of the type for a model, in one line: its name, docstring and fields."""
         about = " ".join((self.model.__doc__ or "").split())
         schema = self.model.model_json_schema(by_alias=True)
         known: dict[str, Any] = schema.get("properties", {})
@@ -214,7 +214,7 @@ class FactSchema:
         return f"{self.name}{f' ({about})' if about else ''}: {fields}"
 
     def only_text(self) -> str | None:
-        """Return the one field of text that does not identify a fact; None if there are more or none."""
+        """Return the only text field that does not identify a fact; None if there is not exactly one."""
         texts = [
             each.serialization_alias or name
             for name, each in self.model.model_fields.items()
@@ -223,7 +223,7 @@ class FactSchema:
         return texts[0] if len(texts) == 1 else None
 
     def check_fields(self, names: Sequence[str]) -> None:
-        """Raise InvalidValue if the model has no such field: what it ignores would be lost unseen."""
+        """Raise InvalidValue if the model lacks a field, because its value would be lost without an error."""
         for name in names:
             if name not in self.fields and not self.is_open:
                 raise InvalidValue(
@@ -232,23 +232,23 @@ class FactSchema:
                 )
 
     def data(self, fact: BaseModel) -> dict[str, Any]:
-        """Return a fact's fields as the file holds them; the fact itself is left as it is.
+        """Return the fields of a fact as stored in the file; the fact is not changed.
 
         Raises:
-            InvalidValue: A field does not fit the model; names all of them.
+            InvalidValue: Fields do not fit the model; the error names all of them.
         """
         data = fact.model_dump(mode="json", by_alias=True, round_trip=True, warnings=False)
         return self.checked(data)
 
     def checked(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Return data as the file holds it, once it is known to fit the model.
+        """Validate data with the model, and return it as stored in the file.
 
         Raises:
-            InvalidValue: A field does not fit the model; names all of them.
+            InvalidValue: Fields do not fit the model; the error names all of them.
         """
         item = self.parse(data)
         plain = item.model_dump(mode="json", by_alias=True, round_trip=True, warnings=False)
-        # None where it is the default needs no mention in the file.
+        # None is not stored if it is the default of the field.
         return encode_nulls(
             {
                 key: value
@@ -261,21 +261,21 @@ class FactSchema:
         """Return an entry as an instance of the model.
 
         Args:
-            entry: Its fields; those that begin with an underscore are left out.
-            where: What it is called in errors; the type's name if empty.
+            entry: The fields; those that begin with an underscore are ignored.
+            where: The place of the entry for errors; the type's name if empty.
 
         Raises:
-            InvalidValue: A field does not fit the model; names all of them in TOML words.
+            InvalidValue: Fields do not fit the model; the error names all of them with their TOML types.
         """
         known = {key: value for key, value in decode_nulls(entry).items() if key[:1] != "_"}
         try:
-            # JSON rules hold for strict models too: a date may be written as text.
+            # Validated as JSON, because then strict models also accept a date as text.
             return self.model.model_validate_json(json.dumps(known, default=_as_text))
         except ValidationError as error:
             raise explained(error, where or self.name) from None
 
     def key_fields(self, data: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the fields of a fact that its key is made of."""
+        """Return the fields of a fact from which its key is derived."""
         names, compared = self.constraint.keys, self.compared(data)
         several = self.constraint.multi_valued or {}
         if several:
@@ -289,7 +289,7 @@ class FactSchema:
         return names
 
     def singleton(self, data: Mapping[str, Any]) -> str | None:
-        """Return what a fact's key is made of; None if the type has no singleton key.
+        """Return the key of a fact from its singleton key; None if the type has none.
 
         Raises:
             InvalidValue: A field of the key is empty, a list or a table, or too long.
@@ -306,7 +306,7 @@ class FactSchema:
         return key
 
     def compared(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Return data as it is compared with that of other facts: with texts in their normal form."""
+        """Return data in the form in which facts are compared, with texts in normal form."""
         found = dict(data)
         for name in self.constraint.normalised:
             if isinstance(found.get(name), str):
@@ -315,7 +315,7 @@ class FactSchema:
 
 
 def _described(name: str, field: Mapping[str, Any], *, is_needed: bool) -> str:
-    """Return a field of a JSON schema in words."""
+    """Return the description of a field of a JSON schema."""
     choices = field.get("enum") or ([field["const"]] if "const" in field else None)
     kind = f"one of {', '.join(map(str, choices))}" if choices else str(field.get("type", "value"))
     said = " ".join(str(field.get("description", "")).split())
@@ -324,7 +324,7 @@ def _described(name: str, field: Mapping[str, Any], *, is_needed: bool) -> str:
 
 
 def normal_form(text: str) -> str:
-    """Return a text without case, spaces and marks, its words joined by underscores: `nameIs` is `name_is`."""
+    """Return the words of a text in lower case, without punctuation, joined by underscores: `nameIs` is `name_is`."""
     words = _WORDS.findall(_HUMP.sub(" ", normalize("NFKC", text)))
     return "_".join(words).casefold() or text
 
@@ -344,7 +344,7 @@ def _key_part(data: Mapping[str, Any], name: str, where: str) -> str:
 
 
 def explained(error: ValidationError, where: str) -> InvalidValue:
-    """Return the errors of all fields as one sentence in TOML words, without values."""
+    """Return an error with one sentence for the errors of all fields, with TOML types and without values."""
     found = error.errors(include_url=False)
     first = found[0]
     place = ".".join(map(str, (where, *first["loc"])))

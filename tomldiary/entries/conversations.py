@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 MAX_SUMMARY = 4_000
-"""Longest summary that a model may write, in characters, unless the diary says otherwise."""
+"""The default maximum number of characters of a summary written by a model."""
 _ROOT = "conversations"
 _MOST_KEYWORDS, _LONGEST_KEYWORD = 20, 80
 _PROGRESS = ("_meta", "compaction")
@@ -44,7 +44,7 @@ _logger = get_logger(__name__)
 
 
 class Conversations:
-    """Reads the conversations document, and changes it when it is given an edit."""
+    """Reads the conversations document; with an edit of it, also changes it."""
 
     def __init__(self, tables: Tables, limit: int = 100) -> None:
         self._tables = tables
@@ -53,7 +53,7 @@ class Conversations:
     # Reading
 
     def entries(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield sessions in the order of the file; files before version 0.3 have them at the top."""
+        """Yield the sessions in the order of the file; before version 0.3 these are top-level tables."""
         main = self._tables.table((_ROOT,)) or {}
         yield from tables_at(self._tables, _ROOT)
         for key in self._top_level():
@@ -80,7 +80,7 @@ class Conversations:
         return cast("Edit", self._tables)
 
     def migrate(self) -> None:
-        """Give sessions of a file before version 0.3 their header; body and comments stay."""
+        """Rename the session tables of a file before version 0.3; body and comments stay."""
         for key in self._top_level():
             entry = dict(self._edit.table((key,)) or {})
             if not self._edit.rename((key,), (_ROOT, key)):
@@ -88,10 +88,10 @@ class Conversations:
                 self._edit.put((_ROOT, key), entry)
 
     def ensure(self, session_id: str, *, now: str) -> bool:
-        """Create the session if it is new; at the limit the one least recently used leaves.
+        """Create a session if it does not exist; at the limit, the least recently used one is removed.
 
         Returns:
-            Whether it is new.
+            Whether the session is new.
 
         Raises:
             InvalidValue: The id is empty or cannot be stored.
@@ -109,7 +109,7 @@ class Conversations:
         known = list(self.entries())
         surplus = len(known) + 1 - max(1, self.limit)
         if surplus > 0:
-            # Least recently used, not first created: an active old session stays.
+            # By the last use, not the creation, so that an active old session stays.
             by_use = sorted(known, key=lambda item: (last_used(item[1]), item[0]))
             for key, _ in by_use[:surplus]:
                 _logger.info(
@@ -120,7 +120,7 @@ class Conversations:
         return {"_created": now, "_updated": now, "_turns": 0, "summary": "", "keywords": []}
 
     def count_turn(self, session_id: str, *, now: str) -> None:
-        """Count one more turn of a session, which is created if it is new."""
+        """Increment the turns of a session, which is created if it does not exist."""
         self.migrate()
         found = self._edit.table((_ROOT, session_id))
         entry = dict(found) if found is not None else self._begin(session_id, now)
@@ -137,7 +137,7 @@ class Conversations:
     def set_summary(
         self, session_id: str, summary: str, keywords: Iterable[str] | None, *, now: str
     ) -> None:
-        """Replace the summary, and the keywords unless they are None.
+        """Replace the summary of a session, and its keywords unless they are None.
 
         Raises:
             UnknownEntry: There is no such session.
@@ -170,10 +170,11 @@ class Conversations:
 def checked_summary(
     summary: str, keywords: Iterable[str] | None, limit: int, where: str
 ) -> tuple[str, list[str] | None]:
-    """Return what a model may store as the summary of a conversation.
+    """Return the checked summary and keywords from a model.
 
     Raises:
-        InvalidValue: It is blank or longer than `limit` characters, or has too many or too long keywords.
+        InvalidValue: The summary is blank or longer than `limit` characters, or there are too many keywords, or
+            one is too long.
     """
     summary = summary.strip()
     if not summary:
@@ -196,7 +197,7 @@ def checked_summary(
 
 
 def entry_to_conversation(entry: Mapping[str, Any]) -> ConversationItem:
-    """Return a session as a typed item; missing and malformed fields get defaults."""
+    """Return a session as a typed item, with defaults for missing and malformed fields."""
     turns, keywords = entry.get("_turns", 0), entry.get("keywords")
     known: dict[str, Any] = {
         "_created": str(entry.get("_created", "")),

@@ -1,12 +1,12 @@
-"""Episodes: turns word for word, appended to one document for each month.
+"""Episodes: the verbatim text of turns, appended to one document for each month.
 
     [episodes."2026-11-20T06:50:12.123456Z"]
     input = "…"
     output = "…"
     _created_by = "s1"
 
-An id is the time in UTC, so that ids sort by time and name their month. A document of 128 KB
-is followed by `episodes/2026-11-002`, since a write stores its document as a whole.
+An id is the time in UTC, so that ids sort by time and contain their month. A document has at most 128 KB and is then
+followed by `episodes/2026-11-002`, because each write stores its whole document.
 """
 
 # ruff: noqa: ARG002, D102 - overrides: `EntryKind` documents them
@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 CONSOLIDATION = "consolidation"
-"""The root of the documents that say which episodes were read."""
+"""The prefix of the documents that record which episodes were consolidated."""
 _ROOT = "episodes"
 _KIND = re.compile(r"episodes/\d{4}-\d{2}(-\d{3,})?", re.ASCII)
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}(?!\d)", re.ASCII)
@@ -66,15 +66,15 @@ class ToolStep(NamedTuple):
 
     tool: str
     arguments: str = ""
-    """As JSON."""
+    """The arguments as JSON."""
     result: str = ""
 
 
 def checked_steps(given: Iterable[Sequence[str]]) -> tuple[ToolStep, ...]:
-    """Return calls of tools that were given as steps or as tuples of text.
+    """Return tool calls from steps or tuples of text.
 
     Raises:
-        InvalidValue: One of them is something else.
+        InvalidValue: A value has another type.
     """
     found: list[ToolStep] = []
     for step in given if isinstance(given, Iterable) else [given]:  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
@@ -88,7 +88,7 @@ def checked_steps(given: Iterable[Sequence[str]]) -> tuple[ToolStep, ...]:
 
 
 class KeptTurn(NamedTuple):
-    """One turn that becomes an episode."""
+    """One turn that is stored as an episode."""
 
     input: str
     output: str
@@ -97,20 +97,20 @@ class KeptTurn(NamedTuple):
 
     @property
     def value(self) -> dict[str, Any]:
-        """The fields of the episode, with texts that are too long cut."""
+        """The fields of the episode, with long texts truncated."""
         steps = [dict(zip(_STEP, map(_cut, step), strict=True)) for step in self.steps]
         value = {"input": _cut(self.input), "output": _cut(self.output)}
         return {**value, "steps": steps} if steps else value
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no text and no tool call."""
+        """Whether the turn has neither text nor a tool call."""
         return not (self.input.strip() or self.output.strip() or self.steps)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Episode(Viewed):
-    """One turn as it was stored; a copy."""
+    """A copy of one stored turn."""
 
     id: str
     input: str
@@ -118,22 +118,22 @@ class Episode(Viewed):
     session_id: str
     created: str
     steps: tuple[ToolStep, ...] = ()
-    """The tools that were called in between, in their order."""
+    """The tool calls of the turn, in order."""
 
 
 class Episodes(ListView[Episode]):
-    """Episodes, the oldest first."""
+    """Episodes, oldest first."""
 
     __slots__ = ()
 
 
 def episode_kinds(kinds: Iterable[str]) -> list[str]:
-    """Return the documents that hold episodes, oldest first."""
+    """Return the documents with episodes, oldest first."""
     return sorted((kind for kind in kinds if _KIND.fullmatch(kind)), key=_place_of)
 
 
 def homes_of(kinds: Iterable[str], episode_id: str) -> list[str]:
-    """Return the documents that can hold an episode, newest first; an id that is no time names none."""
+    """Return the documents that may contain an episode, newest first; none if the id is not a time."""
     month = f"{_ROOT}/{checked_text(episode_id, 'id')[:7]}"
     found = list(reversed(episode_kinds(kinds)))
     if _DAY.match(episode_id) is None:
@@ -147,17 +147,17 @@ def episode_entries(document: Tables) -> Iterator[tuple[str, Mapping[str, Any]]]
 
 
 def month_of(kind: str) -> str:
-    """Return the month of a document with episodes, as `2026-11`."""
+    """Return the month of a document with episodes, such as `2026-11`."""
     return _place_of(kind)[0]
 
 
 def happened(entry: Mapping[str, Any]) -> datetime:
-    """Return when an episode happened; `ALWAYS` if it does not say."""
+    """Return the time of an episode; `ALWAYS` if none is stored."""
     return moment(entry.get("_created")) or ALWAYS
 
 
 def to_episode(key: str, entry: Mapping[str, Any]) -> Episode:
-    """Return an entry as an episode; missing and malformed fields get defaults."""
+    """Return an entry as an episode, with defaults for missing and malformed fields."""
     names = ("input", "output", "_created_by", "_created")
     return Episode(key, *(str(entry.get(name, "")) for name in names), steps=_steps(entry))
 
@@ -185,14 +185,14 @@ def new_episode(
     """Append an episode, and return its id.
 
     Args:
-        writing: The transaction it becomes part of, and the session it belongs to.
-        value: `input`, `output`, and fields of the caller's own.
-        when: The time it gets as its id, or a little later if that is taken.
-        key: An id of the caller's, instead of the time.
+        writing: The transaction and the session of the episode.
+        value: `input`, `output`, and further fields of the caller.
+        when: The time of the episode, which becomes its id; if this id is in use, a slightly later time is used.
+        key: An id that is used instead of the time.
 
     Raises:
-        InvalidValue: A text is too long, or the id is taken. Nothing was changed.
-        NotSupported: The backend would not find it again.
+        InvalidValue: A text is too long, or the id is in use. Nothing was changed.
+        NotSupported: The backend could not find the episode again.
     """
     for name in ("input", "output"):
         if len(checked_text(value.get(name), f"{_ROOT}.{name}")) > _MAX_TEXT:
@@ -207,7 +207,7 @@ def new_episode(
     while any(document.table((_ROOT, chosen)) is not None for document in known):
         if key is not None:
             raise InvalidValue(
-                "there is an episode of that id, and episodes are never changed. Choose another one.",
+                "an episode with this id exists, and episodes are never changed. Choose another id.",
                 where=f"{_ROOT}.{key}",
             )
         when += timedelta(microseconds=1)
@@ -222,7 +222,7 @@ def new_episode(
 
 
 def _document_for(parts: list[str], month: str, writing: Writing) -> str:
-    """Return the month's newest document, or the name of the next one if that is full."""
+    """Return the newest document of a month, or the name of the next one if it is full."""
     if not parts:
         return f"{_ROOT}/{month}"
     if writing.edit(parts[0]).size < _FULL:
@@ -231,7 +231,7 @@ def _document_for(parts: list[str], month: str, writing: Writing) -> str:
 
 
 def _place_of(kind: str) -> tuple[str, int]:
-    """Return the month of a document, and its number in that month."""
+    """Return the month of a document, and its number in this month."""
     name = kind.removeprefix(f"{_ROOT}/")
     return name[:7], int(name[8:] or 1)
 
@@ -241,7 +241,7 @@ def _id_of(when: datetime) -> str:
 
 
 class EpisodeKind(EntryKind):
-    """`[episodes."2026-11-20T06:50:12Z"]`: turns word for word, one document a month or more."""
+    """`[episodes."2026-11-20T06:50:12Z"]`: verbatim turns, in one or more documents a month."""
 
     is_long = True
     is_shown = False

@@ -1,4 +1,4 @@
-"""Writing facts under the constraints of their type: what is replaced, ended, kept or refused."""
+"""Writes facts under the constraints of their type: decides which facts are replaced, ended, kept or refused."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ _MAX_KEY = 200
 
 
 class Provenance(NamedTuple):
-    """When a fact or another entry is written, and who said it."""
+    """The time and the source of a write."""
 
     now: str
     session: str = ""
     source: str = ""
     confidence: float = 1.0
-    """How sure the source is, from 0 to 1."""
+    """The confidence of the source, from 0 to 1."""
     force: bool = False
-    """Whether it replaces what a surer source said."""
+    """Whether it replaces facts of a source with higher confidence."""
 
 
 class FactRules(Facts):
@@ -69,11 +69,11 @@ class FactRules(Facts):
 
         Args:
             schema: The type.
-            data: From `schema.data` or `schema.checked`.
-            by: When and who.
-            key: The caller's key, for a type without a singleton key; elsewhere it has to fit.
-            start: From when on it holds, for a temporal type; None is now.
-            end: Until when; None is until something replaces it.
+            data: The result of `schema.data` or `schema.checked`.
+            by: The time and the source.
+            key: The key, for a type without a singleton key; for other types it must be the singleton key.
+            start: The start of its validity, for a temporal type; None for now.
+            end: The end of its validity; None until another fact replaces it.
 
         Raises:
             ImmutableEntry, LimitReached, WeakClaim, InvalidValue: Nothing was changed.
@@ -114,7 +114,7 @@ class FactRules(Facts):
         *,
         end: datetime | None = None,
     ) -> str:
-        """Change fields of a fact, and return its key; of a temporal type the key of the new interval.
+        """Change fields of a fact, and return its key, which for a temporal type is that of the new interval.
 
         Raises:
             UnknownEntry, ImmutableEntry, InvalidValue: Nothing was changed.
@@ -159,7 +159,7 @@ class FactRules(Facts):
         return self._commit_interval(schema, data, group, None, by, None, None, said=said)
 
     def delete(self, fact_id: str) -> Mapping[str, Any]:
-        """Remove a fact and return its fields; one that cannot be read can be removed too.
+        """Remove a fact, valid or not, and return its fields.
 
         Raises:
             UnknownEntry, ImmutableEntry: Nothing was changed.
@@ -197,7 +197,7 @@ class FactRules(Facts):
     ) -> None:
         wrong = self.wrong(schema, key, old)
         if wrong is not None:
-            raise wrong  # a hand edit there is not overwritten
+            raise wrong  # so that an invalid hand edit is not overwritten
         is_same = self.says(schema, old, schema.compared(data))
         known = confidence_of(old)
         if is_same and (is_part or not by.session or author(old) == by.session):
@@ -207,7 +207,7 @@ class FactRules(Facts):
         if not is_same and schema.constraint.immutable:
             raise ImmutableEntry(f"{_ROOT}/{schema.name}/{key}")
         if is_same:
-            data = entry_data(old)  # as it was said first
+            data = entry_data(old)  # keep the first spelling
         elif not is_part:
             self._check_claim(schema, key, old, by)
         kept = {
@@ -218,7 +218,8 @@ class FactRules(Facts):
         source = str(old.get("_source", "")) if is_same or is_part else by.source
         kept["_updated"] = by.now
         if by.session or "_updated_by" in kept:
-            kept["_updated_by"] = by.session  # empty, it says that it was none of those before
+            # May be "", so that it does not name an earlier session.
+            kept["_updated_by"] = by.session
         if source or by.source:
             kept["_source"] = source or by.source
         said = also_said_by(old, by.session) if is_part else []
@@ -229,7 +230,7 @@ class FactRules(Facts):
 
     @staticmethod
     def _check_claim(schema: FactSchema, key: str, old: Mapping[str, Any], by: Provenance) -> None:
-        """Raise WeakClaim if a less sure source would replace a fact."""
+        """Raise WeakClaim if a source of lower confidence would replace a fact."""
         if by.confidence < confidence_of(old) and not by.force:
             raise WeakClaim(f"{_ROOT}/{schema.name}/{key}", confidence_of(old), by.confidence)
 
@@ -268,12 +269,12 @@ class FactRules(Facts):
                 self._check_claim(schema, current.key, current.entry, by)
         is_another = begin <= now and holding(now) is None
         limit = schema.constraint.limit
-        # Facts are read, which takes time, only where there are enough of them to break the rule.
+        # Reading facts is slow, so they are only read if there are enough of them to reach the limit.
         if limit is not None and is_another and self.holding_at_most(schema.name) >= limit:
             self._check_limit(schema, self.count(schema.name, now))
         chosen = f"{single}@{short(begin)}" if single else key or self._new_key(schema.name)
         old = self.entry(schema.name, chosen)
-        if old is not None:  # what held from this very moment on is corrected
+        if old is not None:  # a fact with the same start is corrected
             self._replace(schema, chosen, old, data, by)
             if stop is not None:
                 self._end(
@@ -292,7 +293,7 @@ class FactRules(Facts):
         return chosen
 
     def _end(self, name: str, held: Held, end: datetime, by: Provenance) -> None:
-        """End an interval; who said what it holds stays as it is."""
+        """End an interval without a change of its source."""
         if in_utc(end) <= (held.start or ALWAYS):
             raise InvalidValue("valid_to is not after valid_from.", where=f"{name}.{held.key}")
         changed = {**held.entry, "_valid_to": timestamp(in_utc(end)), "_updated": by.now}
@@ -306,7 +307,7 @@ class FactRules(Facts):
 
     def _new_key(self, name: str) -> str:
         while True:
-            key = f"fact-{os.urandom(4).hex()}"  # never given out twice, also after a removal
+            key = f"fact-{os.urandom(4).hex()}"  # random, so that the key of a removed fact is not assigned again
             if self.entry(name, key) is None:
                 return key
 
@@ -316,13 +317,13 @@ class FactRules(Facts):
         if limit is not None and count >= limit:
             raise LimitReached(f"{_ROOT}/{schema.name}", limit)
 
-    # Going back
+    # Restoring earlier states
 
     def forbidden(self, states: Mapping[Path, Mapping[str, Any] | None]) -> list[Path]:
-        """Return the entries that the rules do not let go back to these states.
+        """Return the entries that the rules forbid to restore to earlier states.
 
         Args:
-            states: What each entry would hold, by path; None removes it.
+            states: The earlier fields of each entry by path; None if the entry would be removed.
         """
         wrong: list[Path] = []
         after = Edit(cast("Document", self._tables))
@@ -365,13 +366,13 @@ def _new_meta(by: Provenance) -> dict[str, Any]:
 
 
 def _with_confidence(entry: Mapping[str, Any], confidence: float) -> dict[str, Any]:
-    """Return an entry with a confidence; certainty is not written down."""
+    """Return an entry with a confidence, which is not stored if it is 1."""
     kept = {name: value for name, value in entry.items() if name != "_confidence"}
     return kept if confidence >= 1 else {**kept, "_confidence": confidence}
 
 
 def also_said_by(entry: Mapping[str, Any], session: str) -> list[str]:
-    """Return the sessions whose words are in an entry once `session` changed a part of it."""
+    """Return the sessions that wrote a part of an entry, after `session` changed a part of it."""
     before = said_by(entry) or [author(entry)]
     said = list(dict.fromkeys(name for name in (*before, session) if name))
     return said if said != [session] else []

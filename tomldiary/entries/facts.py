@@ -5,9 +5,9 @@
     food = "vegan"
     _created = "…"
 
-A fact of a temporal type has its first moment in the key. It holds from `_valid_from` until the next one
-with the same singleton key begins, or until `_valid_to` if that is given. The end of an interval is written
-once, so facts may arrive in any order, and a removed fact leaves no gap.
+The key of a fact of a temporal type contains the start of its interval. The fact is valid from `_valid_from` until the
+next one with the same singleton key begins, or until `_valid_to` if that is set. The start of the next fact is not
+stored as the end of an interval, so facts may arrive in any order and a removed fact leaves no gap.
 """
 
 from __future__ import annotations
@@ -54,36 +54,36 @@ _logger = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Fact(Viewed):
-    """One fact as it was read; a copy."""
+    """A copy of one fact at the time of reading."""
 
     id: str
-    """`type/key`, as `commit` returned it."""
+    """The id `type/key`, as returned by `commit`."""
     type: str
     data: Any
     """An instance of the type's model."""
     created: str
     updated: str
     created_by: str
-    """The session that committed it first."""
+    """The session that first committed the fact."""
     updated_by: str
     source: str
-    """The turn it was taken from, `session#turn`, where that was said."""
+    """The turn that it was extracted from, as `session#turn`, if known."""
     valid_from: datetime | None = None
-    """From when on it holds; None is always."""
+    """The start of its validity; None if it has no start."""
     valid_to: datetime | None = None
-    """When it stopped to hold; None is not yet."""
+    """The end of its validity; None if it has not ended."""
     confidence: float = 1.0
-    """How sure its source was, from 0 to 1."""
+    """The confidence of its source, from 0 to 1."""
 
 
 class FactList(ListView[Fact]):
-    """Facts, as a query found them."""
+    """The facts that a query found."""
 
     __slots__ = ()
 
 
 class Facts:
-    """Reads the facts document, as it is stored or as an edit has it.
+    """Reads the facts document, or an edit of it.
 
     Args:
         tables: A document, or an edit of it.
@@ -97,26 +97,26 @@ class Facts:
     # Reading
 
     def registered(self, name: str) -> FactSchema | None:
-        """Return a type's schema, or None."""
+        """Return the schema of a type, or None."""
         return self._schemas.get(name)
 
     def schema(self, name: str) -> FactSchema:
-        """Return a type's schema.
+        """Return the schema of a type.
 
         Raises:
-            SchemaError: It is not registered.
+            SchemaError: The type is not registered.
         """
         return schema_named(self._schemas, name)
 
     def entry(self, name: str, key: str) -> Mapping[str, Any] | None:
-        """Return an entry as it is in the file, valid or not."""
+        """Return an entry unchanged, valid or not."""
         return self._tables.table((_ROOT, name, key))
 
     def find(self, fact_id: str, at: datetime | None = None) -> tuple[FactSchema, Held] | None:
-        """Return a fact that can be read; of a temporal type also by its singleton key, as it is at `at`.
+        """Return a valid fact by id, or a temporal one by its singleton key, with its state at `at`.
 
         Raises:
-            SchemaError: Its type is not registered.
+            SchemaError: The type is not registered.
         """
         name, _, key = fact_id.partition("/")
         schema = self.schema(name)
@@ -145,17 +145,17 @@ class Facts:
         return same_value(schema.compared(entry_data(entry)), compared)
 
     def count(self, name: str, at: datetime | None = None) -> int:
-        """Return how many entries a type has, valid or not; or how many facts hold at a moment."""
+        """Return the number of entries of a type, valid or not; with `at`, of the facts that hold at this time."""
         if at is not None:
             return sum(held.holds(at) for held in self.held(name))
         return self._ask(name, lambda index: index.count)
 
     def holding(self, name: str, group: str, at: datetime) -> Held | None:
-        """Return the temporal fact of a singleton key that holds at a moment."""
+        """Return the temporal fact of a singleton key that holds at a time."""
         return self._ask(name, lambda index: index.holding(group, at))
 
     def holding_at_most(self, name: str) -> int:
-        """Return how many facts of a type can hold at once: one for each singleton key, if it has one."""
+        """Return the maximum number of facts of a type that hold at once: one for each singleton key, if it has one."""
         is_keyed = bool(self.schema(name).constraint.keys)
         return self._ask(name, lambda index: index.groups if is_keyed else index.count)
 
@@ -178,14 +178,14 @@ class Facts:
 
         Args:
             name: The type.
-            group: Only those with this singleton key.
-            matching: Only those for which it is true.
+            group: A singleton key; if given, only its entries are returned.
+            matching: A filter; if given, only entries for which it returns True are returned.
         """
         schema = self.schema(name)
         known = self._ask(name, lambda index: index.held(group))
         found = [held for held in known if held is not None]
         left_out = len(known) - len(found)
-        if schema.constraint.temporal:  # all count, since each may end another
+        if schema.constraint.temporal:  # before the filter, because each entry may end another
             found = chained(schema, found)
         found = [held for held in found if matching is None or matching(held.entry)]
         if left_out:
@@ -209,7 +209,7 @@ class Facts:
         )
 
     def problems(self) -> Iterator[InvalidValue]:
-        """Yield why entries of registered types cannot be read."""
+        """Yield an error for each entry of a registered type that cannot be read."""
         tables = self._tables.table((_ROOT,)) or {}
         for name, schema in self._schemas.items():
             entries: Any = tables.get(name, {})
@@ -223,7 +223,7 @@ class Facts:
 
     @staticmethod
     def wrong(schema: FactSchema, key: str, entry: Any, where: str = "") -> InvalidValue | None:
-        """Return why an entry cannot be read, or None if it can; `where` is its place, made only if needed."""
+        """Return the error of an invalid entry, or None; `where` is its place, which is derived if empty."""
         if not isinstance(entry, Mapping):
             return InvalidValue("expected a table.", where=render_path((_ROOT, schema.name, key)))
         values = cast("Mapping[str, Any]", entry)
@@ -242,10 +242,10 @@ class Facts:
 
 
 def schema_named(schemas: Mapping[str, FactSchema], name: str) -> FactSchema:
-    """Return a type's schema.
+    """Return the schema of a type.
 
     Raises:
-        SchemaError: It is not registered.
+        SchemaError: The type is not registered.
     """
     found = schemas.get(name)
     if found is None:
@@ -258,14 +258,14 @@ def schema_named(schemas: Mapping[str, FactSchema], name: str) -> FactSchema:
 
 
 def stored_facts(tables: Tables) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Yield type, key and fields of everything that looks like a fact, whether registered or not."""
+    """Yield the type, key and fields of all tables that look like facts, whether their types are registered or not."""
     for name, _ in tables_at(tables, _ROOT):
         for key, entry in tables_at(tables, _ROOT, name):
             yield name, key, entry
 
 
 def confidence_of(entry: Mapping[str, Any]) -> float:
-    """Return how sure the source of an entry was, from 0 to 1; 1 if it does not say."""
+    """Return the confidence of the source of an entry, from 0 to 1; 1 if none is stored."""
     found: Any = entry.get("_confidence", 1.0)
     is_number = isinstance(found, int | float) and not isinstance(found, bool)
     return min(1.0, max(0.0, float(found))) if is_number else 1.0
@@ -279,25 +279,25 @@ def same_data(left: Mapping[str, Any] | None, right: Mapping[str, Any] | None) -
 
 
 class FactIndex(Following):
-    """The facts of a type by the key without its moment, and by their data."""
+    """Indexes the facts of a type by singleton key and by data."""
 
     def __init__(self, category: str, schema: FactSchema) -> None:
         super().__init__(category)
         self._schema = schema
         self._held: dict[int, Held | None] = {}
         self._timelines: dict[str, list[tuple[datetime, int]]] = {}
-        """When the entries of a singleton key begin to hold, and their places; of keys that were asked for."""
+        """The start times and positions of the entries of a singleton key, for the keys that were looked up."""
         self._marks: list[tuple[str, int] | None] = []
         self._groups: dict[str, set[int]] = {}
         self._alike: dict[int, set[int]] = {}
 
     @property
     def groups(self) -> int:
-        """How many different singleton keys there are."""
+        """The number of different singleton keys."""
         return len(self._groups)
 
     def held(self, head: str | None) -> list[Held | None]:
-        """Return the entries of a singleton key, or all, in the order of the file; None cannot be read."""
+        """Return the entries of a singleton key, or all entries, in the order of the file; None for an invalid entry."""
         marked = enumerate(self._marks)
         places = (
             [place for place, mark in marked if mark is not None]
@@ -307,7 +307,7 @@ class FactIndex(Following):
         return [self._read(place) for place in places]
 
     def holding(self, head: str, at: datetime) -> Held | None:
-        """Return the entry of a singleton key that holds at a moment; each ends where the next one begins."""
+        """Return the entry of a singleton key that holds at a time; each entry ends when the next one begins."""
         if head not in self._timelines:
             self._timelines[head] = []
             for place in self._groups.get(head, ()):
@@ -370,7 +370,7 @@ class FactIndex(Following):
 
 
 def _equality_hash(data: Mapping[str, Any]) -> int:
-    """Return a number that is the same for equal data: of the names and of the texts."""
+    """Return a hash of the names and the texts, which is the same for equal data."""
     return hash(
         tuple([(key, data[key] if type(data[key]) is str else None) for key in sorted(data)])
     )
@@ -380,11 +380,11 @@ def _equality_hash(data: Mapping[str, Any]) -> int:
 
 
 ALWAYS = datetime.min.replace(tzinfo=UTC)
-"""When a fact begins to hold that does not say when."""
+"""The start of facts without a start."""
 
 
 class Held(NamedTuple):
-    """An entry that can be read, and the time in which it holds."""
+    """A valid entry, and the interval in which it holds."""
 
     key: str
     entry: Mapping[str, Any]
@@ -392,17 +392,17 @@ class Held(NamedTuple):
     end: datetime | None
 
     def holds(self, at: datetime) -> bool:
-        """Return whether it holds at a moment."""
+        """Return whether the entry holds at a time."""
         return (self.start or ALWAYS) <= at and (self.end is None or at < self.end)
 
 
 def group_of(schema: FactSchema, key: str) -> str:
-    """Return the part of a key that its singleton key makes."""
+    """Return the part of a key that is the singleton key."""
     return _head(key) if schema.constraint.temporal else key
 
 
 def _head(key: str) -> str:
-    """Return a key without the moment behind it."""
+    """Return a key without the start time at its end."""
     if "@" not in key:
         return key
     head, _, tail = key.rpartition("@")
@@ -410,12 +410,12 @@ def _head(key: str) -> str:
 
 
 def interval(entry: Mapping[str, Any]) -> tuple[datetime | None, datetime | None]:
-    """Return from when on and until when an entry says that it holds."""
+    """Return the start and the end of the validity of an entry, as stored."""
     return moment(entry.get("_valid_from")), moment(entry.get("_valid_to"))
 
 
 def chained(schema: FactSchema, found: list[Held]) -> list[Held]:
-    """Let each interval end where the next one with the same singleton key begins."""
+    """Return entries whose intervals end when the next one with the same singleton key begins."""
     if not schema.constraint.keys:
         return found
     groups: dict[str, list[Held]] = {}
@@ -431,6 +431,6 @@ def chained(schema: FactSchema, found: list[Held]) -> list[Held]:
 
 
 def short(given: datetime) -> str:
-    """Return a time for a key: a day where that is exact."""
+    """Return a time for a key, as a date if that is exact."""
     written = given.astimezone(UTC).replace(tzinfo=None).isoformat()
     return written.removesuffix("T00:00:00") if written.endswith("T00:00:00") else f"{written}Z"

@@ -1,4 +1,4 @@
-"""The fields of an entry: its data, the managed fields beside them, and what is wrong with a field."""
+"""The fields of an entry: its data, its managed fields, and problems of fields."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ __all__ = [
 
 _MANAGED_TIMES = ("_created", "_updated")
 _WORDS = {bool: "true or false", str: "text", int: "number", float: "number"}
-"""What TOML calls values; a bool is an int in Python, so it comes first."""
+"""The TOML names of types; `bool` is first, because it is a subclass of `int`."""
 
 
 class Problem(NamedTuple):
-    """An entry, or a field of one, that does not fit its rules."""
+    """An entry or a field that breaks a rule."""
 
     where: str
     message: str
@@ -67,7 +67,7 @@ def _plain_text(value: Any) -> str:
 
 
 def tables_at(tables: Tables, *path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the tables below a path by key, in the order of the file; what is no table is left out."""
+    """Yield the tables below a path by key, in the order of the file; other values are omitted."""
     for key, value in (tables.table(path) or {}).items():
         if isinstance(value, Mapping):
             yield key, cast("Mapping[str, Any]", value)
@@ -81,12 +81,12 @@ def with_value(data: dict[str, Any], old: Mapping[str, Any], now: str) -> dict[s
 
 
 def last_used(entry: Mapping[str, Any]) -> str:
-    """Return when an entry last changed, as it is written; "" if it does not say."""
+    """Return the stored time of the last change of an entry; "" if there is none."""
     return str(entry.get("_updated") or entry.get("_created") or "")
 
 
 def author(entry: Mapping[str, Any]) -> str:
-    """Return the session that last wrote what an entry says; "" if none is named."""
+    """Return the session that last wrote an entry; "" if none is stored."""
     for name in ("_updated_by", "_created_by"):
         if name in entry:
             return str(entry[name])
@@ -100,7 +100,7 @@ def said_by(entry: Mapping[str, Any]) -> list[str]:
 
 
 def sessions(kind: EntryKind, path: Path, entry: Mapping[str, Any]) -> set[str]:
-    """Return the sessions that an entry names."""
+    """Return the sessions that are named in an entry."""
     found = {str(entry.get("_created_by", "")), str(entry.get("_updated_by", ""))}
     found.add(str(entry.get("_source", "")).rpartition("#")[0])
     found |= {*said_by(entry), kind.session(path[-1])}
@@ -108,7 +108,7 @@ def sessions(kind: EntryKind, path: Path, entry: Mapping[str, Any]) -> set[str]:
 
 
 def toml_word(value: Any) -> str:
-    """Return what TOML calls a value of this type."""
+    """Return the TOML name of the type of a value."""
     if value is None:
         return "nothing"
     for type_, word in _WORDS.items():
@@ -128,7 +128,7 @@ def wrong_fields(
     lists: Iterable[str] = (),
     numbers: Iterable[str] = (),
 ) -> Iterator[Problem]:
-    """Yield the fields of an entry that are not text, lists of text, numbers or times as they should be."""
+    """Yield the fields of an entry that are not text, lists of text, numbers or times, though they must be."""
     wanted: list[tuple[Iterable[str], str, Callable[[Any], bool]]] = [
         (texts, "text", lambda value: isinstance(value, str)),
         (lists, "a list of text", _is_text_list),
@@ -158,6 +158,6 @@ def _is_time(value: Any) -> bool:
 
 
 def session_turn(place: str, entry: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the session that first wrote an entry, with its place there; None if there was no session."""
+    """Return the session that first wrote an entry, with its position in it; None if there was no session."""
     session = entry.get("_created_by")
     return (session, place) if isinstance(session, str) and session else None

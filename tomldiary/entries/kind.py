@@ -1,7 +1,7 @@
-"""What one kind of entries is: its documents, keys, fields, text, rules and checks.
+"""Defines a kind of entries: its documents, keys, fields, text, rules and checks.
 
-`EntryKind` is a complete kind for plain tables such as `[tasks.t1]`; a subclass overrides what differs.
-`tomldiary.entries.kinds` holds the registered ones.
+`EntryKind` is a complete kind for plain tables such as `[tasks.t1]`; subclasses override what differs.
+`tomldiary.entries.kinds` has the registered kinds.
 """
 
 # ruff: noqa: ARG002 - defaults leave out what only some kinds need
@@ -48,11 +48,11 @@ __all__ = [
 
 
 Collected = tuple[str, ...]
-"""A collection of entries as stores name it: the kind, and a category or type if the kind has them."""
+"""The name of a collection of entries in stores: the kind, and a category or type if the kind has them."""
 Until = Callable[[str, str, datetime], datetime]
-"""Tells until when an entry lives that was read since it was written.
+"""Returns the expiry time of an entry whose lifetime was extended by reads.
 
-By the first document of its namespace, its key there, and when it was written.
+The arguments are the first document of its namespace, its key in it, and the time when it was written.
 """
 Rank = tuple[bool, int, str]
 """Whether an entry is pinned, how often it was confirmed, and when it was last used."""
@@ -63,7 +63,7 @@ class Tables(Protocol):
 
     @property
     def memo(self) -> dict[Any, Any]:
-        """What was worked out from it; handed on from version to version."""
+        """Data derived from the document, such as indexes; passed on from version to version."""
         ...
 
     @property
@@ -80,11 +80,11 @@ class EditedTables(Tables, Protocol):
     """An edit of one document, or of all parts of a kind."""
 
     def put(self, path: tuple[str, ...], data: Mapping[str, Any]) -> None:
-        """Make the table at `path` hold exactly `data`."""
+        """Set the table at `path` to `data`."""
         ...
 
     def delete(self, path: tuple[str, ...]) -> bool:
-        """Remove the table at `path`; False if there is none."""
+        """Remove the table at `path`; return False if there is none."""
         ...
 
 
@@ -103,7 +103,7 @@ class Rules(Protocol):
 
 
 class Writing(NamedTuple):
-    """The transaction an entry is written in."""
+    """The context in which a transaction writes an entry."""
 
     rules: Rules
     edit: Callable[[str], Edit]
@@ -132,37 +132,37 @@ class EntryLine(NamedTuple):
     title: str
     text: str
     note: str = ""
-    """Shown behind the text, such as how often the entry was confirmed."""
+    """Shown after the text, such as the number of confirmations."""
     is_long: bool = False
-    """Whether the text stands below the title, line by line."""
+    """Whether the text is shown below the title, line by line."""
 
 
 class Group(NamedTuple):
-    """The entries of a kind that share one place in a prompt: a category, or a type of facts."""
+    """The entries of a kind that a prompt shows together: a category, or a type of facts."""
 
     name: str
-    """Its category or type; "" if the kind has none."""
+    """The category or type; "" if the kind has none."""
     weight: float
     columns: Callable[[], tuple[list[str], list[Any]]]
-    """Returns keys and tables in the order of the file; a table may be something else in a bad file."""
+    """Returns keys and tables in the order of the file; in an invalid file, a table may be another value."""
     schema: FactSchema | None = None
 
 
 class EntryKind:
-    """One kind of entries. An instance is complete: a table `[name.key]` in a document called `name`.
+    """One kind of entries; by default, tables `[name.key]` in the document `name`.
 
     Args:
-        name: The first part of keys, the root table, and the document.
-        texts: Fields of a value that must be text.
+        name: The name of the document and its root table, and the first part of keys.
+        texts: The fields of a value that must be text.
         labels: The field of a value that is a list of text; "" for none.
     """
 
     shape = ""
-    """What its keys look like, for messages; `name/key` if a subclass does not say."""
+    """The form of its keys, for messages; the default is `name/key`."""
     depth = 2
-    """The length of an entry's path, the kind's name included."""
+    """The length of an entry's path, including the name of the kind."""
     has_short_layout = False
-    """Whether a file may leave out the root table."""
+    """Whether a file may omit the root table."""
     is_recalled = True
     """Whether `recall` searches it."""
     is_shown = True
@@ -170,23 +170,23 @@ class EntryKind:
     is_long = False
     """Whether a prompt shows the text below its title, line by line."""
     order = 2
-    """Of groups with equal weights in a prompt, those of the lowest order come first."""
+    """The order of groups with equal weights in a prompt, lowest first."""
     longest: int | None = None
-    """Most characters of a text, and of all labels together; None is no limit, or one of its own."""
+    """The maximum number of characters of a text, and of all labels; None for no limit, or one that the kind checks."""
     is_private = False
-    """Whether its entries are no memory yet, so that no index and no feed has them."""
+    """Whether its entries are not part of the memory yet, so that indexes and feeds omit them."""
     shown_at_most: int | None = None
-    """Most entries in a prompt; None is no limit."""
+    """The maximum number of entries in a prompt; None for no limit."""
     leads = False
     """Whether its pinned entries come before every other entry in a prompt."""
     is_reserved = False
-    """Whether its name in front of a key goes before a category of the same name."""
+    """Whether its name at the beginning of a key has precedence over a category of the same name."""
     unchanged_because = ""
     """Why a model may not change an entry with the tool `update`; "" if it may."""
     is_split = False
-    """Whether its entries are spread over parts; see `kinds.parts`."""
+    """Whether its entries are stored in several parts; see `kinds.parts`."""
     has_times = False
-    """Whether an entry may hold for a time only."""
+    """Whether an entry may hold for a limited time."""
 
     def __init__(self, name: str, *, texts: Sequence[str] = (), labels: str = "") -> None:
         self.name = name
@@ -200,11 +200,11 @@ class EntryKind:
     # Documents
 
     def documents(self, listed: Iterable[str]) -> list[str]:
-        """Return the documents of the kind among a user's documents, oldest first; the first may not exist."""
+        """Return those of a user's documents that have this kind, oldest first; the first may not exist."""
         return [self.name]
 
     def documents_of(self, name: str, listed: Iterable[str]) -> list[str]:
-        """Return the documents that may hold an entry by its key without the kind, newest first."""
+        """Return the documents that may contain an entry, newest first; `name` is its key without the kind."""
         return self.documents(listed)[::-1]
 
     # Keys
@@ -214,7 +214,7 @@ class EntryKind:
         return "/".join(path)
 
     def path(self, key: str) -> Path | None:
-        """Return the path of the entry that a key names; None if it is no key of this kind."""
+        """Return the path of the entry with a key; None if this is not a key of the kind."""
         first, *rest = key.split("/", self.depth - 1)
         return (
             (first, *rest)
@@ -229,34 +229,34 @@ class EntryKind:
         rules: Rules,
         at: datetime,
     ) -> Path:
-        """Return the path of the entry that a path from `path` means at a time."""
+        """Return the path of the entry that a result of `path` refers to at a time."""
         return path
 
     def places(self, path: Path, listed: Iterable[str]) -> tuple[list[str], Path]:
-        """Return the documents that may hold the entry of a key's path, and its path in them."""
+        """Return the documents that may contain the entry of a key's path, and its path in them."""
         return self.documents_of("/".join(path[1:]), listed), path
 
     def depth_of(self, path: Path) -> int:
-        """Return the length of the path of the entry at or above a path; the short layout leaves out the root table."""
+        """Return the length of the path of the entry at or above a path; the short layout omits the root table."""
         return self.depth - (path[:1] != (self.name,))
 
     def within(self, document: str, until: Until | None = None) -> EntryKind:
-        """Return the kind as it is in one document, whose name may be a part of keys.
+        """Return the kind for one document, whose name may be a part of keys.
 
         Args:
-            document: Its name.
-            until: Tells until when an entry lives that was read since it was written.
+            document: The name of the document.
+            until: Returns the expiry time of an entry whose lifetime was extended by reads.
         """
         return self
 
     # What a document holds
 
     def home(self, document: str) -> str:
-        """Return the name under which the entries of a document are known: that of the first part."""
+        """Return the document that represents all parts, which is the first one."""
         return self.name if self.is_split else document
 
     def tables(self, document: Document) -> dict[Path, dict[str, Any]]:
-        """Return all entries of a document, or of a part of one, by path."""
+        """Return the entries of a document or a part by path."""
         found: dict[Path, dict[str, Any]] = {}
 
         def walk(table: dict[str, Any], path: Path, left: int) -> None:
@@ -278,7 +278,7 @@ class EntryKind:
         return found
 
     def entries(self, tables: Tables, rules: Rules) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield key, without the kind, and table of the entries that recall searches."""
+        """Yield the key, without the kind, and the table of each entry that recall searches."""
         return tables_at(tables, self.name)
 
     def is_timed(self, document: Document | None) -> bool:
@@ -296,40 +296,40 @@ class EntryKind:
         rules: Rules,
         at: datetime,
     ) -> Callable[[str, Mapping[str, Any]], bool] | None:
-        """Return what tells whether an entry counts at a time; None if all of them do."""
+        """Return a function that returns whether an entry is valid at a time; None if all entries are."""
         return None
 
-    # What an entry says
+    # The text of an entry
 
     def text(self, entry: Mapping[str, Any]) -> str:
-        """Return what an entry says."""
+        """Return the text of an entry."""
         if self.texts:
             return "\n".join(str(entry.get(name, "")) for name in self.texts)
         return data_text(entry)
 
     def stated(self, path: Path, entry: Mapping[str, Any]) -> Iterator[str]:
-        """Yield all texts that the writer of an entry gave, its name included if the writer chose it."""
+        """Yield all texts from the writer of an entry, including its name if the writer chose it."""
         yield path[-1]
         for value in entry_data(entry).values():
             yield from texts_in(value)
 
     def body(self, entry: Mapping[str, Any]) -> str:
-        """Return what a search compares of an entry: its text and its labels."""
+        """Return the searchable text of an entry: its text and its labels."""
         labels: Any = entry.get(self.labels) if self.labels else None
         if not isinstance(labels, list):
             return self.text(entry)
         return " ".join([self.text(entry), *map(str, cast("list[Any]", labels))])
 
     def names(self, name: str, entry: Mapping[str, Any]) -> str:
-        """Return what else finds an entry, by its key without the kind."""
+        """Return additional search terms for an entry; `name` is its key without the kind."""
         return name
 
     def turn(self, name: str, entry: Mapping[str, Any]) -> tuple[str, str] | None:
-        """Return the session that an entry is a turn of, and its place there as text; None if it is no turn."""
+        """Return the session of an entry that is a turn, and its position in it as text; None if it is not a turn."""
         return None
 
     def title(self, name: str, updated: str) -> str:
-        """Return how an entry that recall found is called in front of a model."""
+        """Return the title of a recalled entry in a prompt."""
         return f"{self.name}/{name}"
 
     def line(
@@ -338,15 +338,15 @@ class EntryKind:
         entry: Mapping[str, Any],
         group: Group,
     ) -> EntryLine | None:
-        """Return an entry as `render` shows it; None leaves it out."""
+        """Return an entry as shown by `render`; None to omit it."""
         return EntryLine(self.title(name, last_used(entry)), self.text(entry), "", self.is_long)
 
     def rank(self, entry: Mapping[str, Any]) -> Rank:
-        """Return what decides which entries of a group come first."""
+        """Return the values that order the entries of a group."""
         return (entry.get("pinned") is True, 0, last_used(entry))
 
     def session(self, name: str) -> str:
-        """Return the session that an entry is about, by the last part of its key; "" if none."""
+        """Return the session that an entry describes, from the last part of its key; "" if none."""
         return ""
 
     def groups(self, tables: Tables, rules: Rules) -> list[Group]:
@@ -358,28 +358,28 @@ class EntryKind:
         group: Group,
         entries: Iterable[tuple[str, Mapping[str, Any]]],
     ) -> Callable[[str, datetime], bool] | None:
-        """Return what tells whether an entry of a group holds at a time; None if all do always."""
+        """Return a function that returns whether an entry of a group holds at a time; None if all always do."""
         return None
 
     def profile(self, documents: Mapping[str, Document], rules: Rules, at: datetime) -> Any:
-        """Return in numbers what documents hold, as a JSON value without remembered text."""
+        """Return statistics of documents as a JSON value without remembered text."""
         return sum(1 for each in documents.values() for _ in self.entries(each, rules))
 
     def seen(self, document: Document, rules: Rules) -> Iterator[str]:
-        """Yield the times at which the user was there, as text that sorts by time."""
+        """Yield the times at which the user was active, as text that sorts by time."""
         yield from ()
 
     # Rules
 
     def problems(self, document: Document, rules: Rules) -> Iterator[Problem]:
-        """Yield what is wrong with the entries of a document."""
+        """Yield the problems of the entries of a document."""
         for name, entry in self.entries(document, rules):
             yield from wrong_fields(
                 f"{self.name}.{name}", entry, self.texts, (self.labels,) if self.labels else ()
             )
 
     def remove(self, edit: Edit, path: Path, rules: Rules) -> None:
-        """Remove an entry when its creation is undone."""
+        """Remove an entry because its creation is undone."""
         edit.delete(path)
 
     def forbidden(
@@ -388,17 +388,17 @@ class EntryKind:
         rules: Rules,
         states: Mapping[Path, Mapping[str, Any] | None],
     ) -> list[Path]:
-        """Return the entries that the rules forbid to go back to earlier states."""
+        """Return the entries that the rules forbid to restore to earlier states."""
         return []
 
     def check_import(self, before: Document, after: Document, rules: Rules) -> None:
-        """Raise if an import breaks a rule that held before; entries that were wrong before may stay."""
+        """Raise an error if an import breaks a rule; entries that broke it before the import are allowed."""
 
     def migrate(self, edit: Edit) -> None:
-        """Bring a document of an older layout to the newest one."""
+        """Convert a document of an older layout to the newest one."""
 
     def keep_ids(self, edit: Edit, removed: Collection[Path]) -> None:
-        """Note which ids must not be given out again, since their entries were removed."""
+        """Reserve the ids of removed entries, so that they are not assigned again."""
 
     def undo_edits(
         self,
@@ -410,16 +410,16 @@ class EntryKind:
         """Undo the hand edits of a document that the rules forbid.
 
         Args:
-            edit: The document with them.
-            logged: The document before them.
+            edit: The document with the hand edits.
+            logged: The document before the hand edits.
             rules: The rules.
-            others: The other parts of the kind: as they are, and before hand edits. Moving an entry is allowed.
+            others: The other parts of the kind, each now and before hand edits. Moving an entry is allowed.
         """
 
     # Entries as values by collection and key
 
     def collections(self, rules: Rules) -> list[Collected]:
-        """Return the collections that the kind has."""
+        """Return the collections of the kind."""
         return [(self.name,)]
 
     def get(
@@ -429,7 +429,7 @@ class EntryKind:
         collection: Collected,
         key: str,
     ) -> Mapping[str, Any] | None:
-        """Return an entry as it is in the file, or None."""
+        """Return an entry unchanged, or None."""
         return tables.table((*collection, key))
 
     def listed(
@@ -444,7 +444,7 @@ class EntryKind:
     def put(
         self, writing: Writing, collection: Collected, key: str, value: Mapping[str, Any]
     ) -> None:
-        """Make an entry hold exactly a checked value.
+        """Set an entry to a checked value.
 
         Raises:
             DiaryError: A rule forbids it.

@@ -28,15 +28,15 @@ __all__ = [
 ]
 
 FORMAT_VERSION = "0.3"
-"""Version of the file layout that is written; newer files are refused."""
+"""The version of the file format that is written; newer files are refused."""
 
 
 When = datetime | date | str
-"""A time, a day, or either of these as ISO 8601 text. Without a zone: UTC."""
+"""A time or a date, also as ISO 8601 text. A time without a zone is in UTC."""
 
 
 def moment(written: Any) -> datetime | None:
-    """Return a time as files and callers write it (see `When`) in UTC; a day means its start. None if it is none."""
+    """Return a time of type `When` in UTC, or None if it is invalid; a date means its start."""
     found = written
     try:
         if isinstance(found, str):
@@ -46,15 +46,15 @@ def moment(written: Any) -> datetime | None:
         if isinstance(found, datetime):
             return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
     except (ValueError, OverflowError):
-        pass  # no time, or one that is in no year from 1 to 9999 in UTC
+        pass  # not a time, or outside of the years 1 to 9999 in UTC
     return None
 
 
 def in_utc(given: When) -> datetime:
-    """Return what `moment` does.
+    """Return a time of type `When` in UTC, like `moment`.
 
     Raises:
-        InvalidValue: It is no time.
+        InvalidValue: The value is not a time.
     """
     found = moment(given)
     if found is None:
@@ -63,9 +63,9 @@ def in_utc(given: When) -> datetime:
 
 
 def timestamp(now: When | None = None) -> str:
-    """An ISO 8601 time in UTC with microseconds, as stored in the files."""
+    """Return an ISO 8601 time in UTC with microseconds, as stored in the files."""
     when = datetime.now(UTC) if now is None else in_utc(now)
-    # The default format is faster, and leaves out the digits only if all are zero.
+    # The default format is faster, and omits the microseconds only if they are zero.
     return when.isoformat() if when.microsecond else when.isoformat(timespec="microseconds")
 
 

@@ -1,6 +1,6 @@
 """The rules of the preferences document: ids, counts, limits, and layouts.
 
-The same rules run twice: on a draft while a model works, and on fresh state when it is committed.
+The rules are applied twice: to a draft while a model edits it, and to fresh state at the commit.
 """
 
 from __future__ import annotations
@@ -47,29 +47,29 @@ __all__ = [
 F = TypeVar("F", bound=Following)
 T = TypeVar("T")
 MAX_TEXT = 10_000
-"""Longest text of one preference, in characters."""
+"""The maximum number of characters of a preference."""
 _MAX_ID = 200
 NEW = "new"
-"""The id that asks for a new entry even though a similar one is stored."""
+"""The id that requests a new entry even if a similar one is stored."""
 _ROOT = "preferences"
 _NEXT = "next_ids"
 
 
 @dataclass(frozen=True, slots=True)
 class PreferenceRules:
-    """What a collection of preferences obeys."""
+    """The options that preferences obey."""
 
     categories: tuple[str, ...]
     limit: int = 100
     item_types: Mapping[str, type[PreferenceItem]] = field(
         default_factory=dict[str, type[PreferenceItem]], compare=False
     )
-    """The types of entries by category; an upsert must fit them."""
+    """The types of entries by category; entries that do not fit are refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an upsert did, and to which entry."""
+    """The result of an upsert: the action and its entry."""
 
     action: Literal["created", "updated", "boosted", "merged"]
     category: str
@@ -78,7 +78,7 @@ class Outcome:
 
 
 class Preferences:
-    """Reads the preferences document, and changes it when it is given an edit."""
+    """Reads the preferences document; with an edit of it, also changes it."""
 
     def __init__(self, tables: Tables, rules: PreferenceRules) -> None:
         self._tables = tables
@@ -87,12 +87,12 @@ class Preferences:
     # Reading
 
     def check_category(self, category: str) -> None:
-        """Raise UnknownCategory unless the schema has `category`."""
+        """Raise UnknownCategory if the schema does not have `category`."""
         if category not in self.rules.categories:
             raise UnknownCategory(category, list(self.rules.categories))
 
     def find(self, category: str, key: str) -> tuple[tuple[str, ...], Mapping[str, Any]] | None:
-        """Return the path and the fields of an entry, in either layout; None if there is none."""
+        """Return the path and the fields of an entry in either layout, or None."""
         for path in ((_ROOT, category, key), (category, key)):
             if path[0] != _ROOT or len(path) == 3:  # noqa: PLR2004 - a category may be called "preferences"
                 table = self._tables.table(path)
@@ -101,18 +101,18 @@ class Preferences:
         return None
 
     def named(self, category: str, key: str) -> str:
-        """Return the id of the entry that `key` names: an id, or `category/id` as it is listed."""
+        """Return the id of an entry from `key`, which is the id or `category/id`."""
         prefix = f"{category}/"
         if checked_text(key, "id").startswith(prefix) and self.find(category, key) is None:
             return key[len(prefix) :]
         return key
 
     def wanted(self, category: str, key: str | None) -> str | None:
-        """Return the id for an upsert as `named` does; None for "new", which asks for a new entry."""
+        """Return the id for an upsert like `named`; None for "new", which requests a new entry."""
         return None if key is None or key == NEW else self.named(category, key)
 
     def has(self, path: tuple[str, ...]) -> bool:
-        """Return whether `path` is that of an entry in a category of the schema."""
+        """Return whether `path` is the path of an entry in a category of the schema."""
         return (
             len(path) == 3  # noqa: PLR2004 - preferences, category, id
             and path[0] == _ROOT
@@ -121,12 +121,12 @@ class Preferences:
         )
 
     def items(self, category: str) -> list[tuple[str, dict[str, Any]]]:
-        """Return the entries of a category in the order of the file, without values that are no entries."""
+        """Return the entries of a category in the order of the file, without values that are not tables."""
         columns = zip(*self.columns(category), strict=True)
         return [item for item in columns if type(item[1]) is dict]
 
     def count(self, category: str) -> int:
-        """Return how many entries a category holds."""
+        """Return the number of entries of a category."""
         return self.following(category, Catalog, lambda catalog: catalog.count)
 
     def same(self, category: str, text: str) -> str | None:
@@ -146,7 +146,7 @@ class Preferences:
         return similarity.find(category, text, keys, normalised, text_of, limit=limit)
 
     def following(self, category: str, kind: type[F], question: Callable[[F], T]) -> T:
-        """Ask an incremental index of a category about its entries as they are now."""
+        """Return the result of a query to an incremental index of a category, updated to its present entries."""
         return ask(
             self._tables,
             (kind, category),
@@ -156,7 +156,7 @@ class Preferences:
         )
 
     def columns(self, category: str) -> tuple[list[str], list[Any]]:
-        """Return the ids and the values of a category; a value may be no entry."""
+        """Return the ids and the values of a category, including values that are not tables."""
         found = dict(self._tables.table((_ROOT, category)) or {})
         short = self._tables.table((category,)) if category != _ROOT else None
         for key, entry in (short or {}).items():
@@ -164,7 +164,7 @@ class Preferences:
         return columns_of(found)
 
     def elsewhere(self, category: str, text: str) -> tuple[str, str] | None:
-        """Return category and id of an entry with the same text in another category."""
+        """Return the category and id of an entry with the same text in another category, or None."""
         for other in self.rules.categories:
             if other != category and (key := self.same(other, text)) is not None:
                 return other, key
@@ -191,17 +191,17 @@ class Preferences:
     ) -> Outcome:
         """Create an entry, or change or confirm an existing one.
 
-        With `key` of an existing entry: `text` replaces its text, contexts are added, and the count
-        goes up. Without, or with a key that does not exist: an entry with equal text is confirmed
-        instead of stored twice, otherwise a new one is created. `source` is the turn that `text` is taken
-        from, if it is taken from one. Of `fields`, an existing entry takes those without an underscore.
+        With the `key` of an existing entry, `text` replaces its text, contexts are added, and its count is
+        incremented. Without `key`, or with one that does not exist, an entry with equal text is confirmed; if there
+        is none, a new entry is created. `source` is the turn that contains `text`, if any. Fields whose names begin
+        with an underscore are only stored in new entries.
 
         Raises:
-            UnknownCategory: The schema does not have it.
-            UnknownEntry: `key` does not exist and there is no text to create it with.
+            UnknownCategory: The schema does not have the category.
+            UnknownEntry: `key` does not exist, and there is no text for a new entry.
             LimitReached: The category is full.
-            InvalidValue: The text is blank or too long, the contexts are, or one cannot be stored; or the entry would
-                not fit its type.
+            InvalidValue: The text is blank, text or contexts are too long or cannot be stored, or the entry does not
+                fit its type.
         """
         self.check_category(category)
         self._check_names(category, fields or ())
@@ -263,10 +263,10 @@ class Preferences:
                 )
 
     def check_fit(self, category: str, key: str, entry: Mapping[str, Any]) -> None:
-        """Check an entry with the type of its category.
+        """Check that an entry fits the type of its category.
 
         Raises:
-            InvalidValue: It does not fit; names the first wrong field.
+            InvalidValue: The entry does not fit; the error names the first wrong field.
         """
         kind = self.rules.item_types.get(category, PreferenceItem)
         if kind is not PreferenceItem:
@@ -276,10 +276,10 @@ class Preferences:
                 raise invalid_entry(error, f"{category}.{key}") from None
 
     def forget(self, category: str, key: str) -> Mapping[str, Any]:
-        """Remove an entry and return it; its id is not given out again.
+        """Remove an entry and return it; its id is not assigned again.
 
         Raises:
-            UnknownCategory: The schema does not have it.
+            UnknownCategory: The schema does not have the category.
             UnknownEntry: The id does not exist.
         """
         self.check_category(category)
@@ -333,7 +333,7 @@ class Preferences:
         if wanted is not None:
             if not wanted or len(wanted) > _MAX_ID:
                 raise InvalidValue(f"an id has 1 to {_MAX_ID} characters.", where=category)
-            # An id of the form prefN may have belonged to a forgotten entry.
+            # A forgotten entry may have had this id of the form prefN.
             number = number_of(wanted)
             if number is None or number >= following:
                 return wanted
@@ -349,7 +349,7 @@ class Preferences:
         return max(highest + 1, marked if isinstance(marked, int) else 0)
 
     def reserve(self, category: str, number: int) -> None:
-        """Make the next id of the form prefN have at least this number."""
+        """Set a minimum for the number of the next id of the form prefN."""
         meta: dict[str, Any] = dict(self._edit.table(("_meta",)) or {"version": FORMAT_VERSION})
         marks: Any = meta.get(_NEXT)
         known = cast("dict[str, Any]", marks) if isinstance(marks, dict) else {}
@@ -357,11 +357,11 @@ class Preferences:
 
 
 def reserve_ids(edit: EditedTables, removed: Iterable[tuple[str, int]]) -> None:
-    """Keep the ids of removed preferences from being given out again.
+    """Reserve the ids of removed preferences, so that they are not assigned again.
 
     Args:
-        edit: The preferences document without them.
-        removed: The category and the number of each, 0 for an id of another form.
+        edit: The preferences document without the removed entries.
+        removed: The category and the number of each removed entry; 0 for an id of another form.
     """
     highest: dict[str, int] = {}
     for category, number in removed:
@@ -373,7 +373,7 @@ def reserve_ids(edit: EditedTables, removed: Iterable[tuple[str, int]]) -> None:
 
 
 def entry_count(entry: Mapping[str, Any]) -> int:
-    """Return an entry's hit counter; one that is missing or no number counts as 1."""
+    """Return the count of an entry; 1 if it is missing or not a number."""
     count = entry.get("_count", 1)
     return count if isinstance(count, int) and not isinstance(count, bool) else 1
 
@@ -381,7 +381,7 @@ def entry_count(entry: Mapping[str, Any]) -> int:
 def entry_to_item(
     entry: Mapping[str, Any], item_type: type[PreferenceItem] = PreferenceItem
 ) -> PreferenceItem:
-    """Return an entry as a typed item; missing and malformed fields get defaults.
+    """Return an entry as a typed item, with defaults for missing and malformed fields.
 
     Raises:
         pydantic.ValidationError: A field of a custom item type has a wrong value.
@@ -396,7 +396,7 @@ def entry_to_item(
 
 
 def invalid_entry(error: ValidationError, where: str) -> InvalidValue:
-    """Return the error of an entry that does not fit its type; names the first wrong field."""
+    """Return the error for an entry that does not fit its type; the error names the first wrong field."""
     wrong = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(map(str, (where, *wrong["loc"])))
     return InvalidValue(f"{wrong['msg']}. Nothing was stored.", where=place)
@@ -416,7 +416,7 @@ def _clean_contexts(contexts: Iterable[str]) -> list[str]:
 
 
 def _aliases(kind: type[PreferenceItem]) -> set[str]:
-    """Return the other names by which a type takes its fields."""
+    """Return the aliases of the fields of a type."""
     given = [(each.alias, each.validation_alias) for each in kind.model_fields.values()]
     found = [
         choice for pair in given for alias in pair for choice in getattr(alias, "choices", [alias])

@@ -1,6 +1,6 @@
-"""Preference tables read as categories, and shown to people, programs and models.
+"""The categories of preference tables, and their descriptions for people, programs and models.
 
-A category is a field that maps ids to entries: `likes: dict[str, PreferenceItem] = {}`. Its description stands in
+A category is a field that maps ids to entries: `likes: dict[str, PreferenceItem] = {}`. Its description is in
 `Field(description=...)`, in a docstring line `likes : What the user enjoys`, or in both.
 """
 
@@ -58,17 +58,17 @@ _DOC_LINE = re.compile(r"(?P<indent>\s*)(?:[-*]\s+)?`*(?P<name>\w+)`*\s*:\s*(?P<
 
 
 def categories(pref_table_cls: type[BaseModel]) -> dict[str, str]:
-    """Category names with their descriptions ("" if there is none), in the order of the class.
+    """Return the names of the categories with their descriptions ("" if there is none), in the order of the class.
 
     Raises:
-        SchemaError: The class is not a pydantic model, has no category, has a field without a default or hidden by an
-            alias, or maps to something else than PreferenceItem.
+        SchemaError: The class is not a pydantic model, has no category, has a category without a default or hidden by
+            an alias, or maps to a type other than PreferenceItem.
     """
     return {name: _description(pref_table_cls, name) for name in _item_types(pref_table_cls)}
 
 
 def item_type(pref_table_cls: type[BaseModel], category: str) -> type[PreferenceItem]:
-    """The class of one category's entries: PreferenceItem or the subclass that the table names.
+    """Return the class of the entries of a category: PreferenceItem or a subclass.
 
     Raises:
         UnknownCategory: The table has no such category.
@@ -81,12 +81,12 @@ def item_type(pref_table_cls: type[BaseModel], category: str) -> type[Preference
 
 
 def weights(pref_table_cls: type[BaseModel]) -> dict[str, float]:
-    """The share of a budget that each category has beside the others; 1 where its field does not say.
+    """Return the weight of each category, which decides its share of a budget; the default is 1.
 
-    A field says it with `Field(json_schema_extra={"weight": 3})`.
+    Set it with `Field(json_schema_extra={"weight": 3})`.
 
     Raises:
-        SchemaError: A weight is not a positive number; else as for `categories`.
+        SchemaError: A weight is not a positive number; otherwise as for `categories`.
     """
     name = pref_table_cls.__name__
     return {
@@ -98,10 +98,10 @@ def weights(pref_table_cls: type[BaseModel]) -> dict[str, float]:
 
 
 def weight_of(extra: object, where: str) -> float:
-    """Return the weight that a `json_schema_extra` names; 1 if it names none.
+    """Return the weight in a `json_schema_extra`; the default is 1.
 
     Raises:
-        SchemaError: It is not a positive number; the message begins with `where`.
+        SchemaError: The weight is not a positive number; the message begins with `where`.
     """
     weight: object = (
         cast("Mapping[str, object]", extra).get("weight", 1) if isinstance(extra, Mapping) else 1
@@ -112,9 +112,9 @@ def weight_of(extra: object, where: str) -> float:
 
 
 def categories_doc(pref_table_cls: type[BaseModel]) -> str:
-    """Return the description of the categories for a model: the docstring, then other field descriptions.
+    """Return the description of the categories for a model: the docstring, then the descriptions of other fields.
 
-    Every category is named, and no description stands there twice.
+    Every category is named, and no description is repeated.
     """
     described = categories(pref_table_cls)
     doc = next(iter(_docstrings(pref_table_cls)), "")
@@ -138,11 +138,11 @@ def get_preferences_schema(
     pref_table_cls: type[BaseModel],
     format: SchemaFormat | None = None,  # noqa: A002 - the ancestor's name
 ) -> dict[str, Any] | str:
-    """The table as data, or as text if a format is given.
+    """Return the schema of a preference table as data, or as text if a format is given.
 
     Returns:
-        The keys `schema_name`, `categories` (names), `json_schema`, `category_types` and `descriptions` (both by
-        name); with a format the text of `show_preferences_schema`.
+        A dictionary with the keys `schema_name`, `categories` (names), `json_schema`, `category_types` and
+        `descriptions` (both by name); with a format, the text of `show_preferences_schema`.
     """
     if format is not None:
         return show_preferences_schema(pref_table_cls, format)
@@ -161,7 +161,7 @@ def show_preferences_schema(
     pref_table_cls: type[BaseModel],
     format: SchemaFormat = "pretty",  # noqa: A002 - the ancestor's name
 ) -> str:
-    """The table as text: a tree (`pretty`), a JSON Schema (`json`) or a class that runs (`python`)."""
+    """Return the schema of a preference table as a tree (`pretty`), JSON Schema (`json`) or source code (`python`)."""
     types = _item_types(pref_table_cls)
     if format == "pretty":
         shown = {name: f"dict[str, {item.__name__}]" for name, item in types.items()}
@@ -180,7 +180,7 @@ def get_conversations_schema(format: SchemaFormat) -> str: ...
 def get_conversations_schema(
     format: SchemaFormat | None = None,  # noqa: A002 - the ancestor's name
 ) -> dict[str, Any] | str:
-    """A conversation entry as data (`schema_name`, `json_schema`, `fields`), or as text if a format is given."""
+    """Return the schema of conversations as data (`schema_name`, `json_schema`, `fields`), or as text with a format."""
     if format is not None:
         return show_conversations_schema(format)
     return {
@@ -193,7 +193,7 @@ def get_conversations_schema(
 def show_conversations_schema(
     format: SchemaFormat = "pretty",  # noqa: A002 - the ancestor's name
 ) -> str:
-    """A conversation entry as text, in the formats of `show_preferences_schema`."""
+    """Return the schema of conversations as text, in the formats of `show_preferences_schema`."""
     fields = ConversationItem.model_fields
     types = {name: _type_name(field.annotation) for name, field in fields.items()}
     doc = _own_doc(ConversationItem)
@@ -202,7 +202,7 @@ def show_conversations_schema(
     if format == "json":
         return json.dumps(ConversationItem.model_json_schema(), indent=2, ensure_ascii=False)
     if format == "python":
-        # Views are drawn by this package alone.
+        # The base `Viewed` exists only in this package.
         source = inspect.getsource(ConversationItem).replace("Viewed, BaseModel", "BaseModel")
         return f"{_CONVERSATION_IMPORTS}\n\n\n{source.rstrip()}"
     raise _unknown(format)
@@ -212,7 +212,7 @@ def _unknown(format_: str) -> InvalidValue:
     return InvalidValue(f"unknown format {format_!r}. Use pretty, json or python.", where="format")
 
 
-# Every write asks; a class that was read once does not change.
+# Cached, because each write needs it and a class does not change.
 _read: WeakKeyDictionary[type[BaseModel], dict[str, type[PreferenceItem]]] = WeakKeyDictionary()
 
 
@@ -237,7 +237,7 @@ def _read_types(table: type[BaseModel]) -> dict[str, type[PreferenceItem]]:
             )
         mapping = _mapping_arguments(field.annotation)
         if mapping is None:
-            continue  # a field of another kind: the table's own business
+            continue  # a field that is not a mapping is no category
         value = _bare(mapping[1]) if len(mapping) == 2 and _bare(mapping[0]) is str else None  # noqa: PLR2004 - key and value
         if not (isinstance(value, type) and issubclass(value, PreferenceItem)):
             raise SchemaError(
@@ -261,7 +261,7 @@ def _checked(pref_table_cls: object) -> type[BaseModel]:
         not (isinstance(pref_table_cls, type) and issubclass(pref_table_cls, BaseModel))
         or pref_table_cls is BaseModel
     ):
-        # Only the type is named: an instance could hold private text.
+        # Only the type is named, because an instance could contain private text.
         kind = getattr(given, "__name__", f"an object of type {type(given).__name__}")
         raise SchemaError(
             f"{kind}: a preference table is a class. Derive it from pydantic.BaseModel and pass the class itself."
@@ -277,7 +277,7 @@ def _checked(pref_table_cls: object) -> type[BaseModel]:
 
 
 def _bare(annotation: Any) -> Any:
-    """The annotation without Annotated, Optional and type aliases around it."""
+    """Return an annotation without the Annotated, Optional and type aliases around it."""
     if hasattr(annotation, "__value__"):  # a `type` statement or TypeAliasType
         return _bare(annotation.__value__)
     if get_origin(annotation) is Annotated:
@@ -289,7 +289,7 @@ def _bare(annotation: Any) -> Any:
 
 
 def _mapping_arguments(annotation: Any) -> tuple[Any, ...] | None:
-    """The type arguments of a mapping, () for a bare one; None if it is no mapping."""
+    """Return the type arguments of a mapping, () if it has none; None if it is not a mapping."""
     bare = _bare(annotation)
     origin = get_origin(bare) or bare
     if isinstance(origin, type) and issubclass(cast("type[Any]", origin), Mapping):
@@ -307,13 +307,13 @@ def _own_doc(cls: type[BaseModel]) -> str:
 
 
 def _docstrings(cls: type[BaseModel]) -> list[str]:
-    """Docstrings of the class and its parent classes, nearest first, never that of BaseModel."""
+    """Return the docstrings of a class and its base classes in MRO order, without that of BaseModel."""
     below = [base for base in cls.__mro__ if issubclass(base, BaseModel) and base is not BaseModel]
     return [doc for base in below if (doc := _own_doc(base))]
 
 
 def _doc_lines(doc: str, names: Iterable[str]) -> dict[str, str]:
-    """What the lines `name : description` say; lines indented deeper continue the one above."""
+    """Return the descriptions in lines `name : description`; lines indented deeper continue the one above."""
     wanted = set(names)
     found: dict[str, str] = {}
     name, depth = "", 0
@@ -344,7 +344,7 @@ def _description(cls: type[BaseModel], name: str) -> str:
 
 
 def _contains_words(text: str, part: str) -> bool:
-    """Whether `text` holds `part` as whole words, in any case; nothing is always said."""
+    """Return whether `text` contains `part` as whole words, ignoring case; True if `part` is empty."""
     words = part.rstrip(".").casefold()
     within = rf"(?<!\w){re.escape(words)}(?!\w)"
     return not words or re.search(within, text.casefold()) is not None
@@ -354,7 +354,7 @@ def _contains_words(text: str, part: str) -> bool:
 
 
 def _tree(title: str, types: Mapping[str, str], descriptions: Mapping[str, str]) -> str:
-    """The title, then each name with its type and, one line below, its description."""
+    """Return a tree of the names with their types and, one line below, their descriptions."""
     lines = [title, ""]
     for number, (name, kind) in enumerate(types.items(), start=1):
         last = number == len(types)
@@ -367,9 +367,10 @@ def _tree(title: str, types: Mapping[str, str], descriptions: Mapping[str, str])
 def _table_source(
     table: type[BaseModel], types: Mapping[str, type[PreferenceItem]], doc: str
 ) -> str:
-    """A class with the same categories, docstring and descriptions; running it needs this library only.
+    """Return source code of a class with the same categories, docstring and descriptions.
 
-    An entry class that cannot be imported, such as one from a script, is replaced by an empty subclass of its name.
+    The code needs only this library. An entry class that cannot be imported, such as one of a script, is replaced by
+    an empty subclass with its name.
     """
     own = {item.__name__: item for item in types.values() if item is not PreferenceItem}
     imports = ["from tomldiary.entries.models import PreferenceItem"]

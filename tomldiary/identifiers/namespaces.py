@@ -6,7 +6,7 @@
     alice, ("alice",)                     items/~
 
 Labels are encoded like user ids (see `user_ids`), and without a dot, so that no folder has the name of a file.
-A namespace too long for a file name gets a name made of its hash; the document names the namespace.
+A namespace that is too long for a file name is named by its hash, and the document states the namespace.
 The further documents of a namespace are `work~2`, `work~3` and so on.
 """
 
@@ -34,13 +34,13 @@ __all__ = [
 Namespace = tuple[str, ...]
 
 ROOT = "items/"
-"""The beginning of the name of every document with items."""
+"""The prefix of the names of all documents with items."""
 SHARED = "\0shared"
 """The owner of namespaces without an owner; it cannot be a label or a user id."""
 
 _OWNER = "~"
 _HASHED = "~h"
-_LONGEST = 150  # characters of a document's name as it is staged; see storage.local.layout
+_LONGEST = 150  # characters of a document's staged file name; see storage.local.layout
 _HASH = re.compile("~h?[0-9a-f]{64}")
 _BEYOND = re.compile(r"[.@+,=]")
 
@@ -51,7 +51,7 @@ def kind_of(user: str, namespace: Namespace) -> str:
     """Return the name of the first document of a namespace.
 
     Raises:
-        InvalidValue: The namespace is empty, or a file cannot store a label.
+        InvalidValue: The namespace is empty, or a label cannot be stored in a file.
     """
     if not namespace:
         raise InvalidValue("a namespace needs at least one label.", where="namespace")
@@ -66,7 +66,7 @@ def kind_of(user: str, namespace: Namespace) -> str:
 
 def _check_label(label: str) -> None:
     if not label or "\0" in label:
-        raise InvalidValue("a label is text that is not empty, without NUL.", where="namespace")
+        raise InvalidValue("a label must be a non-empty string without NUL.", where="namespace")
     try:
         label.encode("utf-8")
     except UnicodeEncodeError:
@@ -90,7 +90,7 @@ def _encoded(label: str) -> str:
 
 
 def namespace_of(user: str, kind: str) -> Namespace | None:
-    """Return the namespace of a document by its name; None if the name does not state it."""
+    """Return the namespace of a document; None if its name does not contain it."""
     name = kind.removeprefix(ROOT)
     if name.startswith(_HASHED):
         return None
@@ -111,7 +111,7 @@ def namespace_of(user: str, kind: str) -> Namespace | None:
 
 
 def labels_up_to(user: str, owner: str, kind: str) -> Namespace | None:
-    """Return the labels of another owner's namespace up to the first that is `user`; None without one.
+    """Return the labels of another owner's namespace up to the first label that equals `user`, or None.
 
     A namespace with a hashed name is not searched.
     """
@@ -120,7 +120,7 @@ def labels_up_to(user: str, owner: str, kind: str) -> Namespace | None:
 
 
 def is_hashed(kind: str) -> bool:
-    """Return whether a document's name is a hash, so that only the document names its namespace."""
+    """Return whether a document's name is a hash, so that only its content states the namespace."""
     return any(_HASH.fullmatch(part) for part in kind.split("/"))
 
 

@@ -35,23 +35,23 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def checked_user(user_id: object) -> str:
-    """Return a user id as plain text; some subclasses of text, such as enums, print as another text.
+    """Return a user id as a plain `str`, because subclasses such as enums may print as another text.
 
     Raises:
-        IdentifierError: The id is empty or no text.
+        IdentifierError: The id is empty or not a string.
     """
     if not isinstance(user_id, str):
-        raise IdentifierError(f"a user id is text, found {type(user_id).__name__}.")
+        raise IdentifierError(f"a user id must be a string, found {type(user_id).__name__}.")
     if not user_id:
-        raise IdentifierError("the user id is empty. Say whose memory this is.")
+        raise IdentifierError("the user id is empty. Pass the id of the user.")
     return str.__str__(user_id)
 
 
 def encode_folder(user_id: str) -> str:
-    """Map a user id to its folder name, injectively.
+    """Return the folder name of a user id; different ids have different names.
 
     Raises:
-        IdentifierError: The id is empty or no text.
+        IdentifierError: The id is empty or not a string.
     """
     user_id = checked_user(user_id)
     name = "".join(
@@ -71,7 +71,7 @@ def encode_folder(user_id: str) -> str:
 
 
 def decode_folder(name: str) -> str | None:
-    """Undo `encode_folder`; None for the folder of a long id, whose id is in a file inside."""
+    """Return the user id of a folder name; None for a hash, whose folder has a file with the id."""
     if is_plain(name):
         return name
     if name.startswith("~"):
@@ -82,7 +82,7 @@ def decode_folder(name: str) -> str | None:
 
 
 def is_plain(name: str) -> bool:
-    """Return whether a folder name equals the user id, as most do; faster than `is_canonical`."""
+    """Return whether a folder name equals its user id, as most do; faster than `is_canonical`."""
     return (
         _PLAIN.fullmatch(name) is not None
         and len(name) <= MAX_FOLDER
@@ -101,19 +101,20 @@ def is_canonical(name: str) -> bool:
 
 
 def validate_identifier(value: str, name: str = "identifier") -> str:
-    """Return `value` if it can be a file name as it is, by the rules of TOMLDiary 0.9.
+    """Return `value` if it is a valid file name by the rules of TOMLDiary 0.9.
 
     The backends of this package accept any user id; this function is for custom storage.
 
     Raises:
-        IdentifierError: It is blank, starts with a dot, or holds "..", a slash, a backslash or a control character.
+        IdentifierError: The value is blank, starts with a dot, or contains "..", a slash, a backslash or a control
+            character.
     """
     if not isinstance(value, str) or not value.strip():  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-        raise IdentifierError(f"{name} must be text that is not blank.")
+        raise IdentifierError(f"{name} must be a non-blank string.")
     if value.startswith(".") or ".." in value:
-        raise IdentifierError(f"{name} must not start with a dot or hold '..': {value!r}.")
+        raise IdentifierError(f"{name} must not start with a dot or contain '..': {value!r}.")
     if "/" in value or "\\" in value or _CONTROL.search(value):
         raise IdentifierError(
-            f"{name} must not hold a slash, a backslash or a control character: {value!r}."
+            f"{name} must not contain a slash, a backslash or a control character: {value!r}."
         )
     return value

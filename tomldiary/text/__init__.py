@@ -1,7 +1,7 @@
-"""Words, similarity and visible text: what search, duplicates and prompts need.
+"""Words, similarity and visible text, for search, duplicate detection and prompts.
 
-Imports `runtime` only, and knows no entry and no file.
+Imports `runtime`, `errors` and `logging` only, and reads no files.
 `words` splits text for the index, `similarity` compares texts, `visible` removes hidden characters.
-`incremental_index` keeps what is derived from a table up to date between versions.
+`incremental_index` updates indexes of a table from version to version.
 Begin with `words`.
 """

@@ -1,7 +1,7 @@
-"""How two similar statements contradict each other: opposite, number, unit, currency, sign, order or value.
+"""Detects how two similar statements contradict each other: opposite, number, unit, currency, sign, order or value.
 
-It reads marks and words, not meaning. It may name a conflict where there is none, as a warning costs a
-look and a wrong merge costs a statement.
+It compares marks and words, not meaning. It may report a conflict where there is none, because a needless warning is
+less harmful than a wrong merge, which loses a statement.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from tomldiary.text.word_order import SEPARATORS, in_one_order, is_reordered
 __all__ = ["Marks", "contradiction", "covers", "marks_of", "plain_signs"]
 
 _CLOSE = 3
-"""Words within which a number follows a comparison: "more than about 3"."""
+"""The maximum distance in words between a comparison and its number: "more than about 3"."""
 _SHORT = 2
-"""Letters up to which a unit counts behind a number only."""
+"""The maximum number of letters of words that are units only after a number."""
 _SUPERSCRIPT = re.compile("[²³¹⁰-⁹₀-₉]+")
 _OTHER_DIGIT = re.compile(r"(?![0-9])\d")
 _ONE_SPELLING = str.maketrans(
@@ -49,7 +49,7 @@ _ONE_SPELLING = str.maketrans(
 _UNSPACED = "\u0e01-\u0e5b\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
 _GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _IS_UNSPACED = re.compile(f"[{_UNSPACED}]")
-# Vowel signs of Indic scripts and accents on their own are no letters for "re".
+# `re` does not match vowel signs of Indic scripts and combining accents as letters.
 _LETTER = (
     rf"(?:[^\W\d_{_UNSPACED}]|[\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u0963\u0971-\u0dff])"
 )
@@ -75,7 +75,7 @@ _SIGN = re.compile(
     r"|\++|(?<![^\W_])-+(?=[\d.$€£])|(?<=[^\W_])-+(?!\w)"  # +5, C++, -5, A-
     r"|[‰#°^]"
 )
-_TAG = re.compile(r"</?(?=[^\W\d_])[^<>\s]*>")  # "<name>" compares nothing
+_TAG = re.compile(r"</?(?=[^\W\d_])[^<>\s]*>")  # "<name>" is no comparison
 _COMPARES = frozenset("<>≤≥≠")
 _NO = re.compile(UNSPACED_NO)
 _TURKISH_NO = re.compile(r"\w+m[ıiuü]yor\w*|\w{2,}m[ae]z(?:\w{0,4})")
@@ -95,7 +95,7 @@ _TIMES = frozenset(["am", "pm", "d", "week", "month", "year"])
 
 
 def plain_signs(text: str) -> str:
-    """Return text with one spelling of each sign, without the difference between 10² and 102."""
+    """Return text with one spelling of each sign; 10² becomes 10^2."""
     if text.isascii():
         return text
     text = _SUPERSCRIPT.sub(lambda found: f"^{found.group()}", text)
@@ -106,7 +106,7 @@ def plain_signs(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What decides about a contradiction, read from one statement."""
+    """The marks of one statement that decide whether it contradicts another one."""
 
     words: tuple[str, ...]
     order: tuple[str, ...]
@@ -163,9 +163,9 @@ def marks_of(text: str) -> Marks:
 
 
 def contradiction(left: str, right: str) -> str:
-    """Say how two statements contradict each other, in a word or two; empty if they do not."""
+    """Return how two statements contradict each other, in a word or two; "" if they do not."""
     one, two = marks_of(left), marks_of(right)
-    # "not employed" and "unemployed": a no and an opposite cancel out.
+    # A negation and an opposite cancel out: "not employed" and "unemployed".
     if (one.is_negative != two.is_negative) != _are_opposites(one.words, two.words):
         return "opposite meaning"
     measured = _other_measure(one, two)
@@ -181,7 +181,7 @@ def contradiction(left: str, right: str) -> str:
 
 
 def covers(whole: str, part: str) -> bool:
-    """Return whether a statement has all numbers, units, currencies and signs of another, and says no if it does."""
+    """Return whether a statement has all numbers, units, currencies and signs of another, and the same polarity."""
     one, two = marks_of(whole), marks_of(part)
     return (
         one.is_negative == two.is_negative
@@ -200,10 +200,10 @@ def covers(whole: str, part: str) -> bool:
 
 
 def _is_negative(folded: str, words: list[str]) -> bool:
-    """Return whether a statement says no; an even count of negations cancels out."""
+    """Return whether a statement is negative; an even number of negations cancels out."""
     said = set(words)
     if "no" in said and said & _PORTUGUESE:
-        words = [word for word in words if word != "no"]  # "in the"
+        words = [word for word in words if word != "no"]  # Portuguese "in the"
     turns = 1 if said & ONE_NO else sum(word in PARITY_NO for word in words)
     if not turns and _TURKISH.search(folded):
         turns += _TURKISH_NO.search(folded) is not None
@@ -214,7 +214,7 @@ def _is_negative(folded: str, words: list[str]) -> bool:
 
 
 def _plain_number(token: str) -> str:
-    """Return 1,000 as 1000."""
+    """Return a number without separators of thousands: 1,000 as 1000."""
     return token.replace(",", "") if _GROUPED.fullmatch(token) else token
 
 
@@ -224,7 +224,7 @@ def _parts(word: str) -> list[str]:
 
 
 def _number_words(words: list[str]) -> list[str]:
-    """Return the numbers that words say; "twenty five" is one."""
+    """Return the numbers that are written as words; "twenty five" is one number."""
     found: list[str] = []
     tens = ""
     if _FOREIGN.intersection(words) and is_english(words, is_default=False):
@@ -294,7 +294,7 @@ def _measures(folded: str, tokens: list[tuple[str | None, str]]) -> tuple[list[s
 
 
 def _are_opposites(one: tuple[str, ...], two: tuple[str, ...]) -> bool:
-    """Return whether a word of one text is the opposite of one of the other, or is so by its form."""
+    """Return whether a word of one text is the opposite of a word of the other, by the table or by its form."""
     ours, theirs = set(one) - set(two), set(two) - set(one)
     pairs = [(a, b) for a in ours for b in _opposites(a) & theirs]
     pairs += [(a, b) for b in theirs for a in _opposites(b) & ours]
@@ -305,7 +305,7 @@ def _are_opposites(one: tuple[str, ...], two: tuple[str, ...]) -> bool:
 
 
 def _opposites(word: str) -> set[str]:
-    """Return the words that a word is the opposite of: those of the table, and its root."""
+    """Return the opposites of a word: those of the table, and its root."""
     found = set(OPPOSITES.get(word, ()))
     for prefix in _OPPOSING_PREFIXES:
         if word.startswith(prefix) and len(word) - len(prefix) > _SHORTEST_ROOT:
@@ -317,11 +317,11 @@ def _opposites(word: str) -> set[str]:
 
 
 def _other_measure(one: Marks, two: Marks) -> str:
-    """Say in which number, comparison, currency or unit of one thing two statements differ."""
+    """Return the kind of measure in which two statements about the same thing differ; "" if there is none."""
     ours, theirs = _distinctive(one), _distinctive(two)
     says_more = have_own_words(ours - theirs, theirs - ours)
     if all(says_more):
-        return ""  # of two things
+        return ""  # the statements are about different things
     if one.numbers != two.numbers:
         is_detail = any(says_more) and not _replaces(one.numbers, two.numbers)
         return "" if is_detail else "different number"
@@ -331,7 +331,7 @@ def _other_measure(one: Marks, two: Marks) -> str:
         return "different comparison"
     if one.currencies != two.currencies:
         return "different currency"
-    # "at 6", "at 6 am"; "a glass", "a glass of water"
+    # An added unit is a detail: "at 6" and "at 6 am", "a glass" and "a glass of water".
     is_detail = not _replaces(one.units, two.units) and (
         not one.numbers or {*one.units} ^ {*two.units} <= _TIMES
     )
@@ -339,7 +339,7 @@ def _other_measure(one: Marks, two: Marks) -> str:
 
 
 def _distinctive(marks: Marks) -> set[str]:
-    """Return the words of a statement that neither measure nor are very short."""
+    """Return the words of a statement without measures and very short words."""
     return {
         w for w in marks.words if len(w) > _SHORT and w not in _MEASURING and not w[0].isdigit()
     }

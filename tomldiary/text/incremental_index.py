@@ -1,7 +1,7 @@
-"""Incremental indexes over the entries of a table, updated from one version of a document to the next.
+"""Incremental indexes of the entries of a table, updated from one version of a document to the next.
 
 An unchanged entry is the same object in the next version, so an update reads only changed entries.
-One index serves the drafts, readers and writers of a user: each call updates it to the caller's version.
+Drafts, readers and writers of a user share one index, and each call updates it to the caller's version.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Following:
-    """Base of the indexes; hold `lock` from `follow` to the last use of the result."""
+    """Base class of the indexes; hold `lock` from `follow` to the last use of the result."""
 
     lock: threading.Lock
 
@@ -43,31 +43,31 @@ class Following:
         self._entries: list[Any] = []
         self._places: dict[str, int] = {}
         self._strays: set[int] = set()
-        """The positions of values that are no entries."""
+        """The positions of values that are not entries."""
         self._stamp: object = None
         self.lock = threading.Lock()
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Start anew with a new lock: another thread may have been half way through a change."""
+        """Clear the index and replace its lock, because another thread may have been changing it at the fork."""
         self.lock = threading.Lock()
         self._cut(0)
 
     @property
     def count(self) -> int:
-        """How many entries there are."""
+        """The number of entries."""
         return len(self._keys) - len(self._strays)
 
     def is_at(self, stamp: object) -> bool:
         """Return whether the index shows version `stamp`."""
-        return self._stamp == stamp  # of several documents, a tuple of theirs
+        return self._stamp == stamp  # for several documents, a tuple of their stamps
 
     def follow(self, stamp: object, keys: list[str], entries: list[Any]) -> None:
-        """Update to version `stamp`, given its ids and entries in the order of the file."""
-        self._stamp = None  # nothing is known if this fails half way
+        """Update to version `stamp` from its ids and entries, which are in the order of the file."""
+        self._stamp = None  # an update that fails leaves the index at no version
         known = min(len(self._keys), len(keys))
         if keys[:known] != self._keys[:known]:
-            # Something was removed or moved: from there on, positions are no longer what they were.
+            # An entry was removed or moved, so the positions after it are invalid.
             pairs = zip(keys, self._keys, strict=False)
             known = next(number for number, (new, old) in enumerate(pairs) if new != old)
         if known < len(self._keys):
@@ -78,7 +78,7 @@ class Following:
         self._stamp = stamp
 
     def note(self, before: object, after: object, key: str, entry: Any) -> None:
-        """Update to version `after`, which differs from `before` only in `entry`; a new one is the last."""
+        """Update to version `after`, which differs from `before` only in `entry`; a new entry is the last one."""
         if self._stamp == before:
             self._stamp = None
             self._take(self._places.get(key, len(self._keys)), key, entry)
@@ -112,11 +112,11 @@ class Following:
         self._forget(known)
 
     def _put(self, number: int, key: str, entry: Any) -> None:
-        """Index the value at a position, which may be no entry, instead of the one before."""
+        """Replace the indexed value at a position; the new value may not be an entry."""
         raise NotImplementedError
 
     def _forget(self, known: int) -> None:
-        """Drop what is indexed from position `known` on."""
+        """Drop the indexed values from position `known` on."""
         raise NotImplementedError
 
 
@@ -127,13 +127,13 @@ def ask(
     columns: Callable[[], tuple[list[str], list[Any]]],
     question: Callable[[F], T],
 ) -> T:
-    """Ask an index of a table as it is in a version.
+    """Return the result of a query to an index that is updated to a version.
 
     Args:
-        version: The document.
-        key: The class of the index, and the table.
-        make: Makes the index on first use.
-        columns: Returns the ids of the table and what stands there, in the order of the file.
+        version: The version of the document.
+        key: The class of the index and the table.
+        make: Creates the index on first use.
+        columns: Returns the ids and the values of the table, in the order of the file.
         question: Called with the lock held.
     """
     found = version.memo.get(key)
@@ -146,7 +146,7 @@ def ask(
 
 
 def put_noted(edit: EditedTables, path: tuple[str, ...], entry: Mapping[str, Any]) -> None:
-    """Store an entry in an edit, and pass the change on to the indexes of the document."""
+    """Store an entry in an edit, and update the indexes of the document."""
     before = edit.stamp
     edit.put(path, entry)
     after = edit.stamp
@@ -161,7 +161,7 @@ def put_noted(edit: EditedTables, path: tuple[str, ...], entry: Mapping[str, Any
 
 
 class Catalog(Following):
-    """The texts and the numbers of a category, to find equal text and free ids."""
+    """Indexes the texts and the numbers of a category, to find equal texts and unused ids."""
 
     def __init__(self, category: str) -> None:
         super().__init__(category)
@@ -173,18 +173,18 @@ class Catalog(Following):
 
     @property
     def highest(self) -> int:
-        """The highest N of an id of the form prefN, 0 if there is none."""
+        """The highest N of the ids of the form prefN; 0 if there is none."""
         if self._highest is None:
             self._highest = max(self._numbers, default=0)
         return self._highest
 
     @property
     def normalised(self) -> tuple[list[str], list[str | None]]:
-        """The ids, and the normalised texts with None for what is no entry; copies."""
+        """Copies of the ids and of the normalised texts, which are None for values that are not entries."""
         return self._keys.copy(), self._texts.copy()
 
     def same(self, text: str) -> str | None:
-        """Return the id of the first entry with the same text as `identity` sees it, or None."""
+        """Return the id of the first entry whose text has the same `identity`, or None."""
         places = self._by_text.get(identity(text))
         return self._keys[min(places)] if places else None
 
@@ -220,13 +220,13 @@ class Catalog(Following):
 
 
 def entry_text(entry: Mapping[str, Any]) -> str:
-    """Return an entry's text, also one written by hand as a number; empty if it has none."""
+    """Return the text of an entry, also if it was written as a number by hand; "" if it has none."""
     text = entry.get("text", "")
     return text if isinstance(text, str) else str(text)
 
 
 def number_of(key: str) -> int | None:
-    """Return N of an id of the form prefN, else None."""
+    """Return N of an id of the form prefN, or None."""
     digits = key[4:]
     if key.startswith("pref") and digits.isdecimal() and digits.isascii() and len(digits) <= 9:  # noqa: PLR2004
         return int(digits)

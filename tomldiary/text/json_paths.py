@@ -1,8 +1,8 @@
-"""The texts that a value holds at a path, the way stores of the LangGraph family write paths.
+"""Returns the texts of a value at a path, in the path syntax of LangGraph stores.
 
 `a.b` a field of a field, `a[0]` `a[-1]` an element, `a[*].b` each element, `*` everything one level down,
-`{a,b.c}` several fields at once, `$` or nothing the whole value as JSON. A path that leads nowhere, or is
-no path, holds nothing.
+`{a,b.c}` several fields at once, `$` or an empty path the whole value as JSON. An invalid path, or one that does not
+exist in the value, has no texts.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _TOKEN = re.compile(r"\[[^\[\]]*\]|\{[^{}]*\}|[^.\[{]+|\[.*|\{.*")
 
 
 def searched_text(value: Mapping[str, Any], index: Any) -> str:
-    """Return the text of a value to search.
+    """Return the searchable text of a value.
 
     Args:
-        value: Fields of any depth.
-        index: The paths of the texts to search, False for none; anything else means all texts.
+        value: A table of any depth.
+        index: The paths of the texts to search, or False for none; any other value means all texts.
     """
     if index is False:
         return ""
@@ -35,7 +35,7 @@ def searched_text(value: Mapping[str, Any], index: Any) -> str:
 
 
 def searched_names(value: Mapping[str, Any], index: Any) -> str:
-    """Return the names of fields that find a value too, each once; none if `index` chooses what is searched."""
+    """Return the distinct names of fields as additional search terms; none if `index` is a list or False."""
     if index is False or isinstance(index, list):
         return ""
     names = (_INNER_CAPITAL.sub(" ", name) for name in texts_in(value, texts=False))
@@ -43,14 +43,14 @@ def searched_names(value: Mapping[str, Any], index: Any) -> str:
 
 
 def texts_at(value: Any, path: str) -> list[str]:
-    """Return the texts at a path, in the order of the value."""
+    """Return the texts of a value at a path, in the order of the value."""
     if path in {"", "$"}:
         return [_as_json(value)]
     return list(_walk(value, _tokens(path)))
 
 
 def texts_in(value: Any, *, texts: bool = True, names: bool = True) -> Iterator[str]:
-    """Yield the texts in a value, however deep, and the names of its fields, in the order of the value."""
+    """Yield the texts at all depths of a value and the names of its fields, in the order of the value."""
     if isinstance(value, str):
         if texts:
             yield value

@@ -1,8 +1,8 @@
-"""Secrets, keys, cards, account numbers, e-mail addresses and telephone numbers, found in text and taken out.
+"""Redacts secrets, keys, cards, account numbers, e-mail addresses and telephone numbers in text.
 
 Detectors are patterns with checks: the check digits of cards (Luhn, ISO/IEC 7812-1) and of IBANs (ISO 13616), the
-prefixes that providers give their keys, and the words that people write before a password. Scanners that exist
-read whole files and need the network libraries they come with; these read one text.
+prefixes of providers' keys, and the words before a password. Existing scanners read whole files and depend on network
+libraries, but these detectors read one text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tomldiary.runtime.fork_safety import fork_safe
 __all__ = ["KINDS", "Redact", "Redactor", "redactor_of"]
 
 Redact = Callable[[str], str]
-"""Takes a text, returns it without what must not be stored."""
+"""Returns a text without the parts that must not be stored."""
 
 _KEY = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
@@ -80,7 +80,7 @@ def _is_secret(found: re.Match[str]) -> bool:
     value = found["value"]
     if value.startswith("[redacted"):
         return False
-    # "The password is required" names none; "password: tiger" does.
+    # "The password is required" contains no password, but "password: tiger" does.
     return found["sign"][0] in ":=：" or _PLAIN_WORD.fullmatch(value) is None
 
 
@@ -88,7 +88,7 @@ def _always(_: re.Match[str]) -> bool:
     return True
 
 
-# In this order: a key may look like the value of a secret, an address holds a password and looks like an e-mail.
+# The order matters, because a key may look like a secret's value, and an address with a password like an e-mail.
 _DETECTORS: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str]], bool]], ...] = (
     ("key", _KEY, _always),
     ("secret", _IN_ADDRESS, _always),
@@ -99,18 +99,18 @@ _DETECTORS: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str]], bool]], 
     ("phone", _PHONE, _is_phone),
 )
 KINDS = tuple(dict.fromkeys(kind for kind, *_ in _DETECTORS))
-"""What the built-in detectors find."""
+"""The kinds of data that the built-in detectors find."""
 
 
 class Redactor:
-    """Replaces what it finds by "[redacted: kind]", and counts kinds, never texts. Thread-safe.
+    """Replaces sensitive data in text by "[redacted: kind]", and counts the replacements by kind. Thread-safe.
 
     Args:
-        kinds: Which of `KINDS` to look for; None is all of them.
-        also: A function of your own, applied behind the detectors; what it changes counts as "other".
+        kinds: Those of `KINDS` to redact; None for all of them.
+        also: A function that is applied after the detectors; a text that it changes is counted as "other".
 
     Raises:
-        InvalidValue: There is no such kind.
+        InvalidValue: A kind does not exist.
     """
 
     def __init__(self, kinds: Iterable[str] | None = None, also: Redact | None = None) -> None:
@@ -130,12 +130,12 @@ class Redactor:
         return f"Redactor({list(self.kinds)!r})"
 
     def stats(self) -> dict[str, int]:
-        """Return how often each kind was taken out."""
+        """Return the number of redactions of each kind."""
         with self._lock:
             return dict(self._counts)
 
     def __call__(self, text: str) -> str:
-        """Return a text without what was found."""
+        """Return a redacted text."""
         found: Counter[str] = Counter()
         for kind, pattern, is_one in self._detectors:
             text = pattern.sub(lambda match: _taken_out(match, kind, is_one, found), text)  # noqa: B023 - called at once
@@ -149,7 +149,7 @@ class Redactor:
         return text
 
     def values(self, value: Any) -> Any:
-        """Return a value with every text in it redacted; what has no such text is the same object."""
+        """Return a value with all its texts redacted; the same object if nothing was redacted."""
         if isinstance(value, str):
             return self(value)
         if isinstance(value, Mapping):
@@ -165,7 +165,7 @@ class Redactor:
         return value
 
     def entry(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the fields of an entry redacted, without those that the diary writes itself ("_created")."""
+        """Return the fields of an entry redacted; managed fields such as "_created" are unchanged."""
         return {key: each if key[:1] == "_" else self.values(each) for key, each in data.items()}
 
 
@@ -183,10 +183,10 @@ def _taken_out(
 
 
 def redactor_of(redact: bool | str | Iterable[str] | Redact | Redactor | None) -> Redactor | None:  # noqa: FBT001 - an option
-    """Return the redactor that an option of a diary stands for; None does nothing.
+    """Return the redactor for an option of a diary; None if redaction is off.
 
     Raises:
-        InvalidValue: It is no redactor, function, kind or list of kinds.
+        InvalidValue: The option is not a redactor, function, kind or list of kinds.
     """
     if redact is None or redact is False:
         return None

@@ -1,8 +1,8 @@
-"""What two statements that are alike say differently in one place: a time, an amount, a subject or a value.
+"""Detects similar statements that differ in one place: a time, an amount, a subject or a value.
 
-Two rules: values of one kind exclude each other ("on Monday", "on Friday"), and what has one value at a time has
-no other one ("lives in Paris", "lives in Rome"; "the boss is Ann", "the boss is Ben"). What may hold at once, as in "likes cats" and "likes dogs",
-is no contradiction.
+There are two rules. Values of one kind exclude each other ("on Monday", "on Friday"). A property with one value at a
+time has no second value ("lives in Paris", "lives in Rome"; "the boss is Ann", "the boss is Ben"). Statements that may
+both be true, such as "likes cats" and "likes dogs", are no contradiction.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ __all__ = ["are_alike", "have_own_words", "replaced_value"]
 _ELIDED = re.compile(r"\b(?:[cdjlmnst]|qu|dell|nell|all|dall|sull|un)'(?=\w)|(?<=\w)'s\b")
 _WORD = re.compile(r"\d+(?:[.,:]\d+)*|[^\W_]+(?:[-'][^\W_]+)*")
 _LONGEST = 3
-"""Words of a value."""
+"""The maximum number of words of a value."""
 _NEAR = 4
-"""Words within which a statement says whom it is about."""
+"""The number of words in which the subject of a statement is searched."""
 _COMMON = 4
 _SHORTEST = 3
 _ENDING = 2
-"""Letters that forms of one word differ in at most."""
+"""The maximum number of letters in which forms of one word differ."""
 _MOST_COMPARED = 40
-"""Words that only one of two alike statements has, at most."""
+"""The maximum number of words that only one of two similar statements has."""
 _ARTICLES = INDEFINITE | (DEFINITE - PLACES_IN - {"as"})
 _WILL_BE = frozenset(["be", "become"])
 
 
 class _Difference(NamedTuple):
-    """The one run of words in which two statements differ, and what is around it."""
+    """The run of words in which two statements differ, with its context."""
 
     known: list[str]
-    """The words before it that say what it is about."""
+    """The words before it that name the subject."""
     links: tuple[list[str], list[str]]
     """The linking words before each value."""
     values: tuple[tuple[str, ...], tuple[str, ...]]
@@ -67,11 +67,11 @@ class _Difference(NamedTuple):
 
 
 def replaced_value(left: str, right: str) -> str:
-    """Say in what the one place differs that two statements do not share; empty if nothing tells.
+    """Return the kind of the only difference between two statements; "" if they may both be true.
 
     Args:
-        left: A statement with one spelling of each sign.
-        right: The other one.
+        left: A statement from `plain_signs`.
+        right: The other statement from `plain_signs`.
     """
     one, two = _words(left.lower()), _words(right.lower())
     found = _excluding(one, two)
@@ -94,7 +94,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _excluding(one: tuple[str, ...], two: tuple[str, ...]) -> str:
-    """Compare two statements that have words of one row: values of one thing, or of one thing's owners."""
+    """Return the kind of difference of two statements with different words of one row; "" if there is none."""
     ours, theirs = set(one).difference(two), set(two).difference(one)
     kinds = {
         kind
@@ -114,7 +114,7 @@ def _excluding(one: tuple[str, ...], two: tuple[str, ...]) -> str:
 def _rivals(
     table: Mapping[str, list[Value]], ours: set[str], theirs: set[str]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield a word of each of two statements, and what they differ in, where both are of one row."""
+    """Yield pairs of words of two statements from one row, with the kind of their difference."""
     for mine in table.keys() & ours:
         for yours in table.keys() & theirs:
             for value in table[mine]:
@@ -123,14 +123,14 @@ def _rivals(
 
 
 def _is_about(words: tuple[str, ...], relative: str) -> bool:
-    """Return whether a statement is about a relative, or says that a person is one."""
+    """Return whether a statement is about a relative, or states that a person is one."""
     if words[-1] == relative:
         return not COPULAS.isdisjoint(words)
     return words.index(relative) < _NEAR
 
 
 def _difference(one: tuple[str, ...], two: tuple[str, ...]) -> _Difference | None:
-    """Return the one run of words in which two statements differ; None if there are several, or it is long."""
+    """Return the run of words in which two statements differ; None if there are several, or it is too long."""
     shorter = min(len(one), len(two))
     head = next((n for n in range(shorter) if not are_alike(one[n], two[n])), shorter)
     rest = shorter - head
@@ -149,13 +149,13 @@ def _difference(one: tuple[str, ...], two: tuple[str, ...]) -> _Difference | Non
 
 
 def _split(words: tuple[str, ...]) -> tuple[list[str], tuple[str, ...]]:
-    """Return the linking words that a run begins with, and the others."""
+    """Return the linking words at the beginning of a run, and its other words."""
     link = [*takewhile(LINKING.__contains__, words)]
     return link, words[len(link) :]
 
 
 def _is_single(found: _Difference, *, are_names: bool) -> bool:
-    """Return whether what two statements differ in has one value at a time."""
+    """Return whether the property in which two statements differ has one value at a time."""
     known, links, (mine, yours) = found.known, found.links, found.values
     if not _link_alike(*links) or _is_time(mine) != _is_time(yours):
         return False
@@ -187,19 +187,19 @@ def _is_favourite(words: Iterable[str]) -> bool:
 
 
 def _is_other_place(found: _Difference) -> bool:
-    """Return whether both values say where something is or comes from."""
+    """Return whether both values are places or origins of a thing."""
     return found.is_said and all(
         _is_place(each, is_named=bool(found.known)) for each in found.links
     )
 
 
 def _is_place(link: list[str], *, is_named: bool) -> bool:
-    """Return whether what follows some words says where something is or comes from."""
+    """Return whether a place or an origin follows the linking words."""
     if INDEFINITE.intersection(link):
         return False
     if _ends_in(link, ORIGINS):
         return True
-    # English "am" is no German "am".
+    # The English "am" is a verb, and the German "am" a preposition.
     is_placed = any(word in PLACES and COPULAS.intersection(link) - {word} for word in link)
     return is_placed and (is_named or _ends_in(link, DEFINITE))
 
@@ -209,7 +209,7 @@ def _ends_in(link: list[str], words: frozenset[str]) -> bool:
 
 
 def _link_alike(one: list[str], two: list[str]) -> bool:
-    """Return whether two values are of one form: both "in Paris", both "a nurse"."""
+    """Return whether two values have the same form, such as "in Paris" or "a nurse"."""
     if bool(INDEFINITE.intersection(one)) != bool(INDEFINITE.intersection(two)):
         return False
     ours, theirs = (
@@ -220,7 +220,7 @@ def _link_alike(one: list[str], two: list[str]) -> bool:
 
 
 def are_alike(one: str, two: str) -> bool:
-    """Return whether two words are forms of one."""
+    """Return whether two words are forms of the same word."""
     if one == two or _means(one) & _means(two):
         return True
     if _is_number(one) and _is_number(two):
@@ -235,13 +235,13 @@ def are_alike(one: str, two: str) -> bool:
 def have_own_words(
     ours: Iterable[str], theirs: Iterable[str], mine: str = "", yours: str = ""
 ) -> tuple[bool, bool]:
-    """Return whether each of two statements says something that the other one does not.
+    """Return for each of two statements whether it has content that the other one lacks.
 
     Args:
-        ours: The words of one statement that the other one lacks.
-        theirs: Those of the other one.
-        mine: A word of one that is compared elsewhere.
-        yours: Such a word of the other.
+        ours: The words of the first statement that the second one lacks.
+        theirs: The words of the second statement that the first one lacks.
+        mine: A word of the first statement that is compared elsewhere.
+        yours: A word of the second statement that is compared elsewhere.
     """
     little = LINKING - RELATIVES.keys()  # "son" is Spanish for "are"
     first = [word for word in ours if word not in little and word != mine]

@@ -1,10 +1,9 @@
-"""When two short statements may mean the same, and when they certainly do not.
+"""Finds short statements that may have the same meaning, and detects contradictions.
 
-Two questions, two rules. "Is there an entry this might update?" is answered by a fuzzy score
-(rapidfuzz `token_set_ratio`, from 70 on), which only ever suggests. "Are they the same?" is answered
-by equality of `identity`, and nothing else is merged silently. A suggestion that differs in polarity,
-numbers, units, currency, signs or word order is shown as a conflict: it is more likely the opposite or
-an update than a duplicate.
+A fuzzy score (rapidfuzz `token_set_ratio`, from 70 on) finds entries that a new text might update. These entries are
+only suggested. Entries are merged without a question only if their `identity` is equal. A suggestion that differs in
+polarity, numbers, units, currency, signs or word order is shown as a conflict, because it is more likely the opposite
+or an update than a duplicate.
 """
 
 from __future__ import annotations
@@ -38,18 +37,18 @@ __all__ = [
 
 _logger = get_logger(__name__)
 DEFAULT_THRESHOLD = 70.0
-"""Score from which a new entry is answered with those it resembles."""
-_SCORED_CHARACTERS = 2000  # longer texts are compared by their beginning: time stays bounded
+"""The minimum score of entries that are suggested as similar to a new one."""
+_SCORED_CHARACTERS = 2000  # longer texts are compared by their beginning to bound the time
 
 Scorer = Callable[[str, str], float]
-"""Takes two normalised texts, returns 0 (nothing in common) to 100."""
+"""Returns the similarity of two normalised texts, from 0 (nothing in common) to 100."""
 
-# Letters, digits, marks that carry meaning in names ("C++", "C#", ".NET"), and every symbol such as
-# emoji; other punctuation separates words.
+# Punctuation that separates words. Marks that are significant in names ("C++", "C#", ".NET") and symbols such as
+# emoji are kept.
 _DROPPED = re.compile(r"[\s!\"$%&'()*,/:;<=>?@\[\\\]^_`{|}~‐-―‘-‟…、。「」！？，：；（）]+")
 _EDGE_DOTS = re.compile(r"(?<!\S)\.+(?=\s|$)|(?<=\S)\.+(?=\s|$)")
 _APOSTROPHE = re.compile(r"(?<=\w)'(?=\w)")
-_PLAIN = re.compile(r"[A-Za-z]+(?: [A-Za-z]+)*[.!]*")  # the usual text, told apart quickly
+_PLAIN = re.compile(r"[A-Za-z]+(?: [A-Za-z]+)*[.!]*")  # most texts, detected quickly
 _PAUSE = re.compile(r"(?<![\d\s])[,;:]+(?=\s)")
 _STOPS = re.compile(r"(?:[.…。]|(?<!\d)!|(?<=\s)!|！)+(?=\s|$)")
 _END = " \t\r\n,;:、.…。"
@@ -58,15 +57,18 @@ _EDGE_QUOTES = re.compile(
 )
 _UNIT = re.compile(r"(?<=\d)\s*[^\W\d_]{1,3}\b(?:/[^\W\d_]{1,3}\b)?")
 NEGATIONS = PARITY_NO | ONE_NO | AVERSIONS
-"""Words that turn the meaning of a statement around."""
+"""Words that invert the meaning of a statement."""
 
 
 @cleared_on_forget
 @lru_cache(maxsize=65536)
 def normalise(text: str) -> str:
-    """Fold case, width, punctuation and hidden characters away; keep words, numbers, symbols and emoji."""
+    """Return text in normal form, without case, width, punctuation and hidden characters.
+
+    Words, numbers, symbols and emoji are kept.
+    """
     if text.isascii():
-        folded = text.lower()  # the same for ASCII, and quicker
+        folded = text.lower()  # faster, and equal for ASCII
     else:
         folded = unicodedata.normalize("NFKC", visible(text)).casefold().replace("’", "'")
     if "'" in folded:
@@ -80,17 +82,17 @@ def normalise(text: str) -> str:
 @cleared_on_forget
 @lru_cache(maxsize=65536)
 def identity(text: str) -> str:
-    """Return the form in which texts are equal that may be merged silently.
+    """Return the form of a text that is equal for texts that may be merged without a question.
 
-    Case, width, spacing, hidden characters, pauses, quotation marks around words and the stop at the end are
-    folded away. Signs, numbers, apostrophes, the case of a unit ("5 mW") and the comma behind a "no" stay.
+    Case, width, spacing, hidden characters, pauses, quotation marks around words and the final stop are removed.
+    Signs, numbers, apostrophes, the case of a unit ("5 mW") and the comma after a "no" are kept.
     """
     if _PLAIN.fullmatch(text):
         return text.lower().rstrip(" .!") or text.strip()
     folded = plain_signs(visible(text))
     units = {found.span(): found.group() for found in _UNIT.finditer(folded)}
     lowered = folded.lower()
-    if len(lowered) == len(folded):  # not so for "İ"
+    if len(lowered) == len(folded):  # the lengths differ for "İ"
         for (start, end), unit in units.items():
             lowered = lowered[:start] + unit + lowered[end:]
     if '"' in lowered or "'" in lowered:
@@ -106,12 +108,12 @@ def _without_pause(pause: re.Match[str]) -> str:
 
 
 def same_text(left: str, right: str) -> bool:
-    """Return whether two texts are equal but for case, spacing, pauses and the stop at the end."""
+    """Return whether two texts are equal except for case, spacing, pauses and the final stop."""
     return identity(left) == identity(right)
 
 
 def conflict(left: str, right: str) -> str:
-    """Say how two similar texts contradict each other, in a word or two; empty if they do not."""
+    """Return how two similar texts contradict each other, in a word or two; "" if they do not."""
     found = contradiction(left, right)
     if found or normalise(left) != normalise(right) or same_text(left, right):
         return found
@@ -120,38 +122,38 @@ def conflict(left: str, right: str) -> str:
 
 
 _LEVEL = 53.0
-"""Cosine of the local embedder, times 100, from which two statements are rather one than two."""
+"""The cosine of the local embedder, times 100, from which two statements probably have the same meaning."""
 _REACH = 45.0
-"""Score of words from which the embedder is asked."""
+"""The minimum score of entries that are compared with the embedder."""
 _ASKED = 20
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Match(Viewed):
-    """An entry whose text resembles the one asked for; `score` is 0 to 100."""
+    """An entry whose text is similar to a given text; `score` is 0 to 100."""
 
     category: str
     id: str
     text: str
     score: float
     conflict: str = ""
-    """How it contradicts the text asked for; empty for a likely duplicate."""
+    """How it contradicts the given text; "" for a likely duplicate."""
 
 
 class Matches(ListView[Match]):
-    """Entries that resemble a text, best first."""
+    """Entries that are similar to a text, best first."""
 
     __slots__ = ()
 
 
 class Similarity:
-    """Finds entries that resemble a text.
+    """Finds entries that are similar to a text.
 
     Args:
-        threshold: Score from which an entry is suggested, 0 to 100.
-        scorer: Compares two normalised texts; None is rapidfuzz `token_set_ratio`.
-        second: Embeds texts on the scale of the local embedder; its opinion moves the score of words up or down.
-            It has none beside a scorer, and none if it fails.
+        threshold: The minimum score of a suggested entry, 0 to 100.
+        scorer: Compares two normalised texts; None for rapidfuzz `token_set_ratio`.
+        second: Embeds texts on the scale of the local embedder, to raise or lower the score of words. It is ignored
+            if there is a scorer, and after it failed.
     """
 
     def __init__(
@@ -165,7 +167,7 @@ class Similarity:
         self.second = second
 
     def score(self, left: str, right: str) -> float:
-        """Return how similar two texts are, 0 to 100."""
+        """Return the similarity of two texts, 0 to 100."""
         least = Similarity(0.0, self.scorer)
         found = least.find("", left, [""], [normalise(right)], lambda _: right, limit=1)
         return found[0].score if found else 0.0
@@ -180,15 +182,15 @@ class Similarity:
         *,
         limit: int = 5,
     ) -> list[Match]:
-        """Return the entries that resemble `text`, best first.
+        """Return the entries that are similar to `text`, best first.
 
         Args:
-            category: Named in the matches.
+            category: The category of the matches.
             text: The statement to compare.
             keys: The ids of the entries.
-            normalised: Their texts as `normalise` returns them; None for what is no entry.
-            text_of: Returns the text of an entry as it is stored.
-            limit: Most matches returned.
+            normalised: The texts of the entries from `normalise`; None for values that are not entries.
+            text_of: Returns the stored text of an entry.
+            limit: The maximum number of matches.
         """
         from rapidfuzz import fuzz, process  # noqa: PLC0415 - slow to import, only writers need it
 
@@ -222,12 +224,12 @@ class Similarity:
     def _moved(
         self, text: str, scored: list[tuple[str, float]], text_of: Callable[[str], str]
     ) -> list[tuple[str, float]]:
-        """Return the scores moved by the embedder, best first, from the threshold on."""
+        """Return the scores adjusted by the embedder, best first, without those below the threshold."""
         second = self.second
         if second is not None and scored:
             try:
                 wanted, *others = second([text, *(text_of(key) for key, _ in scored)])
-            except Exception as error:  # noqa: BLE001 - words go on whatever an embedder does
+            except Exception as error:  # noqa: BLE001 - an embedder may raise any error, and words are compared without it
                 _logger.warning(
                     "the embedder failed (%s); texts are compared by words", type(error).__name__
                 )
@@ -237,7 +239,7 @@ class Similarity:
                     min(100.0, max(0.0, score + 100 * _cosine(wanted, vector) - _LEVEL))
                     for (_, score), vector in zip(scored, others, strict=True)
                 ]
-                # A contradiction stays a suggestion, as its warning must be read.
+                # The score of a contradiction is never lowered, so that its warning is shown.
                 scored = [
                     (key, max(score, new) if conflict(text, text_of(key)) else new)
                     for (key, score), new in zip(scored, moved, strict=True)

@@ -1,6 +1,6 @@
-"""Words that decide whether two statements contradict each other, language by language.
+"""Words that decide whether two statements contradict each other, by language.
 
-A language is one `Language`. `conflict` searches all of them at once, as a text does not say its language.
+Each language is a `Language`. `conflict` uses all of them together, because the language of a text is unknown.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """Words of one language, without apostrophes, each field separated by spaces.
+    """The words of one language without apostrophes, separated by spaces.
 
-    `numbers` are those for 0, 1, 2 … with "-" for a number left out; words of the same number are joined
-    by "/". A `concord` language says no several times in one negation ("no come nada").
+    `numbers` has the words for 0, 1, 2 … with "-" for an omitted number; words for the same number are joined by "/".
+    A `concord` language repeats negative words in one negation ("no come nada").
     """
 
     no: str = ""
@@ -137,9 +137,9 @@ UNSPACED_NO = (
     r"不(?!错|錯|同|仅|僅|断|斷|少|到)|没(?!收)|沒|無|无|别(?!人|的)|別(?!人|的)|勿|讨厌|討厭|痛恨|嫌い|嫌う|"
     r"(?<!少)(?<!危)ない|なく|ません|せず|ずに|なし|ไม่|เกลียด|안 |못 |없|않|싫"
 )
-"""Where scripts without spaces say no, as a regular expression."""
+"""A regular expression for negations in scripts without spaces."""
 
-# A row has words that exclude each other in statements that are otherwise alike.
+# Each row has words that exclude each other in otherwise equal statements.
 _OPPOSITES = """
 rise/rises/rose/risen/increase/increases/increased/gain/gains/gained fall/falls/fell/fallen/decrease/decreases/decreased/lose/loses/lost
 before after
@@ -206,7 +206,7 @@ sposato/sposata celibe/nubile
 утром вечером
 """
 
-# A row is the same unit in all its spellings. Those of one or two letters count behind a number only.
+# Each row has the spellings of one unit. Spellings of one or two letters are units only after a number.
 _UNITS = """
 percent % prozent pourcent porciento procent процентов процента
 km kilometre kilometres kilometer kilometers kilometros kilómetros quilômetros quilómetros chilometri kilomètre kilomètres км километров километра 公里 千米 キロ
@@ -291,7 +291,7 @@ def _rows(table: str) -> dict[str, str]:
 
 
 def fold(words: str) -> list[str]:
-    """Return the words of a table, in one form of Unicode."""
+    """Return the words of a table in the Unicode form NFKC."""
     return unicodedata.normalize("NFKC", words).split()
 
 
@@ -323,8 +323,8 @@ def _numbers() -> dict[str, str]:
         for number, words in enumerate(fold(language.numbers)):
             found |= dict.fromkeys(words.split("/"), str(number))
     found.pop("-", None)
-    found["once"] = "1"  # Spanish "11" is rarer
-    # "on", "ni" and the like are common words of other languages.
+    found["once"] = "1"  # English; the Spanish word for 11 is rarer
+    # Words such as "on" and "ni" are common words of other languages.
     return {word: number for word, number in found.items() if word not in _AMBIGUOUS_NUMBERS}
 
 
@@ -340,13 +340,13 @@ def _opposites() -> dict[str, frozenset[str]]:
 
 
 OPPOSITES = _opposites()
-"""The words that exclude a word in statements that are otherwise alike."""
+"""The words that a word excludes in otherwise equal statements."""
 AND = frozenset("and or & und oder et ou y e o ed ve veya и или och eller".split())  # noqa: SIM905 - as above
-"""Words between two that may change places."""
+"""Words that join two words whose order does not matter."""
 ARTICLES = _union(
     "a an the der die das den dem ein eine einen el la los las un una le les une il lo gli uno o os as um uma"
 )
-"""Words whose place says nothing."""
+"""Words that are ignored in comparisons of word order."""
 PART_STARTS = _union(
     """in on at with without for by from to into of over than before after since until during every each about under
     through near because while when if instead rather""",
@@ -357,21 +357,21 @@ PART_STARTS = _union(
     "da di nel nella per fino prima dopo ogni che",
     "в на с без для из к до после у перед чем вместо",
 )
-"""Words that begin a part of a sentence, which may stand elsewhere in it."""
+"""Words that begin a part of a sentence; the order of such parts does not matter."""
 NUMBERS = _numbers()
-"""The digits of a word for a number."""
+"""The digits of each number word."""
 UNITS = _rows(_UNITS)
-"""The first spelling of a unit by each of them."""
+"""The first spelling of a unit by each of its spellings."""
 CURRENCIES = _rows(_CURRENCIES)
-"""The first spelling of a currency by each of them."""
+"""The first spelling of a currency by each of its spellings."""
 _ALL = LANGUAGES.values()
 AVERSIONS = _union(*(each.aversions for each in _ALL))
-"""Words that say that somebody does not want something."""
+"""Words for dislike and avoidance."""
 PARITY_NO = _union(*(each.no for each in _ALL if not each.concord))
-"""Words that say no; two of them in one text cancel out."""
+"""Negative words of which two in one text cancel out."""
 ONE_NO = _union(*(each.no for each in _ALL if each.concord)) - PARITY_NO
-"""Words that say no; any number of them is one negation."""
+"""Negative words of which any number is one negation."""
 MORE = _union(*(each.more for each in _ALL))
-"""Words that say that a number is the least."""
+"""Words for a lower bound of a number."""
 LESS = _union(*(each.less for each in _ALL))
-"""Words that say that a number is the most."""
+"""Words for an upper bound of a number."""

@@ -1,8 +1,8 @@
-"""Forms of words that search compares: Porter's stem of English words, the first letters of others.
+"""Stems of words for search: Porter's stem of English words, and lighter stems of other languages.
 
 `porter` is the algorithm of M. F. Porter, "An algorithm for suffix stripping", Program 14(3), 1980, with the
-two departures of its author's own program. `light10` follows L. Larkey's light stemmer for Arabic. In other
-languages the first five letters of a word serve almost as well as a stemmer of each language.
+two changes of its author's program. `light10` follows L. Larkey's light stemmer for Arabic. In other languages, the
+first five letters of a word are almost as good as a stemmer for each language.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["function_words", "is_english", "light10", "porter", "without_ending"]
 
-# Function words without accents, as they are compared.
+# Function words without accents, because words are compared without them.
 _ENGLISH = frozenset(
     """a about after all also am an and any are as at be because been before being but by can could did do does
     doing for from get go had has have having he her here hers him his how i if in into is it its just let like
@@ -44,7 +44,7 @@ _OTHERS = frozenset(  # of German, Spanish, French, Italian, Portuguese, Turkish
     voor waar wat wel werd worden zijn zo att av det ett fran for han har hon inte jag med min mitt nar
     och pa som till vi co czy gdzie jak jest kiedy nie od po to w z za ze""".split()  # noqa: SIM905 - one word a line would be five pages
 )
-# Each form by the one that Porter's rules cannot reach it from.
+# Irregular forms by the base that Porter's rules cannot derive from them.
 _IRREGULAR = {
     form: base
     for line in """
@@ -167,21 +167,21 @@ _SHORTEST_ARABIC = 2
 
 
 def is_english(words: Iterable[str], *, is_default: bool = True) -> bool:
-    """Tell whether the lower-case words of a text in Latin script are English; `is_default` if none of them tells."""
+    """Return whether the lower-case words of a text in Latin script are English; `is_default` if this is unclear."""
     each = set(words)
     english, others = len(each & _ENGLISH), len(each & _OTHERS)
     return is_default if english == others else english > others
 
 
 def function_words(words: Iterable[str]) -> frozenset[str]:
-    """Return the words that say little in the language of the words of a question."""
+    """Return the function words of the language of a question."""
     return _ENGLISH if is_english(words) else _OTHERS
 
 
 @cleared_on_forget
 @lru_cache(_CACHED)
 def porter(word: str) -> str:
-    """Return the stem of an English word in lower case; anything else comes back as it is."""
+    """Return the stem of an English word in lower case; other text is returned unchanged."""
     if len(word) < _SHORTEST or not (word.isascii() and word.isalpha()):
         return word
     word = _IRREGULAR.get(word) or _american(word)
@@ -202,18 +202,18 @@ def porter(word: str) -> str:
 
 
 def without_ending(word: str) -> str:
-    """Return a Cyrillic or Indic word without its ending: "кошка" and "кошки" as "кошк"; another one as it is."""
+    """Return a Cyrillic or Indic word without its ending ("кошка" as "кошк"); other words are returned unchanged."""
     return _ENDING.sub("", word)
 
 
 def _american(word: str) -> str:
-    """Return "colour", "organised" and "theatre" in the spelling of which they are a variant."""
+    """Return a British word in American spelling: "colour", "organised", "theatre"."""
     word = _OUR.sub("or", word)
     return _ISE.sub("iz", word[:-2] + "er" if word.endswith("tre") else word)
 
 
 def light10(word: str) -> str:
-    """Return an Arabic word without the article, prepositions and endings that are written onto it."""
+    """Return an Arabic word without its attached article, prepositions and endings."""
     if word.startswith("و") and len(word) > _SHORTEST_ARABIC + 1:
         word = word.removeprefix("و")
     prefix = next((each for each in _ARABIC_PREFIXES if word.startswith(each)), "")
@@ -245,7 +245,7 @@ def _without_tense(word: str) -> str:
 
 
 def _replaced(word: str, endings: Mapping[str, str], least: int) -> str:
-    """Replace the longest of some endings where enough of the word stands before it."""
+    """Return a word with its longest known ending replaced if the stem before it is long enough."""
     for size in range(min(len(word), _LONGEST_ENDING), 1, -1):
         end = word[-size:]
         if end in endings:
@@ -255,7 +255,7 @@ def _replaced(word: str, endings: Mapping[str, str], least: int) -> str:
 
 
 def _form(word: str) -> str:
-    """Return c for each consonant of a word and v for each vowel; y is a vowel behind a consonant."""
+    """Return c for each consonant of a word and v for each vowel; y after a consonant is a vowel."""
     found = ""
     for letter in word:
         is_vowel = letter in "aeiou" or (letter == "y" and found[-1:] == "c")

@@ -1,6 +1,6 @@
-"""Words that have one value at a time, and values that exclude each other, language by language.
+"""Words for properties with one value at a time, and values that exclude each other, by language.
 
-A row of values has words of one kind; those joined by "/" mean the same.
+Each row has values of one kind; words joined by "/" have the same meaning.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Value(NamedTuple):
 
     row: int
     place: int
-    """Equal for words that mean the same."""
+    """The position in the row; equal for words with the same meaning."""
     kind: str
-    """What two words of the row differ in."""
+    """The kind of difference between two words of the row."""
 
 
 _VALUES = {
@@ -132,11 +132,11 @@ def _excluding() -> dict[str, list[Value]]:
 
 
 EXCLUDING = _excluding()
-"""The rows that a word is in, of values that exclude each other in statements that are otherwise alike."""
+"""The rows of each word, whose values exclude each other in otherwise equal statements."""
 RELATIVES = _values(_RELATIVES, "different subject", 9000)
-"""Who a statement may be about."""
+"""Words for the subject of a statement."""
 FAVOURITES = ("favorit", "favourit", "lieblings", "preferid", "préféré", "preferit", "любим")
-"""How words begin that say what a person likes best."""
+"""The first letters of words for favourites."""
 SINGLE = frozenset(
     fold("""
     live lives living lived reside resides born raised grew work works working worked employed drive drives
@@ -151,7 +151,7 @@ SINGLE = frozenset(
     живу живёт живет родился родилась работаю работает зовут вожу предпочитаю предпочитает
     """)
 )
-"""Words for what a person does or is in one way at a time: "lives in", "works as", "is called"."""
+"""Words for properties of a person with one value at a time: "lives in", "works as", "is called"."""
 ATTRIBUTES = frozenset(
     fold("""
     name nickname job profession occupation hometown address birthday birthplace employer major age height
@@ -165,7 +165,7 @@ ATTRIBUTES = frozenset(
     имя фамилия профессия адрес возраст
     """)
 )
-"""What a person has one of at a time: "my name is"."""
+"""Nouns for things of which a person has one at a time: "my name is"."""
 TRADES = frozenset(
     fold("""
     accountant actor actress architect artist baker banker barber bartender biologist builder carpenter cashier
@@ -187,7 +187,7 @@ TRADES = frozenset(
     architetto giornalista cameriere cameriera poliziotto
     """)
 )
-"""What a person is by trade."""
+"""Words for occupations."""
 COPULAS = frozenset(
     fold("""am is are was were im hes shes its bin ist sind war waren soy es son era
     está están estoy suis est sont était étaient sou é são está sono è""")
@@ -196,12 +196,12 @@ DEFINITE = frozenset(
     fold("the der die das dem den el la le il lo o os as the im am al au aux no na nel nella")
 )
 ORIGINS = frozenset(fold("from aus de del du di do da из"))
-"""Words in front of where a person is from."""
+"""Words before the origin of a person."""
 PLACES = frozenset(
     fold("""in at on to under behind beside above near inside outside im am auf unter hinter neben en sobre dans sur
     sous em no na sob sotto su nel nella a à au в на под""")
 )
-"""Words in front of where something is."""
+"""Words before the place of a thing."""
 INDEFINITE = frozenset(
     fold("a an ein eine einen einem einer un una uno une um uma some any another")
 )
@@ -210,7 +210,7 @@ PLACES_IN = frozenset(
         "in at on by near im em no na nos nas en a à au aux ad в во на near nach to from aus de von da do of"
     )
 )
-"""Words in front of a place, a school or an employer."""
+"""Words before a place, a school or an employer."""
 LINKING = (
     COPULAS
     | INDEFINITE
@@ -225,4 +225,4 @@ LINKING = (
         мой моя моё мои у меня как он она я""")
     )
 )
-"""Words between a statement's parts, which say little on their own."""
+"""Words between the parts of a statement, which have little meaning alone."""

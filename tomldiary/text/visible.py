@@ -1,9 +1,8 @@
-r"""Stored text made safe to show: for models without hidden characters and tags, for people with escapes.
+r"""Makes stored text safe to show: without hidden characters and tags for models, with escapes for people.
 
-Hidden characters are the format and default-ignorable characters of Unicode. Nothing is drawn for them, so
-they can carry text that a person does not see and a model reads. Three uses are kept, as texts cannot be read
-without them: joiners in Arabic and Indic words, joiners between emoji, and one presentation selector
-after an emoji.
+Hidden characters are the format and default-ignorable characters of Unicode. They are not displayed, so they can
+contain text that a model reads but a person does not see. Three uses are kept because they are necessary to read a
+text: joiners in Arabic and Indic words, joiners between emoji, and one presentation selector after an emoji.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ _HIDDEN = (
     "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
 _HIDDEN_CHARACTER = re.compile(f"[{_HIDDEN}]")
-# What a terminal acts on, beside what is hidden. Newline and tab are the only controls that text needs.
+# Control characters for terminals, and hidden characters. Text needs no controls except newline and tab.
 _OBEYED = re.compile(
     "["
     "\x00-\x08\x0b-\x1f"  # C0 with ESC and carriage return
     "\x7f-\x9f"  # DEL and C1
-    "\u2028\u2029"  # separators that some programs take for a line end
-    "\ud800-\udfff"  # half characters, which cannot be encoded
+    "\u2028\u2029"  # separators that some programs treat as line ends
+    "\ud800-\udfff"  # surrogates, which cannot be encoded
     f"{_HIDDEN}]"
 )
 _JOINERS = "\u200c\u200d"
@@ -47,7 +46,7 @@ _JOINING = re.compile(
     "[\u0600-\u08ff\u0900-\u109f\u1700-\u18af\u1900-\u1cff\ua800-\uabff\ufb50-\ufdff\ufe70-\ufefc"
     "\U00010a00-\U00010fff\U00011000-\U00011fff]"
 )
-# Tags are escaped; what could end a line becomes a space. Hidden characters are removed before.
+# Tags are escaped, and line ends replaced by spaces. Hidden characters are removed earlier.
 _ESCAPES: dict[int, str | None] = {
     **dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029], " "),
     **dict.fromkeys(range(0xD800, 0xE000), "\N{REPLACEMENT CHARACTER}"),
@@ -62,14 +61,14 @@ _UNPRINTABLE = {
 
 
 def visible(text: str) -> str:
-    """Return text without hidden characters, for a model; every other character stays as it is."""
+    """Return text without hidden characters, for a model; all other characters are unchanged."""
     if text.isascii():
         return text
     return _HIDDEN_CHARACTER.sub(lambda found: found.group() if _is_needed(found) else "", text)
 
 
 def as_stored(quoted: str, text: str) -> str:
-    """Return the one place of `text` that `visible` shows as `quoted`; else `quoted` as it is."""
+    """Return the only part of `text` that `visible` converts to `quoted`; otherwise `quoted` unchanged."""
     if not quoted or quoted in text:
         return quoted
     pattern = f"[{_HIDDEN}]*".join(map(re.escape, quoted))
@@ -83,30 +82,30 @@ def escape(text: str) -> str:
 
 
 def escape_for_model(text: str) -> str:
-    """Return stored text as one visible line that cannot open or close a tag, and that any encoder takes."""
+    """Return stored text as one visible line that cannot open or close a tag and can be encoded as UTF-8."""
     return " ".join(visible(text).translate(_ESCAPES).split())
 
 
 def escape_lines(text: str) -> list[str]:
-    """Return stored text as lines that cannot open or close a tag; their indentation stays."""
+    """Return stored text as lines that cannot open or close a tag; the indentation is kept."""
     return [escape_line(line) for line in text.splitlines()] or [""]
 
 
 def escape_line(line: str) -> str:
-    """Return one line of stored text so that it cannot open or close a tag; its indentation stays."""
+    """Return one line of stored text that cannot open or close a tag; the indentation is kept."""
     return visible(line).expandtabs(4).translate(_ESCAPES).rstrip()
 
 
 def scrub(text: str) -> str:
-    """Return an application's own text without what an encoder or a terminal would stumble over."""
+    """Return an application's text without control characters and surrogates."""
     return text.translate(_UNPRINTABLE)
 
 
 def printable(text: str) -> str:
-    r"""Return text without a character that a terminal obeys, hides or reorders.
+    r"""Return text with escapes for the characters that a terminal executes, hides or reorders.
 
-    Each of them becomes a visible escape: ESC becomes `\x1b`, a right-to-left override `\u202e`.
-    Newline, tab and every visible character stay as they are.
+    For example, ESC becomes `\x1b`, and a right-to-left override `\u202e`. Newline, tab and all visible characters
+    are unchanged.
     """
     return _OBEYED.sub(
         lambda found: found.group() if _is_needed(found) else _escape(ord(found.group())), text
@@ -119,7 +118,7 @@ def one_line(value: object) -> str:
 
 
 def _is_needed(found: re.Match[str]) -> bool:
-    """Return whether a hidden character is one of the few that a text cannot be read without."""
+    """Return whether a hidden character is necessary to read the text."""
     char, text, at = found.group(), found.string, found.start()
     if char not in _JOINERS + _PRESENTATIONS or not at:
         return False
@@ -136,7 +135,7 @@ def _is_needed(found: re.Match[str]) -> bool:
 
 
 def _is_emoji(char: str) -> bool:
-    # Symbols, and the modifiers of skin colour.
+    # Symbols and skin tone modifiers.
     return unicodedata.category(char) == "So" or "\U0001f3fb" <= char <= "\U0001f3ff"
 
 

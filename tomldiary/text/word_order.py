@@ -1,7 +1,7 @@
-"""Whether the order of words makes two texts two statements: "tea over coffee", "coffee over tea".
+"""Detects texts that differ in meaning because of their word order: "tea over coffee", "coffee over tea".
 
-Parts of a sentence may change places ("in Rome with her", "with her in Rome"), and so may the words of an
-enumeration, the sides of an "is", and the word that says when.
+The order of some parts does not change the meaning: parts of a sentence ("in Rome with her", "with her in Rome"), the
+words of an enumeration, the sides of an "is", and a word for a time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SEPARATORS = frozenset(",、&")
 """Marks between the words of an enumeration."""
 _SHORTEST = 3
 _ENDING = 2
-"""Letters that forms of one word differ in at most."""
+"""The maximum number of letters at the end in which forms of one word differ."""
 _SUBJECTS = frozenset(
     ["i", "he", "she", "we", "they", "it", "ich", "er", "wir", "je", "il", "elle", "yo", "eu"]
 )
@@ -34,11 +34,11 @@ _WHEN = frozenset([*_TIMES, *map(_stem, _TIMES)])
 
 
 def is_reordered(one: tuple[str, ...], two: tuple[str, ...]) -> bool:
-    """Return whether two texts have the same words, or forms of them, in an order that may say something else.
+    """Return whether two texts have the same words, or forms of them, in an order that may change the meaning.
 
     Args:
-        one: The words of one text as `in_one_order` returns them.
-        two: Those of the other one.
+        one: The words of one text from `in_one_order`.
+        two: The words of the other text from `in_one_order`.
     """
     ours, theirs = one, two
     if ours == theirs or len(ours) != len(theirs):
@@ -54,7 +54,7 @@ def is_reordered(one: tuple[str, ...], two: tuple[str, ...]) -> bool:
 
 
 def _without_time(words: tuple[str, ...]) -> list[str]:
-    """Return words without the one that says when and what leads to it, and without who speaks; else as they are."""
+    """Return words without a single word for a time, its preposition and the subject; otherwise unchanged."""
     times = [at for at, word in enumerate(words) if word in _WHEN]
     if len(times) != 1:
         return list(words)
@@ -64,7 +64,7 @@ def _without_time(words: tuple[str, ...]) -> list[str]:
 
 
 def _have_same_parts(one: tuple[str, ...], two: tuple[str, ...]) -> bool:
-    """Return whether only the places of whole parts differ: "in Rome with her", "with her in Rome"."""
+    """Return whether only the positions of whole parts differ: "in Rome with her", "with her in Rome"."""
     ours, theirs = _split_parts(one), _split_parts(two)
     is_bare = any(len(part) == 1 and part[0] in PART_STARTS for part in ours)
     return not is_bare and Counter(ours) == Counter(theirs)
@@ -83,7 +83,7 @@ def _split_parts(words: tuple[str, ...]) -> list[tuple[str, ...]]:
 
 
 def in_one_order(words: list[str]) -> tuple[str, ...]:
-    """Return words without articles, those of an enumeration in the order of the alphabet."""
+    """Return words without articles; the words of an enumeration are sorted."""
     found: list[str] = []
     run: list[str] = []
     is_joined = False

@@ -1,11 +1,11 @@
-"""How texts and questions are split into the words that search compares, in every language.
+"""Splits texts and questions into the words that search compares, in all languages.
 
-One tokenizer serves the index and the question. Letters are folded: case, accents and letters that are written in
-several ways. English words become Porter's stem, words of other languages their first five letters, and their last
-ones too if they may be compounds. Arabic words lose what is written onto them. Scripts without spaces are cut into
-pairs of characters (Chinese, Japanese, Korean) or groups of three (Thai and its neighbours). Numbers stay whole, and
-amounts and signs are words of their own beside them: "15%" is "15" and "15%". So are the parts of names:
-"getUserById" is "user" too.
+Indexes and questions use the same tokenizer. Case, accents and spelling variants of letters are normalised. English
+words are reduced to Porter's stem, and words of other languages to their first five letters, with the last letters as
+another word if they may be compounds. Prefixes and suffixes of Arabic words are removed. Scripts without spaces are
+split into pairs of characters (Chinese, Japanese, Korean) or groups of three (Thai and its neighbours). Numbers are
+kept, and amounts and signs are additional words: "15%" is "15" and "15%". The parts of names are also additional
+words: "getUserById" is also "user".
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _JOINT = re.compile(
 _MAY_BE_JOINT = re.compile(r"[a-z0-9][A-Z]|[A-Z][A-Z][a-z]|[A-Za-z][0-9]|[0-9][a-z]")
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9]+")
 _MOST_PARTS = 8  # of a name; a hash has more
-_OTHER_LETTER = re.compile(r"[^\W\d_a-zA-Z]")  # emoji and curly quotes tell no language
+_OTHER_LETTER = re.compile(r"[^\W\d_a-zA-Z]")  # emoji and curly quotes do not indicate a language
 _EMOJI = re.compile("[\u2600-\u27bf\U0001f300-\U0001faff]")
 _MARKS = re.compile(f"[{_MARKED}]")
 _SIZES: dict[str | None, int] = {"paired": 2, "tripled": 3}
@@ -56,7 +56,7 @@ _KANA_ONLY = re.compile("[\u3041-\u3096\u309d-\u309f\u30fc]+")  # endings and pa
 _PARTICLE = re.compile(
     "[\u7684\u4e86\u662f\u5728\u548c\u4e5f\u5c31\u90fd\u5417\u5462\u5427\u4e48\u4ec0\u54ea\u8c01\u7740\u628a\u88ab\u7ed9]"
 )
-"""Characters of Chinese function words: a pair with one says little."""
+"""Characters of Chinese function words; pairs with one of them have little meaning."""
 _HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _LONE_HAN = re.compile(f"(?<![{_HAN}])[{_HAN}](?![{_HAN}])")
 _ACCENT = re.compile("[\u0300-\u036f]")
@@ -65,9 +65,9 @@ _CUT = 5  # letters of a word of another language that are compared
 _SHORTEST = 3
 _SHORT_ENDINGS = ("a", "e", "i", "o", "s", "as", "es", "os", "en", "n")
 _CUT_MARK = "~"
-"""Ends a word that was cut, so that "carol" is never "caroline"."""
+"""Marks a truncated word at its end, so that "carol" does not match "caroline"."""
 END_MARK = "~"
-"""Begins what may be the last part of a compound: not one more word of a text."""
+"""Marks a possible last part of a compound at its beginning; it does not count as a word of the text."""
 _LONG = 8  # letters of a word that may be a compound
 _SHORTEST_END, _LONGEST_END = 4, 10  # letters of its last part that are compared
 
@@ -90,9 +90,9 @@ class Asked(NamedTuple):
     """One word of a question."""
 
     shown: str
-    """The word as a person reads it, folded."""
+    """The folded word of the question."""
     forms: tuple[str, ...]
-    """What it may be in the index."""
+    """The forms that it may have in the index."""
     is_common: bool = False
     """Whether it is a function word of the question's language."""
 
@@ -106,7 +106,7 @@ def folded(text: str) -> str:
 
 
 def indexed_words(text: str) -> list[str]:
-    """Return the words of a text as an index holds them, in their order; ends, amounts and signs come last."""
+    """Return the words of a text for an index, in order; ends of compounds, amounts and signs are last."""
     lower = folded(text)
     plain = _without_elisions(lower)
     if lower.isascii():
@@ -124,7 +124,7 @@ def indexed_words(text: str) -> list[str]:
 
 
 def asked_words(query: str) -> list[Asked]:
-    """Return the words of a question in their order, each with its forms."""
+    """Return the words of a question in order, each with its forms."""
     text = folded(query)
     found: list[Asked] = []
     runs = list(_WORD.finditer(_without_elisions(text)))
@@ -192,7 +192,7 @@ def _cut(word: str) -> str:
 
 
 def _ends(words: list[str]) -> list[str]:
-    """Return what may be the last part of each long word: "schlussel" of "hausturschlussel"."""
+    """Return the possible last parts of long words: "schlussel" of "hausturschlussel"."""
     found: list[str] = []
     for word in words:
         if len(word) >= _LONG and word.isalpha():
@@ -203,14 +203,14 @@ def _ends(words: list[str]) -> list[str]:
 
 
 def _bare(word: str) -> str:
-    """Return a word without the endings that German and its neighbours have most."""
+    """Return a word without the most common endings of German and its neighbours."""
     return _UMLAUT.sub("", word).rstrip("ens")
 
 
 @cleared_on_forget
 @lru_cache(4096)
 def _latin_forms(word: str) -> tuple[str, ...]:
-    """Return what a Latin word may be in the index; a short one of another language in other forms too."""
+    """Return the forms that a Latin word may have in the index, with further forms of short non-English words."""
     found = [porter(word), _cut(word)]
     bare = _bare(word)
     if word.isalpha() and len(bare) >= _SHORTEST_END:
@@ -227,7 +227,7 @@ def _without_elisions(text: str) -> str:
 
 
 def _parts(text: str) -> list[str]:
-    """Return the parts of names that are written as one word, in lower case: "getUserById", "TS2345"."""
+    """Return the lower-case parts of names that are written as one word, such as "getUserById" or "TS2345"."""
     if _MAY_BE_JOINT.search(text) is None:
         return []
     found: list[str] = []
@@ -239,7 +239,7 @@ def _parts(text: str) -> list[str]:
 
 
 def _signed(text: str) -> list[str]:
-    """Return amounts with their signs, times and the like; "500 €" as "€500"."""
+    """Return amounts with their signs, times and similar tokens; "500 €" is returned as "€500"."""
     found: list[str] = []
     for each in _SIGNED.findall(text):
         amount = each.replace(" ", "").rstrip(".,")

@@ -1,7 +1,7 @@
 """Change keys inside one block of text; everything else in the block stays byte for byte.
 
-Simple lines (`key = value  # comment`) are edited as text; whatever is not simple goes through
-tomlkit. Either way the result is proved: the new block parses to exactly the wanted values.
+Simple lines (`key = value  # comment`) are edited as text, and all other forms with tomlkit. In both cases the result
+is verified: the new block must parse to exactly the expected values.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _VALUE = r"""(?:"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+'|\[(?:[^\[\]"'#\n]|"(?:[^"\\\n]|\
 
 
 def split_tail(text: str) -> tuple[str, str]:
-    """Split a block into what belongs to it and what merely stands behind it.
+    """Split a block into its body and its tail.
 
-    The tail is the blank lines at the end, and comments that a blank line separates from the
-    table's last line: they belong to no entry and survive its deletion.
+    The tail has the blank lines at the end, and comments that a blank line separates from the table's last line.
+    They belong to no entry, so they stay when the entry is deleted.
     """
     lines = text.split("\n")
     end = len(lines)
     while end > 0 and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
         end -= 1
-    # Comments directly below the last line still belong to the table.
+    # Comments directly below the last line belong to the table.
     while end < len(lines) and lines[end].strip():
         end += 1
     if end == len(lines) or _QUOTES.search("\n".join(lines[end:])):
-        return text, ""  # a text that spans lines may end in what only looks like a comment
+        return text, ""  # a multi-line string may end in lines that look like comments
     body = "".join(f"{line}\n" for line in lines[:end])
     tail = "\n".join(lines[end:])
     return body, tail
@@ -51,11 +51,11 @@ def edit_block(
 ) -> Block:
     """Return `block` with the keys of its table changed from `old` to `new`.
 
-    A table that stands exactly as `render_block` writes it is rendered anew: lines that stay equal come out
-    equal, and a rendered table needs no proof. Any other is edited in place and proved by parsing.
+    A table in the exact format of `render_block` is rendered again, which keeps equal lines equal and needs no
+    verification. Any other table is edited in place, and the result is verified by parsing.
 
     Raises:
-        InvalidValue: The block cannot be changed without changing something else.
+        InvalidValue: The block cannot be changed without other changes.
     """
     path, text = block.path, block.text
     ours = block.ours or _find_ours(text, path, old, newline)
@@ -79,7 +79,7 @@ def edit_block(
 def _find_ours(
     text: str, path: tuple[str, ...], data: Mapping[str, Any], newline: str
 ) -> tuple[int, int] | None:
-    """Return what stands before and behind the table, if it stands exactly as `render_block` writes it."""
+    """Return the sizes of the text before and after the table if it has the exact format of `render_block`."""
     body, tail = split_tail(text)
     rendered = render_block(path, data, newline=newline)
     lead = len(body) - len(rendered)
@@ -99,7 +99,7 @@ def _proved(text: str, path: tuple[str, ...], want: Mapping[str, Any]) -> bool:
 
 
 def _written(keys: tuple[str, ...]) -> str:
-    """Return a pattern for a key, or a dotted key, in each form that it may have at the beginning of a line."""
+    """Return a pattern for a key or dotted key at the beginning of a line, in all its spellings."""
     forms = ({render_key(key), f'"{key}"', f"'{key}'"} for key in keys)
     parts = [f"(?:{'|'.join(sorted(map(re.escape, each)))})" for each in forms]
     return r"^[ \t]*" + r"[ \t]*\.[ \t]*".join(parts)
@@ -124,7 +124,7 @@ def _lines_below(keys: tuple[str, ...]) -> re.Pattern[str]:
 def _flat(
     table: Mapping[str, Any], text: str, keys: tuple[str, ...] = ()
 ) -> dict[tuple[str, ...], Any]:
-    """Return the values of a table by key; of a table in it that dotted keys write, by dotted keys."""
+    """Return the values of a table by key; values of inner tables that are written as dotted keys, by these keys."""
     found: dict[tuple[str, ...], Any] = {}
     for key, value in table.items():
         names = (*keys, key)
@@ -198,7 +198,7 @@ def _edit_tree(
     except (TOMLKitError, KeyError, TypeError, AttributeError, IndexError):
         return ""
     if newline != "\n" and _BARE.search(text) is None:
-        edited = _BARE.sub(newline, edited)  # of the lines that tomlkit added
+        edited = _BARE.sub(newline, edited)  # tomlkit ends the lines that it adds with "\n"
     return text[: len(text) - len(plain)] + edited
 
 
@@ -215,5 +215,5 @@ def _change_tree(table: Any, old: Mapping[str, Any], new: Mapping[str, Any]) -> 
         if isinstance(before, dict) and isinstance(value, dict):
             _change_tree(table[key], cast("dict[str, Any]", before), cast("dict[str, Any]", value))
             continue
-        # Rendered by us and read back, so that escapes are ours in every form of table.
+        # Rendered by us and parsed by tomlkit, so that escapes are the same in every form of table.
         table[key] = tomlkit.parse(f"k = {render_value(value, where=key)}\n")["k"]

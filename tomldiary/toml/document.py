@@ -1,6 +1,6 @@
-"""A TOML document as text and values at once, changed one table at a time.
+"""A TOML document as text and as values.
 
-Documents are immutable: readers keep theirs while a writer prepares the next one through `Edit`.
+Documents are immutable: readers keep their version while a writer creates the next one with `Edit`.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _DIGITS = 32
 
 
 def fingerprint(data: bytes) -> str:
-    """Return what identifies a version of a document: the first 128 bits of its SHA-256, in hexadecimal digits."""
+    """Return the fingerprint of a document's bytes: the first 128 bits of their SHA-256, in hexadecimal."""
     return sha256(data).hexdigest()[:_DIGITS]
 
 
 def digest(text: str) -> str:
-    """Return the fingerprint of a text in UTF-8."""
+    """Return the fingerprint of a text encoded as UTF-8."""
     return fingerprint(text.encode())
 
 
@@ -76,40 +76,40 @@ class Document:
         self.memo: dict[Any, Any] = {} if memo is None else memo
         """Incremental indexes of this version or an earlier one; each checks its own version."""
         self.stamp = stamp or object()
-        """The identity of the entries in this version; `_meta` does not count."""
+        """The identity of the entries in this version, without `_meta`."""
 
     @classmethod
     def parse(cls, text: str, *, path: str = "") -> Document:
-        """Parse `text`, guards first.
+        """Return `text` as a document, after the checks of `check_text`.
 
         Raises:
-            UnsafeDocument: Refused before parsing; see `check_text`.
-            InvalidTOML: Does not parse; has `path`, `line` and `column`.
+            UnsafeDocument: The text was refused before parsing; see `check_text`.
+            InvalidTOML: The text does not parse; the error has `path`, `line` and `column`.
         """
         data = parse_toml(text, path=path)
         return cls(split_blocks(text), data, text)
 
     @property
     def text(self) -> str:
-        """The document, byte for byte what its blocks hold."""
+        """The text of the document, which is that of its blocks byte for byte."""
         if self._text is None:
             self._text = "".join([block.text for block in self.blocks])
         return self._text
 
     @property
     def has_entries(self) -> bool:
-        """Whether it has more than the head and `_meta`."""
+        """Whether the document has more blocks than the head and `_meta`."""
         return len(self.blocks) > _EMPTY
 
     @property
     def is_bare(self) -> bool:
-        """Whether it has neither a table that is not empty, except `_meta`, nor a line that is a comment."""
+        """Whether all tables except `_meta` are empty and no line is a comment."""
         tables = (table for key, table in self.data.items() if key != _META)
         return not any(tables) and not re.search(r"^\s*#", self.text, re.MULTILINE)
 
     @property
     def size(self) -> int:
-        """How many characters the text has."""
+        """The number of characters of the text."""
         return len(self.text)
 
     @property
@@ -128,7 +128,7 @@ class Document:
 
     @property
     def index(self) -> dict[Path, Block]:
-        """Blocks by the path of their header; `[[arrays]]` are left out. Not to be changed."""
+        """The blocks by the path of their header, without `[[arrays]]`; must not be changed."""
         if self._index is None:
             self._index = {
                 block.path: block for block in self.blocks if block.path and not block.is_array
@@ -137,14 +137,14 @@ class Document:
 
     @property
     def has_arrays(self) -> bool:
-        """Whether there is a list of tables, `[[…]]`, in it."""
+        """Whether the document has an array of tables, `[[…]]`."""
         if self._has_arrays is None:
             self._has_arrays = any(block.is_array for block in self.blocks)
         return self._has_arrays
 
     @property
     def parents(self) -> set[Path]:
-        """Every path that has a block below it."""
+        """All paths that have a block below them."""
         if self._parents is None:
             self._parents = {
                 block.path[:end] for block in self.blocks for end in range(1, len(block.path))
@@ -152,11 +152,11 @@ class Document:
         return self._parents
 
     def table(self, path: Path) -> Mapping[str, Any] | None:
-        """Return the table at `path`, or None; not a copy."""
+        """Return the table at `path`, or None; it is not a copy."""
         return find_table(self.data, path)
 
     def own_values(self, path: Path) -> Table | None:
-        """Return the values of the table at `path` without tables below it that have headers."""
+        """Return the values of the table at `path` without inner tables that have headers."""
         found = find_table(self.data, path)
         if found is None:
             return None
@@ -167,7 +167,7 @@ class Document:
         }
 
     def before(self, path: Path) -> Path | None:
-        """Return the path of the table that stands in front of a table, or None."""
+        """Return the path of the table before the one at `path`, or None."""
         previous: Path | None = None
         for block in self.blocks:
             if block.path == path:
@@ -176,9 +176,9 @@ class Document:
         return None
 
     def sharing_blocks_of(self, other: Document) -> Document:
-        """Return this document with the other's block objects wherever the text is the same.
+        """Return this document with the block objects of `other` where their texts are equal.
 
-        Two texts that were parsed apart can then be compared block by block like two versions.
+        Two documents that were parsed separately can then be compared by block identity, like two versions.
         """
         known = {block.text: block for block in other.blocks}
         blocks = [known.get(block.text, block) for block in self.blocks]

@@ -1,4 +1,4 @@
-"""Changing a document's text one table at a time, so that everything else stays byte for byte."""
+"""Edits of single tables of a document that keep all other text byte for byte."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ _META = "_meta"
 
 
 class Edit:
-    """Changes to tables of one document, text and values; `done()` gives the new document."""
+    """Collects changes to the tables of one document; `done` returns the new document."""
 
     redact: Callable[[Path, Mapping[str, Any]], Mapping[str, Any]] | None = None
-    """Applied to the path and the values of each table that is put, but for `_meta`."""
+    """Applied to the path and the values of each table that is put, except `_meta`."""
 
     def __init__(self, document: Document, *, is_changed: bool = False) -> None:
         self.base = document
         self._is_reordered = False
         self._data = document.data
-        # The empty documents that memories start from are shared; their indexes are not.
+        # Empty documents are shared between users, so their indexes must not be used.
         self.memo: dict[Any, Any] = document.memo if document.has_entries else {}
         self.stamp = document.stamp
-        """The identity of the entries, with the changes so far."""
+        """The identity of the entries after the changes so far."""
         self.touched: dict[Path, Mapping[str, Any] | None] = {}
-        """The tables that were written, each as it was before that; whoever empties it sees what comes next."""
+        """The previous values of each table that was written; callers may clear it to track later changes."""
         self._owned: dict[int, Table] = {}
-        """The tables that were copied for a change; all others are shared with the document."""
+        """The tables that were copied for a change; all other tables are shared with the document."""
         self.is_changed = is_changed
-        """Whether anything differs from the document the changes began with."""
+        """Whether the edit differs from its original document."""
         self._blocks = list(document.blocks)
         self._index = dict(document.index)
         self._parents = document.parents
@@ -47,16 +47,16 @@ class Edit:
         self.newline = "\r\n" if "\r\n" in first.text or "\r\n" in second.text else "\n"
 
     def table(self, path: Path) -> Mapping[str, Any] | None:
-        """Return the table at `path` as changed so far; not a copy."""
+        """Return the table at `path` with the changes so far; it is not a copy."""
         return find_table(self._data, path)
 
     def put(self, path: Path, data: Mapping[str, Any]) -> None:
-        """Make the table at `path` hold exactly `data`, touching only what differs.
+        """Set the table at `path` to `data`; only keys that differ are written.
 
-        A new table goes behind its siblings, `_meta` before all others.
+        A new table is inserted after its siblings, and `_meta` before all other tables.
 
         Raises:
-            InvalidValue: A value that TOML cannot hold, or a table that cannot be changed in place.
+            InvalidValue: TOML cannot represent a value, or the table cannot be changed in place.
         """
         if self.redact is not None and path[0] != _META:
             data = self.redact(path, data)
@@ -73,7 +73,7 @@ class Edit:
     def replace_values(
         self, path: Path, old: Mapping[str, Any] | None, new: Mapping[str, Any]
     ) -> None:
-        """Make the table at `path` hold `new` in place of `old`; its other keys stay, such as tables in it."""
+        """Replace the values `old` of the table at `path` by `new`; its other keys stay, such as inner tables."""
         known = self.table(path) or {}
         self.put(path, {**{key: known[key] for key in known if key not in (old or ())}, **new})
 
@@ -86,14 +86,14 @@ class Edit:
         after: Path | None = None,
         behind: str = "",
     ) -> None:
-        """Write the table at `path` exactly as another version of the document did.
+        """Restore the table at `path` with the text of another version of the document.
 
         Args:
             path: The table.
             text: Its block in the other version: attached comments, header and lines.
-            data: The values those lines hold, without tables below that have headers of their own.
-            after: The block it stood behind there; None puts a new table behind its siblings.
-            behind: What stood between the two there and belongs to neither, a comment for instance.
+            data: The values of these lines, without inner tables that have headers.
+            after: The block before it in that version; None inserts a new table after its siblings.
+            behind: The text between these two blocks that belongs to neither, such as a comment.
         """
         known = self.table(path)
         block = self._index.get(path)
@@ -120,10 +120,10 @@ class Edit:
             return False
         own = self._below(path) if path in self._parents else []
         if path in self._index:
-            # In the order of the document: removing one may rewrite what stands in front of it.
+            # In the order of the document, because removing a block may rewrite the one before it.
             own = [block for block in self._blocks if block is self._index[path] or block in own]
         holder = self._holder(path[:-1])
-        inner = self._own_values(holder)  # before what has a header of its own loses it
+        inner = self._own_values(holder)  # read before the headers of inner tables are removed
         for block in own:
             self._remove(block)
         rest = path[len(holder.path) :]
@@ -138,14 +138,14 @@ class Edit:
         return True
 
     def _drop_empty(self, path: Path) -> None:
-        """Remove the empty tables at and above `path` that only existed because of a header below them."""
+        """Remove the empty tables at and above `path` that existed only because of a header below them."""
         for end in range(len(path), 0, -1):
             if self.table(path[:end]) or path[:end] in self._index:
                 return
             (find_table(self._data, path[: end - 1]) or {}).pop(path[end - 1], None)
 
     def rename(self, old: Path, new: Path) -> bool:
-        """Give the table `old` another header, keeping body, comments and place; False if not possible."""
+        """Rename the table `old`, keeping its body, comments and position; return False if that is not possible."""
         data = self.table(old)
         block = self._index.get(old)
         if data is None or block is None or old in self._parents or self.table(new) is not None:
@@ -154,7 +154,7 @@ class Edit:
         for number, line in enumerate(lines):
             parsed = header_path(line)
             if parsed is not None and parsed[0] == old:
-                # Everything in front of the bracket and behind it (a comment) stays.
+                # The text before and after the brackets stays, such as a comment.
                 code = line.split("#", 1)[0] if "#" not in "".join(old) else line
                 tail = line[code.rindex("]") + 1 :]
                 lines[number] = f"{line[: line.index('[')]}[{render_path(new)}]{tail}"
@@ -166,8 +166,8 @@ class Edit:
         return True
 
     def peek(self) -> Document:
-        """Return the document as changed so far, and go on."""
-        self._owned = {}  # what was handed out is not changed any more
+        """Return the document with the changes so far; the edit can be continued."""
+        self._owned = {}  # tables of the returned document must be copied before further changes
         return Document(
             list(self._blocks), self._data, has_arrays=self.base.has_arrays, memo=self.memo,
             stamp=self.stamp,
@@ -175,11 +175,11 @@ class Edit:
 
     @property
     def size(self) -> int:
-        """How many characters the text has, as changed so far."""
+        """The number of characters of the text after the changes so far."""
         return sum([len(block.text) for block in self._blocks])
 
     def length(self, path: Path) -> int:
-        """Return how many characters the block at `path` takes; 0 if it has no header of its own."""
+        """Return the number of characters of the block at `path`; 0 if it has no header."""
         block = self._index.get(path)
         return 0 if block is None else len(block.text)
 
@@ -187,11 +187,12 @@ class Edit:
         """Return the changed document, or the same object if nothing changed.
 
         Raises:
-            UnsafeDocument: The result is larger than a reader would accept.
+            UnsafeDocument: The result is larger than the parser accepts.
         """
         if not self.is_changed:
             return self.base
-        if self._is_reordered:  # readers of the file see the entries in the order of its text
+        # Parsing gives the entries the order of the text, as readers see them.
+        if self._is_reordered:
             return Document.parse(self.peek().text)
         document = Document(
             self._blocks,
@@ -199,7 +200,7 @@ class Edit:
             None,
             self._index,
             self._parents,
-            has_arrays=self.base.has_arrays,  # an edit adds no list of tables
+            has_arrays=self.base.has_arrays,  # an edit adds no array of tables
             memo=self.memo,
             stamp=self.stamp,
         )
@@ -210,7 +211,7 @@ class Edit:
     # Values
 
     def _check_way(self, path: Path) -> None:
-        """Raise InvalidValue if something that is no table stands on the way to `path`."""
+        """Raise InvalidValue if a path above `path` has a value that is not a table."""
         table = self._data
         for end, key in enumerate(path, 1):
             found: Any = table.get(key)
@@ -225,7 +226,7 @@ class Edit:
             table = cast("Table", found)
 
     def _set_data(self, path: Path, value: Table | None) -> None:
-        """Set or remove a table; only those on the way to it are copied."""
+        """Set or remove a table; only the tables above it are copied."""
         if path[0] != _META:
             self.stamp = object()
             self.touched.setdefault(path, self.table(path))
@@ -262,7 +263,7 @@ class Edit:
         rest = path[len(holder.path) :]
         inner = self._own_values(holder)
         if inner is not None and rest[0] in inner:
-            # The parent is written inline; a header of its own would define it twice.
+            # The parent is written inline, so a header would define it twice.
             self._rewrite(holder, inner, _with(inner, rest, dict(data)))
             return
         ours = text is None
@@ -277,7 +278,7 @@ class Edit:
         else:
             body, tail = split_tail(anchor.text)
         if behind.strip() and tail.rstrip() == behind.rstrip():
-            # It is still there, and stays in front.
+            # The anchor still exists, and stays before the new block.
             body, tail = anchor.text.rstrip() + self.newline, ""
         if body and not body.endswith("\n"):
             body += self.newline
@@ -286,7 +287,7 @@ class Edit:
         marks = (anchor.ours[0], len(gap)) if anchor.ours is not None else None
         self._swap(anchor, Block(anchor.path, body + gap, anchor.is_array, marks))
         if at + 1 < len(blocks) and not tail:
-            tail = self.newline  # something follows directly: keep a distance
+            tail = self.newline  # a blank line before the text that follows
         block = Block(path, text + tail, ours=(0, len(tail)) if ours else None)
         blocks.insert(at + 1, block)
         self._index[path] = block
@@ -294,7 +295,7 @@ class Edit:
             self._parents = self._parents | {path[:end] for end in range(1, len(path))}
 
     def _anchor(self, path: Path) -> Block:
-        """Find the block that a new table goes behind: the last one of its nearest family, else the last or the head."""
+        """Return the block after which a new table is inserted: that of its closest relative, the last, or the head."""
         for depth in range(len(path) - 1, 0, -1):
             for block in reversed(self._blocks):
                 if block.path[:depth] == path[:depth]:
@@ -312,7 +313,7 @@ class Edit:
             elif path in self._parents and self._below(path):
                 self._give_header(path, old, new)
             elif path in self._parents:
-                self._insert(path, new)  # all that made it a table was removed
+                self._insert(path, new)  # the tables that implied it were removed
             else:
                 raise _part_of_list(path)
         elif block.ours is not None and path not in self._parents:
@@ -325,7 +326,7 @@ class Edit:
             self._change_with_subtables(block, old, new)
 
     def _give_header(self, path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-        """Write a table that so far only exists because of the tables below it."""
+        """Write a header for a table that exists only because of the tables below it."""
         first = self._below(path)[0]
         own = {key: value for key, value in new.items() if key not in old}
         text = render_block(path, own, newline=self.newline)
@@ -340,7 +341,7 @@ class Edit:
         inner = self._own_values(block) or {}
         want: Table = {}
         for key, value in new.items():
-            if key in old and key not in inner:  # has a header of its own
+            if key in old and key not in inner:  # an inner table with a header
                 if same_value(value, old[key]):
                     continue
                 if isinstance(value, dict) and isinstance(old[key], dict):
@@ -358,13 +359,13 @@ class Edit:
             self._swap(block, edit_block(block, inner, want, newline=self.newline))
 
     def _drop(self, path: Path) -> None:
-        """Remove the table at `path`, or the list of tables, with all that is below."""
+        """Remove the table or the array of tables at `path`, with all tables below it."""
         for block in [each for each in self._blocks if each.path[: len(path)] == path]:
             self._remove(block)
 
     def _remove(self, block: Block) -> None:
         body, tail = split_tail(block.text)
-        parse_toml(body)  # what is complete by itself ends where the lexer says it ends
+        parse_toml(body)  # a block that parses alone ends where the lexer found its end
         at = self._blocks.index(block)
         before = self._blocks[at - 1]
         kept, gap = split_tail(before.text)
@@ -376,7 +377,7 @@ class Edit:
             del self._index[block.path]
 
     def _swap(self, block: Block, new: Block) -> None:
-        """Put `new` where `block` stands."""
+        """Replace `block` by `new`."""
         if new.text == block.text and new.path == block.path:
             return
         self._blocks[self._blocks.index(block)] = new
@@ -386,7 +387,7 @@ class Edit:
             self._index[new.path] = new
 
     def _holder(self, path: Path) -> Block:
-        """Return the nearest block at or above `path`; the head if there is none."""
+        """Return the closest block at or above `path`; the head if there is none."""
         for end in range(len(path), 0, -1):
             block = self._index.get(path[:end])
             if block is not None:
@@ -398,11 +399,11 @@ class Edit:
         return [b for b in self._blocks if len(b.path) > size and b.path[:size] == path]
 
     def _own_values(self, block: Block) -> Table | None:
-        """Return the values written in `block` itself, without tables that have headers of their own."""
+        """Return the values that are written in `block`, without inner tables that have headers."""
         if not block.path and not block.text.strip("\ufeff \t\r\n"):
             return None
         if block.path and not self.base.has_arrays:
-            # Whatever has no header of its own below this one is written here.
+            # Inner tables without a header are written in this block.
             table = self.table(block.path) or {}
             return {
                 key: value

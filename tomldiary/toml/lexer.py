@@ -1,7 +1,7 @@
-"""Cut a document into blocks: the head, then one block for each table header.
+"""Splits a document into blocks: the head, then one block for each table header.
 
-A block is the header, the comment lines that stand directly above it, and everything down to the
-next block. Joining the blocks' texts gives the document back byte for byte.
+A block has the comment lines directly above its header, the header, and all lines up to the next block. The
+joined texts of the blocks are the document byte for byte.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ _HEADER = re.compile(
     rf"[ \t]*(\[\[?)[ \t]*({_KEY}(?:[ \t]*\.[ \t]*{_KEY})*)[ \t]*(\]\]?)[ \t]*(?:#[^\n]*)?\r?"
 )
 _KEYS = re.compile(_KEY)
-# A line break inside an array has "[" or "," before it, or "," or "]" after it.
+# A line break in an array has "[" or "," before it, or "," or "]" after it.
 _MAYBE_MULTILINE = re.compile(r"\"\"\"|'''|[\[,][ \t]*(?:#[^\n]*)?\r?$|^[ \t]*[\],]", re.MULTILINE)
 
 
-@dataclass(slots=True, eq=False)  # not frozen: those take longer to make
+@dataclass(slots=True, eq=False)  # not frozen, because frozen instances are slower to create
 class Block:
-    """A stretch of a document: `path` is the header's, or empty for the head before all headers. Never changed."""
+    """One block of a document; `path` is empty for the head. Blocks are never changed."""
 
     path: tuple[str, ...]
     text: str
     is_array: bool = False
     ours: tuple[int, int] | None = None
-    """Characters before and behind the table, if the table stands exactly as `render_block` writes it."""
+    """The number of characters before and after the table if it has the exact format of `render_block`."""
 
 
 def header_path(line: str) -> tuple[tuple[str, ...], bool] | None:
-    """Parse a table header line into its path and whether it is `[[…]]`; None if it is no header."""
+    """Return the path of a table header line and whether it is `[[…]]`; None if the line is no header."""
     match = _HEADER.fullmatch(line)
     if match is None or len(match.group(1)) != len(match.group(3)):
         return None
@@ -52,12 +52,12 @@ def header_path(line: str) -> tuple[tuple[str, ...], bool] | None:
 
 
 def may_span_lines(text: str) -> bool:
-    """Return whether a value in `text` may span lines; False is certain."""
+    """Return whether a value in `text` may span lines; True may be wrong, False is not."""
     return _MAYBE_MULTILINE.search(text) is not None
 
 
 def split_blocks(text: str) -> list[Block]:
-    """Cut `text` into blocks whose texts join to `text`; the first one is the head (maybe empty)."""
+    """Return the blocks of `text` in order; the first one is the head, which may be empty."""
     if text.startswith("\ufeff"):
         head, *rest = split_blocks(text[1:])
         return [Block((), f"\ufeff{head.text}"), *rest]
@@ -77,7 +77,7 @@ def split_blocks(text: str) -> list[Block]:
 
 
 def _above_comments(text: str, start: int, floor: int, comments: set[int]) -> int:
-    """Move `start` up over the comment lines that stand directly above it."""
+    """Return `start` moved up over the comment lines directly above it."""
     while start > floor:
         above = text.rfind("\n", 0, start - 1) + 1
         if above < floor or above not in comments:
@@ -87,7 +87,7 @@ def _above_comments(text: str, start: int, floor: int, comments: set[int]) -> in
 
 
 def _line_starts(text: str) -> tuple[list[int], set[int]]:
-    """Find header lines and comment lines, minding strings and arrays that span lines."""
+    """Return the positions of header lines and comment lines outside multi-line strings and arrays."""
     starts: list[int] = []
     comments: set[int] = set()
     depth = 0

@@ -1,7 +1,7 @@
-"""Guarded parsing: text that a parser could choke on is refused; errors have path, line, column and remedy.
+"""Guarded parsing: hostile text is refused, and errors have path, line, column and remedy.
 
-`tomllib` needs time that grows with the square of a dotted key's parts, and leaves with a RecursionError
-on deep nesting. A document is checked for both, and for its size, by scans of linear time.
+The time of `tomllib` grows with the square of the parts of a dotted key, and deep nesting raises a RecursionError.
+Both, and the size of the document, are checked in linear time before parsing.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ __all__ = [
 ]
 
 MAX_BYTES = 16 * 1024 * 1024
-"""Largest document that is read or written, in bytes of UTF-8."""
+"""The maximum size of a document, in bytes of UTF-8."""
 MAX_DEPTH = 64
-"""Deepest nesting of arrays and inline tables."""
+"""The maximum nesting depth of arrays and inline tables."""
 MAX_KEY_PARTS = 64
-"""Longest dotted key, in parts."""
+"""The maximum number of parts of a dotted key."""
 
 # An open string ends with its line or with the text, so that no character is scanned twice.
 TOKEN = re.compile(
@@ -39,7 +39,7 @@ TOKEN = re.compile(
 )
 _POSITION = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
 _LONG = re.compile(r"0[xob][0-9A-Fa-f_]{3000}")
-_BITS = 13_280  # of 4,000 digits; at 4,300 Python refuses
+_BITS = 13_280  # of 4,000 digits; Python refuses more than 4,300
 _BACKSLASH = "a backslash stands alone: write two, or put the text in single quotes"
 _WORDS = {
     "Expected '=' after a key in a key/value pair": 'expected "=" after a key',
@@ -57,7 +57,7 @@ _WORDS = {
     "Unclosed inline table": 'a table is not closed on its line, expected "}"',
 }
 _TABLE = re.compile(r"Cannot (declare|mutate immutable namespace) (\(.*\))(?: twice)?", re.DOTALL)
-"""What `tomllib` says of a table that is there already, with its path."""
+"""The message of `tomllib` for a table that is defined twice, with its path."""
 
 
 def too_large(path: str = "") -> UnsafeDocument:
@@ -69,13 +69,13 @@ def too_large(path: str = "") -> UnsafeDocument:
 
 
 def check_text(text: str, *, path: str = "") -> None:
-    """Let `text` pass only if parsing it takes time linear in its length.
+    """Check that `text` can be parsed in time linear in its length.
 
     Raises:
-        UnsafeDocument: Larger than `MAX_BYTES`, nested deeper than `MAX_DEPTH`, or with a dotted key
+        UnsafeDocument: The text is larger than `MAX_BYTES`, nested deeper than `MAX_DEPTH`, or has a dotted key
             of more than `MAX_KEY_PARTS` parts.
     """
-    # A character is at most four bytes, so most texts need no encoding to be measured.
+    # A character has at most four bytes, so most texts need not be encoded to check their size.
     if len(text) * 4 > MAX_BYTES and len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise too_large(path)
     openers = text.count("[") + text.count("{")
@@ -116,15 +116,15 @@ def check_text(text: str, *, path: str = "") -> None:
 
 
 def parse_toml(text: str, *, path: str = "") -> dict[str, Any]:
-    """Parse TOML 1.0 text into plain values, in time linear in its length.
+    """Return the values of TOML 1.0 text, in time linear in its length.
 
     Args:
-        text: The document; a byte order mark at its head is ignored.
-        path: Shown in errors.
+        text: The document; a byte order mark at its beginning is ignored.
+        path: The path of the file, for errors.
 
     Raises:
-        UnsafeDocument: Too large, nested too deep, or with too long a dotted key.
-        InvalidTOML: Does not parse; has `line` and `column`, both from 1.
+        UnsafeDocument: The text is too large, nested too deep, or has a dotted key that is too long.
+        InvalidTOML: The text does not parse; the error has `line` and `column`, both counted from 1.
     """
     import tomllib  # noqa: PLC0415 - only reading needs it, and importing the package should not
 
@@ -135,7 +135,7 @@ def parse_toml(text: str, *, path: str = "") -> dict[str, Any]:
         raise _explained(error, text, path) from None
     except RecursionError:
         raise InvalidTOML("lists or tables are nested too deep. Flatten them.", path=path) from None
-    except ValueError as error:  # a number or date that is no number or date
+    except ValueError as error:  # an invalid number or date
         raise InvalidTOML(f"a value cannot be read ({error}). Correct it.", path=path) from None
     long = _LONG.search(text)
     if long is not None and _has_long_integer(data):
@@ -149,7 +149,7 @@ def parse_toml(text: str, *, path: str = "") -> dict[str, Any]:
 
 
 def _has_long_integer(value: Any) -> bool:
-    """Return whether there is an integer that Python reads but cannot write in decimal digits."""
+    """Return whether a value has an integer that Python can parse but not print in decimal digits."""
     if isinstance(value, dict):
         return any(map(_has_long_integer, cast("dict[str, Any]", value).values()))
     if isinstance(value, list):
@@ -176,15 +176,15 @@ def _explained(error: Exception, text: str, path: str) -> InvalidTOML:
         )  # control characters stay escaped
         words = f"the table [{name}] is there twice"
         if table[1] != "declare":
-            words = f"the table or list {name} is complete where it was first written"
+            words = f"the table or list {name} was completed where it was first written"
     return InvalidTOML(f"{words}. Correct the line.", path=path, line=line, column=column)
 
 
 def decode_utf8(data: bytes, *, path: str = "") -> str:
-    """Decode a file's bytes.
+    """Return the text of a file's bytes.
 
     Raises:
-        InvalidTOML: Not UTF-8; has the line and column of the first wrong byte.
+        InvalidTOML: The bytes are not UTF-8; the error has the line and column of the first invalid byte.
     """
     try:
         return data.decode("utf-8")

@@ -1,7 +1,7 @@
-"""Values as TOML text, exactly: what is written parses back to an equal value.
+"""Renders values as TOML text that parses back to equal values.
 
-TOML has no null. `encode_nulls` takes None out of a table and keeps where it stood as JSON Pointers
-(RFC 6901) in the entry's `_null` field; `decode_nulls` restores it.
+TOML has no null. `encode_nulls` removes None from a table and stores its positions as JSON Pointers (RFC 6901) in
+the entry's `_null` field; `decode_nulls` restores it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 
 NULL_FIELD = "_null"
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-# Control characters, and those that make text read differently from how it is stored
+# Control characters, and those that display text differently from how it is stored
 # (bidirectional overrides, line separators, a byte order mark inside the text).
 _UNSAFE = (
     "\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069\\ufeff"
@@ -63,7 +63,8 @@ _MAX_DIGITS = 4000  # Python refuses to read integers of more than 4300 digits
 _TIMES = (datetime, date, time)
 _A_MINUTE = timedelta(minutes=1)
 _LISTS = (list, tuple)
-_quoted = encode_basestring  # what `JSONEncoder(ensure_ascii=False).encode` ends up with for text
+# The function that `JSONEncoder(ensure_ascii=False).encode` uses for text.
+_quoted = encode_basestring
 
 
 def _escaped(match: re.Match[str]) -> str:
@@ -72,7 +73,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def check_unicode(text: str, where: str) -> None:
-    """Raise InvalidValue if a text holds half of a surrogate pair, which no file can store."""
+    """Raise InvalidValue if a text has half of a surrogate pair, which cannot be encoded."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -84,15 +85,15 @@ def check_unicode(text: str, where: str) -> None:
 
 
 def render_text(text: str, *, where: str = "") -> str:
-    """Render text on one line.
+    """Return text as a TOML string on one line.
 
     Raises:
-        InvalidValue: It holds half of a surrogate pair; `where` names the place.
+        InvalidValue: The text has half of a surrogate pair; `where` names the field.
     """
     if text.isascii() and "\x7f" not in text:
-        return _quoted(text)  # JSON and TOML escape the same of it in the same way
+        return _quoted(text)  # JSON and TOML escape these characters in the same way
     check_unicode(text, where)
-    # What is printable holds none of them, and that is quicker to tell.
+    # Printable text has none of these characters, and `isprintable` is faster than the pattern.
     if not text.replace("\n", "").isprintable() and _UNCOMMON.search(text) is not None:
         return f'"{_ESCAPE.sub(_escaped, text)}"'
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
@@ -100,23 +101,23 @@ def render_text(text: str, *, where: str = "") -> str:
 
 
 def render_key(key: str) -> str:
-    """Render one key, quoted only where TOML asks for it."""
-    # A name in ASCII is a bare key, which is quicker to tell.
+    """Return one key as TOML, quoted only if TOML requires it."""
+    # An ASCII identifier is a bare key, and `isidentifier` is faster than the pattern.
     is_name = key.isascii() and key.isidentifier()
     return key if is_name or _BARE_KEY.fullmatch(key) else render_text(key, where=key)
 
 
 def render_path(path: Sequence[str]) -> str:
-    """Render a dotted path of keys, as in a table header."""
+    """Return a dotted path of keys, as in a table header."""
     return ".".join(map(render_key, path))
 
 
 def render_value(value: Any, *, where: str = "", lines: bool = False, depth: int = 0) -> str:
-    """Render one value, on one line unless `lines` allows text with line breaks its own lines.
+    """Return one value as TOML, on one line unless `lines` allows multi-line strings.
 
     Raises:
-        InvalidValue: A type that TOML has no word for, half of a surrogate pair, or nesting deeper
-            than a reader would accept; `where` names the place.
+        InvalidValue: The type does not exist in TOML, a text has half of a surrogate pair, or the nesting is deeper
+            than the parser accepts; `where` names the field.
     """
     if isinstance(value, str):
         if lines and "\n" in value:
@@ -154,7 +155,7 @@ def render_value(value: Any, *, where: str = "", lines: bool = False, depth: int
 
 
 def render_block(path: tuple[str, ...], data: Mapping[str, Any], *, newline: str = "\n") -> str:
-    """Render a whole table: header and one `key = value` line for each key."""
+    """Return a table as TOML: its header and one `key = value` line for each key."""
     lines = [f"[{render_path(path)}]\n"] if path else []
     place = f"{'.'.join(path)}." if path else ""
     for key, value in data.items():
@@ -165,10 +166,10 @@ def render_block(path: tuple[str, ...], data: Mapping[str, Any], *, newline: str
 
 
 def checked_text(value: object, where: str) -> str:
-    """Return a text, without the subclass that it is of: some of them, such as enums, print as another text.
+    """Return a text as a plain `str`, because subclasses such as enums may print as another text.
 
     Raises:
-        InvalidValue: It is no text.
+        InvalidValue: The value is not a string.
     """
     if not isinstance(value, str):
         raise InvalidValue(f"expected text, found {type(value).__name__}.", where=where)
@@ -176,10 +177,10 @@ def checked_text(value: object, where: str) -> str:
 
 
 def checked_table(value: object, where: str) -> Mapping[str, Any]:
-    """Return a table as it is.
+    """Return a table unchanged.
 
     Raises:
-        InvalidValue: It is no table, or a name in it is no text.
+        InvalidValue: The value is not a table, or one of its keys is not a string.
     """
     if not isinstance(value, Mapping):
         raise InvalidValue(f"expected a table, found {type(value).__name__}.", where=where)
@@ -189,10 +190,10 @@ def checked_table(value: object, where: str) -> Mapping[str, Any]:
 
 
 def checked_count(value: object, where: str, *, least: int = 0) -> int:
-    """Return a whole number as it is.
+    """Return a whole number unchanged.
 
     Raises:
-        InvalidValue: It is no whole number, or less than `least`.
+        InvalidValue: The value is not a whole number, or less than `least`.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise InvalidValue(
@@ -202,20 +203,20 @@ def checked_count(value: object, where: str, *, least: int = 0) -> int:
 
 
 def checked_limit(value: object, where: str = "limit", *, least: int = 0) -> None:
-    """Do nothing for a whole number, or None, which is no limit.
+    """Check a limit, which is a whole number, or None for no limit.
 
     Raises:
-        InvalidValue: It is neither, or less than `least`.
+        InvalidValue: The value is neither, or less than `least`.
     """
     if value is not None:
         checked_count(value, where, least=least)
 
 
 def checked_number(value: Any, where: str, expected: str, fits: Callable[[float], bool]) -> float:
-    """Return a finite number as it is.
+    """Return a finite number unchanged.
 
     Raises:
-        InvalidValue: It is no finite number, or does not fit.
+        InvalidValue: The value is not a finite number, or `fits` returns False for it.
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
     if not is_number or not fits(value):
@@ -224,10 +225,10 @@ def checked_number(value: Any, where: str, expected: str, fits: Callable[[float]
 
 
 def checked_seconds(value: object, where: str) -> float | None:
-    """Return a duration as it is; None is none.
+    """Return a duration in seconds, or None, unchanged.
 
     Raises:
-        InvalidValue: It is no number above 0.
+        InvalidValue: The value is not a number above 0.
     """
     if value is None:
         return None
@@ -245,7 +246,7 @@ def _join(where: str, key: Any) -> str:
 
 
 def _render_time(value: date | time, where: str) -> str:
-    # Not the value's own method: what a subclass makes of itself would be put into the text as it is.
+    # The methods of the base classes, because a subclass could return any text.
     if isinstance(value, time):
         if value.tzinfo is not None:
             raise InvalidValue(
@@ -265,12 +266,12 @@ def _render_time(value: date | time, where: str) -> str:
 
 
 def same_value(left: Any, right: Any) -> bool:
-    """Return whether two parsed values are the same one: types count, NaN equals NaN, -0.0 is not 0.0."""
+    """Return whether two parsed values are equal in value and type; NaN equals NaN, and -0.0 is not 0.0."""
     if left is right:
         return True
     kind: type[Any] = type(left)  # pyright: ignore[reportUnknownVariableType] - any TOML value
     if kind is not type(right):
-        # A tuple stands for a list, and any mapping for a table.
+        # A tuple is compared as a list, and any mapping as a table.
         if isinstance(left, list | tuple) and isinstance(right, list | tuple):
             return _same_items(list(left), list(right))  # pyright: ignore[reportUnknownArgumentType] - any TOML value
         if isinstance(left, Mapping) and isinstance(right, Mapping):
@@ -296,7 +297,7 @@ def _same_items(left: Sequence[Any], right: Sequence[Any]) -> bool:
 
 
 def encode_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `data` without None, with the places where it stood in `_null`."""
+    """Return `data` without None; the positions of None are stored in `_null`."""
     found: list[str] = []
     encoded = {key: _without_nulls(value, f"/{_token(key)}", found) for key, value in data.items()}
     encoded = {key: value for key, value in encoded.items() if value is not _GONE}
@@ -306,10 +307,10 @@ def encode_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def decode_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Undo `encode_nulls`; a pointer that leads nowhere (after a hand edit) is ignored."""
+    """Return `data` with the None values that `encode_nulls` removed; invalid pointers are ignored."""
     if NULL_FIELD not in data:
         return dict(data)
-    # Copies: placing a null must never reach the cached document.
+    # Copies, because a null must never be written into the cached document.
     decoded = {key: copied(value) for key, value in data.items() if key != NULL_FIELD}
     pointers = data[NULL_FIELD]
     for pointer in cast("list[Any]", pointers) if isinstance(pointers, list) else []:
@@ -341,7 +342,7 @@ def _without_nulls(value: Any, pointer: str, found: list[str]) -> Any:
             _without_nulls(item, f"{pointer}/{index}", found)
             for index, item in enumerate(cast("Sequence[Any]", value))
         ]
-        # A list keeps its length: a placeholder stands where the null was.
+        # A list keeps its length, so an empty text replaces the null.
         return ["" if item is _GONE else item for item in items]
     return value
 

@@ -1,8 +1,8 @@
 """The registry of entry kinds, and the keys of entries.
 
-A kind says which documents hold it, what its keys, fields, text and line in a prompt are, and which rules
-it obeys. To add a kind, write an `EntryKind` and `register` it; everything else asks the registry.
-The long kinds have a module here, the others one in `entries`.
+A kind defines the documents of its entries, their keys, fields, text and line in a prompt, and their rules. To add a
+kind, write an `EntryKind` and `register` it; all other code uses the registry. Long kinds have a module in this
+package, the others a module in `entries`.
 """
 
 from __future__ import annotations
@@ -54,26 +54,26 @@ __all__ = [
 ]
 
 _SHALLOW = 2
-"""The depth of kinds without categories or types; the others look for values in place of tables themselves."""
+"""The depth of kinds without categories or types; the other kinds detect values in place of tables themselves."""
 
 KINDS: dict[str, EntryKind] = {}
-"""The registered kinds by name; a document belongs to the kind that its name begins with."""
+"""The registered kinds by name; the name of a document begins with the name of its kind."""
 
 
 def register(kind: EntryKind) -> EntryKind:
-    """Add a kind of entries, in place of one of the same name, and return it."""
+    """Register a kind of entries, replacing one of the same name, and return it."""
     KINDS[kind.name] = kind
     return kind
 
 
 def entry_kind(document: str) -> EntryKind:
-    """Return the kind of the entries in a document; a plain one for a document of no registered kind."""
+    """Return the kind of the entries in a document; a default kind if none is registered for it."""
     name = document.partition("/")[0]
     return KINDS.get(name) or _Unregistered(name)
 
 
 def problems_in(name: str, document: Document, rules: Rules) -> Iterator[Problem]:
-    """Yield what is wrong with a document by this name: values in place of tables, then what its kind finds."""
+    """Yield the problems of a document: values in place of tables, then the problems that its kind finds."""
     kind = entry_kind(name)
     for root in ("_meta", kind.name):
         found = document.data.get(root, {})
@@ -110,7 +110,7 @@ class _HasTables(Protocol):
 
 
 def entry_path(document: str, path: Path) -> Path | None:
-    """Return the entry that the table at `path` is or belongs to; None if it is above all entries."""
+    """Return the path of the entry that contains the table at `path`; None if the table is above all entries."""
     if not path or path[0] == "_meta":
         return None
     depth = entry_kind(document).depth_of(path)
@@ -118,9 +118,9 @@ def entry_path(document: str, path: Path) -> Path | None:
 
 
 def own_values(name: str, document: _HasTables, path: Path) -> Table | None:
-    """Return the values of a table without those tables in it that are of their own; None if there is none.
+    """Return the values of a table without its separate inner tables; None if there is no table.
 
-    A table is of its own if it has a header. In tables above all entries, each table is, however it is written.
+    An inner table is separate if it has a header. Above all entries, each inner table is separate.
 
     Args:
         name: The name of the document.
@@ -134,9 +134,9 @@ def own_values(name: str, document: _HasTables, path: Path) -> Table | None:
 
 
 def own_tables(name: str, document: Document) -> dict[Path, Table]:
-    """Return the values of all tables with a header, and of `_meta` and the entries however they are written.
+    """Return the values of all tables with a header, and of `_meta` and the entries in any notation.
 
-    See `own_values`. A table without a header or values is none.
+    See `own_values`. Tables without a header and without values are omitted.
     """
     paths = dict.fromkeys([*document.index, ("_meta",), *entry_kind(name).tables(document)])
     found = ((path, own_values(name, document, path)) for path in paths)
@@ -144,25 +144,25 @@ def own_tables(name: str, document: Document) -> dict[Path, Table]:
 
 
 def entry_key(path: Path, document: str = "") -> str:
-    """Return the key of the entry at a path; a preference goes without its kind.
+    """Return the key of the entry at a path; the key of a preference omits its kind.
 
-    An item is named by its document, which stands for its namespace: `items/memories/work/key`, with
-    a slash in the key as `%2f`. A namespace's further documents count as the first one.
+    The key of an item contains its document instead of its namespace: `items/memories/work/key`, with a slash in the
+    key as `%2f`. For further documents of a namespace, the name of the first one is used.
     """
     return entry_kind(path[0]).key(path, document)
 
 
 def path_of(key: str, categories: Collection[str], types: Collection[str] = ()) -> Path:
-    """Return the path of the entry that a key names; of an item with its document in place of `items`.
+    """Return the path of the entry with a key; for an item, the document replaces `items`.
 
     Args:
-        key: What `entry_key` returned; a category or a type of facts may stand in front alone.
+        key: A result of `entry_key`; it may also begin with a category or a type of facts without its kind.
         categories: The categories of preferences.
         types: The types of facts.
 
     Raises:
-        UnknownEntry: It is no key.
-        InvalidValue: It is no text.
+        UnknownEntry: The text is not a key.
+        InvalidValue: The key is not a string.
     """
     first, _, rest = checked_text(key, "key").partition("/")
     named = KINDS.get(first)
@@ -189,12 +189,12 @@ class Stored(NamedTuple):
     kind: str
     path: Path
     key: str
-    """As history shows it."""
+    """The key in history."""
     fields: Mapping[str, Any]
 
 
 def entries_in(documents: Mapping[str, Document]) -> Iterator[Stored]:
-    """Yield the entries of documents, valid or not, kind by kind; where two parts hold one key, the first counts."""
+    """Yield the entries of documents, valid or not, by kind; if two parts have the same key, only the first one."""
     order = [*KINDS, *{entry_kind(name).name for name in documents} - KINDS.keys()]
     names = sorted(documents, key=lambda name: (order.index(entry_kind(name).name), part_of(name)))
     seen: set[str] = set()
@@ -208,7 +208,7 @@ def entries_in(documents: Mapping[str, Document]) -> Iterator[Stored]:
 
 
 class _Unregistered(EntryKind):
-    """Entries of a document that no kind claims: kept, exported and forgotten, not read."""
+    """Entries of a document without a registered kind, which are kept, exported and forgotten, but not read."""
 
     is_recalled = is_shown = False
 
@@ -221,4 +221,4 @@ EPISODES = register(EpisodeKind("episodes", texts=("input", "output")))
 ITEMS = register(ItemKind("items"))
 DRAFTS = register(PendingKind("drafts"))
 QUARANTINE = register(PendingKind("quarantine"))
-"""Changes from sources without trust, which wait for a review."""
+"""Changes from untrusted sources that wait for a review."""

@@ -82,7 +82,7 @@ class FactKind(EntryKind):
         if schema is not None and not schema.constraint.temporal:
             return None
         rows = [Held(name.partition("/")[2], entry, *interval(entry)) for name, entry in entries]
-        if schema is not None:  # without one, it is unknown which of them end each other
+        if schema is not None:  # without a schema, it is unknown which facts end each other
             rows = chained(schema, rows)
         held = {f"{group.name}/{each.key}": each for each in rows}
         return lambda name, at: held[name].holds(at)
@@ -200,7 +200,7 @@ class FactKind(EntryKind):
 
 
 class _Current:
-    """Tells which facts count at a time: those that can be read, and of temporal types those that hold."""
+    """Selects the facts that are current at a time: the valid ones, and of temporal types those that hold."""
 
     def __init__(self, book: Facts, at: datetime) -> None:
         self._book = book
@@ -210,7 +210,7 @@ class _Current:
     def __call__(self, name: str, entry: Mapping[str, Any]) -> bool:
         type_, _, key = name.partition("/")
         schema = self._book.registered(type_)
-        if schema is None:  # its rules are unknown; its time may still be written down
+        if schema is None:  # its constraint is unknown, but its interval may be stored
             return Held(key, entry, *interval(entry)).holds(self._at)
         if not schema.constraint.temporal:
             return self._book.wrong(schema, key, entry) is None
@@ -226,7 +226,7 @@ def _undo_surplus(
     schema: FactSchema,
     others: Sequence[tuple[Document, Document]],
 ) -> None:
-    """Remove the last facts that were added by hand to a type that was full."""
+    """Remove the last facts that a hand edit added to a full type."""
     limit = schema.constraint.limit
     if limit is None or schema.constraint.temporal:
         return
@@ -243,7 +243,7 @@ def _undo_surplus(
 def put_back(edit: Edit, logged: Document, path: Path, entry: Mapping[str, Any]) -> None:
     """Write an entry as it was before a hand edit."""
     block = logged.index.get(path)
-    # A value in the place of its table may block it; `problems` reports that.
+    # A value in place of the table may prevent this, which `problems` reports.
     with suppress(InvalidValue):
         if block is not None and path not in logged.parents:
             edit.restore(path, block.text, entry, after=logged.before(path))

@@ -43,7 +43,7 @@ class ItemKind(EntryKind):
     order = 4
     has_times = True
     namespace = ""
-    """Where the entries are, as a part of keys: `memories/work`; "" where that is not known."""
+    """The document of the entries, as a part of keys: `memories/work`; "" if it is unknown."""
     until: Until | None = None
 
     def within(self, document: str, until: Until | None = None) -> EntryKind:
@@ -53,7 +53,7 @@ class ItemKind(EntryKind):
         return bound
 
     def is_unexpired(self, name: str, entry: Mapping[str, Any], at: datetime) -> bool:
-        """Return whether an item has not expired: neither as its file says, nor as reads since moved that."""
+        """Return whether an item has not expired by its file or by the later expiry time that reads set."""
         expires = moment(entry["_expires"]) if "_expires" in entry else None
         if expires is None or at < expires:
             return True
@@ -83,7 +83,8 @@ class ItemKind(EntryKind):
 
     def stated(self, path: Path, entry: Mapping[str, Any]) -> Iterator[str]:
         yield path[-1]
-        yield from texts_in(entry_data(entry))  # the names of fields are the writer's too
+        # With the names of fields, because the writer chose them.
+        yield from texts_in(entry_data(entry))
 
     def entries(self, tables: Tables, rules: Rules) -> Iterator[tuple[str, Mapping[str, Any]]]:
         for name, entry in super().entries(tables, rules):
@@ -111,7 +112,7 @@ class ItemKind(EntryKind):
 
     def line(self, name: str, entry: Mapping[str, Any], group: Group) -> EntryLine | None:
         if entry.get("_index") is False:
-            return None  # what no search is to find is no text to read either
+            return None  # an item that is excluded from search is not shown either
         return EntryLine(group.name, self.text(entry))
 
     def groups(self, tables: Tables, rules: Rules) -> list[Group]:
@@ -170,6 +171,6 @@ def _quoted(key: str) -> str:
 
 
 def item_value(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the value of an item: a field that begins with an underscore has a backslash in the file."""
+    """Return the value of an item; in the file, fields that begin with an underscore have a backslash before it."""
     fields = decode_nulls(entry_data(entry))
     return {name.removeprefix("\\"): value for name, value in fields.items()}

@@ -1,11 +1,11 @@
-"""Parts: the documents of bounded size that the entries of one kind are spread over, read and changed as one.
+"""Parts: documents of bounded size with the entries of one kind, read and changed as one document.
 
-    preferences.toml      the only one as long as it has space; TOMLDiary 0.9 reads it too
-    preferences/002.toml  takes the next entries
+    preferences.toml      the only part as long as it has space; TOMLDiary 0.9 also reads it
+    preferences/002.toml  has the next entries
 
-Rules look at all parts: equal texts, limits, ids and keys. A change writes only the part that holds the entry,
-and a new entry goes to the last part. No entry is ever moved. Where two parts hold one key, the first one counts.
-The further documents of a namespace of items are `work~2`, since `work/002` is a namespace of its own.
+Rules for equal texts, limits, ids and keys apply to all parts together. A change writes only the part with the entry,
+and a new entry is added to the last part. Entries are never moved. If two parts have the same key, the first one is
+valid. The further documents of a namespace of items are `work~2`, because `work/002` is another namespace.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 LARGEST = 128 * 1024
-"""Characters that a document has at most before a new entry goes to another one."""
+"""The number of characters of a document above which a new entry is added to another one."""
 _PART = re.compile(r"(.+)~([2-9]|[1-9][0-9]{1,8})")
 _FURTHER = re.compile(r"[^/]+/(00[2-9]|0[1-9][0-9]|[1-9][0-9]{2,8})", re.ASCII)
 _logger = get_logger(__name__)
@@ -44,29 +44,29 @@ _META, _NEXT = "_meta", "next_ids"
 
 
 def part_name(document: str, number: int) -> str:
-    """Return the name of a further document of the same items by number, from 1 on: `work~2`."""
+    """Return the name of a part of an items document by its number, from 1 on: `work~2`."""
     return document if number == 1 else f"{document}~{number}"
 
 
 def part_of(document: str) -> tuple[str, int]:
-    """Undo `part_name`."""
+    """Return the document and the number of a result of `part_name`."""
     found = _PART.fullmatch(document)
     return (document, 1) if found is None else (found.group(1), int(found.group(2)))
 
 
 def parts_among(name: str, listed: Iterable[str]) -> list[str]:
-    """Return the parts of a kind by its name in their order; the first one may not exist."""
+    """Return the parts of a kind in order; the first one may not exist."""
     further = [each for each in listed if each.startswith(f"{name}/") and _FURTHER.fullmatch(each)]
     return [name, *sorted(further, key=number_of)]
 
 
 def number_of(part: str) -> int:
-    """Return the number of a part, from 1 on."""
+    """Return the number of a part, counted from 1."""
     return int(part.partition("/")[2] or 1)
 
 
 def join(kind: EntryKind, parts: Sequence[Document]) -> Document:
-    """Return all parts as one document, to read; its text has the tables of one part behind those of another."""
+    """Return all parts as one document for reading; its text has the tables of the parts in order."""
     if len(parts) == 1:
         return parts[0]
     meta = meta_of([part.table((_META,)) for part in parts])
@@ -81,7 +81,10 @@ def join(kind: EntryKind, parts: Sequence[Document]) -> Document:
 
 
 def merged(values: list[Any], levels: int) -> Any:
-    """Return the tables at one path as one; `levels` are left down to entries. The first entry counts."""
+    """Return the tables at one path as one table; `levels` is the depth of the entries in it.
+
+    If several parts have the same entry, the first one is used.
+    """
     tables = [cast("Table", value) for value in values if type(value) is dict]
     if not tables or levels == 0 or len(values) == 1:
         return tables[0] if tables else values[0]
@@ -100,7 +103,7 @@ def merged(values: list[Any], levels: int) -> Any:
 
 
 def meta_of(found: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
-    """Return the `_meta` of the first part, with the highest of the ids that any part reserves."""
+    """Return the `_meta` of the first part, with the highest reserved ids of all parts."""
     metas = [meta for meta in found if meta is not None]
     if not metas:
         return None
@@ -128,12 +131,12 @@ def _blocks(parts: Sequence[Document]) -> list[Block]:
             for block in part.blocks[1:]
             if block.path[:1] != (_META,) and (block.is_array or block.path not in known)
         ]
-        known.update(part.index)  # a header that two parts have stands once
+        known.update(part.index)  # a header that two parts have is added once
     return blocks
 
 
 def memo_of(parts: Iterable[Tables]) -> dict[Any, Any]:
-    """Return the indexes of the first part that has entries; what is worked out from all parts is kept there."""
+    """Return the memo of the first part with entries, which also stores data derived from all parts."""
     for part in parts:
         if not isinstance(part, Document) or part.has_entries:
             return part.memo
@@ -143,7 +146,7 @@ def memo_of(parts: Iterable[Tables]) -> dict[Any, Any]:
 def duplicates(
     kind: EntryKind, documents: Mapping[str, Document | None]
 ) -> Iterator[tuple[str, Path, str]]:
-    """Yield each entry that does not count since an earlier part has its key: part, path and the earlier part."""
+    """Yield the part, the path and the earlier part of each entry whose key an earlier part has."""
     first: dict[Path, str] = {}
     for name in parts_among(kind.name, documents) if kind.is_split else ():
         document = documents.get(name)

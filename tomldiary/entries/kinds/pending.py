@@ -1,4 +1,4 @@
-"""Pending changes: what a write would change, kept apart from the memory until a decision.
+"""Pending changes: writes that are stored outside the memory until a decision.
 
     [quarantine.12]                          # or [drafts.12]
     key = "likes/pref003"
@@ -6,11 +6,11 @@
     path = ["preferences", "likes", "pref003"]
     based_on = 11                            # the last transaction when it was written
     is_new = true
-    entry = { text = "…", … }                # what the entry would hold; missing if it would be removed
+    entry = { text = "…", … }                # the new fields of the entry; missing if it would be removed
 
-A draft waits for the end of its session, and a change from a source without trust waits for a review. They are entries
-of documents of their own. So they are logged, rolled back, exported and forgotten like other entries. No prompt, no
-recall, no index and no store shows them.
+A draft waits for the end of its session, and a change from an untrusted source waits for a review. They are entries of
+separate documents, so they are logged, rolled back, exported and forgotten like other entries. Prompts, recall,
+indexes and stores omit them.
 """
 
 # ruff: noqa: ARG002, D102 - overrides: `EntryKind` documents them
@@ -46,7 +46,7 @@ __all__ = [
 
 
 class PendingKind(EntryKind):
-    """`[drafts.12]` or `[quarantine.12]`: a change that is not made yet."""
+    """`[drafts.12]` or `[quarantine.12]`: a change that is not applied yet."""
 
     is_recalled = is_shown = False
     is_private = True
@@ -69,22 +69,22 @@ class PendingChange(Viewed):
     key: str
     """The key of the entry that would change."""
     text: str
-    """What the entry would say; "" if it would be removed."""
+    """The text that the entry would have; "" if it would be removed."""
     before: dict[str, Any] | None
-    """The fields that the entry has now; None if there is none."""
+    """The present fields of the entry; None if there is no entry."""
     after: dict[str, Any] | None
     """The fields that the entry would have; None if it would be removed."""
     session: str
     origin: str
-    """Where the change comes from: the `actor` of the write."""
+    """The source of the change: the `actor` of the write."""
     reason: str
     created: str
     expires: str
-    """When a draft ends; "" never."""
+    """The expiry time of a draft; "" if it does not expire."""
     document: str
     path: Path
     based_on: int
-    """The last transaction when it was written."""
+    """The last transaction before the change was written."""
     is_new: bool
     """Whether the entry did not exist then."""
 
@@ -99,7 +99,7 @@ Raw = dict[str, Any]
 
 
 def waiting(tables: Tables, into: str, now: str) -> dict[str, Raw]:
-    """Return the pending changes of a document that have not expired, as they are stored, by id."""
+    """Return the stored pending changes of a document by id, without expired ones."""
     found: Any = tables.table((into,)) or {}
     return {
         name: cast("Raw", entry)
@@ -109,7 +109,7 @@ def waiting(tables: Tables, into: str, now: str) -> dict[str, Raw]:
 
 
 def held_entry(stored: Mapping[str, Any]) -> Raw | None:
-    """Return what the entry of a pending change would hold; None if it would be removed."""
+    """Return the fields that the entry of a pending change would have; None if it would be removed."""
     inner: object = stored.get("entry")
     return cast("Raw", inner) if isinstance(inner, dict) else None
 
@@ -139,7 +139,7 @@ def pending_entry(
 ) -> dict[str, Any]:
     """Return a pending change as it is stored."""
     held = after or {}
-    # Who said a part of the entry also said a part of this copy: forgetting looks for the names.
+    # Forgetting finds entries by these sessions, and the copy has text of all sessions that wrote the entry.
     named = [str(held.get(name, "")) for name in ("_created_by", "_updated_by")]
     sessions = [
         name for name in dict.fromkeys([*named, *said_by(held)]) if name not in {"", session}

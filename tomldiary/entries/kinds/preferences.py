@@ -1,4 +1,4 @@
-"""Preferences: texts by category, counted, never twice the same."""
+"""Preferences: texts by category with a count and without duplicates."""
 
 # ruff: noqa: ARG002, D102 - overrides: `EntryKind` documents them
 
@@ -39,7 +39,7 @@ __all__ = ["PreferenceKind"]
 
 
 class PreferenceKind(EntryKind):
-    """`[preferences.likes.pref001]`: text by category, counted, never twice the same."""
+    """`[preferences.likes.pref001]`: texts by category with a count and without duplicates."""
 
     depth = 3
     is_split = True
@@ -133,7 +133,7 @@ class PreferenceKind(EntryKind):
     def remove(self, edit: Edit, path: Path, rules: Rules) -> None:
         book = self._book(edit, rules)
         if book.has(path):
-            book.forget(path[1], path[2])  # which also keeps its id from being given out again
+            book.forget(path[1], path[2])  # also reserves its id, so that it is not assigned again
         else:
             edit.delete(path)
 
@@ -165,7 +165,7 @@ class PreferenceKind(EntryKind):
         self, writing: Writing, collection: Collected, key: str, value: Mapping[str, Any]
     ) -> None:
         category, edit, rules = collection[1], writing.entries(self.name), writing.rules
-        # The type is checked below, when the entry holds all of the value.
+        # The type is checked below, when the entry has the whole value.
         book = Preferences(edit, replace(rules.preference_rules, item_types={}))
         where = f"{category}.{key}"
         outcome = book.upsert(

@@ -1,8 +1,8 @@
-"""Constraints on entries of any kind, checked by every transaction before it is stored, and of hand edits.
+"""Constraints on entries of any kind, checked for each transaction and for hand edits.
 
 A rule is set for a collection, such as `preferences/likes`, `blocks`, `blocks/persona` or `items/work`; the most
-exact one counts. Types of facts have theirs from `register_schema`; of these, only what is not enforced when a fact
-is committed is checked here.
+specific rule applies. The constraints of types of facts are set by `register_schema`. This module checks only those
+parts of them that are not enforced when a fact is committed.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class EntryRules:
     def __init__(self) -> None:
         self._rules: dict[str, Constraint] = {}
         self.has_times = False
-        """Whether some entries live for a time only."""
+        """Whether a rule has a `ttl`."""
 
     def set(self, collection: str, rule: Constraint, categories: Iterable[str]) -> None:
         """Set the rule of a collection.
 
         Raises:
-            SchemaError: There is no such kind or category, or the rule is one for facts only.
+            SchemaError: There is no such kind or category, or the rule has options that only facts support.
         """
         kind, _, rest = checked_text(collection, "collection").partition("/")
         checked_constraint(rule)
@@ -62,12 +62,12 @@ class EntryRules:
                 f"there is no category {category!r}. Use one of: {', '.join(categories)}."
             )
         if kind != "facts" and (rule.temporal or rule.multi_valued or rule.normalised):
-            raise SchemaError("temporal, multi_valued and normalise are about facts.")
+            raise SchemaError("temporal, multi_valued and normalise are options for facts only.")
         self._rules = {**self._rules, collection: rule}
         self.has_times = any(each.ttl is not None for each in self._rules.values())
 
     def of(self, key: str) -> tuple[str, Constraint] | None:
-        """Return the collection and the rule of an entry by its key with the kind in front."""
+        """Return the collection and the rule of an entry by its key including the kind, or None."""
         place = key
         while place:
             rule = self._rules.get(place)
@@ -77,7 +77,7 @@ class EntryRules:
         return None
 
     def is_over(self, key: str, entry: Mapping[str, Any], at: datetime) -> bool:
-        """Return whether an entry has outlived the time that its rule gives it."""
+        """Return whether an entry has expired by the `ttl` of its rule."""
         found = self.of(key) if self._rules else None
         if found is None or found[1].ttl is None:
             return False
@@ -85,11 +85,11 @@ class EntryRules:
         return since is not None and since + found[1].ttl <= at
 
     def ends(self, at: datetime) -> Callable[[str, Mapping[str, Any]], bool] | None:
-        """Return `is_over` at a time; None if no rule gives entries a time."""
+        """Return a function that calls `is_over` with a time; None if no rule has a `ttl`."""
         return partial(self.is_over, at=at) if self.has_times else None
 
     def kept(self, name: str, document: Document, at: datetime) -> Document:
-        """Return a document, or all parts of a kind as one, without the entries whose time is over."""
+        """Return a document, or all parts of a kind as one, without expired entries."""
         if not self._ends(name):
             return document
         over = [
@@ -103,7 +103,7 @@ class EntryRules:
         return edit.done()
 
     def _ends(self, name: str) -> bool:
-        """Return whether a rule gives entries of a document's kind a time."""
+        """Return whether a rule for a document's kind has a `ttl`."""
         kind = entry_kind(name).name
         return self.has_times and any(
             rule.ttl is not None and place.partition("/")[0] == kind
@@ -111,10 +111,10 @@ class EntryRules:
         )
 
     def sweep(self, tx: Transaction, rules: Rules) -> None:
-        """Remove the entries whose time is over, so that a change finds none of them.
+        """Remove the expired entries before a transaction makes changes.
 
         Args:
-            tx: The transaction, without changes.
+            tx: The transaction, still without changes.
             rules: The options that entries obey.
         """
         now = tx.engine.now()
@@ -125,10 +125,10 @@ class EntryRules:
                     entry_kind(name).remove(tx.edit(name), path, rules)
 
     def apply(self, tx: Transaction) -> None:
-        """Check what a transaction changes.
+        """Check the changes of a transaction.
 
         Raises:
-            ImmutableEntry, InvalidValue, LimitReached: A rule forbids a change. Nothing may be stored.
+            ImmutableEntry, InvalidValue, LimitReached: A rule forbids a change, so nothing may be stored.
         """
         changed = tx.changed()
         kinds = {place.partition("/")[0] for place in self._rules}
@@ -149,10 +149,10 @@ class EntryRules:
         """Undo the hand edits of a document that a rule forbids; history keeps them.
 
         Args:
-            edit: The document with them.
-            logged: The document before them.
-            document: Its name.
-            others: The other parts of its kind: as they are, and before hand edits.
+            edit: The document with the hand edits.
+            logged: The document before the hand edits.
+            document: The name of the document.
+            others: The other parts of its kind, each now and before hand edits.
             at: The time.
         """
         home = entry_kind(document).name
@@ -162,7 +162,7 @@ class EntryRules:
         before.update({key: entry for key, (_, entry) in was.items()})
         now = {key: entry for each, _ in others for key, _, entry in _entries(home, each)}
         now.update({key: entry for key, (_, entry) in mine.items()})
-        # New entries last: of two that exclude each other, the new one goes.
+        # New entries are last, so that of two conflicting entries the new one is removed.
         after = {key: now[key] for key in [*before, *now] if key in now}
 
         def undo(key: str) -> None:
@@ -183,7 +183,7 @@ class EntryRules:
             if self._breaks(found[1], key, old, new, at):
                 undo(key)
         for place, keys in places.items():
-            for key in keys:  # the last one first
+            for key in keys:  # in reverse order
                 if not place.startswith("facts/") and self._is_surplus(place, key, before, after):
                     undo(key)
 
@@ -205,11 +205,11 @@ class EntryRules:
         return False
 
     def _is_surplus(self, place: str, key: str, before: _Entries, after: _Entries) -> bool:
-        """Return whether the rule of a collection forbids an entry beside the others."""
+        """Return whether the rule of a collection forbids an entry because of the other entries."""
         try:
             self._check_collection(place, before, after)
         except LimitReached:
-            return key not in before  # else it takes no place of its own
+            return key not in before  # only a new entry exceeds the limit
         except InvalidValue as error:
             return error.where == key
         return False
@@ -230,11 +230,12 @@ class EntryRules:
             is_over = old is not None and self.is_over(key, old, tx.engine.now())
             _check_entry(found[1], key, None if is_over else old, new)
         for place in touched:
-            if not place.startswith("facts/"):  # which are counted and told apart when committed
+            # Limit and key of facts are checked when they are committed.
+            if not place.startswith("facts/"):
                 self._check_collection(place, before, after)
 
     def _check_collection(self, place: str, before: _Entries, after: _Entries) -> None:
-        """Check the limit and the singleton key of the collection of a rule."""
+        """Check the limit and the singleton key of a collection."""
         rule = self._rules[place]
         before, after = self._within(place, before), self._within(place, after)
         if rule.limit is not None and len(after) > max(rule.limit, len(before)):
@@ -262,7 +263,7 @@ def _before(tx: Transaction, name: str) -> Document:
 
 
 def _entries(name: str, document: Document) -> Iterator[tuple[str, Path, Mapping[str, Any]]]:
-    """Yield key, path and table of each entry of a document, the kind in front of each key."""
+    """Yield the key including the kind, the path and the table of each entry of a document."""
     kind = entry_kind(name)
     for path, entry in kind.tables(document).items():
         key = kind.key(path, name)
@@ -276,7 +277,7 @@ def _check_entry(
         raise ImmutableEntry(key)
     if old is not None and rule.append_only and not _is_grown(old, new):
         raise InvalidValue(
-            "it may only grow: what it says stays at its beginning, and it is not removed. Append to it.",
+            "an append_only entry may only grow. Keep its content at the beginning and append to it.",
             where=key,
         )
     for name in rule.required_fields if new is not None else ():
@@ -288,14 +289,14 @@ def _check_entry(
 
 
 def _identity(rule: Constraint, entry: Mapping[str, Any] | None) -> str | None:
-    """Return what the singleton key makes of an entry; None if a field of it is missing."""
+    """Return the singleton key of an entry; None if one of its fields is missing."""
     data = decode_nulls(entry or {})
     values = [data.get(name) for name in rule.keys]
     return None if any(value is None for value in values) else repr(values)
 
 
 def _is_grown(old: Mapping[str, Any], new: Mapping[str, Any] | None) -> bool:
-    """Return whether an entry holds all that it held, with more behind it."""
+    """Return whether the new texts and lists of an entry begin with the old ones, and other values are equal."""
     if new is None:
         return False
     after = entry_data(new)
@@ -319,16 +320,18 @@ def redacted_entry(
     redact: Callable[[Mapping[str, Any]], Mapping[str, Any]],
     schemas: Mapping[str, FactSchema],
 ) -> Mapping[str, Any]:
-    """Return the fields of an entry redacted, but for those that its key, or that of a pending change, is made of.
+    """Return the redacted fields of an entry; fields from which its key is derived are not redacted.
+
+    For a pending change, these are the fields of the key of its entry.
 
     Args:
-        path: The entry.
-        data: Its fields.
+        path: The path of the entry.
+        data: The fields of the entry.
         redact: Redacts all fields.
         schemas: The types of facts.
 
     Raises:
-        InvalidValue: A redacted field of a fact does not fit its type, so the fact could not be read.
+        InvalidValue: A redacted field of a fact does not fit its type.
     """
     kept: Mapping[str, Any] = {}
     if path[:1] == (FACTS.name,) and path[2:] and path[1] in schemas:
