@@ -215,7 +215,7 @@ class DraftContext(UserContext):
         self.session_id = session_name(session_id)
         if not self.session_id:
             raise InvalidValue(
-                "a draft requires a session. Pass the session's id.", where="session_id"
+                "a draft belongs to a session. Pass the session's id.", where="session_id"
             )
         self.indexes = recall_indexes()
 

@@ -70,7 +70,7 @@ _FOR_PROGRAMS = {
 """Public names for adapters and tools, which completion omits."""
 
 
-_NOT_OF_DRAFT = "rollback, erasure and retention apply to the whole memory, not to a draft. Call the method of diary.user(…)."
+_NOT_OF_DRAFT = "rollback, erasure and retention apply to the whole memory, not a draft. Call the method of diary.user(…)."
 _NO_DRAFT = "turns and episodes are extracted into the memory, not into a draft. Call the method of diary.user(…)."
 
 

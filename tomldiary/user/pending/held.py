@@ -370,7 +370,7 @@ class Trust:
             )
         if iscoroutinefunction(quarantine):
             raise InvalidValue(
-                "an async function is not supported. Pass a plain function.", where="quarantine"
+                "an async function cannot be used. Pass a plain function.", where="quarantine"
             )
         self._quarantine = quarantine if callable(quarantine) else frozenset(quarantine)
 
