@@ -299,7 +299,7 @@ class UserFacts:
         found = [each for each in every if each.is_open or each.fields.keys() >= {*fields}]
         if every and not found:
             raise InvalidValue(
-                f"no registered fact type has the fields {', '.join(fields)}.", where="query"
+                f"no registered type of facts has the fields {', '.join(fields)}.", where="query"
             )
         return found
 
