@@ -163,7 +163,7 @@ class Difference:
     """The number of questions for which the second run has the higher value."""
     worse: int
     by_collection: tuple[float, float] | None = None
-    """The interval if whole collections are drawn; None for fewer than three."""
+    """The interval from drawing whole collections; None for fewer than three collections."""
 
     @property
     def is_clear(self) -> bool:

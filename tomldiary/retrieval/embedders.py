@@ -81,7 +81,7 @@ class Vectors:
     def add(
         self, user: str, texts: Sequence[str], vectors: Sequence[Sequence[float]], epoch: int
     ) -> None:
-        """Store vectors of texts that were read at an epoch.
+        """Store vectors of texts that were read before any later erasure.
 
         Raises:
             Forgotten: Content of the user was erased since.

@@ -111,7 +111,7 @@ class LexicalIndex(Generic[E]):
             found.append(number)
         for number in set(found):
             self._having[number].append(len(self._rows))
-        self._rows.append(array("I", found))  # a new array without spare capacity
+        self._rows.append(array("I", found))  # a new array without unused capacity
         self._owners.append(entry)
         self._lengths.append(length)
         self.length += length

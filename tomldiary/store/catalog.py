@@ -284,9 +284,8 @@ class Catalog:
             return
         kinds = [kind for kind in self._kinds() if kind.startswith(ROOT)]
         if kinds == self._listed and all(self._namespaces.values()):
-            self._listing = (
-                now if now is not None else ()
-            )  # documents were changed, but none was added
+            # Documents were changed, but none was added.
+            self._listing = now if now is not None else ()
             return
         numbers: dict[str, list[int]] = {}
         for base, number in map(part_of, kinds):

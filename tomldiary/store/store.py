@@ -369,9 +369,8 @@ class ItemStore(ItemPuts):
         entries = [Entry(key, table) for table in tables if table is not None]
         if not entries:
             return None
-        entry = max(
-            entries, key=lambda each: each.updated
-        )  # a hand edit may have duplicated the key
+        # The newest, because a hand edit may have duplicated the key.
+        entry = max(entries, key=lambda each: each.updated)
         deadlines, base = self.diary.engine.deadlines(tx.user), kind_of(tx.user, namespace)
         if self.expiry.omit_expired and deadlines.is_over(base, entry, self._clock.now()):
             return None

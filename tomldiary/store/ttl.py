@@ -91,9 +91,7 @@ class Sweeper:
         while not stop.wait(seconds):
             try:
                 self._sweep()
-            except (
-                Exception
-            ):  # later sweeps must still run, so that expired items do not accumulate
+            except Exception:  # later sweeps must run, or expired items accumulate
                 _logger.exception("a sweep failed; the next one tries again")
         done.set_result(None)
 
