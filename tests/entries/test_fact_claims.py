@@ -74,7 +74,7 @@ def test_a_fact_is_committed_by_type_name_and_fields(alice):
     }.items():
         with pytest.raises(error):
             alice.facts.commit(wrong[0], dict([wrong[1]]) if wrong[1] else {})
-    with pytest.raises(InvalidValue, match="data: fields go with"):
+    with pytest.raises(InvalidValue, match="data: fields can only be passed"):
         alice.facts.commit(Diet(role="user", food="x"), {"food": "y"})
     assert alice.facts.count() == 1
 

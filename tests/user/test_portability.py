@@ -209,7 +209,7 @@ def test_a_replacing_import_removes_what_the_export_lacks(place):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        (lambda data: data.clear(), InvalidValue, "this is no export"),
+        (lambda data: data.clear(), InvalidValue, "this is not an export"),
         (lambda data: data.update(version=2), InvalidValue, "exports of version 1 are read, found 2"),
         (lambda data: data.update(documents=["x"]), InvalidValue, "expected a table of documents"),
         (

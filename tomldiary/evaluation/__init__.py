@@ -1,7 +1,7 @@
-"""Measure how well a memory finds and shows what a question needs, on labelled questions.
+"""Measure recall, rank and prompt coverage of a memory on labelled questions.
 
-`load_questions` reads one's own questions, LoCoMo, PrefEval or BEAM; `evaluate` measures diaries on them;
-`compare` says whether two differ by more than chance.
+`load_questions` reads your own questions, LoCoMo, PrefEval or BEAM. `evaluate` measures a diary on them.
+`compare` tests whether two runs differ by more than chance.
 """
 
 from tomldiary.evaluation.measure import Answer, Run, evaluate, evaluate_stored

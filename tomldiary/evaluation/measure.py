@@ -1,6 +1,6 @@
-"""What a diary finds and shows for labelled questions: recall, rank, coverage of the prompt block, time.
+"""Measures of a diary on labelled questions: recall, rank, coverage of the prompt block and time.
 
-It uses the public verbs: entries are stored, `recall` is asked, `render` is read.
+They use the public methods `upsert_preference`, `episodes.add`, `recall` and `render`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "Run", "evaluate", "evaluate_stored"]
 
 _LONGEST = {"preferences": 10_000, "episodes": 100_000}
-"""Characters of an entry; what follows is cut, and counts as found with the rest."""
+"""The maximum number of characters of an entry by kind; longer texts are cut."""
 _USER = "evaluated"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one question brought up."""
+    """The results for one question."""
 
     collection: str
     question: str
@@ -40,11 +40,11 @@ class Answer:
     ranks: tuple[int, ...]
     """The ranks of the gold entries that were found, from 1."""
     gold: int
-    """How many entries answer the question."""
+    """The number of gold entries, which answer the question."""
     seconds: float
-    """How long `recall` took."""
+    """The duration of `recall` in seconds."""
     covered: dict[int, float] = field(default_factory=dict[int, float])
-    """The share of the gold entries in the prompt block, by its budget in tokens."""
+    """The share of the gold entries in the prompt block, by the budget in tokens."""
 
     def recall(self, k: int) -> float:
         """Return the share of the gold entries among the first `k`."""
@@ -67,13 +67,13 @@ class Run(Viewed):
 
     def __post_init__(self) -> None:
         if not self.answers:
-            raise InvalidValue("there are no questions.", where="collections")
+            raise InvalidValue("there are no questions to ask.", where="collections")
 
     def values(self, metric: str) -> list[float]:
         """Return a metric for each question: "recall@10", "mrr", "coverage@1500" or "ms".
 
         Raises:
-            InvalidValue: There is no such metric.
+            InvalidValue: The metric does not exist.
         """
         name, _, number = metric.partition("@")
         if name == "recall" and number.isdecimal() and 1 <= int(number) <= self.ks[-1]:
@@ -99,7 +99,7 @@ class Run(Viewed):
         ]
 
     def mean(self, metric: str) -> float:
-        """Return the mean of a metric over the questions; of "ms" the median."""
+        """Return the mean of a metric over the questions, or the median for "ms"."""
         values = self.values(metric)
         return median(values) if metric == "ms" else fmean(values)
 
@@ -113,19 +113,19 @@ def evaluate(
     budgets: Sequence[int] = (),
     stored_as: EntryKind | None = None,
 ) -> Run:
-    """Store each collection in a new diary, ask its questions, and return what was found.
+    """Store each collection in a new diary, ask its questions, and return the results.
 
     Args:
-        collections: What `load_questions` returns.
-        make_diary: Returns an empty diary, for each collection anew; None makes one in memory without an
-            embedder. It must take as many preferences as a collection has entries.
+        collections: The result of `load_questions`.
+        make_diary: The function that returns a new empty diary for each collection; None makes one in memory
+            without an embedder. Its limits must allow as many preferences as a collection has entries.
         name: The name of the run in reports.
-        ks: The numbers of hits to report.
-        budgets: Budgets of the prompt block in tokens. For them the entries are stored as preferences.
-        stored_as: Store entries as this kind; None is as the collection says.
+        ks: The numbers of hits at which recall is reported.
+        budgets: The budgets of the prompt block in tokens. To measure coverage, entries are stored as preferences.
+        stored_as: The kind of the stored entries; None is the collection's own kind.
 
     Raises:
-        InvalidValue: `ks` is empty or not positive, a collection has no entries, or none has a question.
+        InvalidValue: `ks` is empty or not positive, a collection has no entries, or there are no questions.
     """
     ranked, limits = _checked(ks, budgets)
     answers: list[Answer] = []
@@ -188,14 +188,14 @@ def _only_user(diary: Diary) -> str:
 
 def _checked(ks: Sequence[int], budgets: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if not ks or min(*ks, *budgets, 1) < 1:
-        raise InvalidValue("expected numbers from 1 on.", where="ks")
+        raise InvalidValue("expected one or more numbers from 1 on.", where="ks")
     return tuple(sorted(set(ks))), tuple(sorted(set(budgets)))
 
 
 def _stored(
     collection: Collection, make_diary: Callable[[], Diary] | None, kind: EntryKind
 ) -> tuple[UserDiary, dict[str, list[str]]]:
-    """Return a user that holds the entries, and the ids of the entries by the keys of the hits."""
+    """Return a user with the entries of a collection, and the ids of the entries by the keys of hits."""
     make = make_diary or (lambda: Diary("memory:", max_prefs_per_category=10**9))
     diary = make()
     user = diary.user(_USER)
@@ -210,13 +210,13 @@ def _stored(
             else:
                 category = diary.allowed[0]
                 key = f"{category}/{user.upsert_preference(category, text)[0]}"
-            ids.setdefault(key, []).append(entry.id)  # equal texts are one preference
+            ids.setdefault(key, []).append(entry.id)  # equal texts are stored as one preference
     user.recall("warm up", 1)
     return user, ids
 
 
 def _lines(user: UserDiary) -> dict[str, str]:
-    """Return the line that a prompt block shows of each preference, by its key."""
+    """Return the line of each preference in a prompt block, by key."""
     lines: dict[str, str] = {}
     for category, items in user.preferences().items():
         group = Group(category, 1, lambda: (list[str](), list[Any]()))

@@ -1,6 +1,6 @@
-"""Labelled questions: one's own in JSON Lines, and the files of LoCoMo, PrefEval and BEAM.
+"""Labelled questions from your own JSON Lines files, and from LoCoMo, PrefEval and BEAM.
 
-Own questions are lines of two forms. `user` names a memory, and may be left out if there is one only:
+Your own files have lines of two forms. `user` names a memory, and is optional if there is only one:
 
     {"id": "t1", "text": "Anna is allergic to nuts.", "user": "anna", "session": "s1"}
     {"question": "What can Anna not eat?", "gold": ["t1"], "user": "anna", "kind": "food"}
@@ -31,7 +31,7 @@ _TURN = re.compile(r"D0*(\d+):0*(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A text to be found."""
+    """A text to find."""
 
     id: str
     text: str
@@ -53,16 +53,16 @@ class Collection:
     """One memory with its questions."""
 
     name: str
-    """Whose it is; "" if the file names no user."""
+    """The user of the memory; "" if the file names none."""
     questions: list[Question] = field(default_factory=list[Question])
     entries: list[Entry] = field(default_factory=list[Entry])
-    """In the order in which they were said; empty if the memory exists already."""
+    """The entries in chronological order; empty if the memory exists already."""
     stored_as: EntryKind = "preferences"
-    """What the entries become in a diary."""
+    """The kind of the entries in a diary."""
 
 
 def load_questions(path: str | os.PathLike[str]) -> list[Collection]:
-    """Read labelled questions from a file or a folder; the format is told from the content.
+    """Read labelled questions from a file or a folder, whose format is detected from the content.
 
     Args:
         path: A `.jsonl` file of your own; LoCoMo's JSON file; a PrefEval topic or a folder of them; a BEAM chat
@@ -72,7 +72,7 @@ def load_questions(path: str | os.PathLike[str]) -> list[Collection]:
         The collections that have questions. Questions without known evidence are left out.
 
     Raises:
-        InvalidValue: The file has another format, or a line is wrong; names the file and the line.
+        InvalidValue: The format is unknown or a line is invalid; the message has the file and the line.
     """
     place = Path(path)
     if not place.exists():
@@ -88,7 +88,7 @@ def load_questions(path: str | os.PathLike[str]) -> list[Collection]:
 
 
 def together(collections: Iterable[Collection]) -> Collection:
-    """Return one memory with the entries and the questions of all, as if one user had said everything."""
+    """Return one memory with the entries and questions of all collections."""
     every = list(collections)
     return Collection(
         "together",
@@ -122,7 +122,8 @@ def _records(file: Path) -> list[Collection]:
     except (AttributeError, KeyError, TypeError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else "a value has another type"  # fmt: skip
         raise InvalidValue(
-            f"a record is not as LoCoMo, PrefEval or BEAM have it: {reason}.", where=str(file)
+            f"a record does not have the format of LoCoMo, PrefEval or BEAM: {reason}.",
+            where=str(file),
         ) from error
 
 

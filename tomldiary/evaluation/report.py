@@ -1,4 +1,4 @@
-"""Runs as a table, as JSON values and as a plot, and whether two of them differ by more than chance."""
+"""Reports of runs as a table, JSON values or a plot, and the comparison of two runs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _SLOWEST = 20
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report(Viewed):
-    """Runs over the same questions; the first one is what the others are compared with."""
+    """Runs over the same questions; the others are compared with the first one."""
 
     runs: Sequence[Run]
 
     def differences(self) -> list[tuple[str, Difference]]:
-        """Return how each further run differs from the first one, metric by metric but for the time."""
+        """Return the difference of each further run from the first one, for each metric except the time."""
         first, *others = self.runs
         return [
             (run.name, compare(first, run, metric))
@@ -39,7 +39,7 @@ class Report(Viewed):
         ]
 
     def kinds(self) -> list[str]:
-        """Return the kinds of questions, sorted; empty if there is one only."""
+        """Return the kinds of questions, sorted; empty if there is only one."""
         kinds = sorted({answer.kind for answer in self.runs[0].answers})
         return kinds if len(kinds) > 1 else []
 
@@ -98,10 +98,10 @@ class Report(Viewed):
         }
 
     def plot(self, path: str | os.PathLike[str]) -> None:
-        """Write a picture of recall by the number of hits, and of coverage by the budget.
+        """Write a plot of recall by the number of hits, and of coverage by the budget.
 
         Raises:
-            InvalidValue: The ending of the path names no picture that matplotlib can write.
+            InvalidValue: matplotlib cannot write a file with the suffix of the path.
             MissingExtra: matplotlib is not installed.
         """
         try:
@@ -147,44 +147,44 @@ def _aligned(rows: Sequence[Sequence[str]]) -> str:
 
 # Paired bootstrap intervals
 
-# Efron & Tibshirani, An Introduction to the Bootstrap, chapter 13 (percentile intervals). Questions are drawn again
-# with replacement; with three collections or more, also whole collections, as their questions are alike.
+# Efron & Tibshirani, An Introduction to the Bootstrap, chapter 13 (percentile intervals). Questions are drawn
+# with replacement. Questions of a collection are alike, so with three or more, collections are drawn too.
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The mean difference of a metric, second run less first, with 95 % intervals."""
+    """The mean difference of a metric, the second run minus the first, with 95 % intervals."""
 
     metric: str
     mean: float
     low: float
     high: float
     better: int
-    """Questions on which the second run has the higher value."""
+    """The number of questions for which the second run has the higher value."""
     worse: int
     by_collection: tuple[float, float] | None = None
-    """The interval if whole collections are drawn; None for fewer than three."""
+    """The interval from drawing whole collections; None for fewer than three collections."""
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval leaves 0 out."""
+        """Whether the interval excludes 0."""
         return self.low > 0 or self.high < 0
 
 
 def compare(
     first: Run, second: Run, metric: str, *, samples: int = 2000, seed: int = 1
 ) -> Difference:
-    """Return how much the second run differs from the first in a metric.
+    """Return the difference of a metric between two runs.
 
     Args:
         first: A run.
         second: A run over the same questions.
         metric: One of `Run.metrics`.
-        samples: How often questions are drawn.
-        seed: Makes the result repeatable.
+        samples: The number of bootstrap samples.
+        seed: The seed of the random generator, for a repeatable result.
 
     Raises:
-        InvalidValue: The runs are not about the same questions, or there is no such metric.
+        InvalidValue: The runs do not have the same questions, or the metric does not exist.
     """
     asked = [(answer.collection, answer.question) for answer in first.answers]
     if asked != [(answer.collection, answer.question) for answer in second.answers] or not asked:
@@ -209,7 +209,7 @@ def compare(
 def _interval(
     parts: Sequence[tuple[float, int]], samples: int, choose: random.Random
 ) -> tuple[float, float]:
-    """Return the middle 95 % of the means of samples; a part is a sum and a count."""
+    """Return the central 95 % of the means of samples; a part is a sum and a count."""
     means: list[float] = []
     for _ in range(samples):
         drawn = choose.choices(parts, k=len(parts))

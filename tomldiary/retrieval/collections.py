@@ -1,7 +1,7 @@
-"""What indexes follow: entries in collections, and what changed from one version of a collection to the next.
+"""Collections of entries that indexes follow, and the changes between two versions of a collection.
 
-A collection has parts, such as its documents. A part that did not change is the same object in the next version, and
-so is an entry, so that an update reads only what changed.
+A collection has parts, such as its documents. Unchanged parts and entries are the same objects in the next version,
+so that an update reads only the changes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Changes", "Collection", "Part", "Searchable", "changes"]
 
 
 class Searchable(Protocol):
-    """An entry as an index sees it: compared by identity."""
+    """An entry of an index, compared by identity."""
 
     @property
     def key(self) -> str:
@@ -24,7 +24,7 @@ class Searchable(Protocol):
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """Sorts entries of equal score."""
+        """The sort key of entries with equal scores."""
         ...
 
     @property
@@ -34,12 +34,12 @@ class Searchable(Protocol):
 
     @property
     def searched_names(self) -> str:
-        """Names that find the entry too, such as its category; they do not count as its length."""
+        """Names that also match the entry, such as its category; they do not count for its length."""
         ...
 
     @property
     def turn(self) -> tuple[str, str] | None:
-        """The session it is a turn of, and its place there as text that sorts; None if it is no turn."""
+        """The session of a turn, and its position as sortable text; None if the entry is not a turn."""
         ...
 
 
@@ -47,7 +47,7 @@ S_co = TypeVar("S_co", bound=Searchable, covariant=True)
 
 
 class Part(Protocol[S_co]):
-    """Some entries of a collection; an object that never changes."""
+    """Some entries of a collection. Immutable."""
 
     @property
     def entries(self) -> Mapping[str, S_co]:
@@ -60,7 +60,7 @@ class Collection(Protocol[S_co]):
 
     @property
     def namespace(self) -> Hashable:
-        """Names the group; the same in every version."""
+        """The name of the group, which is the same in every version."""
         ...
 
     @property
@@ -69,7 +69,7 @@ class Collection(Protocol[S_co]):
         ...
 
     def get(self, key: str) -> S_co | None:
-        """Return the entry of a key."""
+        """Return the entry with a key, or None."""
         ...
 
 
@@ -77,14 +77,14 @@ E = TypeVar("E", bound=Searchable)
 
 
 class Changes(NamedTuple):
-    """Entries by identity, from one version to the next."""
+    """The removed and added entries between two versions, by identity."""
 
     gone: list[Any]
     come: list[Any]
 
 
 def changes(before: Mapping[str, Part[E]], now: Mapping[str, Part[E]]) -> Changes:
-    """Return which entries the parts of a version have no more, and which ones are new."""
+    """Return the entries that were removed from the parts of a version, and those that were added."""
     gone: dict[E, None] = {}
     come: dict[E, None] = {}
     for name in {**before, **now}:

@@ -1,7 +1,7 @@
-"""What makes vectors of texts for a diary, whichever framework it comes from, and the vectors of its users.
+"""Embedders from several frameworks, and the vectors of a diary's users.
 
-An embedder is "local", a function, LangChain's `Embeddings` or pydantic-ai's `Embedder`. If it is missing or fails, search
-goes on by words, and the log says so once.
+An embedder is "local", a function, LangChain's `Embeddings` or pydantic-ai's `Embedder`. If it is missing or
+fails, search uses only words, and one warning is logged.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["LOCAL_DIMS", "DiaryEmbedder", "Vectors", "local_embedder", "name_of"]
 
 LOCAL_DIMS = 256
-"""Numbers in a vector of `local_embedder`."""
-_BATCH = 256  # texts embedded at once
+"""The number of dimensions of a vector of `local_embedder`."""
+_BATCH = 256  # the maximum number of texts in one call of the embedder
 _PLAIN = (str, bytes, int, float)
 _logger = get_logger(__name__)
 
@@ -53,8 +53,8 @@ class Vectors:
     """The vectors of the users of a diary. Thread-safe.
 
     Args:
-        engine: Whose storage; vectors are kept beside it.
-        embedding: What makes them.
+        engine: The engine; vectors are stored next to its documents.
+        embedding: The embedding of texts.
 
     Raises:
         MissingExtra: numpy is not installed.
@@ -66,10 +66,10 @@ class Vectors:
         backend = engine.backend
         self._folder = backend if isinstance(backend, LocalFolder) else None
         self._known = PerUser(self._made)
-        VectorIndex(embedding, None)  # says so now if it cannot work
+        VectorIndex(embedding, None)  # raises MissingExtra early
 
     def of(self, user: str) -> VectorIndex:
-        """Return the vectors of a user; none from before something was forgotten."""
+        """Return the vectors of a user, without those from before an erasure."""
         return self._known.of(user, self._engine.backend.epoch(user))
 
     def _made(self, user: str) -> VectorIndex:
@@ -81,10 +81,10 @@ class Vectors:
     def add(
         self, user: str, texts: Sequence[str], vectors: Sequence[Sequence[float]], epoch: int
     ) -> None:
-        """Keep vectors of texts that were read before anything else was forgotten.
+        """Store vectors of texts that were read before any later erasure.
 
         Raises:
-            Forgotten: Something of the user was forgotten since.
+            Forgotten: Content of the user was erased since.
         """
         engine = self._engine
         joined = open_here()
@@ -98,14 +98,14 @@ class Vectors:
 
 
 class DiaryEmbedder:
-    """Embeds questions and what is stored, as soon as it is searched.
+    """Embeds questions, and stored texts when they are first searched.
 
     Args:
-        engine: Whose storage.
+        engine: The engine.
         given: "local", a function of a list of texts, LangChain's `Embeddings` or pydantic-ai's `Embedder`.
 
     Raises:
-        InvalidValue: It is nothing of the kind.
+        InvalidValue: `given` has an unsupported type.
     """
 
     def __init__(self, engine: Engine, given: Any) -> None:
@@ -118,16 +118,16 @@ class DiaryEmbedder:
     def prepared(
         self, user: str, collections: Sequence[Collection[Any]], query: str
     ) -> QueryVector | None:
-        """Embed a question and what has no vector yet; None if that fails, which is logged once."""
+        """Embed a question and all texts without a vector. Return None on failure, which is logged once."""
         if not query.strip():
             return None
         try:
             return self._prepared(user, collections, query)
-        except Exception as error:  # noqa: BLE001 - a search goes on by words whatever an embedder does
+        except Exception as error:  # noqa: BLE001 - search must work without the embedder
             if not self._has_warned:
                 self._has_warned = True
                 said = str(error) if isinstance(error, MissingExtra) else type(error).__name__
-                tell(_logger, f"the embedder failed ({said}); searches go on by words")
+                tell(_logger, f"the embedder failed ({said}); searches use only words")
             return None
 
     def _prepared(
@@ -148,7 +148,7 @@ class DiaryEmbedder:
 
 
 def _function(given: Any) -> Callable[[list[str]], Sequence[Sequence[float]]]:
-    """Return what embeds a list of texts."""
+    """Return a function that embeds a list of texts."""
     if isinstance(given, _PydanticEmbedder):
         return lambda texts: run_coroutine(given.embed_documents(texts)).embeddings
     if isinstance(given, _Embeddings):
@@ -167,9 +167,9 @@ def _function(given: Any) -> Callable[[list[str]], Sequence[Sequence[float]]]:
 
 
 def name_of(embedder: Any) -> str:
-    """Return what tells one model from another: what was asked for, or the object's class and model.
+    """Return a name that identifies the model: the given text, or the object's class and model.
 
-    A function without a name of its own is told by its code and by the values that it closes over.
+    A function without a name is identified by its code and the values that it closes over.
     """
     if isinstance(embedder, str):
         return embedder
@@ -187,7 +187,7 @@ def _kind(value: Any) -> str:
 
 
 def _code_hash(function: FunctionType) -> str:
-    """Return a hash of the code of a function and of what it closes over."""
+    """Return a hash of a function's code and of the values that it closes over."""
     code, used = function.__code__, inspect.getclosurevars(function)
     known = [
         *used.nonlocals.items(),
@@ -201,19 +201,19 @@ def _code_hash(function: FunctionType) -> str:
 
 
 def local_embedder() -> Callable[[Sequence[str]], list[list[float]]]:
-    """Return a function that embeds texts without network, in well under a millisecond each.
+    """Return a function that embeds texts offline, in less than a millisecond each.
 
     Raises:
-        MissingExtra: wordllama is not installed; names the command that installs it.
+        MissingExtra: wordllama is not installed; the message has the install command.
     """
     try:
         module: Any = import_module("wordllama")
     except ImportError:
         raise MissingExtra("The local embedder", "embeddings") from None
-    # With the folder given, it downloads nothing.
+    # The folder is passed, so that nothing is downloaded.
     folder = Path(module.__file__).parent
     model = module.WordLlama.load(cache_dir=folder, disable_download=True)
-    # A vector is the mean of those of the tokens. Its own `embed` pads all texts to the longest one.
+    # A vector is the mean of the tokens' vectors. wordllama's `embed` pads all texts to the longest one.
     model.tokenizer.no_padding()
     tokens, most = model.embedding, len(model.embedding) - 1
 

@@ -1,11 +1,11 @@
 """Filters of a search, compiled once and applied to values: `{"status": "open", "n": {"$gt": 3}}`.
 
-A field is a key or a dotted path (`user.name`; a key that has the dots itself comes first). A field that
-is missing meets no condition but `$exists: False`. Numbers compare with numbers, text with text, dates
-with dates and with text that is one; anything else is neither more nor less. True is not 1, and NaN
-equals nothing. A table without operators is a filter for the table in that field.
+A field is a key or a dotted path (`user.name`; a key that contains the dots has precedence). A missing field
+meets only `$exists: False`. Order is defined for numbers, for text, and for dates, also against text with a
+date; other comparisons are false. True is not 1, and NaN equals nothing. A table without operators is a filter
+for the table in that field.
 
-A filter is looked up, never made into code, a pattern or a query.
+A filter is interpreted, and never converted to code, a regular expression or a query.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ __all__ = ["Predicate", "compile_filter", "fields_of", "is_condition"]
 Predicate = Callable[[Mapping[str, Any]], bool]
 _Test = Callable[[Any], bool]
 
-_DEPTH = 64  # levels of a filter; one that contains itself ends here too
+_DEPTH = 64  # the maximum depth of a filter, which also stops one that contains itself
 _MISSING = object()
 _NUMBERS = (int, float)
 
 
 def compile_filter(condition: Any) -> Predicate:
-    """Return what tells whether a value meets every condition of a filter.
+    """Return a predicate: whether a value meets every condition of a filter.
 
     Raises:
-        InvalidValue: It is no mapping, uses an unknown operator, or compares with something that has no
-            order or cannot be stored.
+        InvalidValue: The filter is not a mapping, has an unknown operator, or compares with a value that
+            has no order or cannot be stored.
     """
     return _compiled(condition, "filter", 0)
 
 
 def is_condition(key: str, wanted: Any) -> bool:
-    """Tell whether a part of a filter is more than a value that a field has to equal."""
+    """Return whether a part of a filter is an operator or a table, and not only a value to equal."""
     return key.startswith("$") or isinstance(wanted, Mapping)
 
 
 def fields_of(condition: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the fields that a filter is about, inner ones with dots as they are written."""
+    """Yield the fields in a filter; inner fields are dotted paths."""
     for key, wanted in condition.items():
         if not key.startswith("$"):
             yield key
@@ -131,7 +131,7 @@ def _operation(name: Any, operand: Any, where: str, depth: int) -> _Test:
         return lambda found: not inner(found)
     if name == "$exists":
         if operand is not True and operand is not False:
-            raise InvalidValue("$exists is True or False.", where=where)
+            raise InvalidValue("expected True or False for $exists.", where=where)
         return lambda found: (found is not _MISSING) is operand
     if name not in _NAMES:
         raise InvalidValue(
@@ -146,7 +146,8 @@ def _operation(name: Any, operand: Any, where: str, depth: int) -> _Test:
         return _membership(operand, where, is_in=name == "$in")
     if _order(operand) is None:
         raise InvalidValue(
-            f"{name} compares numbers, text or dates, found {type(operand).__name__}.", where=where
+            f"expected a number, text or a date for {name}, found {type(operand).__name__}.",
+            where=where,
         )
     return _compared(_COMPARISONS[name], operand)
 
@@ -182,7 +183,7 @@ def _compared(compare: Callable[[Any, Any], bool], wanted: Any) -> _Test:
                 return compare(
                     *_same_zone(cast("type[date]", type(wanted)).fromisoformat(found), wanted)
                 )
-        except (TypeError, ValueError):  # no date at all
+        except (TypeError, ValueError):  # the text is not a date
             return False
         return False
 
@@ -190,7 +191,7 @@ def _compared(compare: Callable[[Any, Any], bool], wanted: Any) -> _Test:
 
 
 def _same_zone(one: Any, other: Any) -> tuple[Any, Any]:
-    """Take a date and time without a zone for UTC, as everywhere in a diary."""
+    """Return two values; a datetime without a zone is taken as UTC, as everywhere in a diary."""
     if isinstance(one, datetime) and isinstance(other, datetime):
         aware = [each if each.tzinfo else each.replace(tzinfo=UTC) for each in (one, other)]
         return aware[0], aware[1]
@@ -211,7 +212,7 @@ def _equal(left: Any, right: Any) -> bool:
 
 
 def _order(value: Any) -> type[Any] | None:
-    """Return what a value can be compared with, or None if it has no order."""
+    """Return the type that a value can be ordered with, or None if it has no order."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
@@ -235,7 +236,9 @@ def _check_operand(operand: Any, where: str, depth: int) -> None:
         for item in cast("Sequence[Any]", operand):
             _check_operand(item, where, depth + 1)
     elif operand is not None and not isinstance(operand, bool | int | float | str | date | time):
-        raise InvalidValue(f"no stored value is a {type(operand).__name__}.", where=where)
+        raise InvalidValue(
+            f"a value of type {type(operand).__name__} cannot be stored.", where=where
+        )
 
 
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {

@@ -48,7 +48,7 @@ class Injection(NamedTuple):
 
     text: str
     is_snapshot: bool
-    """Whether it has the whole memory; else it has the changes."""
+    """Whether the text has the whole memory, and not only the changes."""
 
 
 def next_injection(
@@ -65,12 +65,12 @@ def next_injection(
     """Return the next text to put into a conversation; None if it is up to date.
 
     Args:
-        shown: The earlier texts that the model still sees, oldest first.
-        memory: The memory now.
+        shown: The earlier texts in the model's context, oldest first.
+        memory: The current memory.
         max_tokens: The budget of one text.
-        token_counter: Counts the tokens of a text; None estimates them by script.
-        heading: A line of the application, the first one in the frame.
-        look_up: The tool that finds entries which do not fit; "" if the model has none.
+        token_counter: The function that counts tokens; None estimates them by script.
+        heading: The first line in the frame, supplied by the application.
+        look_up: The tool that finds omitted entries; "" if the model has none.
         name: The name of the memory, if the agent has several.
         about: The user of the memory, if the conversation has several.
     """
@@ -94,7 +94,7 @@ def next_injection(
     is_empty = not snapshot and not memory.shown
     # An empty snapshot means that the memory is empty.
     snapshot = snapshot or framed([_NOTHING])
-    # A block's name is user text, as is a line without a colon: a withdrawal would quote it.
+    # A withdrawal would quote the name of a block or a line without a colon, which are user text.
     quotes = any(_block(fact) or ":" not in fact for fact in lost)
     if is_empty or quotes or changes_length + len(changes) > len(snapshot):
         return Injection(snapshot, is_snapshot=True)
@@ -107,9 +107,9 @@ def _changes(
     """Return the facts to withdraw, those to repeat because of that, and the new ones.
 
     Args:
-        known: The facts in the conversation, by what they claim.
-        stated: The facts in a snapshot of the memory now.
-        memory: The memory now.
+        known: The facts in the conversation, by their text without the count.
+        stated: The facts in a snapshot of the current memory.
+        memory: The current memory.
     """
     added = [fact for fact in stated if _claim(fact) not in known]
     restated = {_block(fact) for fact in added} - {None}
@@ -128,7 +128,7 @@ def _changes(
 
 
 def _known(shown: Iterable[str]) -> tuple[dict[str, str] | None, int]:
-    """Return the facts in a conversation's texts, and the length of the changes after the last snapshot."""
+    """Return the facts in the texts of a conversation, and the length of the changes after its last snapshot."""
     known: dict[str, str] | None = None
     length = 0
     for text in shown:
@@ -163,7 +163,7 @@ def _stated(text: str, mark: str) -> list[str]:
 
 
 def _block(fact: str) -> str | None:
-    """Return the first line of a fact with several lines, which is repeated whole when it changed; else None."""
+    """Return the first line of a multi-line fact, or None; such a fact is repeated completely after a change."""
     name, several, _ = fact.partition("\n")
     return name if several else None
 
@@ -178,5 +178,5 @@ def _withdrawal(fact: str) -> str:
 
 
 def _claim(fact: str) -> str:
-    """Return a fact without its count: a higher count alone is no change."""
+    """Return a fact without its count, because a higher count alone is not a change."""
     return _COUNT.sub("", fact) if fact.endswith("×)") else fact

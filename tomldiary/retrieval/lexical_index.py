@@ -1,10 +1,10 @@
-"""The words of one collection of entries: which entry has which words, and how well it matches a question.
+"""The word index of one collection of entries: finds and scores the entries that match a question.
 
-The index lives in memory and is derived from the entries. Each entry is one row, or one row for each passage of
-a long text. A row keeps the numbers of its words in their order, and each word the rows that have it.
+The index is in memory and is derived from the entries. Each entry is one row, or one row for each passage of
+a long text. A row stores the numbers of its words in order, and each word stores the rows that contain it.
 
-The rank of a row is BM25 over the words and pairs of words of the question, times the share of the question's
-words that it has. Words count by their rarity, so that no list of common words is needed in most languages.
+The score of a row is BM25 over the words and word pairs of the question, times the share of the question's
+words in the row. Words are weighted by rarity, so most languages need no list of common words.
 """
 
 from __future__ import annotations
@@ -25,43 +25,43 @@ if TYPE_CHECKING:
 __all__ = ["LONG", "LexicalIndex", "Matches", "Question", "question_of"]
 
 LONG = 600
-"""Characters up to which a text is one row; a longer one has a row for each passage."""
+"""The maximum number of characters of a text in one row; a longer text has a row for each passage."""
 _PASSAGE = 400  # characters
-_MOST_WORDS = 64  # words of a question that are searched for, the rarest ones
+_MOST_WORDS = 64  # the maximum number of searched words of a question; the rarest are used
 _SATURATION = 1.2  # BM25's k1
 _LENGTH_SHARE = 0.75  # BM25's b
-_LITTLE = 0.3  # of its weight, for a word that says little
-_PAIR = 0.5  # of the weight of two words, where they stand side by side
-_BEST, _MEAN = 0.7, 0.3  # share of the best passage, and of the mean of all
-_BEFORE, _BEHIND = 0.5, 0.3  # of the score of the neighbours in a conversation
-_SCORED = 40  # rows that look best, which are scored exactly
-_DEAD = 256  # rows of removed entries that are kept at most, beside as many as there are others
+_LITTLE = 0.3  # the factor for the weight of a common word
+_PAIR = 0.5  # the share of the weight of two words that is added if they are adjacent
+_BEST, _MEAN = 0.7, 0.3  # the shares of the best passage and of the mean of all passages
+_BEFORE, _AFTER = 0.5, 0.3  # the shares of the previous and the next turn's score
+_SCORED = 40  # the number of rows with the best estimates, which are scored exactly
+_DEAD = 256  # the number of dead rows that are kept in addition to one for each live row
 
 
 E = TypeVar("E", bound=Searchable)
 
 
 class Question(NamedTuple):
-    """A question, its words weighed by their rarity among the rows that are searched."""
+    """A question, with its words weighted by their rarity among the searched rows."""
 
     words: list[tuple[Asked, float]]
     """Each word once, with its weight."""
     pairs: list[tuple[Asked, Asked, float]]
-    """Words that stand side by side, with the weight of both together."""
+    """Adjacent words, with the weight of the pair."""
     total: float
     """The weight of all words."""
     stored: float
-    """The weight of the words that are stored anywhere."""
+    """The weight of the words that occur in any row."""
     length: float
-    """Words of the average row."""
+    """The average number of words in a row."""
 
     @property
     def is_common(self) -> bool:
-        """Whether all words say little."""
+        """Whether all words are common."""
         return all(word.is_common for word, _ in self.words)
 
     def damping(self, length: int) -> float:
-        """Return what damps the count of a word in a row of a length, as in BM25."""
+        """Return the term of BM25 that normalises the count of a word by the length of the row."""
         return _SATURATION * (1 - _LENGTH_SHARE + _LENGTH_SHARE * length / self.length)
 
 
@@ -76,13 +76,13 @@ class LexicalIndex(Generic[E]):
         self._lengths = array("I")
         self._places: dict[E, range] = {}
         self._turns: dict[str, list[tuple[str, int]]] = {}
-        """The turns of each session in their order: each by its place there and its first row."""
+        """The ordered turns of each session, each as its position in the session and its first row."""
         self._turn_of: dict[E, tuple[str, tuple[str, int]]] = {}
-        """The session of each entry that is a turn, and what stands for it there."""
+        """The session of each entry that is a turn, and its element in `_turns`."""
         self.length = 0
-        """Words of all rows."""
+        """The number of words in all rows."""
         self.size = 0
-        """How many rows there are."""
+        """The number of rows."""
 
     # Changes
 
@@ -111,7 +111,7 @@ class LexicalIndex(Generic[E]):
             found.append(number)
         for number in set(found):
             self._having[number].append(len(self._rows))
-        self._rows.append(array("I", found))  # of exactly this size
+        self._rows.append(array("I", found))  # a new array without unused capacity
         self._owners.append(entry)
         self._lengths.append(length)
         self.length += length
@@ -133,7 +133,7 @@ class LexicalIndex(Generic[E]):
             self._compact()
 
     def _compact(self) -> None:
-        """Drop the rows of removed entries; a search that is under way keeps the lists it has."""
+        """Drop the rows of removed entries. A running search keeps the previous lists."""
         kept = list(self._places)
         self.__init__()
         for entry in kept:
@@ -142,14 +142,14 @@ class LexicalIndex(Generic[E]):
     # Searching
 
     def count(self, word: Asked) -> int:
-        """Return how many rows have a word in any of its forms."""
+        """Return the number of rows that contain a word in any form."""
         return sum(len(self._having[number]) for number in self._forms(word))
 
     def _forms(self, word: Asked) -> list[int]:
         return [self._numbers[form] for form in word.forms if form in self._numbers]
 
     def matches(self, question: Question) -> Matches[E]:
-        """Return the entries that have words of a question, as they are now."""
+        """Return the current entries that contain words of a question."""
         shares = self._weights(question)
         found = Matches(self._owners, self._lengths, shares, question)
         if shares:
@@ -157,7 +157,7 @@ class LexicalIndex(Generic[E]):
         return found
 
     def _weights(self, question: Question) -> dict[int, float]:
-        """Return the weight of the words that each row has; rows with none are left out."""
+        """Return the weight of the question's words in each row that has any."""
         having = [
             (self._having[number], weight)
             for word, weight in question.words
@@ -177,7 +177,7 @@ class LexicalIndex(Generic[E]):
     def _scored(
         self, question: Question, shares: dict[int, float], estimates: dict[int, float]
     ) -> dict[E, float]:
-        """Return the exact scores of the entries that look best."""
+        """Return the exact scores of the entries with the best estimates."""
         rows = nlargest(_SCORED, estimates, key=estimates.__getitem__)
         best = {self._owners[row] for row in rows}
         beside = {entry: self._beside(entry) for entry in best}
@@ -204,7 +204,7 @@ class LexicalIndex(Generic[E]):
         return _BEST * max(passages) + _MEAN * sum(passages) / len(passages)
 
     def _beside(self, entry: E) -> list[tuple[float, int]]:
-        """Return the rows of the short turns before and behind a short turn, with the share they give it."""
+        """Return the rows of the short turns before and after a short turn, with the shares of their scores."""
         if entry not in self._turn_of or len(self._places[entry]) > 1:
             return []
         session, turn = self._turn_of[entry]
@@ -212,13 +212,13 @@ class LexicalIndex(Generic[E]):
         at = bisect_left(turns, turn)
         rows = [
             (share, turns[other][1])
-            for share, other in ((_BEFORE, at - 1), (_BEHIND, at + 1))
+            for share, other in ((_BEFORE, at - 1), (_AFTER, at + 1))
             if 0 <= other < len(turns)
         ]
         return [each for each in rows if len(self._places[self._owners[each[1]]]) == 1]
 
     def _row_score(self, question: Question) -> Callable[[int], float]:
-        """Return what scores a row exactly."""
+        """Return a function that scores a row exactly."""
         weights = [weight for _, weight in question.words]
         wanted = {
             number: at
@@ -255,7 +255,7 @@ class LexicalIndex(Generic[E]):
 
 
 class Matches(Generic[E]):
-    """The entries of one collection that have words of a question; entries that change later change nothing here."""
+    """The entries of one collection that contain words of a question; later changes of entries do not affect it."""
 
     def __init__(
         self, owners: list[E], lengths: array[int], shares: dict[int, float], question: Question
@@ -264,17 +264,17 @@ class Matches(Generic[E]):
         self._shares = shares
         self._total = question.total
         self.estimates: dict[int, float] = _estimates(shares, lengths, question) if shares else {}
-        """The scores of rows if each had its words once."""
+        """The scores of rows under the assumption that each word occurs once."""
         self.scored: dict[E, float] = {}
-        """The exact scores of the entries that look best."""
+        """The exact scores of the entries with the best estimates."""
 
     @property
     def coverage(self) -> float:
-        """The greatest share of the question's words that one row has, from 0 to 1."""
+        """The greatest share of the question's words in one row, from 0 to 1."""
         return max(self._shares.values(), default=0.0) / self._total
 
     def estimated(self) -> dict[E, float]:
-        """Return the other entries with their estimated scores."""
+        """Return the entries without an exact score, with their estimated scores."""
         owners, scored = self._owners, self.scored
         found: dict[E, float] = {}
         for row, score in self.estimates.items():
@@ -287,7 +287,7 @@ class Matches(Generic[E]):
 def _estimates(
     shares: Mapping[int, float], lengths: array[int], question: Question
 ) -> dict[int, float]:
-    """Return the scores of rows if each had its words once, from the weights of their words."""
+    """Return the scores of rows from the weights of their words, as if each word occurred once."""
     share = (_SATURATION + 1) / question.stored / question.total
     least, more = 1 + question.damping(0), question.damping(1) - question.damping(0)
     return {
@@ -297,7 +297,7 @@ def _estimates(
 
 
 def question_of(query: str, indexes: Sequence[LexicalIndex[Any]]) -> Question | None:
-    """Return a question for a search of some indexes; None if it has no words."""
+    """Return a question for a search of some indexes, or None for a query without words."""
     asked = asked_words(query)
     words = list(dict.fromkeys(asked))
     if not words:
@@ -316,19 +316,19 @@ def question_of(query: str, indexes: Sequence[LexicalIndex[Any]]) -> Question | 
         if one in weights and other in weights
     ]
     total = sum(weights.values())
-    # Not 0, also where names alone are indexed: lengths are divided by it.
+    # At least 1, because lengths are divided by it; it would be 0 if only names are indexed.
     average = max(length, 1) / max(size, 1)
     return Question(list(weights.items()), pairs, total, stored, average)
 
 
 def _weight(word: Asked, having: int, size: int) -> float:
-    """Return the weight of a word in BM25, as Lucene computes it: the fewer rows have it, the more."""
+    """Return the inverse document frequency of a word as in Lucene's BM25; rarer words weigh more."""
     weight = log(1 + (size - having + 0.5) / (having + 0.5))
     return weight * _LITTLE if word.is_common else weight
 
 
 def _passages(text: str) -> list[str]:
-    """Return the passages of a long text, cut between words; a short text as it is."""
+    """Return the passages of a long text, cut between words, or a short text unchanged."""
     if not text:
         return []
     if len(text) <= LONG:

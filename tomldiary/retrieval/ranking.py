@@ -1,9 +1,8 @@
-"""Which entries a model is shown first, each as one escaped line.
+"""The order of entries in the text for a model, with each entry as one escaped line.
 
-Within one category or type of facts, pinned entries come first, and then by turns the one confirmed most often
-and the newest one. Between them, each has a share by its weight (`by_share`), so that none hides the others.
-Lines and their order are kept from one version of a document to the next, so that only what changed is
-worked out again.
+Within one category or fact type, pinned entries come first. After them, the most confirmed and the newest entries
+alternate. Each category or type has a share by its weight (`by_share`), so that none displaces the others. Lines
+and their order are kept between versions of a document, so that only changes are computed again.
 """
 
 from __future__ import annotations
@@ -44,24 +43,24 @@ class ShownFact:
         self, key: tuple[str, str], entry: Mapping[str, Any], line: str, rank: Rank
     ) -> None:
         self.key = key
-        """Its kind, and its key without the kind."""
+        """The kind, and the key without the kind."""
         self.entry = entry
         self.line = line
         self.rank = rank
 
     @property
     def name(self) -> str:
-        """Its key without the kind."""
+        """The key without the kind."""
         return self.key[1]
 
     @property
     def is_pinned(self) -> bool:
-        """Whether it comes before what is not."""
+        """Whether it is shown before unpinned entries."""
         return self.rank[0]
 
 
 class _Ranking(Following):
-    """The entries of one table as lines, in the order in which they are shown."""
+    """The entries of one table as lines, in display order."""
 
     def __init__(self, kind: EntryKind, group: Group) -> None:
         super().__init__(group.name)
@@ -74,9 +73,9 @@ class _Ranking(Following):
 
     @property
     def ranked(self) -> list[ShownFact]:
-        """The lines, the most important first, and of equals the one that stands first; not a copy.
+        """The lines by importance, equal ones in the order of the file; not a copy.
 
-        Those confirmed often and the newest ones alternate: neither keeps the other out of a budget.
+        The most confirmed and the newest entries alternate, so that neither displaces the other from a budget.
         """
         if self._ranked is None:
             self._moved = {}
@@ -86,7 +85,7 @@ class _Ranking(Following):
         return self._ranked
 
     def holding(self, at: datetime) -> list[ShownFact]:
-        """Return those that hold at a time, the most important first; not a copy."""
+        """Return the lines that are valid at a time, the most important first; not a copy."""
         if self._times is None:
             known = [(fact.name, fact.entry) for fact in self._shown if fact is not None]
             self._times = (self._kind.holding(self._group, known),)
@@ -104,7 +103,7 @@ class _Ranking(Following):
         self._ranked = self._times = None
 
     def _forget(self, known: int) -> None:
-        # What only stands elsewhere now is shown as it was.
+        # Entries that only moved within the file keep their lines.
         self._moved = {id(fact.entry): fact for fact in self._shown[known:] if fact is not None}
         del self._shown[known:]
         self._ranked = self._times = None
@@ -113,19 +112,19 @@ class _Ranking(Following):
         return f"{self.category}/{key}" if self.category else key
 
     def _fact(self, name: str, entry: Mapping[str, Any]) -> ShownFact | None:
-        """Return an entry as it is shown; None if it is not."""
+        """Return an entry as a line, or None if it is not shown."""
         line = self._kind.line(name, entry, self._group)
         if line is None or not (line.is_long or escape_for_model(line.text)):
-            return None  # without a text it says nothing
+            return None  # an entry without text is not shown
         return ShownFact((self._kind.name, name), entry, rendered(line), self._kind.rank(entry))
 
 
 def ranked(
     kind: EntryKind, document: Document, rules: Rules, at: datetime
 ) -> list[tuple[float, list[ShownFact]]]:
-    """Return weight and entries of each group of a kind, the most important first; not copies.
+    """Return the weight and the entries of each group of a kind, the most important first; not copies.
 
-    Entries that cannot be read, or do not hold at the time, are left out.
+    Entries that cannot be read or are not valid at the time are omitted.
     """
     return [
         (group.weight, ask(document, _place(kind, group), partial(_Ranking, kind, group), group.columns,
@@ -140,19 +139,19 @@ def _place(kind: EntryKind, group: Group) -> tuple[object, ...]:
 
 
 def by_share(lanes: Iterable[tuple[float, Sequence[ShownFact]]]) -> list[ShownFact]:
-    """Return several rankings as one: pinned entries first, then of each lane as many as its weight says.
+    """Return several rankings as one: pinned entries first, then entries of each lane in proportion to its weight.
 
-    A lane of weight 3 has three entries where one of weight 1 has one, as long as it lasts. Of equals,
-    the lane that is given first comes first.
+    A lane of weight 3 has three entries for each entry of a lane of weight 1, until it is exhausted. Equal
+    entries are in the order of the lanes.
 
     Args:
-        lanes: Weight and entries of each, the most important first.
+        lanes: The weight and the entries of each lane, the most important first.
     """
     filled = [(weight, lane) for weight, lane in lanes if lane]
     if len(filled) == 1:
         return list(filled[0][1])
     facts: list[ShownFact] = []
-    places: list[float] = []  # 0 for what is pinned
+    places: list[float] = []  # 0 for pinned entries
     for weight, lane in filled:
         first = next((at for at, fact in enumerate(lane) if not fact.is_pinned), len(lane))
         facts += lane
@@ -162,7 +161,7 @@ def by_share(lanes: Iterable[tuple[float, Sequence[ShownFact]]]) -> list[ShownFa
 
 
 def _alternating(ranked: list[ShownFact]) -> list[ShownFact]:
-    """Return entries by turns from the front of their ranking and from the newest ones."""
+    """Return entries alternating between the highest ranked and the newest ones."""
     newest = sorted(ranked, key=lambda fact: (fact.is_pinned, fact.rank[2]), reverse=True)
     return list(
         {id(fact): fact for pair in zip(ranked, newest, strict=True) for fact in pair}.values()

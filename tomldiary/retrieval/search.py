@@ -1,7 +1,7 @@
-"""The one ranking: recall, stores, retrievers, tools, prompts and the command line all search here.
+"""The ranking of matches for recall, stores, retrievers, tools, prompts and the command line.
 
-A `UserIndex` follows the collections of one user: it reads the entries that changed since the last search,
-and no others. Entries that do not change are the same objects in the next version of a collection.
+A `UserIndex` follows the collections of one user, and reads only the entries that changed since the last search.
+Unchanged entries are the same objects in the next version of a collection.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ __all__ = ["Ranked", "UserIndex", "matched_words", "telling_words"]
 E = TypeVar("E", bound=Searchable)
 C = TypeVar("C", bound=Collection[Any])
 _HALF = 3.0
-"""The rank, in deviations, whose score is a half."""
+"""The rank, in standard deviations, that has a score of one half."""
 _NOISE = 1e-5
 
 
 class Ranked(NamedTuple, Generic[C, E]):
-    """An entry as words and vectors together rank it."""
+    """An entry with its rank by words and vectors."""
 
     rank: float
-    """Deviations above the mean."""
+    """The rank in standard deviations above the mean."""
     has_words: bool
     cosine: float
     collection: C
@@ -43,15 +43,15 @@ class Ranked(NamedTuple, Generic[C, E]):
 
 
 class _Followed(Generic[E]):
-    """The index of one collection, and the parts that it shows."""
+    """The index of one collection, and the parts that it contains."""
 
     def __init__(self) -> None:
         self.words: LexicalIndex[E] = LexicalIndex()
         self.parts: Mapping[str, Part[E]] = {}
 
     def follow(self, parts: Mapping[str, Part[E]]) -> None:
-        """Update to other parts."""
-        if parts == self.parts:  # of equal objects: parts never change
+        """Update the index to a new version of the parts."""
+        if parts == self.parts:  # parts are immutable, so they compare by identity
             return
         changed = changes(self.parts, parts)
         for entry in changed.gone:
@@ -69,7 +69,7 @@ class UserIndex(Generic[C, E]):
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Start anew: another thread may have been half way through a change at a fork."""
+        """Reset the index after a fork, because another thread may have been changing it."""
         self._guard = threading.Lock()
         self._followed: dict[Hashable, _Followed[E]] = {}
 
@@ -79,15 +79,16 @@ class UserIndex(Generic[C, E]):
         query: str,
         asked: QueryVector | None = None,
     ) -> Iterator[tuple[float, C, E]] | None:
-        """Yield matching entries, best first, with their score; None if the query has no words and no vector.
+        """Return an iterator over matches, best first; None if the query has no words and no vector.
 
-        The score is a number between 0 and 1. By words it is about two thirds for a text of average length with each
-        word once. Entries that look best are scored first; behind these, the order follows the score by and large.
+        A match is the score between 0 and 1, the collection and the entry. A search by words gives about two thirds
+        to a text of average length with each word once. The entries with the best estimates are scored exactly; the
+        order of the others is approximate.
 
         Args:
-            collections: What is searched.
+            collections: The collections to search.
             query: A question or words.
-            asked: The query as a vector, to rank by vectors too; None ranks by words alone.
+            asked: The query as a vector, to also rank by vectors; None ranks only by words.
         """
         if asked is None:
             found = self._matches(collections, query)
@@ -101,10 +102,10 @@ class UserIndex(Generic[C, E]):
     def fused(
         self, collections: Sequence[C], query: str, asked: QueryVector
     ) -> Iterator[Ranked[C, E]]:
-        """Yield all entries that have vectors, best first by words and vectors together.
+        """Return an iterator over all entries with vectors, best first by words and vectors together.
 
-        Both scores are standardised over all entries. That of words weighs as much as the greatest share of the
-        query's words that one entry has. An embedding may ask for the cosine alone.
+        Both scores are standardised over all entries. The weight of the score by words is the greatest share of
+        the query's words in one entry. `Embedding.is_cosine` ranks only by the cosine.
         """
         is_cosine = asked.vectors.embedding.is_cosine
         found = [] if is_cosine else self._matches(collections, query) or []
@@ -134,14 +135,14 @@ def _in_order(
         lowest = score
         yield score, collection, entry
     for score, collection, entry in _sorted(collections, [each.estimated() for each in found]):
-        # An entry that would score above the first ones follows them all the same.
+        # An estimate above the exact scores is lowered, so that scores never increase.
         yield min(score, lowest), collection, entry
 
 
 def _sorted(
     collections: Sequence[C], scores: Sequence[Mapping[E, float]]
 ) -> Iterator[tuple[float, C, E]]:
-    """Yield entries of several collections, best first, without those that a newer one of the same key hides."""
+    """Yield entries of several collections, best first, without those replaced by a newer entry of the same key."""
     found = [
         (score, collection, entry)
         for collection, several in zip(collections, scores, strict=True)
@@ -162,9 +163,9 @@ def _fused(
     several, cosines, centred = asked.vectors.cosines(collections, asked.vector)
     ranks = cosines if asked.vectors.embedding.is_cosine else _standardised(centred)
     words: Any = None
-    if found:  # none where the cosine alone ranks
+    if found:  # empty if only the cosine ranks
         words = _word_scores(found, several)
-        # Where words have little to say, vectors decide.
+        # With a low coverage by words, vectors decide.
         ranks = ranks + max(each.coverage for each in found) * _standardised(words)
     ends = list(accumulate(map(len, several)))
     places = numpy().argsort(-ranks, kind="stable").tolist()
@@ -185,7 +186,7 @@ def _fused(
 
 
 def _word_scores(found: Sequence[Matches[E]], several: Sequence[Sequence[E]]) -> Any:
-    """Return the scores by words of the entries of each collection; 0 for those without a match."""
+    """Return the scores by words of the entries of all collections; 0 without a match."""
     scores = [{**matches.estimated(), **matches.scored} for matches in found]
     return numpy().asarray(
         [
@@ -197,7 +198,7 @@ def _word_scores(found: Sequence[Matches[E]], several: Sequence[Sequence[E]]) ->
 
 
 def _standardised(scores: Any) -> Any:
-    """Return scores with the mean 0 and the deviation 1."""
+    """Return scores with the mean 0 and the standard deviation 1."""
     deviation = float(scores.std()) if len(scores) else 0.0
     return (scores - scores.mean()) / deviation if deviation > _NOISE else scores * 0.0
 
@@ -206,18 +207,18 @@ def _normal(relevance: float) -> float:
     """Return a relevance as a score between 0 and 1.
 
     Args:
-        relevance: About 1 for an entry of average length that has each word once, which gives two thirds.
+        relevance: About 1 for an entry of average length with each word once, which gives two thirds.
     """
     return relevance / (relevance + 0.5)
 
 
 def telling_words(query: str) -> list[Asked]:
-    """Return the words of a query, each once, without function words unless it has no others."""
+    """Return the distinct words of a query, without function words unless it has no others."""
     asked = dict.fromkeys(asked_words(query))
     return [word for word in asked if not word.is_common] or list(asked)
 
 
 def matched_words(asked: Sequence[Asked], *texts: str) -> list[str]:
-    """Return those of some words that texts have in any form, as they were asked."""
+    """Return the words that occur in some texts in any form, as spelled in the query."""
     stored = {word for text in texts for word in indexed_words(text)}
     return [word.shown for word in asked if not stored.isdisjoint(word.forms)]

@@ -1,9 +1,9 @@
-"""Search by meaning: a vector for every text, a float32 matrix for every collection.
+"""The vectors of texts for search by meaning, with a float32 matrix for each collection.
 
-Vectors are stored by the text they stand for. A text that is removed or no longer indexed is never found,
-and equal texts are embedded once. The files `.tomldiary/index/<user>/vectors-…` are derived: they may be
-deleted at any time, and should be when the model changes. Missing vectors are embedded by the next search.
-A file holds a keyed hash of each text beside its vector, and no text.
+Vectors are stored by a keyed hash of their text, and files contain no text. Equal texts are embedded once. A
+text that was removed or is no longer indexed is never found. The files `.tomldiary/index/<user>/vectors-…` are
+derived data. They may be deleted at any time, and should be deleted when the model changes. The next search
+embeds missing vectors.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ _HEAD = b"tomldiary vectors 1\n"
 _SALT = 16
 _NAME = 16
 _SMALLEST = 1e-12
-_CHECK = 4  # bytes of the CRC-32 in front of each record
+_CHECK = 4  # bytes of the CRC-32 at the start of each record
 _logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """How texts become vectors.
+    """The embedding of texts as vectors.
 
     Args:
-        dims: Numbers in a vector.
-        embed: Returns a vector for each text.
-        fields: Paths of what is embedded of an item's value, each text found a vector of its own; empty embeds the
-            text that is searched by words.
-        name: Tells the vectors of one model from another's.
-        is_cosine: Whether the cosine alone ranks, without words.
+        dims: The number of dimensions.
+        embed: The function that returns a vector for each text.
+        fields: The paths in an item's value to embed, with a separate vector for each text found. If empty, the
+            text that is searched by words is embedded.
+        name: The name that identifies the vectors of a model.
+        is_cosine: Whether only the cosine ranks, without words.
     """
 
     dims: int
@@ -60,15 +60,15 @@ class Embedding:
     name: str = ""
     is_cosine: bool = False
 
-    def texts(self, entry_value: Any, index: bool | list[str] | None) -> list[str]:  # noqa: FBT001 - as it is put
-        """Return the texts of an item's value that are embedded."""
+    def texts(self, entry_value: Any, index: bool | list[str] | None) -> list[str]:  # noqa: FBT001 - as in `Put`
+        """Return the texts of an item's value to embed."""
         if index is False:
             return []
         paths = index if isinstance(index, list) else self.fields
         return [text for path in paths for text in texts_at(entry_value, path)]
 
     def texts_of(self, entry: Any) -> list[str]:
-        """Return the texts of an entry that are embedded."""
+        """Return the texts of an entry to embed."""
         if self.fields:
             return self.texts(entry.value, entry.index)
         text = entry.searched_text
@@ -76,17 +76,17 @@ class Embedding:
 
 
 class QueryVector(NamedTuple):
-    """A question as a vector, and the vectors it is compared with."""
+    """A question as a vector, and the vectors to compare it with."""
 
     vector: Sequence[float]
     vectors: VectorIndex
 
 
 class _Matrix:
-    """The vectors of one collection, a row for each text; changes take place in it.
+    """The vectors of one collection, with a row for each text. Mutable.
 
     Args:
-        dims: Numbers in a vector.
+        dims: The number of dimensions.
     """
 
     def __init__(self, dims: int) -> None:
@@ -97,23 +97,23 @@ class _Matrix:
         """The entry of each row."""
         self._places: dict[Any, list[int]] = {}
         self.names: dict[Any, list[bytes]] = {}
-        """The names of the texts of entries, that of a text without its vector first."""
+        """The hashes of the texts of entries; that of a text without a vector is first."""
         self.waiting: dict[Any, None] = {}
-        """Entries of which a text has no vector yet."""
+        """The entries with a text that has no vector yet."""
         self.sum: Any = self._np.zeros(dims)
 
     def products(self, vector: Any) -> Any:
         """Return the product of each row with a vector."""
-        # `@` starts threads and waits for them: 0.4 or 12 ms for 10,000 rows on a busy machine.
+        # `@` waits for threads, which takes between 0.4 and 12 ms for 10,000 rows on a busy machine.
         return self._np.einsum("ij,j->i", self._vectors[: len(self.owners)], vector)
 
     @property
     def has_several(self) -> bool:
-        """Whether an entry has more rows than one."""
+        """Whether an entry has more than one row."""
         return len(self._places) < len(self.owners)
 
     def add(self, found: Mapping[Any, list[Any]]) -> None:
-        """Set the vectors of entries, one or more each."""
+        """Set the vectors of entries, one or more for each entry."""
         for entry in found:
             self.clear(entry)
         first = len(self.owners)
@@ -130,7 +130,7 @@ class _Matrix:
         self.sum = self.sum + added.sum(axis=0)
 
     def clear(self, entry: Any) -> None:
-        """Remove the vectors of an entry; the last rows take their places."""
+        """Remove the vectors of an entry, and move the last rows to the free places."""
         for row in sorted(self._places.pop(entry, ()), reverse=True):
             self.sum = self.sum - self._vectors[row]
             last = len(self.owners) - 1
@@ -152,9 +152,9 @@ class VectorIndex:
     """The vectors of one user's items. Thread-safe.
 
     Args:
-        embedding: What makes them.
-        folder: Where they are kept; None keeps them in memory.
-        files: Makes the file operations.
+        embedding: The embedding of texts.
+        folder: The folder of the file; None keeps the vectors in memory.
+        files: The object that makes the file operations.
 
     Raises:
         MissingExtra: numpy is not installed.
@@ -180,7 +180,7 @@ class VectorIndex:
         self._read_to = 0
         self._inode: int = 0
 
-    # What is known
+    # Known vectors
 
     def missing(self, texts: Iterable[str]) -> list[str]:
         """Return the texts that have no vector yet, each once."""
@@ -203,10 +203,10 @@ class VectorIndex:
             )
 
     def add(self, texts: Sequence[str], vectors: Sequence[Sequence[float]]) -> None:
-        """Keep the vectors of some texts.
+        """Store the vectors of some texts.
 
         Raises:
-            InvalidValue: There are not as many vectors as texts, or they have another length.
+            InvalidValue: The number of vectors or their dimension is wrong.
         """
         made = self._checked(texts, vectors)
         with self._guard:
@@ -239,7 +239,7 @@ class VectorIndex:
             )
         odd = ~np.isfinite(made).all(axis=1)
         if odd.any():
-            # Some models answer so to a text without words; a score that is no number has no place in any order.
+            # Some models return such values for a text without words, but a score must have an order.
             _logger.warning(
                 "the embedder returned vectors with values that are not numbers; zeros are used instead"
             )
@@ -263,10 +263,10 @@ class VectorIndex:
     def cosines(
         self, collections: Sequence[Collection[Any]], query: Sequence[float]
     ) -> tuple[list[list[Any]], Any, Any]:
-        """Return entries that have vectors, their cosines to a vector, and these without what all have in common.
+        """Return entries that have vectors, their cosines to a query, and their cosines after centring.
 
-        Entries are given by collection, and once for each text; their cosines are those of their best text. For the
-        second measure, the mean of all vectors is subtracted from each vector and from the query.
+        Entries are grouped by collection. They occur once for each text, with the cosine of their best text. Centring
+        subtracts the mean of all vectors from each vector and from the query.
         """
         np = self._np
         wanted = self._checked([""], [query])[0]
@@ -294,7 +294,7 @@ class VectorIndex:
         return owners, cosines, centred
 
     def _followed(self, collection: Collection[Any]) -> _Matrix:
-        """Return the matrix of a collection, as far as its vectors are known."""
+        """Return the matrix of a collection with its known vectors."""
         matrix = self._matrices.get(collection.namespace)
         if matrix is None:
             matrix = self._matrices[collection.namespace] = _Matrix(self.embedding.dims)
@@ -322,14 +322,14 @@ class VectorIndex:
     # The file
 
     def _load(self) -> None:
-        """Read the vectors that other processes have added."""
+        """Read vectors added by other processes."""
         if self._path is None:
             return
         try:
             found = self._files.stat(self._path)
         except (FileNotFoundError, NotADirectoryError):
             if self._read_to:
-                self._clear()  # it was removed: forgotten texts must not come back
+                self._clear()  # the file was removed; vectors of erased texts must not be used again
             return
         if found.st_ino == self._inode and found.st_size == self._read_to:
             return
@@ -342,9 +342,9 @@ class VectorIndex:
             return
         self._salt = data[len(_HEAD) : start]
         begin = max(start, self._read_to)
-        # The last one may still be written by another process.
+        # Ignore a partial last record, which another process may still be writing.
         count = (len(data) - begin) // self._record.itemsize
-        # A copy: a view would keep all of the file for the last few vectors.
+        # Copy the records, because a view would keep the whole file in memory.
         records = self._np.frombuffer(data, self._record, count, begin).copy()
         if _checks(records) != records["check"].tolist():
             _logger.warning("%s: the index is damaged and is rebuilt", self._path)
@@ -356,7 +356,7 @@ class VectorIndex:
         self._read_to = begin + count * self._record.itemsize
 
     def _append(self, path: Path, data: bytes) -> None:
-        """Add to the file; what cannot be kept is embedded again by the next process."""
+        """Append to the file. After a failure, the next process embeds the texts again."""
         try:
             if self._read_to == 0:
                 self._files.make_folder(path.parent, sync=False)
@@ -365,7 +365,7 @@ class VectorIndex:
                 try:
                     self._files.link(temp, path)
                 except FileExistsError:
-                    return  # another process was first, with another salt: the next search reads it
+                    return  # another process created the file with another salt; the next search reads it
                 finally:
                     self._files.unlink(temp)
             flags = os.O_WRONLY | os.O_APPEND | PRIVATE
@@ -383,7 +383,7 @@ class VectorIndex:
 
 
 def _checks(records: Any) -> list[int]:
-    """Return the CRC-32 of each record, without the one that is stored in it."""
+    """Return the CRC-32 of each record, computed without its stored checksum."""
     data, size = memoryview(records.tobytes()), records.itemsize
     return [crc32(data[at + _CHECK : at + size]) for at in range(0, len(data), size)]
 
@@ -392,7 +392,7 @@ def numpy() -> Any:
     """Return numpy.
 
     Raises:
-        MissingExtra: It is not installed; names the command that installs it.
+        MissingExtra: numpy is not installed; the message has the install command.
     """
     try:
         return import_module("numpy")

@@ -1,4 +1,4 @@
-"""Async puts that wait for the same user are run together, in one worker thread."""
+"""Batches of async puts: the calls that wait for one user run together in a worker thread."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 __all__ = ["Gathering"]
 
 T = TypeVar("T")
-_MOST = 256  # calls run at once: others may be waiting for the user's lock
+_MOST = 256  # the maximum number of calls in a run, because other writers may be waiting for the user's lock
 
 
 @dataclass(slots=True)
 class _Lane(Generic[T]):
-    """The calls for one user that wait in one event loop."""
+    """The waiting calls for one user in one event loop."""
 
     waiting: list[tuple[T, asyncio.Future[None]]] = field(
         default_factory=list["tuple[T, asyncio.Future[None]]"]
@@ -33,10 +33,10 @@ class _Lane(Generic[T]):
 
 
 class Gathering(Generic[T]):
-    """Runs calls in a worker thread, in the order they came, never two runs for one user in one loop.
+    """Runs calls in order in a worker thread, with at most one run at a time for a user in an event loop.
 
     Args:
-        run: Does calls for a user and returns for each of them the error that it met, or None.
+        run: The function that executes calls for a user, and returns the error or None for each.
     """
 
     def __init__(self, run: Callable[[str, Sequence[T]], Sequence[Exception | None]]) -> None:
@@ -45,14 +45,14 @@ class Gathering(Generic[T]):
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Make a new lock, and forget event loops that a forked child does not run."""
+        """Make a new lock, and drop event loops, which a forked child does not run."""
         self._guard = threading.Lock()
         self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Lane[T]]] = (
             WeakKeyDictionary()
         )
 
     async def done(self, user: str, call: T) -> None:
-        """Wait until a call is done; raises what it met."""
+        """Wait until a call is done, and raise its error if it failed."""
         import asyncio  # noqa: PLC0415 - see in_thread
 
         loop = asyncio.get_running_loop()
@@ -75,12 +75,12 @@ class Gathering(Generic[T]):
                 del lane.waiting[:_MOST]
                 try:
                     errors = await in_thread(self._run, user, [call for call, _ in mine])
-                except Exception as error:  # noqa: BLE001 - whose calls these are raise it
+                except Exception as error:  # noqa: BLE001 - raised in the callers
                     errors = [copy(error) for _ in mine]
                 for (_, future), error in zip(mine, errors, strict=True):
                     _settle(future, error)
         finally:
-            # Cancelled, as at the end of the loop: no caller waits for ever.
+            # The task may be cancelled at the end of the loop; callers must not wait forever.
             lanes.pop(user, None)
             for _, future in [*mine, *lane.waiting]:
                 future.cancel()

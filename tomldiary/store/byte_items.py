@@ -1,4 +1,4 @@
-"""Bytes under keys, kept as items: one namespace, Base64 in the field "bytes", neither found nor shown as text."""
+"""A byte store in one namespace: items with Base64 in the field "bytes", excluded from search and text."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class ByteItems:
     """The bytes of one namespace. Thread-safe.
 
     Args:
-        diary: Where they are kept.
-        namespace: The labels of their namespace.
-        user_id: Who owns them, and in front of the labels; None is the shared owner.
+        diary: The diary that stores the items.
+        namespace: The labels of the namespace.
+        user_id: The owner, which becomes the first label; None is the shared owner.
 
     Raises:
-        InvalidValue: The namespace is empty or no sequence of texts.
+        InvalidValue: The namespace is empty or not a sequence of texts.
     """
 
     def __init__(self, diary: Diary, namespace: Sequence[str], user_id: str | None = None) -> None:
@@ -41,12 +41,12 @@ class ByteItems:
         self._items = ItemStore(diary, user_label=None if user_id is None else 0)
 
     def get(self, keys: Sequence[str]) -> list[bytes | None]:
-        """Return the bytes of each key; None where there are none."""
+        """Return the bytes of each key, or None for a missing key."""
         found = self._items.run([Get(self.namespace, key) for key in keys])
         return [_decoded(cast("Item | None", each)) for each in found]
 
     def set(self, pairs: Iterable[tuple[str, bytes]]) -> None:
-        """Store bytes, all or none.
+        """Store all of the bytes atomically.
 
         Raises:
             InvalidValue: A value is not bytes.
@@ -55,11 +55,11 @@ class ByteItems:
         self._items.run(puts)
 
     def remove(self, keys: Iterable[str]) -> None:
-        """Remove keys; missing ones are no error."""
+        """Remove keys; missing keys are ignored."""
         self._items.run([Put(self.namespace, key, None) for key in keys])
 
     def keys(self, prefix: str = "") -> Iterator[str]:
-        """Return the keys that begin with a prefix, as they are now."""
+        """Return the current keys that begin with a prefix."""
         answer = self._items.run([Search(self.namespace, limit=maxsize)])[0]
         return iter(
             [
@@ -84,6 +84,6 @@ def _decoded(item: Item | None) -> bytes | None:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         raise InvalidValue(
-            "expected Base64 in the field 'bytes'. Remove the item, or correct it.",
+            "expected Base64 in the field 'bytes'. Correct or remove the item.",
             where=item.key if item is not None else "",
         ) from None

@@ -1,7 +1,7 @@
 """The namespaces of one user, cached in memory and validated against the files at every read.
 
-A snapshot of a namespace is immutable: a batch reads from the ones it took first. An entry that did not
-change is the same object in the next snapshot, so indexes follow by comparing references.
+A snapshot of a namespace is immutable, and a batch reads each namespace from its first snapshot. An unchanged
+entry is the same object in the next snapshot, so indexes detect changes by comparing identities.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Catalog"]
 
-_TRUSTED = 0.02  # seconds for which a listing trusts that no file was edited in place
-_PAGES = 256  # prefixes that are remembered; a bound on memory, nothing depends on it
+_TRUSTED = 0.02  # seconds; a listing may miss edits in place that are more recent
+_PAGES = 256  # the maximum number of cached prefixes, to limit memory
 _logger = get_logger(__name__)
 
 
 @dataclass(slots=True)
 class _Page:
-    """The namespaces below one prefix that hold something, in their order, and the documents looked at.
+    """A cached listing: the sorted non-empty namespaces below a prefix, and the versions of the documents read.
 
-    It holds no snapshot, so that an unused page keeps no old version of a document.
+    It has no reference to snapshots, so that an unused page keeps no old document in memory.
     """
 
     version: int
@@ -48,9 +48,9 @@ class _Page:
     tokens: dict[str, Any]
     """The versions of the documents, by kind."""
     listing: Any
-    """The times of the folders when all documents were compared last."""
-    looked_at: float
-    """When that was, on the monotonic clock."""
+    """The times of the folders when the documents were last checked."""
+    checked_at: float
+    """The time of this check, on the monotonic clock."""
 
 
 class Catalog:
@@ -66,18 +66,18 @@ class Catalog:
         self._snapshots: dict[str, Snapshot] = {}
         self._listing: Any = None
         self._listed: list[str] | None = None
-        """The documents that were there at the last look, unless more is known since."""
+        """The documents of the last listing; None if they changed since."""
         self._folders = [ROOT[:-1]]
         self._sorted: list[tuple[Namespace, str]] = []
         self._version = 0
         self._pages: dict[tuple[Namespace, bool], _Page] = {}
-        """By prefix, and whether for names alone: the first document with an item tells that there is one."""
+        """By prefix, and whether for names only, for which the first document can suffice."""
         self._lists = engine.backend if isinstance(engine.backend, ListsFolders) else None
         self._replaces = self._lists is not None and self._lists.replaces_files
         self._guard = fork_safe(threading.RLock())
 
     def snapshot(self, namespace: Namespace) -> Snapshot:
-        """Return a namespace as it is now, in a transaction with its changes; empty if there is none."""
+        """Return the current state of a namespace, in a transaction including its changes; empty if it is missing."""
         base = kind_of(self.user, namespace)
         self._open()
         with self._guard:
@@ -86,17 +86,17 @@ class Catalog:
             return self._snapshot(base, namespace)
 
     def snapshots(self, prefix: Namespace = ()) -> list[Snapshot]:
-        """Return all namespaces that begin with some labels and hold something, in their order."""
+        """Return all non-empty namespaces that begin with a prefix, sorted."""
         self._open()
         with self._guard:
             page = self._page(prefix)
             return [self._snapshots[base] for base in page.bases]
 
     def names(self, prefix: Namespace = ()) -> Sequence[Namespace]:
-        """Return the labels of what `snapshots` returns.
+        """Return the labels of the namespaces that `snapshots` returns.
 
-        A hand edit that overwrites a file in place is seen up to 20 ms later. Replaced files, as all
-        writers of this package leave them, are seen at once by the folder's time.
+        A hand edit that overwrites a file in place can be missed for 20 ms. Replaced files are detected at
+        once by the folder's time; all writers of this package replace files.
         """
         self._open()
         with self._guard:
@@ -107,22 +107,22 @@ class Catalog:
         page = self._pages.get((prefix, names_only))
         started, listing = time.monotonic(), self._listing
         if page is not None and page.version == self._version:
-            is_recent = names_only and started - page.looked_at < _TRUSTED
+            is_recent = names_only and started - page.checked_at < _TRUSTED
             if is_recent and listing and listing == page.listing and self._replaces:
                 return page
             if self._joined() is None and self._tokens(page.tokens) == page.tokens:
-                page.listing, page.looked_at = listing, started
+                page.listing, page.checked_at = listing, started
                 return page
         return self._made_page(prefix, started, names_only=names_only)
 
     def _made_page(self, prefix: Namespace, started: float, *, names_only: bool) -> _Page:
-        """Return a page of the documents as they are; those that did not change are not looked at."""
+        """Return a page of the current documents, reading only those that changed."""
         size, joined, listing = len(prefix), self._joined(), self._listing
         below = [(base, labels) for labels, base in self._sorted if labels[:size] == prefix]
         numbers = self._numbers
-        looked_at = slice(1 if names_only else None)
+        read_parts = slice(1 if names_only else None)
         kinds = [
-            part_name(base, each) for base, _ in below for each in numbers.get(base, ())[looked_at]
+            part_name(base, each) for base, _ in below for each in numbers.get(base, ())[read_parts]
         ]
         tokens = self._tokens(kinds) if joined is None else None
         found = [
@@ -144,7 +144,7 @@ class Catalog:
             listing,
             started,
         )
-        # A file this fresh may change again without showing it.
+        # Do not cache very recent files, because another change may leave their version equal.
         if joined is None and all(part.shows_changes for part in parts):
             if len(self._pages) >= _PAGES:
                 self._pages.clear()
@@ -154,7 +154,7 @@ class Catalog:
     def _unchanged(
         self, base: str, tokens: Mapping[str, Any] | None, *, names_only: bool
     ) -> Snapshot | None:
-        """Return a namespace as it was when last looked at if its documents are still the same."""
+        """Return the last snapshot of a namespace if its documents are unchanged, or None."""
         before = self._snapshots.get(base)
         if before is None or tokens is None:
             return None
@@ -168,13 +168,14 @@ class Catalog:
         return before if is_same else None
 
     def _tokens(self, kinds: Collection[str]) -> dict[str, Any]:
-        """Return the versions of documents as they are now."""
+        """Return the current versions of documents."""
         return dict(zip(kinds, self._engine.tokens(self.user, kinds), strict=True))
 
     def _open(self) -> None:
-        """Have the backend finish what a crash left, for which it takes the user's lock.
+        """Let the backend complete recovery after a crash, which takes the user's lock.
 
-        Writers take this guard while they hold that lock; the reverse order would be a deadlock.
+        Call it without the guard. Writers hold this lock when they take the guard, so the reverse order
+        could deadlock.
         """
         if self._engine.cheap_tokens is not None:
             self._engine.cheap_tokens.tokens(self.user, ())
@@ -182,19 +183,19 @@ class Catalog:
             self._backend.token(self.user, "preferences")
 
     def find(self, namespace: Namespace, key: str) -> tuple[Snapshot, Entry] | None:
-        """Return an item if it is where it was when last looked for and that document is unchanged."""
+        """Return a cached item with its snapshot if its document is unchanged, or None."""
         before = self._snapshots.get(kind_of(self.user, namespace))
         if before is None or open_here() is not None:
             return None
         holding = [part for part in before.parts if key in part.tables]
-        if len(holding) != 1:  # a hand edit may have made two of one key
+        if len(holding) != 1:  # a hand edit may have duplicated the key
             return None
         entry = holding[0].entry(key)
         is_current = holding[0].is_at(self._backend.token(self.user, holding[0].kind))
         return (before, entry) if entry is not None and is_current else None
 
     def documents(self, tx: Transaction, namespace: Namespace) -> dict[str, Document]:
-        """Return the documents of a namespace as a transaction sees them, by name."""
+        """Return the documents of a namespace by name, with the changes of a transaction."""
         base = kind_of(self.user, namespace)
         if self._listing is None:
             self._open()
@@ -203,7 +204,7 @@ class Catalog:
                 self._list()
             numbers = list(self._numbers.get(base, ()))
         while True:
-            # Another process may have added one behind the last known here.
+            # Another process may have added a document after the last known one.
             number = numbers[-1] + 1 if numbers else 1
             kinds = [part_name(base, each) for each in (*numbers, number)]
             found = tx.documents(kinds)
@@ -214,7 +215,7 @@ class Catalog:
             numbers.append(number)
 
     def _snapshot(self, base: str, namespace: Namespace, *, is_listed: bool = False) -> Snapshot:
-        """Return a namespace; unless its documents were just listed, the next one is looked for."""
+        """Return the current snapshot of a namespace; unless `is_listed`, check whether a document was added."""
         numbers = self._numbers.get(base)
         found: list[Part] = []
         looked_for = () if is_listed else (numbers[-1] + 1,) if numbers else (1,)
@@ -226,7 +227,7 @@ class Catalog:
             found.append(part)
             if numbers is None or number > numbers[-1]:
                 self._add(base, number, namespace)
-                return self._snapshot(base, namespace)  # there may be more
+                return self._snapshot(base, namespace)  # there may be further documents
         if not found:
             self._version += self._snapshots.pop(base, None) is not None
             return Snapshot(self.user, namespace)
@@ -238,7 +239,7 @@ class Catalog:
         return made
 
     def _part(self, kind: str) -> Part | None:
-        """Return a document as it is now."""
+        """Return the current version of a document, or None."""
         part = self._parts.get(kind)
         joined = self._joined()
         if joined is not None:
@@ -277,13 +278,14 @@ class Catalog:
 
     def _list(self) -> None:
         backend = self._lists
-        # What differs once a document was added to one of these folders or left it; None: unknown.
+        # Changes when a document is added to or removed from one of these folders; None if unknown.
         now = backend.folder_times(self.user, self._folders) if backend is not None else None
         if now is not None and now == self._listing and open_here() is None:
             return
         kinds = [kind for kind in self._kinds() if kind.startswith(ROOT)]
         if kinds == self._listed and all(self._namespaces.values()):
-            self._listing = now if now is not None else ()  # documents were changed, none came
+            # Documents were changed, but none was added.
+            self._listing = now if now is not None else ()
             return
         numbers: dict[str, list[int]] = {}
         for base, number in map(part_of, kinds):
@@ -303,7 +305,7 @@ class Catalog:
         folders |= {
             folder[:at] for folder in folders for at, each in enumerate(folder) if each == "/"
         }
-        # There may be more of them now; the next listing finds what was added since.
+        # If there are new folders, their times are unknown, so the next listing must read the documents again.
         is_same = sorted(folders) == self._folders
         self._folders = sorted(folders)
         self._listed = kinds
@@ -320,7 +322,7 @@ class Catalog:
         return sorted({*found, *joined.kinds()}) if joined is not None else found
 
     def _joined(self) -> Transaction | None:
-        """Return the transaction that a read made here and now takes part in."""
+        """Return the open transaction that reads join, or None."""
         joined = open_here()
         if joined is None or joined.user != self.user:
             return None
@@ -331,13 +333,13 @@ class Catalog:
         if found is None and is_hashed(base):
             found = self._stored_namespace(base, number)
         if found is None:
-            # A copy under a name that no document has.
-            _logger.warning("%s holds items of no namespace and is ignored", base)
+            # A copied file under a name that is not a document's name.
+            _logger.warning("%s is ignored, because its namespace is unknown", base)
             return ()
         return found
 
     def _stored_namespace(self, base: str, number: int) -> Namespace | None:
-        """Return the namespace that a document says it holds, if it can be that one's."""
+        """Return the namespace that a document states, if it matches the document's name."""
         try:
             part = self._part(part_name(base, number))
             meta = (part.document.table(("_meta",)) if part is not None else None) or {}
@@ -346,5 +348,5 @@ class Catalog:
                 return None
             found = tuple(str(label) for label in cast("list[Any]", labels))
             return found if kind_of(self.user, found) == base else None
-        except (IdentifierError, InvalidValue):  # a person's name of a file, or of a label
+        except (IdentifierError, InvalidValue):  # a file or a label was named by hand
             return None

@@ -1,4 +1,4 @@
-"""One item as a TOML table: the fields of its value, and meta that begins with an underscore.
+"""One item as a TOML table: the fields of its value, and managed fields that begin with an underscore.
 
     [items."2026 plan"]
     title = "move"
@@ -6,10 +6,10 @@
     _created = "2026-11-20T03:37:54.320748+00:00"
     _updated = "2026-11-20T03:37:54.320748+00:00"
     _expires = "…"  _ttl = 60.0        # only with a time to live, in minutes
-    _index = false                     # only if the caller chose what is searched
+    _index = false                     # only if the caller chose the searched fields
 
-A field of a value that begins with an underscore or a backslash gets a backslash in front. What was
-null is named in `_null`.
+A field of a value that begins with an underscore or a backslash is escaped with a leading backslash. `_null`
+names the null fields.
 """
 
 from __future__ import annotations
@@ -51,29 +51,29 @@ _EPOCH = datetime.fromtimestamp(0, UTC)
 _MINUTE = 60_000_000  # microseconds
 _MICROSECOND = timedelta(microseconds=1)
 _LATEST = datetime(8000, 1, 1, tzinfo=UTC)
-"""What a person wrote of later times is no time: there has to be room behind it."""
+"""Later times, which a hand edit may contain, are invalid, so that adding to a time cannot overflow."""
 LONGEST_TTL = 1e9
-"""Minutes; two thousand years."""
+"""The maximum time to live in minutes, about two thousand years."""
 _ESCAPED = ("_", "\\")
 _DEEPEST = MAX_DEPTH - 4
-_BITS = 13_000  # about the digits of an integer that TOML text may hold
+_BITS = 13_000  # about 3,900 digits, the longest integer in a TOML file
 _PLAIN = frozenset({str, int, float, bool})
 
 
 def written(micros: int) -> str:
-    """Return microseconds since 1970 as it is written in a file."""
+    """Return the time of microseconds since 1970 in the format of files."""
     seconds, rest = divmod(micros, 1_000_000)
     return f"{_second(seconds)}.{rest:06d}+00:00"
 
 
 @lru_cache(maxsize=4)
 def _second(seconds: int) -> str:
-    """Return a second since 1970 as it is written, without its zone: many items are put in one."""
+    """Return a second since 1970 in the format of files, without the zone; cached because many puts share it."""
     return (_EPOCH + timedelta(seconds=seconds)).replace(tzinfo=None).isoformat()
 
 
 def _micros(written: Any) -> int | None:
-    """Return a time from a file in microseconds since 1970; None if it is none."""
+    """Return a time from a file in microseconds since 1970; None if it is invalid."""
     found = moment(written)
     return None if found is None or found > _LATEST else _since_1970(found)
 
@@ -87,21 +87,21 @@ def _updated(table: Mapping[str, Any]) -> int:
 
 
 class Clock:
-    """The time in microseconds since 1970, never twice the same."""
+    """A strictly increasing clock in microseconds since 1970."""
 
     def __init__(self) -> None:
         self._guard = fork_safe(threading.Lock())
         self._last = 0
 
     def now(self) -> int:
-        """Return a time later than all before."""
+        """Return the current time, later than all returned before."""
         with self._guard:
             self._last = max(time.time_ns() // 1000, self._last + 1)
             return self._last
 
 
 class Entry:
-    """An item as stored. Immutable; `value` is shared, so what is handed out is a copy of it."""
+    """A stored item. Immutable; `value` is shared, so callers get copies of it."""
 
     __slots__ = ("_moments", "expires", "key", "order", "table", "updated", "value")
 
@@ -109,19 +109,19 @@ class Entry:
         self.key = key
         self.table = table
         self.updated = _updated(table)
-        """Microseconds since 1970; 0 if a hand edit took it away."""
+        """Microseconds since 1970; 0 if a hand edit removed the field."""
         self.order = (-self.updated, key)
-        """Sorts the newest first, then by key."""
+        """The sort key: newest first, then by key."""
         self.expires = _micros(table["_expires"]) if "_expires" in table else None
-        """When it expires, unless it was read since."""
+        """The stored expiry; later reads may have extended it."""
         whole = decode_nulls(table) if NULL_FIELD in table else table
         self.value = {key.removeprefix("\\"): item for key, item in whole.items() if key[:1] != "_"}
-        """The value; not a copy."""
+        """The value, shared and not copied."""
         self._moments: tuple[datetime, datetime] | None = None
 
     @property
     def moments(self) -> tuple[datetime, datetime]:
-        """When the key was first put, and when last."""
+        """The times of the first and the last put of the key."""
         if self._moments is None:
             created = _micros(self.table.get("_created"))
             first = self.updated if created is None else created
@@ -133,14 +133,14 @@ class Entry:
 
     @property
     def ttl(self) -> float | None:
-        """Minutes it lives from the last time it was put or read; None if it does not expire."""
+        """The time to live in minutes after the last put or read; None if the item does not expire."""
         found = self.table.get("_ttl")
-        # A person may have written any number.
+        # A hand edit may contain any number.
         return float(found) if isinstance(found, int | float) and 0 < found <= LONGEST_TTL else None
 
     @property
     def index(self) -> bool | list[str] | None:
-        """What the caller wanted indexed: False, a list of fields, or None for the store's own choice."""
+        """The fields to index: False for none, a list, or None for the store's default."""
         found = self.table.get("_index")
         if isinstance(found, list):
             return [str(each) for each in cast("list[Any]", found)]
@@ -148,17 +148,17 @@ class Entry:
 
     @property
     def searched_text(self) -> str:
-        """The text to search: all texts, those of the fields it was put with, or nothing."""
+        """The text to search: all texts of the value, or those of the fields in `index`."""
         return searched_text(self.value, self.index)
 
     @property
     def searched_names(self) -> str:
-        """The names of its fields, unless it was put with some of them."""
+        """The searched names of its fields, which depend on `index`."""
         return searched_names(self.value, self.index)
 
     @property
     def turn(self) -> tuple[str, str] | None:
-        """The session it was first put in, and when: items of one session follow each other as turns do."""
+        """The session of the first put and its time, because items of a session are ordered like turns."""
         return session_turn(f"{self.table.get('_created', '')} {self.key}", self.table)
 
 
@@ -172,16 +172,16 @@ def table_of(
     session: str = "",
     times: tuple[datetime, datetime] | None = None,
 ) -> dict[str, Any]:
-    """Return the table of an item that is put.
+    """Return the TOML table of an item to put.
 
     Args:
-        value: What `checked_value` returned.
-        old: Its table before; None if it is new.
-        now: When, in microseconds since 1970; an item is never older than it was.
-        ttl: Minutes until it expires; None is never.
+        value: The result of `checked_value`.
+        old: The previous table; None for a new item.
+        now: The time in microseconds since 1970; the update time of an item never decreases.
+        ttl: The time to live in minutes; None is unlimited.
         index: See `Entry.index`.
-        session: The session that puts it.
-        times: When it was created and updated elsewhere, instead of `now`.
+        session: The session of the put.
+        times: The times of creation and update for an import, instead of `now`.
     """
     fields = {(f"\\{key}" if key.startswith(_ESCAPED) else key): value[key] for key in value}
     table = fields if _PLAIN.issuperset(map(type, fields.values())) else encode_nulls(fields)
@@ -211,11 +211,11 @@ def checked_key(key: Any, *, is_new: bool = True) -> str:
     """Return a key as plain text.
 
     Args:
-        key: What was given.
-        is_new: Whether something is to be stored under it.
+        key: The key given by the caller.
+        is_new: Whether the key is for a new item.
 
     Raises:
-        InvalidValue: It is no text, or no text that a file can hold.
+        InvalidValue: The key is not text, or is text that a file cannot store.
     """
     if not isinstance(key, str):
         raise InvalidValue(f"expected text as a key, found {type(key).__name__}.", where="key")
@@ -225,10 +225,10 @@ def checked_key(key: Any, *, is_new: bool = True) -> str:
 
 
 def checked_value(value: Any, where: str) -> dict[str, Any]:
-    """Return a deep copy of a value that can be stored and comes back equal.
+    """Return a deep copy of a value that can be stored and is read back equal.
 
     Raises:
-        InvalidValue: It is no mapping, or holds what TOML has no word for; names the place.
+        InvalidValue: The value is not a mapping, or contains a value that TOML cannot represent; names the place.
     """
     if type(value) is not dict and not isinstance(value, Mapping):
         raise InvalidValue(
@@ -249,7 +249,7 @@ def _checked(value: Any, where: str, depth: int) -> Any:
         _check_depth(depth, where)
         table: dict[str, Any] = {}
         for key, item in cast("Mapping[Any, Any]", value).items():
-            if type(key) is str and key.isascii() and _is_plain(item):  # most of what is stored
+            if type(key) is str and key.isascii() and _is_plain(item):  # the common case
                 table[key] = item
                 continue
             if not isinstance(key, str):
@@ -278,7 +278,7 @@ def _is_plain(item: Any) -> bool:
 
 
 def _scalar(value: Any, where: str) -> Any:
-    """Take text and numbers out of their subclasses: files have only these."""
+    """Return a scalar as a plain `str`, `int`, `float` or `bool`, because files do not store subclasses."""
     if isinstance(value, str):
         check_unicode(value, where)
         return str.__str__(value)
@@ -302,7 +302,7 @@ def _scalar(value: Any, where: str) -> Any:
 
 
 def _written_time(value: date | time_of_day, where: str) -> Any:
-    """Return a time as it comes back from a file, also if it is of a subclass or names its zone."""
+    """Return a time as it is read back from a file, without subclass and named zone."""
     text = render_value(value, where=where)
     for kind in (datetime, time_of_day):
         if isinstance(value, kind):
@@ -311,5 +311,5 @@ def _written_time(value: date | time_of_day, where: str) -> Any:
 
 
 def _check_depth(depth: int, where: str) -> None:
-    if depth > _DEEPEST:  # also where a value contains itself
+    if depth > _DEEPEST:  # also reached by a value that contains itself
         raise InvalidValue(f"nested deeper than {_DEEPEST}. Flatten it.", where=where[:200])

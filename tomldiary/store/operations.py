@@ -1,4 +1,4 @@
-"""The four operations on items, and what makes one valid: a batch is checked before any of it is run."""
+"""The four operations on items, and their validation, which happens before a batch runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Condition", "Get", "Item", "List", "Operation", "Put", "Search", "ch
 
 
 class Item(NamedTuple):
-    """One item as it is handed out; the value is the caller's own."""
+    """An item as returned to a caller; the value is a copy."""
 
     namespace: Namespace
     key: str
@@ -28,12 +28,12 @@ class Item(NamedTuple):
     created_at: datetime
     updated_at: datetime
     score: float | None = None
-    """How well it matches the query, more is better; None without one."""
+    """The score of the match with the query, higher is better; None without a query."""
 
 
 @dataclass(slots=True)
 class Get:
-    """Read one item; `refresh` gives it its time to live again."""
+    """Read one item; `refresh` restarts its time to live."""
 
     namespace: Namespace
     key: str
@@ -48,16 +48,16 @@ class Put:
     key: str
     value: dict[str, Any] | None
     index: bool | list[str] | None = None
-    """False: never found by a query. A list: the fields to search. None: as the store does."""
+    """The fields to search; False excludes the item from queries, None is the store's default."""
     ttl: float | None = None
-    """Minutes; None is for ever."""
+    """The time to live in minutes; None is unlimited."""
     times: tuple[datetime, datetime] | None = None
-    """When it was created and updated, for an import; None is now. A key that exists keeps its own first time."""
+    """The times of creation and update, for an import; None is now. An existing key keeps its creation time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Find items below a prefix: newest first, or with a query best first."""
+    """Find items below a prefix: newest first, or best first with a query."""
 
     prefix: Namespace
     filter: Any = None
@@ -66,18 +66,18 @@ class Search:
     query: str | None = None
     refresh: bool = True
     fits: Predicate | None = None
-    """The filter, compiled; made by `checked`."""
+    """The compiled filter, set by `checked`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """How a namespace has to begin or end; `*` stands for any one label."""
+    """A required prefix or suffix of a namespace; `*` matches any one label."""
 
     where: Literal["prefix", "suffix"]
     labels: Namespace
 
     def fits(self, namespace: Namespace) -> bool:
-        """Tell whether a namespace begins or ends like this."""
+        """Return whether a namespace begins or ends with the labels."""
         size = len(self.labels)
         if size > len(namespace):
             return False
@@ -87,7 +87,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class List:
-    """List the namespaces that hold something, sorted."""
+    """List the non-empty namespaces, sorted."""
 
     conditions: tuple[Condition, ...] = ()
     max_depth: int | None = None
@@ -99,7 +99,7 @@ Operation = Get | Put | Search | List
 
 
 def checked(op: Operation) -> Operation:
-    """Return an operation that can be run, with its own copy of what it stores.
+    """Return a validated operation, with a copy of the value to store.
 
     Raises:
         InvalidValue: An argument has a wrong type or value; names the place.
@@ -148,7 +148,7 @@ def _checked_put(op: Put) -> Put:
 
 
 def _are_plain(labels: Any) -> bool:
-    """Tell whether labels are what `_labels` would return, for the reads that are most of what is done."""
+    """Return whether labels need no conversion by `_labels`; a fast path for reads."""
     if type(labels) is not tuple or not labels:
         return False
     for each in cast("Namespace", labels):

@@ -1,7 +1,7 @@
-"""How items are found: newest first, or best first by words or by vectors; filters come before the limit.
+"""Search of items: newest first, or best first by words or vectors. Filters apply before the limit.
 
-A query ranks and leaves nothing out: items that do not match come behind the matches, newest first, with
-the score None. Programs that update memories look for candidates this way.
+A query ranks items but omits none: items that do not match follow the matches, newest first, with the score
+None. Programs that update memories search for candidates this way.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ Index = UserIndex["Snapshot", "Entry"]
 
 
 class Finder:
-    """Searches namespaces, with indexes for the users asked about most recently.
+    """Searches namespaces, with cached indexes of the most recently searched users.
 
     Args:
-        diary: Whose storage; indexes are kept beside it.
-        embedding: How texts become vectors; None searches by words.
+        diary: The diary; indexes are stored next to its documents.
+        embedding: The embedding of texts; None searches by words.
 
     Raises:
         MissingExtra: There is an embedding, and numpy is not installed.
@@ -47,7 +47,7 @@ class Finder:
     def __init__(self, diary: Diary, embedding: Embedding | None) -> None:
         self.embedding = embedding
         self._diary = diary
-        # What was forgotten is not kept in memory either.
+        # Dropped after an erasure, so that erased text does not stay in memory.
         self._indexes = PerUser[Index](lambda _: UserIndex())
         self.vectors = Vectors(diary.engine, embedding) if embedding is not None else None
 
@@ -58,7 +58,7 @@ class Finder:
         snapshots: Sequence[Snapshot],
         vectors: Mapping[str, Sequence[float]],
     ) -> list[Item]:
-        """Return one page of what an operation asks for."""
+        """Return one page of the results of a search."""
         fits = op.fits
         found = self._ranked(op.query, snapshots, vectors)
         if found is None:
@@ -78,7 +78,7 @@ class Finder:
         snapshots: Sequence[Snapshot],
         vectors: Mapping[str, Sequence[float]],
     ) -> Iterable[Found] | None:
-        """Return items, best first; None if there is nothing to rank them by."""
+        """Return items, best first; None if the query cannot rank them."""
         if not query or not query.strip():
             return None
         if self.embedding is None:
@@ -99,7 +99,7 @@ class Finder:
     def _by_vectors(
         self, query: str, vector: Sequence[float], snapshots: Sequence[Snapshot]
     ) -> Iterable[Found]:
-        assert self.vectors is not None  # noqa: S101 - the caller looked
+        assert self.vectors is not None  # noqa: S101 - checked by the caller
         several = [
             self._index(user).fused(mine, query, QueryVector(vector, self.vectors.of(user)))
             for user, mine in _by_user(snapshots).items()
@@ -113,13 +113,13 @@ class Finder:
     def missing(
         self, texts: Mapping[str, Sequence[str]], searched: Sequence[Snapshot]
     ) -> dict[str, list[str]]:
-        """Return the texts that have to be embedded first, by user.
+        """Return the texts that must be embedded first, by user.
 
         Args:
-            texts: Texts that are about to be put, by user.
-            searched: Namespaces that are about to be searched.
+            texts: The texts of the items to put, by user.
+            searched: The namespaces to search.
         """
-        assert self.vectors is not None  # noqa: S101 - the caller looked
+        assert self.vectors is not None  # noqa: S101 - checked by the caller
         found = {user: self.vectors.of(user).missing(mine) for user, mine in texts.items()}
         for user, mine in _by_user(searched).items():
             known = found.setdefault(user, [])
@@ -132,7 +132,7 @@ class Finder:
 
 
 def as_item(snapshot: Snapshot, entry: Entry, score: float | None = None) -> Item:
-    """Return an item as it is handed out."""
+    """Return an item for the caller, with a copy of its value."""
     return Item(snapshot.namespace, entry.key, copied(entry.value), *entry.moments, score)
 
 
@@ -153,13 +153,13 @@ def _matches_then_others(found: Iterable[Found], snapshots: Sequence[Snapshot]) 
 
 
 def _newest_first(snapshots: Sequence[Snapshot], fits: Predicate | None) -> Iterable[Found]:
-    """Yield items of several namespaces in one order that never changes: newest first, key, namespace."""
+    """Yield items of several namespaces in a stable order: newest first, then by key and namespace."""
     several = [_fitting(snapshot, fits) for snapshot in snapshots]
     return merge(*several, key=lambda found: (*found[2].order, found[1].namespace))
 
 
 def _fitting(snapshot: Snapshot, fits: Predicate | None) -> Iterable[Found]:
-    """Yield items, newest first; those that do not fit take no part in any sorting."""
+    """Yield the items that match a filter, newest first; it filters before sorting."""
     return (
         (None, snapshot, entry) for entry in snapshot.ordered if fits is None or fits(entry.value)
     )

@@ -1,4 +1,4 @@
-"""One namespace at one moment, its documents, and the snapshots that a batch reads. Snapshots are immutable."""
+"""Immutable snapshots of namespaces and their documents, and the view of a batch on them."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class Part:
         self.known = known
         self.document = document
         self.tables: Mapping[str, Any] = document.table(("items",)) or {}
-        """What stands in the document by key, items or not."""
+        """The values in the document by key, including invalid items."""
         self._before = before.read_entries if before is not None else {}
         self._entries: dict[str, Entry] | None = None
 
     @property
     def read_entries(self) -> dict[str, Entry]:
-        """The entries if they were asked for already, else those of the version before."""
+        """The entries if they were made already, otherwise those of the previous version."""
         return self._before if self._entries is None else self._entries
 
     @property
     def entries(self) -> dict[str, Entry]:
-        """Its items by key; those that did not change are the same objects as before."""
+        """The items by key; unchanged ones are the same objects as in the previous version."""
         if self._entries is None:
             old, found = self._before, dict[str, Entry]()
             for key, table in self.tables.items():
@@ -56,29 +56,29 @@ class Part:
         return self._entries
 
     def entry(self, key: str) -> Entry | None:
-        """Return one of `entries`, which are not looked at in a document without the key."""
+        """Return the item with a key, or None; `entries` are made only if the document has the key."""
         return self.entries.get(key) if key in self.tables else None
 
     @property
     def is_empty(self) -> bool:
-        """Whether it holds no item."""
+        """Whether the document has no item."""
         return not any(isinstance(table, Mapping) for table in self.tables.values())
 
     @property
     def shows_changes(self) -> bool:
-        """Whether the version of its file is another one as soon as it holds something else."""
+        """Whether every change of the content also changes the version of the file."""
         known = self.known
-        # Not while it is broken: what is written then goes into history alone.
+        # False for a broken document, because writes then go only to history.
         return known is not None and not known.is_young and known.problem is None
 
     def is_at(self, token: object) -> bool:
-        """Tell whether it was read at this version of its file, which did not change since."""
+        """Return whether the document was read at this version of its file, which is unchanged since."""
         known = self.known
         return known is not None and known.token == token and self.shows_changes
 
 
 class Snapshot:
-    """The items of one namespace at one moment."""
+    """The items of one namespace at one point in time."""
 
     __slots__ = ("_entries", "_ordered", "base", "namespace", "parts", "user")
 
@@ -98,17 +98,17 @@ class Snapshot:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is stored there."""
+        """Whether the namespace has no item."""
         return not self._entries and all(part.is_empty for part in self.parts)
 
     @property
     def is_shown_by_first(self) -> bool:
-        """Whether its first document alone tells that something is stored there."""
+        """Whether its first document has an item, so that the others need not be read."""
         return bool(self.parts) and not self.parts[0].is_empty
 
     @property
     def entries(self) -> Mapping[str, Entry]:
-        """Its items by key; the newest, should a hand edit have made two of one key."""
+        """The items by key; of a key that a hand edit duplicated, the newest item."""
         if self._entries is None:
             if len(self.parts) == 1:
                 return self.parts[0].entries
@@ -124,12 +124,12 @@ class Snapshot:
 
     @property
     def searched(self) -> Mapping[str, Part | Snapshot]:
-        """What holds its items, by name: its documents, or itself if it has none."""
+        """The parts that an index follows, by name: the documents, or this object if there are none."""
         return {part.kind: part for part in self.parts} if self.parts else {"": self}
 
     @property
     def ordered(self) -> list[Entry]:
-        """Its items, the newest first, then by key."""
+        """The items, newest first, then by key."""
         if self._ordered is None:
             self._ordered = sorted(self.entries.values(), key=attrgetter("order"))
         return self._ordered
@@ -138,7 +138,7 @@ class Snapshot:
         """Return an item, or None."""
         if self._entries is not None:
             return self._entries.get(key)
-        # Without `entries`: to put those of all parts together takes as long as a search.
+        # Not from `entries`, because joining the entries of all parts is as slow as a search.
         found = [each for part in self.parts if (each := part.entry(key)) is not None]
         return max(reversed(found), key=attrgetter("updated"), default=None)
 
@@ -147,12 +147,12 @@ class View:
     """The namespaces that a batch reads.
 
     Args:
-        deadlines: Tells until when the items of a user live.
-        clock: Tells the time, in microseconds since 1970; asked once, if at all.
-        omits_expired: Whether what has expired is left out.
-        is_shared: Whether several operations are to see a namespace alike.
-        signed_in: The only user whose namespaces are shown beside the shared ones; None shows all.
-        is_over: Whether a rule ended the time of an entry, by its key with the kind in front; None is never.
+        deadlines: The function that returns the expiry times of a user's items.
+        clock: The function that returns the time in microseconds since 1970; called at most once.
+        omits_expired: Whether expired items are omitted.
+        is_shared: Whether several operations must see the same state of a namespace.
+        signed_in: The only user whose namespaces are shown in addition to the shared ones; None shows all.
+        is_over: The function that returns whether a rule expired an entry, by kind and key; None is never.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class View:
         self._read: dict[str, list[tuple[str, Entry]]] = {}
 
     def pinned(self, snapshot: Snapshot) -> Snapshot:
-        """Return a namespace as it was when the batch first read it."""
+        """Return the namespace in the state that the batch read first."""
         return self._seen.setdefault((snapshot.user, snapshot.namespace), snapshot)
 
     @cached_property
@@ -183,16 +183,16 @@ class View:
         return self._clock()
 
     def seen(self, user: str, namespace: Namespace) -> Snapshot | None:
-        """Return a namespace if the batch has read it."""
+        """Return a namespace if the batch has read it, or None."""
         return self._seen.get((user, namespace))
 
     @property
     def omits_entries(self) -> bool:
-        """Whether entries that are stored may be left out."""
+        """Whether stored entries may be omitted."""
         return self.omits_expired or self.is_over is not None
 
     def is_shown(self, snapshot: Snapshot, entry: Entry) -> bool:
-        """Tell whether reads show an item: expired ones only until they are removed, or not at all."""
+        """Return whether reads show an item; `omits_expired` and `is_over` can hide it."""
         if self.is_over is not None and self.is_over(f"{snapshot.base}/{entry.key}", entry.table):
             return False
         if entry.expires is None or not self.omits_expired:
@@ -200,11 +200,11 @@ class View:
         return not self._deadlines(snapshot.user).is_over(snapshot.base, entry, self._now)
 
     def read(self, snapshot: Snapshot, entry: Entry) -> None:
-        """Note that an item was read and is to live on."""
+        """Record a read of an item, which restarts its time to live."""
         if entry.expires is not None:
             self._read.setdefault(snapshot.user, []).append((snapshot.base, entry))
 
     def refresh(self) -> None:
-        """Give what was read its time to live again."""
+        """Restart the time to live of the items that were read."""
         for user, items in self._read.items():
             self._deadlines(user).refresh(items, self._now)

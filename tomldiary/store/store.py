@@ -1,8 +1,8 @@
-"""Items of all users behind four operations: get, put, search and list.
+"""The items of all users, with four operations: get, put, search and list.
 
-A batch is checked whole before anything is written. Its reads see the state before it, and of several puts
-to one key the last one counts. The changes of one user are one transaction. Separate calls fail
-separately. Thread-safe, for any number of processes.
+A batch is validated completely before anything is written. Its reads see the state before the batch, and of
+several puts to one key the last one is stored. The changes of one user are one transaction. Separate calls
+fail separately. Safe for threads and for any number of processes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["ItemStore", "Prepared", "Result"]
 _logger = get_logger(__name__)
 R = TypeVar("R")
 Owned = dict[str, None]
-"""Users, once each."""
+"""A set of users in order."""
 
 Result = Item | list[Item] | list[tuple[str, ...]] | None
 
@@ -46,13 +46,13 @@ class ItemStore(ItemPuts):
     """The items of a diary, and its typed entries as the namespaces `(user, "diary", …)`.
 
     Args:
-        diary: Whose storage and rules.
-        user_label: Says who owns a namespace; see `UserLabel`.
-        expiry: What happens to items with a time to live.
-        embedding: How texts become vectors; None searches by words.
+        diary: The diary, with its storage and rules.
+        user_label: The label that is the owner of a namespace; see `UserLabel`.
+        expiry: The handling of items with a time to live.
+        embedding: The embedding of texts; None searches by words.
 
     Raises:
-        InvalidValue: `user_label` is nothing of the kind.
+        InvalidValue: `user_label` has an unsupported type.
         MissingExtra: There is an embedding, and numpy is not installed.
     """
 
@@ -80,15 +80,15 @@ class ItemStore(ItemPuts):
 
         Args:
             ops: The operations.
-            session: The session that puts, for history and for forgetting; "" if there is none.
-            signed_in: The user that a server authenticated: another user's namespace is refused, and
-                searches and listings show that user's and the shared ones. None: those of all.
+            session: The session of the puts, for history and erasure; "" if there is none.
+            signed_in: The user that a server authenticated. Namespaces of other users are then refused,
+                and searches and listings omit them. None allows all.
 
         Raises:
-            InvalidValue: An operation is not valid, or a value breaks the schema. Nothing was written.
-            IdentifierError: A namespace belongs to another user than the one signed in. Nothing was read.
+            InvalidValue: An operation is invalid, or a value breaks the schema. Nothing was written.
+            IdentifierError: A namespace belongs to a user who is not signed in. Nothing was read.
             LimitReached: A category is full. Nothing was written.
-            BackendError: The storage failed. Of several users in one batch, some may have been written.
+            BackendError: The storage failed. The changes of some users in the batch may have been written.
         """
         work = self.prepare(ops, signed_in)
         embedding = self._finder.embedding
@@ -102,10 +102,10 @@ class ItemStore(ItemPuts):
     def cached_item(
         self, namespace: Namespace, key: str, signed_in: str | None = None
     ) -> Item | None:
-        """Return an item if one `stat` is enough; None does not mean that it is missing.
+        """Return an item if one `stat` suffices to validate it; None does not mean that it is missing.
 
         Raises:
-            IdentifierError: It belongs to another user than the one signed in.
+            IdentifierError: The item belongs to a user who is not signed in.
         """
         if type(key) is not str or is_typed(namespace) or self.diary.entry_rules.has_times:
             return None
@@ -114,7 +114,7 @@ class ItemStore(ItemPuts):
         return None if known is None or known[1].expires is not None else as_item(*known)
 
     def prepare(self, ops: Sequence[Operation], signed_in: str | None = None) -> Prepared:
-        """Check operations, and find out what has to be embedded for them.
+        """Validate operations, and determine the texts to embed for them.
 
         Args:
             ops: The operations.
@@ -122,7 +122,7 @@ class ItemStore(ItemPuts):
 
         Raises:
             InvalidValue: An operation is not valid, or a value breaks the schema.
-            IdentifierError: A namespace belongs to another user than the one signed in.
+            IdentifierError: A namespace belongs to a user who is not signed in.
         """
         work = Prepared([self._checked(op, signed_in) for op in ops], signed_in=signed_in)
         embedding = self._finder.embedding
@@ -152,16 +152,16 @@ class ItemStore(ItemPuts):
         *,
         session: str = "",
     ) -> list[Result]:
-        """Run what `prepare` has checked; see `run`.
+        """Run a prepared batch; see `run`.
 
         Args:
-            work: The batch.
-            texts: A vector for each of its texts.
-            queries: A vector for each of its queries.
+            work: The result of `prepare`.
+            texts: A vector for each text of the batch.
+            queries: A vector for each query of the batch.
             session: As in `run`.
 
         Raises:
-            InvalidValue: There are not as many vectors as texts and queries.
+            InvalidValue: The number of vectors differs from that of texts and queries.
         """
         for made, asked in ((texts, work.texts), (queries, work.queries)):
             if len(made) != len(asked):
@@ -222,13 +222,13 @@ class ItemStore(ItemPuts):
         return found
 
     def _checked_typed(self, op: Put) -> Put:
-        """Return a put of a typed entry that can be run: its value is checked as the entry's rules demand."""
+        """Return a validated put of a typed entry; its value must meet the entry's rules."""
         found = checked(replace(op, value=None))
         assert isinstance(found, Put)  # noqa: S101 - for the type checker
         collection = self._typed.collection(found.namespace)
         if found.ttl is not None:
             raise NotSupported(
-                "ttl: entries of a diary do not expire. Put without a ttl, or to another namespace."
+                "ttl: typed entries of a diary do not expire. Omit the ttl, or use another namespace."
             )
         return replace(found, value=checked_value(collection, found.key, op.value))
 
@@ -275,7 +275,7 @@ class ItemStore(ItemPuts):
             for condition in op.conditions:
                 fitting = [each for each in fitting if condition.fits(each)]
             found.update(dict.fromkeys([labels[: op.max_depth] for labels in fitting]))
-            # The names of all users behind this one come behind these.
+            # Namespaces of the remaining users sort after these.
             if (
                 self._owners.are_in_order
                 and len(found) >= needed
@@ -287,7 +287,7 @@ class ItemStore(ItemPuts):
     def _names(
         self, view: View, user: str, prefix: Namespace, owners: Owned, typed: Owned
     ) -> list[Namespace]:
-        """Return the namespaces of a user that begin like this and show something."""
+        """Return the namespaces of a user that begin with a prefix and show an item."""
         found: list[Namespace] = []
         snapshots = self._typed.snapshots(user, prefix) if user in typed else []
         if user in owners and not view.is_shared and not view.omits_entries:
@@ -304,7 +304,7 @@ class ItemStore(ItemPuts):
     # Single items
 
     def put(self, put: Put, session: str = "", signed_in: str | None = None) -> None:
-        """Run one put like `run`, with less ado where nothing is to be embedded."""
+        """Run one put like `run`; faster if no text must be embedded."""
         if self._finder.embedding is not None:
             self.run([put], session=session, signed_in=signed_in)
             return
@@ -323,22 +323,22 @@ class ItemStore(ItemPuts):
         session: str = "",
         signed_in: str | None = None,
     ) -> Item | None:
-        """Replace a value by what a function makes of it, with no other writer in between.
+        """Replace a value atomically by the result of a function, and return the item.
 
         Args:
-            namespace: The item's.
-            key: The item's.
-            change: Gets a copy of the value, None if there is none, and returns the new one, None to
-                remove the item. It may be called again if a person saved the file meanwhile, and must not
-                write to the same user's memory.
+            namespace: The namespace of the item.
+            key: The key of the item.
+            change: The function that returns the new value, or None to remove the item. It gets a copy of
+                the value, or None for a missing item. It may be called again after a concurrent hand edit,
+                and must not write to the same user's memory.
             index: As in `Put`.
             ttl: As in `Put`.
             session: As in `run`.
             signed_in: As in `run`.
 
         Raises:
-            InvalidValue: What it returned cannot be stored. Nothing was written.
-            IdentifierError: The namespace belongs to another user than the one signed in.
+            InvalidValue: The returned value cannot be stored. Nothing was written.
+            IdentifierError: The namespace belongs to a user who is not signed in.
         """
         probe = self._checked(Get(namespace, key), signed_in)
         assert isinstance(probe, Get)  # noqa: S101 - for the type checker
@@ -350,7 +350,7 @@ class ItemStore(ItemPuts):
             put = self._checked(Put(probe.namespace, probe.key, made, index, ttl))  # pyright: ignore[reportArgumentType] - checked there
             assert isinstance(put, Put)  # noqa: S101 - for the type checker
             self._apply(tx, [put], session)
-            # Read here: another writer may come in between the commit and a later look.
+            # Read inside the transaction, because another writer may commit before a later read.
             after = self._entry_within(tx, probe.namespace, probe.key)
             if after is None:
                 return None
@@ -359,17 +359,18 @@ class ItemStore(ItemPuts):
         return self.diary.engine.write(owner, write, Source("update", session, actor="store"))
 
     def _entry_within(self, tx: Transaction, namespace: Namespace, key: str) -> Entry | None:
-        """Return an entry as the transaction sees it."""
+        """Return an entry with the changes of a transaction, or None."""
         if is_typed(namespace):
             table = TypedEntries.within(self.diary, tx).get(self._typed.collection(namespace), key)
             return None if table is None else Entry(key, table)
-        # Not as reads see it: while a person has broken a file, what was written since is in history alone.
+        # Reads do not see writes to a document that a hand edit broke, because these are only in history.
         documents = self.catalog(tx.user).documents(tx, namespace).values()
         tables = [document.table(("items", key)) for document in documents]
         entries = [Entry(key, table) for table in tables if table is not None]
         if not entries:
             return None
-        entry = max(entries, key=lambda each: each.updated)  # a hand edit may have made two
+        # The newest, because a hand edit may have duplicated the key.
+        entry = max(entries, key=lambda each: each.updated)
         deadlines, base = self.diary.engine.deadlines(tx.user), kind_of(tx.user, namespace)
         if self.expiry.omit_expired and deadlines.is_over(base, entry, self._clock.now()):
             return None
@@ -378,10 +379,10 @@ class ItemStore(ItemPuts):
     # Expiry
 
     def sweep(self) -> int:
-        """Remove the items whose time is over and return how many that were.
+        """Remove the expired items and return their number.
 
         Raises:
-            DiaryError: The items of a user cannot be read or removed now; those of all others were removed.
+            DiaryError: The items of a user cannot be read or removed; those of all others were removed.
         """
         engine, now = self.diary.engine, self._clock.now
         count, errors = 0, list[DiaryError]()
@@ -394,17 +395,17 @@ class ItemStore(ItemPuts):
             raise errors[0]
         return count
 
-    # Who and where
+    # Owners and prefixes
 
     def _all_owners(self) -> list[str]:
         folder = self._folder
         return folder.known_users() if folder is not None else self.diary.engine.backend.users()
 
     def below(self, prefix: Namespace, signed_in: str | None = None) -> list[Snapshot]:
-        """Return the namespaces that begin like this and hold something, as they are now.
+        """Return the current non-empty namespaces that begin with a prefix.
 
         Args:
-            prefix: The labels they begin with.
+            prefix: The first labels of the namespaces.
             signed_in: As in `run`.
         """
         owners, typed = self._places(prefix, signed_in)
@@ -418,7 +419,7 @@ class ItemStore(ItemPuts):
         return found
 
     def _places(self, prefix: Namespace, signed_in: str | None) -> tuple[Owned, Owned]:
-        """Return whose items, and whose typed entries, may begin like this, in the order of the users."""
+        """Return the users who may have items, and those who may have typed entries, below a prefix."""
         if is_typed(prefix):
             return {}, dict.fromkeys(prefix[:1])
         known: list[str] = []
@@ -434,10 +435,10 @@ class ItemStore(ItemPuts):
 
 
 def _of_each(owners: Owned, look: Callable[[str], list[R]]) -> Iterator[tuple[str, list[R]]]:
-    """Yield owners and what is found for each; in a listing of many, an unreadable one is left out.
+    """Yield each owner with its results; a listing of several users omits an unreadable one.
 
     Raises:
-        DocumentError: There is one owner beside the shared one, and a document of theirs cannot be read.
+        DocumentError: There is at most one owner besides the shared one, and a document cannot be read.
     """
     is_listing = len(owners.keys() - {SHARED}) > 1
     for owner in sorted(owners):
@@ -446,7 +447,7 @@ def _of_each(owners: Owned, look: Callable[[str], list[R]]) -> Iterator[tuple[st
         except DocumentError as error:
             if not is_listing:
                 raise
-            _logger.warning("a user is left out of a listing: %s", error)
+            _logger.warning("a user is omitted from a listing: %s", error)
         else:
             yield owner, found
 

@@ -1,4 +1,4 @@
-"""What a store does with items that expire, and the sweeper that removes them; see `engine.deadlines`."""
+"""The handling of items that expire, and the sweeper that removes them; see `engine.deadlines`."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _logger = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """What a store does with items that expire.
+    """The handling of items that expire.
 
     Args:
-        omit_expired: Whether reads leave out what has expired and was not removed yet.
-        sweep_interval: Minutes between two rounds of the sweeper.
+        omit_expired: Whether reads omit expired items before they are removed.
+        sweep_interval: The time between two sweeps in minutes.
     """
 
     omit_expired: bool = False
@@ -38,10 +38,10 @@ class Expiry:
 
 
 class Sweeper:
-    """Removes what expired, again and again, in a thread of its own.
+    """Removes expired items periodically, in a separate thread.
 
     Args:
-        sweep: Removes what expired now and returns how many items that were.
+        sweep: The function that removes expired items and returns their number.
     """
 
     def __init__(self, sweep: Callable[[], int]) -> None:
@@ -52,11 +52,11 @@ class Sweeper:
 
     @property
     def is_running(self) -> bool:
-        """Whether the thread is at work."""
+        """Whether the thread is running."""
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, minutes: float) -> Future[None]:
-        """Start sweeping every so many minutes, unless it runs already; the future ends with the sweeper.
+        """Start sweeping at an interval in minutes, if not running yet; the future is done when the sweeper ends.
 
         Raises:
             InvalidValue: `minutes` is not above 0.
@@ -80,7 +80,7 @@ class Sweeper:
         return done
 
     def stop(self, timeout: float | None = None) -> bool:
-        """Ask the thread to end and wait for it; False if it did not within `timeout` seconds."""
+        """Stop the thread, and return whether it ended within `timeout` seconds."""
         self._stop.set()
         if self._thread is None:
             return True
@@ -91,13 +91,13 @@ class Sweeper:
         while not stop.wait(seconds):
             try:
                 self._sweep()
-            except Exception:  # whatever it was, expired items are not to pile up from now on
+            except Exception:  # later sweeps must run, or expired items accumulate
                 _logger.exception("a sweep failed; the next one tries again")
         done.set_result(None)
 
 
 def sweep(engine: Engine, catalog: Catalog, deadlines: Deadlines, clock: Callable[[], int]) -> int:
-    """Remove the items of a user whose time is over and return how many that were."""
+    """Remove the expired items of a user and return their number."""
 
     def over() -> dict[Namespace, list[str]]:
         now = clock()

@@ -1,7 +1,7 @@
-"""Owners of namespaces, and the namespaces of the diary's typed entries.
+"""The owners of namespaces, and the namespaces of the diary's typed entries.
 
-`(user, "diary", "preferences", "likes")` and its like hold typed entries, which the diary's rules write.
-A namespace with "diary" as its second label is one of them or does not exist.
+Namespaces such as `(user, "diary", "preferences", "likes")` contain typed entries, written under the diary's
+rules. A namespace with "diary" as its second label is typed or does not exist.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 __all__ = ["MARK", "Owners", "TypedNamespaces", "UserLabel", "is_typed", "may_expire"]
 
 MARK = "diary"
-_MOST_USERS = 10_000  # remembered at once; a bound on memory, nothing depends on it
-_PREFIX = 2  # labels in front of the collection: the user and the mark
+_MOST_USERS = 10_000  # the maximum number of cached users, to limit memory
+_PREFIX = 2  # the labels before the collection: the user and "diary"
 
 
 def is_typed(namespace: Sequence[str]) -> bool:
-    """Tell whether a namespace is kept for typed entries."""
+    """Return whether a namespace is reserved for typed entries."""
     return len(namespace) >= _PREFIX and namespace[1] == MARK
 
 
 def may_expire(namespace: object) -> bool:
-    """Tell whether what is put to a namespace may have a time to live: entries of the diary have none."""
+    """Return whether items of a namespace may have a time to live; typed entries may not."""
     return not (isinstance(namespace, tuple | list) and is_typed(cast("Sequence[str]", namespace)))
 
 
 class _TypedEntry(Entry):
-    """An entry of the diary as an item: searched as `recall` searches it."""
+    """A typed entry as an item; its searched text is the same as for `recall`."""
 
     __slots__ = ("_kind", "_name")
 
@@ -70,13 +70,13 @@ class TypedNamespaces:
         self._lists = backend if isinstance(backend, ListsFolders) else None
         self._seen: dict[Namespace, Snapshot] = {}
         self._without: dict[str, Any] = {}
-        """The times of the folders of users who had no typed entries then."""
+        """The folder time of each user who had no typed entries at that time."""
 
     def collection(self, namespace: Namespace) -> Collection:
         """Return the collection that a typed namespace shows.
 
         Raises:
-            InvalidValue: There is no such namespace; names those that exist.
+            InvalidValue: The namespace does not exist; the message lists the existing ones.
         """
         found = tuple(namespace[_PREFIX:])
         if found in collections(self._diary):
@@ -86,26 +86,26 @@ class TypedNamespaces:
             for each in collections(self._diary)
         )
         raise InvalidValue(
-            f"there is no namespace {namespace!r}. With {MARK!r} as the second label there are {known}."
+            f"there is no namespace {namespace!r}. The namespaces with {MARK!r} as the second label are {known}."
         )
 
     def check_prefix(self, prefix: Namespace) -> None:
-        """Raise InvalidValue if no typed namespace could begin like this."""
+        """Raise InvalidValue if no typed namespace begins with a prefix."""
         rest = prefix[_PREFIX:]
         if not any(each[: len(rest)] == rest for each in collections(self._diary)):
             self.collection(prefix)
 
     def find(self, namespace: Namespace, key: str) -> tuple[Snapshot, Entry | None]:
-        """Return an entry of a typed namespace as it is now."""
+        """Return the namespace and the current entry with a key, or None for the entry."""
         collection = self.collection(namespace)
         table = TypedEntries.stored(self._diary, namespace[0]).get(collection, key)
         entry = None if table is None else Entry(key, table)
         return Snapshot(namespace[0], namespace, entries={}), entry
 
     def snapshots(self, user: str, prefix: Namespace) -> list[Snapshot]:
-        """Return the typed namespaces of a user that begin like this and hold something."""
+        """Return the non-empty typed namespaces of a user that begin with a prefix."""
         if not user or "." in user or "\0" in user:
-            return []  # no label, so no host can name it
+            return []  # no application can use it, because it is not a valid label
         if not self._has_documents(user):
             return []
         stored = TypedEntries.stored(self._diary, user)
@@ -118,13 +118,13 @@ class TypedNamespaces:
         return [each for each in found if each.entries]
 
     def _has_documents(self, user: str) -> bool:
-        """Return whether there can be any entry; for most users a few names decide it."""
+        """Return whether the user may have typed entries; usually a few file names suffice."""
         backend = self._lists
         if backend is None or open_here() is not None:
             return True
         now = backend.folder_times(user, [""])
         if now is not None and now == self._without.get(user):
-            return False  # nothing came into the folder since
+            return False  # the folder is unchanged since
         names = [kind.name for kind in typed_kinds()]
         if any(backend.tokens(user, names)):
             return True
@@ -149,29 +149,29 @@ class TypedNamespaces:
                 if entry is not None and entry.table is table
                 else _TypedEntry(collection, key, table)
             )
-        if before is not None and known == entries:  # which compare by identity
+        if before is not None and known == entries:  # entries compare by identity
             return before
         made = self._seen[namespace] = Snapshot(namespace[0], namespace, entries=entries)
         return made
 
 
 UserLabel = int | Callable[[Namespace, str], str | None] | None
-"""The number of the label that is the user; or a function of namespace and key that returns the user, or
-None for shared items; or None: all is shared. A namespace too short for the label is shared."""
+"""The position of the label that is the user; or a function of namespace and key that returns the user, or
+None for shared items; or None if all items are shared. A namespace too short for the position is shared."""
 
 
 class Owners:
-    """Says which user a namespace belongs to.
+    """Finds the user that a namespace belongs to.
 
     Raises:
-        InvalidValue: `user_label` is neither a number from 0 on, a function, nor None.
+        InvalidValue: `user_label` is not a number from 0, a function or None.
     """
 
     def __init__(self, user_label: UserLabel) -> None:
         is_number = isinstance(user_label, int) and not isinstance(user_label, bool)
         if not (user_label is None or callable(user_label) or (is_number and user_label >= 0)):
             raise InvalidValue(
-                f"expected the number of a label, a function or None, found {user_label!r}.",
+                f"expected the position of a label, a function or None, found {user_label!r}.",
                 where="user_label",
             )
         self._label = user_label
@@ -180,13 +180,13 @@ class Owners:
         """Return the user that an item or a typed entry belongs to.
 
         Args:
-            namespace: The item's.
-            key: The item's.
+            namespace: The namespace of the item.
+            key: The key of the item.
             signed_in: The user that a server authenticated; None allows every owner.
 
         Raises:
-            InvalidValue: The function that names the owner returned no name.
-            IdentifierError: The owner is another user than the one signed in.
+            InvalidValue: The `user_label` function did not return a user id or None.
+            IdentifierError: The owner is not signed in.
         """
         found = namespace[0] if is_typed(namespace) else self._owner(namespace, key)
         if signed_in is not None and found not in (signed_in, SHARED):
@@ -194,7 +194,7 @@ class Owners:
         return found
 
     def check_prefix(self, prefix: Namespace, signed_in: str | None) -> None:
-        """Refuse a prefix below which all namespaces belong to another user than the one signed in.
+        """Raise an error if all namespaces below a prefix belong to a user who is not signed in.
 
         Raises:
             IdentifierError: It is such a prefix.
@@ -224,7 +224,7 @@ class Owners:
         return found
 
     def known_owner(self, namespace: object) -> str | None:
-        """Return the owner of a namespace that is not checked yet; None if more is needed to tell."""
+        """Return the owner of a namespace that is not validated yet; None if its label does not show it."""
         if not isinstance(self._label, int) or type(namespace) is not tuple:
             return None
         labels = cast("tuple[object, ...]", namespace)
@@ -233,17 +233,17 @@ class Owners:
 
     @property
     def are_in_order(self) -> bool:
-        """Whether namespaces come in the order of their owners, as each begins with its owner."""
+        """Whether sorted namespaces are in the order of their owners, because each begins with its owner."""
         return self._label == 0
 
     def is_open(self, prefix: Namespace) -> bool:
-        """Tell whether any user may own a namespace that begins like this."""
+        """Return whether namespaces that begin with a prefix may belong to any user."""
         if self._label is None:
             return False
         return not (isinstance(self._label, int) and len(prefix) > self._label)
 
     def below(self, prefix: Namespace, everybody: list[str]) -> list[str]:
-        """Return the users who may own a namespace that begins like this."""
+        """Return the users who may own a namespace that begins with a prefix."""
         if self._label is None:
             return [SHARED]
         if isinstance(self._label, int) and len(prefix) > self._label:
@@ -254,5 +254,5 @@ class Owners:
 def _foreign_namespace() -> IdentifierError:
     return IdentifierError(
         "the namespace belongs to another user than the one that the server signed in. Use a namespace of"
-        " that user; user_label says which label is the user, and which namespaces are shared."
+        " that user; user_label defines which label is the user, and which namespaces are shared."
     )

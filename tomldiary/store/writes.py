@@ -1,4 +1,4 @@
-"""Puts: one transaction for each user of a batch, one table for each key, in documents of bounded size."""
+"""Writes of items: one transaction for each user of a batch, in documents of limited size."""
 
 from __future__ import annotations
 
@@ -35,30 +35,32 @@ if TYPE_CHECKING:
 
 __all__ = ["ItemPuts", "Prepared", "remove_items"]
 
-# A document takes no new item from its limit on. A put writes the whole document anew, so small ones make it quick; a
-# read looks at every one of them, so there are not too many.
-_LEAST = 4  # the least limit is this fraction of `Engine.part_size`, which is the largest
-_SHARE = 16  # documents that a namespace of medium size is spread over
-_AT_ONCE = 4  # times as much goes to a document that is written anyway
+# A document at its size limit accepts no new item. Small documents make puts fast, because a put rewrites the whole
+# document. Few documents make reads fast, because a read checks each of them.
+_LEAST = 4  # the divisor of `Engine.part_size`, the largest limit, that gives the smallest limit
+_SHARE = 16  # the number of documents that a namespace of medium size is split into
+_AT_ONCE = (
+    4  # the limit is higher by this factor for a document that the transaction already changes
+)
 _TABLE = "items"
 
 
 _CACHED_USERS = 1024
 _STORAGE_ERRORS = (BackendError, Conflict, LockTimeout)
-"""Errors that trying each batch again by itself would only repeat."""
+"""Errors for which the batches are not retried separately, because each would fail again."""
 
 
 @dataclass(slots=True)
 class Prepared:
-    """A batch that was checked, and what has to be embedded before it can be run."""
+    """A validated batch, and the texts and queries to embed before it runs."""
 
     ops: list[Operation]
     texts: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
-    """Users, each with a text."""
+    """Pairs of a user and a text."""
     queries: list[str] = field(default_factory=list[str])
     epochs: dict[str, int] = field(default_factory=dict[str, int])
     signed_in: str | None = None
-    """The user whose namespaces it may touch beside the shared ones; None: those of all."""
+    """The user whose namespaces the batch may use in addition to the shared ones; None allows all."""
 
 
 class ItemPuts:
@@ -74,7 +76,7 @@ class ItemPuts:
         self._guard = fork_safe(threading.Lock())
 
     def catalog(self, user: str) -> Catalog:
-        """Return what is known of a user's namespaces."""
+        """Return the catalog of a user's namespaces."""
         with self._guard:
             found = self._catalogs.get(user)
             if found is None:
@@ -86,11 +88,11 @@ class ItemPuts:
         for put in _last_of_each(puts):
             mine.setdefault(self._owners.owner(put.namespace, put.key), []).append(put)
         if len(mine) > 1:
-            # Each user is a transaction of their own: find what fails before the first one.
+            # The users have separate transactions, so validate all of them before the first commit.
             joined = open_here()
             for user, changes in mine.items():
                 engine = self.diary.engine
-                # Raises if it is another user's; of this one it holds the lock.
+                # Raises an error for a transaction of another user. One of this user already holds the lock.
                 is_locked = joined is not None and joined.is_joined_by(engine, user)
                 lock = (
                     nullcontext() if is_locked else engine.backend.lock(user, engine.lock_timeout)
@@ -105,33 +107,33 @@ class ItemPuts:
         self.diary.engine.write(user, lambda tx: self._apply(tx, puts, session), source)
 
     def owner_of_puts(self, namespaces: Iterable[Namespace]) -> str | None:
-        """Return the user whose items are put if `aput` may do that; None tells nothing about whose they are.
+        """Return the one owner of all puts if `aput` can run them, or None.
 
         Args:
-            namespaces: Those of the puts, not checked yet.
+            namespaces: The namespaces of the puts, not validated yet.
         """
         if open_here() is not None:
             return None
         owners: set[str | None] = set()
         for labels in namespaces:
-            # A typed entry may be looked for in documents that only the folder tells of.
+            # Typed entries are excluded, because finding one may require a listing of the folder.
             owner = self._owners.known_owner(labels)
             owners.add(owner if owner is not None and not is_typed(labels) else None)
         return owners.pop() if len(owners) == 1 else None
 
     async def aput(self, user: str, prepare: Callable[[], Prepared], session: str) -> None:
-        """Run a batch of nothing but puts that need no vectors, without holding the event loop.
+        """Run a batch of puts that need no vectors, without blocking the event loop.
 
-        Batches of one session that wait for the same user are one transaction. If one of them cannot be
-        applied, each is a transaction of its own, so an invalid batch fails alone.
+        Waiting batches for the same user and session are one transaction. If one of them cannot be applied,
+        each becomes a separate transaction, so that only the invalid batch fails.
 
         Args:
-            user: What `owner_of_puts` returned.
-            prepare: Makes the batch; called in a worker thread.
+            user: The result of `owner_of_puts`.
+            prepare: The function that makes the batch; called in a worker thread.
             session: As in `run`.
 
         Raises:
-            InvalidValue: An operation is not valid. Nothing of this batch was written.
+            InvalidValue: An operation is invalid. Nothing of this batch was written.
             BackendError: The storage failed. Nothing of this batch was written.
         """
         await self._gathering.done(user, (prepare, session))
@@ -139,7 +141,7 @@ class ItemPuts:
     def _put_each(
         self, user: str, batches: Sequence[tuple[Callable[[], Prepared], str]]
     ) -> list[Exception | None]:
-        """Run batches of puts that all belong to one user, and return the error that each met."""
+        """Run batches of puts for one user, and return the error or None for each."""
         errors: list[Exception | None] = [None] * len(batches)
         parts: list[tuple[int, list[Put], str]] = []
         for number, (prepare, session) in enumerate(batches):
@@ -157,7 +159,7 @@ class ItemPuts:
     def _put_run(
         self, user: str, parts: Sequence[tuple[int, list[Put], str]], session: str
     ) -> list[tuple[int, Exception]]:
-        """Store batches of one session as one transaction; return the errors by the batches' numbers."""
+        """Store batches of one session as one transaction, and return errors with the numbers of their batches."""
         try:
             self._write_of(
                 user, _last_of_each(put for _, puts, _ in parts for put in puts), session
@@ -172,7 +174,7 @@ class ItemPuts:
 
     def _apply(self, tx: Transaction, puts: Sequence[Put], session: str) -> None:
         if tx.is_open:
-            # Its owner may continue after an error, so puts must fail before they change anything.
+            # An open transaction may continue after an error, so puts must fail before they change it.
             self._apply(_trial(tx), puts, session)
         session = session or tx.session
         items: list[Put] = []
@@ -191,7 +193,7 @@ class ItemPuts:
 
 
 def _trial(tx: Transaction) -> Transaction:
-    """Return a transaction on what another one has made so far, to see whether changes can be applied."""
+    """Return a transaction on the current state of another one, to test whether changes can be applied."""
     known = {kind: Known(None, tx.document(kind), is_logged=True) for kind in tx.kinds()}
     return Transaction(tx.engine, tx.user, known)
 
@@ -203,10 +205,10 @@ def _last_of_each(puts: Iterable[Put]) -> list[Put]:
 def _apply_puts(
     tx: Transaction, catalog: Catalog, puts: Sequence[Put], clock: Clock, session: str
 ) -> None:
-    """Apply checked puts, of which no two are about one item.
+    """Apply validated puts, at most one for each item.
 
     Raises:
-        InvalidValue: A document was edited by hand so that an item cannot be put; nothing may be committed.
+        InvalidValue: A hand edit prevents a put; the transaction must not be committed.
     """
     by_namespace: dict[Namespace, list[Put]] = {}
     for put in puts:
@@ -220,7 +222,7 @@ def _apply_puts(
 def remove_items(
     tx: Transaction, catalog: Catalog, namespace: Namespace, keys: Sequence[str]
 ) -> None:
-    """Remove items, those of them that exist."""
+    """Remove items; missing ones are ignored."""
     target = _Target(tx, catalog, namespace)
     for key in keys:
         target.remove(key)
@@ -234,7 +236,7 @@ class _Target:
         self._namespace = namespace
         self._base = kind_of(catalog.user, namespace)
         self._tables: dict[str, Mapping[str, Any]] = {}
-        """What is stored in each document, by key."""
+        """The stored tables of each document, by key."""
         self._sizes: dict[str, int] = {}
         for kind, document in catalog.documents(tx, namespace).items():
             self._tables[kind] = document.table((_TABLE,)) or {}
@@ -247,7 +249,7 @@ class _Target:
         self._most = min(self._largest, _AT_ONCE * self._limit)
 
     def put(self, put: Put, clock: Clock, session: str) -> None:
-        """Make an item hold exactly a value; without one, remove it."""
+        """Set the value of an item, or remove the item if the value is None."""
         if put.value is None:
             self.remove(put.key)
             return
@@ -255,7 +257,7 @@ class _Target:
         kind = holders[0] if holders else self._document_with_room()
         edit = self._edit(kind)
         for other in holders[1:]:
-            self._tx.edit(other).delete(path)  # a copy that a hand edit made
+            self._tx.edit(other).delete(path)  # a duplicate made by a hand edit
         table = table_of(
             put.value,
             edit.table(path) if holders else None,
@@ -267,13 +269,13 @@ class _Target:
         )
         grown = self._put(kind, path, table)
         is_full = holders and self._sizes[kind] > 1.25 * self._largest
-        # One that has grown leaves a full document that others are in too.
+        # Move a grown item out of a full document that also contains other items.
         if is_full and 0 < grown < edit.length(path) and len(self._tables[kind]) > 1:
             edit.delete(path)
             self._put(self._document_with_room(), path, table)
 
     def _put(self, kind: str, path: Path, table: Mapping[str, Any]) -> int:
-        """Write an item to a document and return by how many characters it has grown there."""
+        """Write an item to a document and return the growth in characters."""
         edit = self._edit(kind)
         before = edit.length(path)
         edit.put(path, table)
@@ -290,7 +292,7 @@ class _Target:
         return [kind for kind, held in self._tables.items() if key in held]
 
     def _document_with_room(self) -> str:
-        """Return the document that takes a new item: the last one, else any half empty one, else a new one."""
+        """Return the document for a new item: the last one, or one at most half full, or a new one."""
         limit = self._limit
         for kind in reversed(self._sizes):
             if self._sizes[kind] < (self._most if kind in self._edits else limit):

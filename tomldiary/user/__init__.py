@@ -1,4 +1,4 @@
-"""`UserDiary`: everything about one user, verb by verb.
+"""`UserDiary`: the reads, writes and queries of one user's memory.
 
 Begin with `user`.
 """

@@ -1,4 +1,4 @@
-"""`alice.blocks`: texts that are set, appended to, changed in one place, and read whole."""
+"""`alice.blocks`: named texts that are set, appended to, edited and read whole."""
 
 from __future__ import annotations
 
@@ -89,18 +89,18 @@ class UserBlocks:
         now: datetime | None = None,
         ephemeral: bool = False,
     ) -> TextBlock:
-        """Make a block hold exactly `text`, and return it; a missing block is created.
+        """Set the text of a block, creating a missing block, and return the block.
 
         Args:
             name: The block, 1 to 200 characters.
             text: At most 100,000 characters.
-            pinned: Whether `render` shows it before everything else; None keeps the setting. A new
+            pinned: Whether `render` shows it before unpinned entries; None keeps the setting. A new
                 block is pinned by default.
             session_id: Stored in `_created_by` and `_updated_by`, and in history.
-            actor: Who makes the change, for history.
-            reason: Why, for history.
-            now: The time to write down; None is the current time.
-            ephemeral: Whether it becomes a draft of the session, see `UserDiary.draft`.
+            actor: The author of the change, for history.
+            reason: The reason for the change, for history.
+            now: The time to store; None is the current time.
+            ephemeral: Whether the change becomes a draft of the session; see `UserDiary.draft`.
 
         Raises:
             InvalidValue: The name or the text is too long. Nothing was changed.
@@ -128,19 +128,19 @@ class UserBlocks:
         operation_id: str = "",
         ephemeral: bool = False,
     ) -> TextBlock:
-        """Append `text` to a block as lines of its own; a missing block is created.
+        """Append `text` to a block as new lines, creating a missing block, and return the block.
 
         Concurrent appends are all kept.
 
         Args:
             name: The block.
-            text: What to append.
+            text: The text to append.
             session_id: Stored with the block and in history.
-            actor: Who makes the change, for history.
-            reason: Why, for history.
-            now: The time to write down; None is the current time.
-            operation_id: Your idempotency key; the same one a second time changes nothing.
-            ephemeral: Whether it becomes a draft of the session, see `UserDiary.draft`.
+            actor: The author of the change, for history.
+            reason: The reason for the change, for history.
+            now: The time to store; None is the current time.
+            operation_id: An idempotency key; a second call with the same key changes nothing.
+            ephemeral: Whether the change becomes a draft of the session; see `UserDiary.draft`.
 
         Raises:
             InvalidValue: The block would be too long. Nothing was changed.
@@ -173,17 +173,17 @@ class UserBlocks:
 
         Args:
             name: The block.
-            old: The text to replace, with enough around it to be unique.
-            new: The new text; empty removes `old`.
+            old: The text to replace; it must occur exactly once.
+            new: The replacement; an empty text removes `old`.
             session_id: Stored with the block and in history.
-            actor: Who makes the change, for history.
-            reason: Why, for history.
-            now: The time to write down; None is the current time.
-            ephemeral: Whether it becomes a draft of the session, see `UserDiary.draft`.
+            actor: The author of the change, for history.
+            reason: The reason for the change, for history.
+            now: The time to store; None is the current time.
+            ephemeral: Whether the change becomes a draft of the session; see `UserDiary.draft`.
 
         Raises:
             UnknownEntry: There is no such block.
-            InvalidValue: `old` occurs not at all, or more than once. Nothing was changed.
+            InvalidValue: `old` does not occur exactly once. Nothing was changed.
         """
         session_id = self._context.session(session_id)
         moment = timestamp(now)
@@ -205,9 +205,9 @@ class UserBlocks:
         reason: str = "",
         ephemeral: bool = False,
     ) -> TextBlock:
-        """Remove a block from the file and return it; history keeps it.
+        """Remove a block from the file and return it. History keeps it.
 
-        With `ephemeral` it becomes a draft of the session, see `UserDiary.draft`.
+        With `ephemeral` the removal becomes a draft of the session; see `UserDiary.draft`.
 
         Raises:
             UnknownEntry: There is no such block.
@@ -230,7 +230,7 @@ class UserBlocks:
             return to_block(found)
 
         def stored(seq: int) -> TextBlock:
-            """Return the current block, or what the transaction stored if it was deleted since, or a draft."""
+            """Return the current block, or the transaction's version if the block is a draft or was deleted since."""
             made = self._context.change_made(seq)
             found = None if made.is_pending else self._stored().find(name)
             return to_block(made.fields if found is None else found)

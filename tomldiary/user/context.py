@@ -1,4 +1,4 @@
-"""What the parts of one user's diary share: the user, the diary's rules, and where documents are read."""
+"""The context that the parts of a `UserDiary` share: the user, the diary's rules and its documents."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ R = TypeVar("R")
 
 
 class UserContext:
-    """One user of a diary, as of now or as of a point of history.
+    """One user of a diary, in the current state or at a point of history.
 
     Args:
-        diary: Has the schemas, the limits and the engine.
-        user_id: Whose memory.
+        diary: The diary, with its schemas, limits and engine.
+        user_id: The user.
         past: The documents of a point of history; None reads the current ones.
     """
 
     is_draft = False
-    """Whether it is the draft of a session."""
+    """Whether this is the context of a session's drafts."""
 
     def __init__(self, diary: Diary, user_id: str, past: PastDocuments | None = None) -> None:
         self.diary = diary
         self.user_id = user_id
         self.past = past
-        # A past state has an index of its own, which never displaces the current one.
+        # A past state has a separate index, so that it never displaces the current one.
         self.indexes = diary.indexes if past is None else recall_indexes()
 
     @property
@@ -66,26 +66,26 @@ class UserContext:
         """The engine that reads and writes the current documents.
 
         Raises:
-            DiaryError: This is a point of history, which cannot be written.
+            DiaryError: This context is a point of history, which is read-only.
         """
         if self.past is not None:
             raise self.past.refusal()
         return self.diary.engine
 
     def document(self, kind: str) -> Document:
-        """Return a document; inside a transaction, with its changes."""
+        """Return a document, inside a transaction including its changes."""
         if self.past is not None:
             return self.past.document(kind)
         return self.diary.engine.document(self.user_id, kind)
 
     def entries(self, kind: str) -> Document:
-        """Return all entries of a kind as one document; inside a transaction, with its changes."""
+        """Return all entries of a kind as one document, inside a transaction including its changes."""
         if self.past is not None:
             return self.past.entries(kind)
         return self.diary.engine.entries(self.user_id, kind)
 
     def problem(self, kind: str) -> DocumentError | None:
-        """Return why a document cannot be used at the moment; None if it can."""
+        """Return the error that currently prevents use of a document, or None."""
         known = None if self.past is not None else self.diary.engine.load(self.user_id, kind)
         return None if known is None else known.problem
 
@@ -103,12 +103,12 @@ class UserContext:
 
     @property
     def epoch(self) -> int:
-        """How often something of the user was forgotten; 0 in the past, which is not kept."""
+        """The number of erasures of this user; 0 for a point of history."""
         return 0 if self.past is not None else self.diary.engine.backend.epoch(self.user_id)
 
     @property
     def prepare_vectors(self) -> Callable[..., QueryVector | None] | None:
-        """What embeds a query and what it searches; None in the past, and without an embedder."""
+        """The function that embeds a query and the entries; None without an embedder or in the past."""
         embedder = self.diary.embedder
         if embedder is None or self.past is not None:
             return None
@@ -116,21 +116,21 @@ class UserContext:
 
     @property
     def lists_documents(self) -> bool:
-        """Whether the storage finds documents by itself, such as those of episodes."""
+        """Whether the storage can list documents, such as those of episodes."""
         return self.past is not None or self.diary.engine.lists_documents
 
     def is_over(self, key: str, entry: Mapping[str, Any], at: When | None = None) -> bool:
-        """Return whether an entry, by its key with the kind in front, has outlived the time of its constraint."""
+        """Return whether the lifetime of an entry has ended by its constraint; `key` begins with the kind."""
         rules = self.diary.entry_rules
         return rules.has_times and rules.is_over(key, entry, self.moment(at))
 
     def kept(self, name: str, document: Document) -> Document:
-        """Return a document, or all parts of a kind as one, without the entries whose time is over."""
+        """Return a document, or all parts of a kind as one, without expired entries."""
         return self.diary.entry_rules.kept(name, document, self.moment(None))
 
     @property
     def until(self) -> Until | None:
-        """What tells until when an item lives that was read since it was put; None in the past."""
+        """The function that returns the expiry of an item, which reads can extend; None in the past."""
         if self.past is not None:
             return None
         return self.diary.engine.deadlines(self.user_id).until_moment
@@ -142,7 +142,7 @@ class UserContext:
         return self.diary.engine.now() if self.past is None else self.past.moment
 
     def session(self, given: str) -> str:
-        """Return the session to write down: the given one, or that of the open transaction."""
+        """Return the session to store: the given one, or that of the open transaction."""
         return session_name(given) or self.engine.session_here(self.user_id)
 
     def write(
@@ -155,17 +155,17 @@ class UserContext:
     ) -> R:
         """Commit a change on fresh state; see `Engine.write`.
 
-        A change by an actor without trust waits for a review instead.
+        A change by an untrusted actor is held for review instead.
 
         Args:
-            change: Makes the change.
-            source: For the history record.
-            ephemeral: Whether it becomes a draft of the session.
+            change: The function that makes the change.
+            source: The origin of the change, for the history record.
+            ephemeral: Whether the change becomes a draft of the session.
             on_repeat: See `Engine.write`.
 
         Raises:
-            NestedTransaction: It has an operation id, but an open transaction is repeated as a whole.
-            InvalidValue: A draft has no session.
+            NestedTransaction: The source has an operation id, but an open transaction can only be repeated as a whole.
+            InvalidValue: The change is ephemeral but has no session.
         """
         self.engine.refuse_nested(self.user_id, source.operation)
         if ephemeral:
@@ -192,16 +192,16 @@ class UserContext:
         )
 
     def change_made(self, seq: int) -> Made:
-        """Return the one entry that a transaction wrote, to answer its repetition."""
+        """Return the one entry that a transaction wrote, as the result of a repeated call."""
         return change_made(self.engine.backend, self.user_id, seq)
 
 
 class DraftContext(UserContext):
-    """One user of a diary with the drafts of one session in the memory; what is written becomes a draft.
+    """One user of a diary, including the drafts of one session. Writes become drafts.
 
     Args:
-        diary: Has the schemas, the limits and the engine.
-        user_id: Whose memory.
+        diary: The diary, with its schemas, limits and engine.
+        user_id: The user.
         session_id: The session.
 
     Raises:
@@ -214,7 +214,9 @@ class DraftContext(UserContext):
         super().__init__(diary, user_id)
         self.session_id = session_name(session_id)
         if not self.session_id:
-            raise InvalidValue("a draft belongs to a session. Give its id.", where="session_id")
+            raise InvalidValue(
+                "a draft belongs to a session. Pass the session's id.", where="session_id"
+            )
         self.indexes = recall_indexes()
 
     def overlay(self) -> Overlay:
@@ -240,7 +242,7 @@ class DraftContext(UserContext):
         return list(self.overlay())
 
     def session(self, given: str) -> str:
-        """Return the session to write down."""
+        """Return the session to store."""
         return session_name(given) or self.session_id
 
     def _stored(
@@ -250,7 +252,7 @@ class DraftContext(UserContext):
         origin: str,
         on_repeat: Callable[[int], R] | None,
     ) -> R:
-        """Keep what a change would do as drafts of the session."""
+        """Store the effects of a change as drafts of the session."""
         expires = timestamp(self.diary.engine.now() + self.diary.draft_lifetime)
         why = Why(DRAFTS, self.session_id, origin, source.reason, expires)
         held = functools.partial(hold, change=change, why=why)
@@ -258,10 +260,10 @@ class DraftContext(UserContext):
 
 
 def session_name(given: str | None) -> str:
-    """Return the id of a session as plain text; "" for none.
+    """Return the id of a session as plain text; "" for None.
 
     Raises:
-        InvalidValue: It is no text.
+        InvalidValue: The id is not text.
     """
     return "" if given is None else checked_text(given, "session_id")
 
@@ -275,7 +277,7 @@ def delegated(
     """Return a method that calls `method` on a part of the user's diary, and its coroutine twin.
 
     Args:
-        part: Makes the part from the user's context, at no cost.
+        part: The function that makes the part from the user's context; it must be cheap.
         method: A method of the part.
     """
     context_of: Callable[[object], UserContext] = attrgetter("_context")

@@ -1,4 +1,4 @@
-"""The older names of methods that moved to `alice.facts`, `alice.blocks` and `alice.episodes`."""
+"""Deprecated aliases of methods that moved to `alice.facts`, `alice.blocks` and `alice.episodes`."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def _moved(
     Callable[Concatenate[object, P], R],
     Callable[Concatenate[object, P], Coroutine[Any, Any, R]],
 ]:
-    """Return a deprecated name of a method, and its twin; `now` is what its docstring says to use."""
+    """Return a deprecated alias of a method, and its coroutine twin; `now` is the replacement."""
     alias, _ = delegated(part, method)
     alias.__doc__ = f"Deprecated: use `alice.{now}`, which does the same."
     return alias, async_twin(alias)
 
 
 class DeprecatedNames:
-    """Names that older programs use; new code uses the accessors. Completion leaves them out."""
+    """Deprecated aliases for older programs; new code uses the accessors. Completion omits them."""
 
     commit, acommit = _moved(UserFacts, UserFacts.commit, "facts.commit")
     update, aupdate = _moved(UserFacts, UserFacts.update, "facts.update")

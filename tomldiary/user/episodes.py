@@ -1,4 +1,4 @@
-"""`alice.episodes`: turns kept word for word, and the messages of a session."""
+"""`alice.episodes`: turns stored verbatim, and the messages of a session."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class UserEpisodes:
         return f"UserEpisodes({self._context.user_id!r})"
 
     def __call__(self, session_id: str | None = None, limit: int | None = None) -> Episodes:
-        """Return the newest episodes, the oldest of them first; see `list`."""
+        """Return the newest episodes in chronological order; see `list`."""
         return self.list(session_id, limit)
 
     def add(
@@ -65,22 +65,22 @@ class UserEpisodes:
         steps: Sequence[ToolStep] = (),
         ephemeral: bool = False,
     ) -> str:
-        """Append one turn, word for word, and return its id; it is never changed.
+        """Store one turn verbatim and return its id; an episode is immutable.
 
         Args:
             input: What the user said, up to 100,000 characters.
             output: What the assistant answered, up to 100,000 characters.
-            session_id: The conversation it belongs to.
-            actor: Who makes the change, for history.
-            reason: Why, for history.
-            now: When it was said (without a zone: UTC); None is now.
-            operation_id: Your idempotency key; the same one a second time changes nothing.
-            id: An id of your own; the same one for the same texts changes nothing. None is the time.
-            steps: The tools that were called in between.
-            ephemeral: Whether it becomes a draft of the session, see `UserDiary.draft`.
+            session_id: The session of the turn.
+            actor: The author of the change, for history.
+            reason: The reason for the change, for history.
+            now: The time of the turn (UTC if it has no zone); None is the current time.
+            operation_id: An idempotency key; a second call with the same key changes nothing.
+            id: The episode's id; storing the same texts again changes nothing. None derives it from the time.
+            steps: The tool calls of the turn.
+            ephemeral: Whether the change becomes a draft of the session; see `UserDiary.draft`.
 
         Raises:
-            InvalidValue: A text is too long, or the id has other texts. Nothing was changed.
+            InvalidValue: A text is too long, or the id exists with different texts. Nothing was changed.
             Conflict: The operation id was used for a different change. Nothing was changed.
             NotSupported: The backend cannot list its documents.
         """
@@ -108,13 +108,13 @@ class UserEpisodes:
         return self._context.change_made(seq).key.partition("/")[2]
 
     def messages(self, session_id: str, limit: int | None = 20) -> _Messages:
-        """Return the last messages of a session, the oldest first, as `role` and `content`.
+        """Return the last messages of a session in chronological order, as `role` and `content`.
 
-        Blank messages are left out: model providers refuse them.
+        Blank messages are omitted because model providers reject them.
 
         Args:
-            session_id: The conversation.
-            limit: Most messages returned; a turn has up to two, of the user and of the assistant.
+            session_id: The session.
+            limit: The maximum number of messages; a turn has up to two. None is all.
         """
         checked_limit(limit)
         checked_text(session_id, "session_id")
@@ -131,11 +131,11 @@ class UserEpisodes:
     amessages = async_twin(messages)
 
     def list(self, session_id: str | None = None, limit: int | None = None) -> Episodes:
-        """Return the newest episodes, the oldest of them first.
+        """Return the newest episodes in chronological order.
 
         Args:
-            session_id: Only those of this session.
-            limit: Most episodes returned.
+            session_id: Return only episodes of this session; None is all sessions.
+            limit: The maximum number of episodes; None is all.
         """
         checked_limit(limit)
         session_name(session_id)
@@ -156,7 +156,7 @@ class UserEpisodes:
         actor: str = "",
         reason: str = "",
     ) -> Episode:
-        """Remove one episode from its file and return it; history keeps it.
+        """Remove one episode from its file and return it. History keeps it.
 
         Raises:
             UnknownEntry: There is no such episode.
@@ -177,7 +177,7 @@ class UserEpisodes:
     adelete = async_twin(delete)
 
     def _newest_first(self) -> Iterator[tuple[str, Any]]:
-        """Yield the episodes by the time they happened, newest first."""
+        """Yield the episodes by the time of their turns, newest first."""
         kinds = reversed(episode_kinds(self._context.kinds()))
         for _, parts in groupby(kinds, month_of):
             found = [
@@ -185,6 +185,6 @@ class UserEpisodes:
                 for kind in reversed([*parts])
                 for entry in episode_entries(self._context.kept(kind, self._context.document(kind)))
             ]
-            # an episode may be stored late, or come with an import
+            # the file order may differ, because an episode may be stored late or imported
             found.sort(key=lambda entry: happened(entry[1]))
             yield from reversed(found)

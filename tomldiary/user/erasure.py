@@ -1,4 +1,4 @@
-"""Erases what a user, a session or a turn said, and looks for what is left of it."""
+"""Erases the memory of a user, a session or a turn, and searches for remaining traces."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["UserErasure"]
 
 
 class UserErasure:
-    """Erases parts of the memory of one user, or all of it."""
+    """Erases all or parts of the memory of one user."""
 
     def __init__(self, context: UserContext) -> None:
         self._context = context
@@ -40,29 +40,30 @@ class UserErasure:
         everything: bool = False,
         dry_run: bool = False,
     ) -> ForgetReceipt:
-        """Erase what a session, a turn or a period said from files and history, for good.
+        """Erase the content of a session, a turn or a period from files and history permanently.
 
-        A text that another session also said stays, under that session's name. An entry that others wrote
-        before returns to their version. Queries of history omit what was erased, and older transactions can
-        no longer be rolled back. After a crash, the next process that opens the user finishes the job.
-        Work that began before is refused with `Forgotten`; selected turns leave the writers' queues.
+        A text that another session also stated is kept and attributed to that session. An entry that
+        other sessions wrote earlier returns to their version. Queries of history omit erased content, and
+        older transactions can no longer be rolled back. After a crash, the next process that opens the
+        user completes the erasure. Work that began before it is refused with `Forgotten`, and selected
+        turns are removed from the writers' queues.
 
-        The operation ids of erased transactions and ingested turns are erased too: submitting them again
-        stores them again.
+        The operation ids of erased transactions and ingested turns are erased too, so submitting such a
+        turn again stores it again.
 
         If nothing is stored of the user, the receipt's `found_elsewhere` lists namespaces of other owners
         that have the user as a label, such as ("memories", user).
 
         Args:
-            session_id: The conversation, and what only this session said.
-            before: Everything last updated before this time: a datetime, a date or ISO 8601 text (without a zone: UTC).
-            source: What was extracted from this turn, `session#turn`, or from all turns of a session, even if
-                other sessions confirmed it since.
-            key: One entry with all its versions and what was derived from it, as `history` and `recall` show its key.
-            matching: Content that mentions this text, in any case of its letters. An entry that did not mention
-                it before returns to that content. Comments of other entries stay.
-            everything: The whole user, with documents and history.
-            dry_run: Only count what would be erased; `files` is empty then.
+            session_id: The session's conversation, and entries that only this session stated.
+            before: Entries last updated before this time: a datetime, a date or ISO 8601 text (UTC without a zone).
+            source: Entries extracted from this turn, `session#turn`, or from all turns of a session, even if
+                other sessions confirmed them since.
+            key: One entry with all its versions and the entries derived from it. `history` and `recall` show its key.
+            matching: Content that contains this text, ignoring case. An entry that did not contain
+                it before returns to that content. Comments of other entries are kept.
+            everything: All data of the user, including documents and history.
+            dry_run: Only count the content to erase; `files` is then empty.
 
         Raises:
             InvalidValue: Not exactly one selector is given. A ValueError; nothing was changed.
@@ -88,27 +89,27 @@ class UserErasure:
         return replace(receipt, found_elsewhere=self._elsewhere())
 
     def traces(self, text: str) -> list[str]:
-        """Return the places of the storage that still hold a text; empty is the proof that it is erased.
+        """Return the places of the storage that still contain a text; an empty list proves that it is erased.
 
-        Every file of the user, of the journals and of the indexes is read, so this takes a while.
+        This is slow, because it reads every file of the user, the journals and the indexes.
 
         Args:
-            text: What to look for, in any case of its letters.
+            text: The text to search for, ignoring case.
 
         Raises:
             InvalidValue: The text is blank.
         """
         if not checked_text(text, "text").strip():
-            raise InvalidValue("expected a text that is not blank.", where="traces")
+            raise InvalidValue("expected text that is not blank.", where="traces")
         return traces(self._context.engine.backend, self._context.user_id, text)
 
     def _named(self, key: str) -> str:
-        """Return a key as history shows it."""
+        """Return a key in the form that history shows."""
         path = path_of(key, self._diary.allowed, self._diary.fact_schemas) if key else ()
         return entry_key(path) if path else key
 
     def _elsewhere(self) -> tuple[tuple[str, ...], ...]:
-        """Return namespaces of other owners up to the label that is this user."""
+        """Return namespaces of other owners, cut after the label that equals this user."""
         backend = self._context.engine.backend
         found: set[tuple[str, ...]] = set()
         owners: list[str] = []

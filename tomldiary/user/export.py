@@ -1,4 +1,4 @@
-"""Profile, export and import of one user's whole memory."""
+"""The profile, export and import of one user's memory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _PAUSE = 0.02  # seconds between two reads of documents that are being written
 
 
 class UserExport:
-    """Exports, imports and counts the whole memory of one user."""
+    """Exports, imports and counts the entries of one user."""
 
     def __init__(self, context: UserContext) -> None:
         self._context = context
@@ -54,10 +54,10 @@ class UserExport:
         """Return the number of entries of each kind, as JSON values without remembered text.
 
         Returns:
-            `user`; entries in `preferences` by category, `conversations`, `facts` by type (those that hold
-            now), `blocks` by name (characters), `episodes`, `items` by namespace, `drafts` and `quarantine`;
-            `sessions`, how many sessions the entries name; and `last_seen`, when the last conversation or
-            episode was; "" if there is none.
+            `user`; entries in `preferences` by category, `conversations`, `facts` by type (currently valid
+            ones), `blocks` by name (characters), `episodes`, `items` by namespace, `drafts` and `quarantine`;
+            `sessions`, the number of sessions that the entries name; and `last_seen`, the time of the last
+            conversation or episode, or "".
         """
         at = self._context.moment(None)
         listed = self._context.kinds()
@@ -80,16 +80,16 @@ class UserExport:
         """Return all documents as of one transaction, as JSON values.
 
         Args:
-            entries: Whether to add the fields of all entries, for other programs; an import does not read them.
-            history: Whether to add the history; an import begins a history of its own.
+            entries: Whether to include the fields of all entries for other programs; an import ignores them.
+            history: Whether to include the history; an import ignores it and begins a new one.
 
         Returns:
-            `format`, `version`, `user`, `time`, `seq` (the last transaction in it), and `documents`: the
-            TOML texts by name, byte for byte. With `entries` the fields by key, and with `history` the
+            `format`, `version`, `user`, `time`, `seq` (the last included transaction), and `documents`: the
+            TOML texts by name, byte for byte. With `entries` also the fields by key, and with `history` the
             records as TOML texts, oldest first.
 
         Raises:
-            DocumentError: A document cannot be read at the moment, so the export would be incomplete.
+            DocumentError: A document cannot be read, so the export would be incomplete.
         """
         seq, documents = self._consistent()
         more: dict[str, Any] = {}
@@ -125,22 +125,22 @@ class UserExport:
         entries are added, and an entry with different content is a conflict.
 
         Args:
-            data: What `export` returned, of any user; also after a round trip through JSON. The user's id
-                in namespaces becomes that of this user.
-            replace: Make the memory exactly what `data` holds; removed entries stay in history.
-            actor: Who makes the change, for history.
-            reason: Why, for history.
+            data: The result of `export` for any user, or the same data loaded from JSON. The user's id
+                in namespaces is replaced by that of this user.
+            replace: Make the memory equal to `data`; history keeps removed entries.
+            actor: The author of the change, for history.
+            reason: The reason for the change, for history.
 
         Raises:
-            InvalidValue, IdentifierError: `data` is no export, or a fact in it breaks the rules of its type.
-            DocumentError: A document in it does not parse, or is of a newer format.
+            InvalidValue, IdentifierError: `data` is not an export, or a fact in it breaks the rules of its type.
+            DocumentError: A document in `data` does not parse, or has a newer format.
             Conflict: An entry exists with different content; `keys` lists them. Nothing was changed.
             ImmutableEntry, LimitReached: A rule forbids it. Nothing was changed.
         """
         return self._import(data, Source("import", "", actor, reason), replace=replace)[0]
 
     def import_preview(self, data: Mapping[str, Any], *, replace: bool = False) -> list[Difference]:
-        """Return the entries that `import_` would add, change or remove; nothing is changed.
+        """Return the entries that `import_` would add, change or remove, without changing anything.
 
         Args:
             data: As for `import_`.
@@ -154,7 +154,7 @@ class UserExport:
     def _import(
         self, data: Mapping[str, Any], why: Source | None, *, replace: bool
     ) -> tuple[list[str], list[Difference]]:
-        """Return the documents and the entries that change; without `why`, roll the change back."""
+        """Return the documents and the entries that change; if `why` is None, roll the change back."""
         documents = _renamed(_checked(data), data.get("user"), self._user)
         if self._diary.redactor is not None:
             redact = self._diary.redacted_entry
@@ -181,10 +181,10 @@ class UserExport:
         return [], found
 
     def _consistent(self) -> tuple[int, dict[str, Document]]:
-        """Return the last transaction, and all documents as it left them.
+        """Return the number of the last transaction, and all documents in the state after it.
 
-        Readers take no lock, and documents are published one after the other: a read during which
-        nothing was committed, and that shows all of the last transaction, saw one state.
+        Readers take no lock, and a transaction publishes its documents in order. Therefore a read is
+        consistent if nothing was committed meanwhile and it contains all of the last transaction.
         """
         if self._context.past is not None:
             return self._context.past.seq, self._documents()
@@ -195,7 +195,7 @@ class UserExport:
             if next(timeline.records(), None) == record and _shows(documents, record):
                 return record.seq if record is not None else 0, documents
             time.sleep(_PAUSE)
-        # Another writer is busy all the time, or a document lags behind after a crash: take the lock.
+        # Other writers keep committing, or a crash left a document unpublished: take the lock.
         with self._context.engine.transaction(self._user, Source("export")):
             record = next(timeline.records(), None)
             return record.seq if record is not None else 0, self._documents()
@@ -235,7 +235,7 @@ def _is_at(document: Document | None, seq: int, result: str) -> bool:
     found = ((document or NOTHING).table(("_meta",)) or {}).get("seq", 0)
     if isinstance(found, int) and found >= seq:
         return True
-    # A logged hand edit has the number that its author read.
+    # The `seq` of a hand edit is the number in the version that was edited, so compare the content.
     return document is not None and document.fingerprint == result
 
 
@@ -243,12 +243,14 @@ def _checked(data: Mapping[str, Any]) -> dict[str, Document]:
     """Return the documents of an export.
 
     Raises:
-        InvalidValue: `data` is no export, one of a newer version, or holds what no file can store.
-        IdentifierError: A name that cannot be that of a document.
-        DocumentError: A document does not parse, or is of a newer format.
+        InvalidValue: `data` is not an export, has another version, or contains a value that no file can store.
+        IdentifierError: A name is not a valid document name.
+        DocumentError: A document does not parse, or has a newer format.
     """
     if not isinstance(data, Mapping) or data.get("format") != _FORMAT:  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-        raise InvalidValue('this is no export: format = "tomldiary" is missing.', where="import")
+        raise InvalidValue(
+            'this is not an export: format = "tomldiary" is missing.', where="import"
+        )
     if data.get("version") != EXPORT_VERSION:
         raise InvalidValue(
             f"exports of version {EXPORT_VERSION} are read, found {data.get('version')!r}. Upgrade"
@@ -271,7 +273,7 @@ def _checked(data: Mapping[str, Any]) -> dict[str, Document]:
 
 
 def _renamed(documents: dict[str, Document], old: object, new: str) -> dict[str, Document]:
-    """Return documents of items with the names and namespaces that they have under another user's id."""
+    """Return documents of items, renamed and with their namespaces changed to another user's id."""
     if not isinstance(old, str) or old == new:
         return documents
     found: dict[str, Document] = {}
@@ -297,7 +299,7 @@ def _renamed(documents: dict[str, Document], old: object, new: str) -> dict[str,
 
 
 def _labels(base: str, document: Document, user: str) -> Namespace | None:
-    """Return the namespace of a document of items by its name, else as the document says; None: unknown."""
+    """Return the namespace of a document of items, from its name or else its content; None if unknown."""
     found = namespace_of(user, base)
     told: Any = (document.table(("_meta",)) or {}).get("namespace")
     if found is None and is_hashed(base) and isinstance(told, list):
@@ -328,7 +330,7 @@ def _put(
     *,
     replace: bool,
 ) -> None:
-    """Put the documents of an export beside those of a user, or with `replace` in their place.
+    """Add the documents of an export to those of a user, or with `replace` overwrite these.
 
     Raises:
         EntryConflict: An entry exists with different content.
@@ -337,7 +339,7 @@ def _put(
     filled = {_home(kind) for kind, each in before.items() if _has_entries(each)}
     for kind, document in sorted(documents.items()):
         if before[kind].text and not _has_entries(before[kind]) and not _has_entries(document):
-            continue  # their `_meta` alone would differ
+            continue  # only their `_meta` would differ
         is_kept = tx.engine.lists_documents or kind == _home(kind)
         if is_kept and (replace or _home(kind) not in filled):
             tx.replace(kind, document)
@@ -352,7 +354,7 @@ def _put(
     if conflicts:
         raise EntryConflict(
             f"{', '.join(conflicts)} exists with different content. Nothing was imported;"
-            " replace=True makes the memory what the export holds.",
+            " replace=True makes the memory equal to the export.",
             keys=conflicts,
         )
 
@@ -366,7 +368,7 @@ def _has_entries(document: Document) -> bool:
 
 
 def _added(tx: Transaction, kind: str, document: Document) -> list[str]:
-    """Add the tables that a document lacks, and return those that exist with different values."""
+    """Add missing tables to a document, and return the keys of those that exist with different values."""
     if document.has_arrays:
         raise DocumentError("lists of tables cannot be merged. Use replace=True.", path=kind)
     known = entry_kind(kind)
@@ -384,7 +386,7 @@ def _added(tx: Transaction, kind: str, document: Document) -> list[str]:
         else:
             edit.put(path, values)
     reserved: Any = (document.table(("_meta",)) or {}).get("next_ids")
-    if isinstance(reserved, Mapping):  # ids that were given out before the export are not reused
+    if isinstance(reserved, Mapping):  # ids that were assigned before the export are not reused
         known_ids = cast("Mapping[str, Any]", reserved).items()
         reserve_ids(edit, ((name, at - 1) for name, at in known_ids if isinstance(at, int)))
     return conflicts

@@ -1,4 +1,4 @@
-"""Which facts a query is about, and their order."""
+"""The filters of fact queries, and the order of their results."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ MANAGED = ("_created", "_updated", "_created_by", "_updated_by", "_source", "_co
 
 
 def plain(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return values in the form in which files store them.
+    """Return values in the form that files store.
 
     Raises:
-        InvalidValue: They are no table, or a value cannot be stored.
+        InvalidValue: `values` is not a table, or a value cannot be stored.
     """
     table = checked_table(values, where)
     try:
@@ -39,7 +39,7 @@ def plain(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _operand(condition: Any, where: str) -> Any:
-    """Return a filter with values as files store them; operands of ordering operators stay dates."""
+    """Return a filter with values in the form that files store; operands of ordering operators stay dates."""
     if isinstance(condition, Mapping):
         table = cast("Mapping[Any, Any]", condition)
         return {
@@ -54,7 +54,7 @@ def _operand(condition: Any, where: str) -> Any:
 
 
 def _dates_as_text(value: Any) -> Any:
-    """Return a value with unquoted TOML dates as text, as models have them."""
+    """Return a value with TOML dates converted to text, the form that pydantic models use."""
     if isinstance(value, dict):
         table = cast("dict[str, Any]", value)
         return {key: _dates_as_text(each) for key, each in table.items()}
@@ -67,12 +67,12 @@ def _value(entry: Mapping[str, Any], name: str) -> Any:
     value: Any = decode_nulls(entry) if NULL_FIELD in entry else entry
     for part in name.split("."):
         value = cast("Mapping[str, Any]", value).get(part) if isinstance(value, Mapping) else None
-    # a hand edit may have written a date without quotes
+    # a hand edit may have added an unquoted date
     return value.isoformat() if isinstance(value, date | time) else value
 
 
 def _equals(left: Any, right: Any) -> bool:
-    """Return whether two values are equal; 1 is not true."""
+    """Return whether two values are equal; 1 and true are different."""
     return isinstance(left, bool) is isinstance(right, bool) and bool(left == right)
 
 
@@ -81,12 +81,12 @@ def _sessions(entry: Mapping[str, Any]) -> Iterable[Any]:
 
 
 class Matches:
-    """Tells which entries of a type meet the conditions of a query.
+    """A predicate: whether an entry of a type meets the conditions of a query.
 
     Args:
-        schema: The type.
+        schema: The type of the facts.
         where: Values and conditions by field.
-        session: Who committed or last changed them; None is anybody.
+        session: The session that committed or last changed the facts; None is any.
 
     Raises:
         InvalidValue: An operator is unknown, or a value cannot be stored.
@@ -116,7 +116,7 @@ class Matches:
 
 
 def single_key(schema: FactSchema, where: Mapping[str, Any]) -> str | None:
-    """Return the singleton key that a query asks for, so that no other fact is looked at; None if it asks for more."""
+    """Return the singleton key that a query selects, to skip all other facts; None if the query is broader."""
     names = schema.constraint.keys
     if not names or any("." in name or is_condition(name, where.get(name, {})) for name in names):
         return None
@@ -129,7 +129,7 @@ def single_key(schema: FactSchema, where: Mapping[str, Any]) -> str | None:
 
 
 def _normalised(where: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Return a filter with the texts that some fields are compared with in their normal form."""
+    """Return a filter in which the texts compared with the fields `names` are normalised."""
 
     def operand(value: Any, operator: str = "$eq") -> Any:
         if isinstance(value, str):
@@ -142,7 +142,7 @@ def _normalised(where: Mapping[str, Any], names: Collection[str]) -> dict[str, A
         return value
 
     def joined(value: Any) -> Any:
-        """Return what `$and`, `$or` or `$not` joins: filters."""
+        """Return the normalised operand of `$and`, `$or` or `$not`."""
         if isinstance(value, Mapping):
             return _normalised(cast("Mapping[str, Any]", value), names)
         if isinstance(value, list | tuple):
@@ -159,13 +159,13 @@ def _normalised(where: Mapping[str, Any], names: Collection[str]) -> dict[str, A
 
 
 def _fields(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data of an entry with those managed fields that a query can name."""
+    """Return the data of an entry with the managed fields that a query can name."""
     managed = {name: entry[name] for name in MANAGED if name in entry}
     return {**shown(entry), **managed}
 
 
 def ordered(found: list[tuple[FactSchema, Held]], order_by: str) -> list[tuple[FactSchema, Held]]:
-    """Return facts in the order of a field, those without it last."""
+    """Return facts sorted by a field; facts without the field come last."""
     name = order_by.removeprefix("-")
 
     def rank(each: tuple[FactSchema, Held]) -> tuple[str, Any]:
@@ -181,5 +181,5 @@ def ordered(found: list[tuple[FactSchema, Held]], order_by: str) -> list[tuple[F
 
 
 def shown(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data of an entry as values."""
+    """Return the data of an entry, without managed fields."""
     return {key: value for key, value in decode_nulls(entry).items() if not key.startswith("_")}

@@ -1,4 +1,4 @@
-"""`alice.facts`: typed facts, committed, changed and queried under the constraints of their type."""
+"""`alice.facts`: typed facts that are committed, changed and queried under the constraints of their type."""
 
 from __future__ import annotations
 
@@ -61,28 +61,28 @@ class UserFacts:
     ) -> str:
         """Store a fact under the constraint of its type, and return its id, `type/key`.
 
-        With a singleton key, the fact of that key is replaced; of a temporal type, its interval ends. Without
-        one, an equal fact is not stored twice. The object itself is not changed.
+        A type with a singleton key replaces the fact of that key, or ends its interval if the type is
+        temporal. A type without one does not store an equal fact twice. The argument is not modified.
 
         Args:
             fact: An instance of a registered model, or the name of a type.
             data: The fields, if `fact` is a name.
             session_id: Stored in `_created_by` and `_updated_by`, and in history.
-            actor: Who makes the change, for history.
-            reason: Why, for history.
-            source: The turn it was extracted from, `session#turn`.
-            confidence: How sure the source is, from 0 to 1; stored in `_confidence`.
-            force: Replace a fact even if its source was surer.
-            valid_from: Start of its interval (without a zone: UTC), for a temporal type; None is now.
-            valid_to: End of its interval; None lasts until another fact replaces it.
-            now: The time to write down; None is the current time.
-            operation_id: Your idempotency key; the same one a second time changes nothing.
-            ephemeral: Whether it becomes a draft of the session, see `UserDiary.draft`.
+            actor: The author of the change, for history.
+            reason: The reason for the change, for history.
+            source: The turn that the fact was extracted from, `session#turn`.
+            confidence: The confidence of the source, from 0 to 1; stored in `_confidence`.
+            force: Replace a fact even if its confidence is higher.
+            valid_from: The start of the interval (UTC without a zone), for a temporal type; None is now.
+            valid_to: The end of the interval; None lasts until another fact replaces it.
+            now: The time to store; None is the current time.
+            operation_id: An idempotency key; a second call with the same key changes nothing.
+            ephemeral: Whether the change becomes a draft of the session; see `UserDiary.draft`.
 
         Raises:
             SchemaError: The model or the name is not registered.
             InvalidValue, ImmutableEntry, LimitReached: A rule forbids it. Nothing was changed.
-            WeakClaim: It would replace what a surer source said. Nothing was changed.
+            WeakClaim: It would replace a fact with a higher confidence. Nothing was changed.
             Conflict: The operation id was used for a different change. Nothing was changed.
         """
         schema, stored = self._checked(fact, data)
@@ -119,17 +119,17 @@ class UserFacts:
         now: datetime | None = None,
         ephemeral: bool = False,
     ) -> str:
-        """Change fields of a fact, and return its id; of a temporal type that of the new interval.
+        """Change fields of a fact, and return its id; for a temporal type, the id of the new interval.
 
         Args:
-            id: `type/key`, or `facts/type/key` as `recall` shows it.
-            changes: New values by field; other fields stay.
+            id: `type/key`, or `facts/type/key` as shown by `recall`.
+            changes: New values by field; other fields are kept.
             session_id: Stored with the fact and in history.
-            actor: Who makes the change, for history.
-            reason: Why, for history.
-            valid_to: When a temporal fact ceased to hold; `changes` is then empty.
-            now: The time to write down; None is the current time.
-            ephemeral: Whether it becomes a draft of the session, see `UserDiary.draft`.
+            actor: The author of the change, for history.
+            reason: The reason for the change, for history.
+            valid_to: The end of a temporal fact's validity; `changes` must then be empty.
+            now: The time to store; None is the current time.
+            ephemeral: Whether the change becomes a draft of the session; see `UserDiary.draft`.
 
         Raises:
             UnknownEntry: There is no such fact.
@@ -161,9 +161,9 @@ class UserFacts:
         reason: str = "",
         ephemeral: bool = False,
     ) -> dict[str, Any]:
-        """Remove a fact from the file and return its fields; history keeps it.
+        """Remove a fact from the file and return its fields. History keeps it.
 
-        With `ephemeral` it becomes a draft of the session, see `UserDiary.draft`.
+        With `ephemeral` the removal becomes a draft of the session; see `UserDiary.draft`.
 
         Raises:
             UnknownEntry: There is no such fact.
@@ -180,7 +180,7 @@ class UserFacts:
     adelete = async_twin(delete)
 
     def get(self, id: str, *, valid_at: When | None = None) -> Fact | None:  # noqa: A002 - see update
-        """Return a fact, or None; a temporal one also by its singleton key, as it held at a time.
+        """Return a fact, or None; a singleton key names the temporal fact that was valid at `valid_at`.
 
         Raises:
             SchemaError: The type is not registered.
@@ -206,20 +206,21 @@ class UserFacts:
         valid_at: When | None = None,
         include_ended: bool = False,
     ) -> FactList:
-        """Return the facts of a type, or of all, that hold and that meet the conditions in `where`.
+        """Return the valid facts of one type, or of all types, that meet the conditions in `where`.
 
         Args:
-            type: The name the type was registered under; None is every type that has the fields asked for.
-            where: Values by field, also by `_created _updated _created_by _updated_by _source _confidence`; inner fields with dots. None is a field that is empty or missing. A
-                value can be a table of conditions, such as `{"$gt": 3}` or `{"$in": [1, 2]}`, and `$and`,
-                `$or`, `$not` join filters, as in `DiaryStore.search`.
-            limit: Most facts returned.
-            offset: How many to leave out before them.
-            order_by: A field, also a managed one as in `where`; with a minus in front descending. Facts
-                without it come last. None is the order of the file.
-            session_id: Only facts that this session committed or last changed.
-            valid_at: When temporal facts have to hold; None is now.
-            include_ended: Temporal facts of all times.
+            type: The registered name of the type; None is every type that has the fields in `where` and `order_by`.
+            where: Values by field, including `_created _updated _created_by _updated_by _source _confidence`.
+                Inner fields are dotted paths. None matches an empty or missing field. A value can be a table
+                of conditions, such as `{"$gt": 3}` or `{"$in": [1, 2]}`, and `$and`, `$or`, `$not` join
+                filters, as in `DiaryStore.search`.
+            limit: The maximum number of facts; None is all.
+            offset: The number of facts to skip.
+            order_by: A field, or a managed field as in `where`; a minus before it sorts in descending
+                order. Facts without the field come last. None is the order of the file.
+            session_id: Return only facts that this session committed or last changed.
+            valid_at: The time at which temporal facts must be valid; None is the current time.
+            include_ended: Whether to include temporal facts of all times.
 
         Raises:
             SchemaError: The type is not registered.
@@ -245,7 +246,7 @@ class UserFacts:
         valid_at: When | None = None,
         include_ended: bool = False,
     ) -> int:
-        """Return how many facts `query` would return without a limit; arguments and errors are the same."""
+        """Return the number of facts that `query` returns without a limit; arguments and errors are the same."""
         args = (where, None, session_id, valid_at, include_ended)
         return len(self._matching(self._facts(), type, *args))
 
@@ -261,7 +262,7 @@ class UserFacts:
         valid_at: When | None,
         include_ended: bool,  # noqa: FBT001 - `query` has it by keyword
     ) -> list[tuple[FactSchema, Held]]:
-        """Return the facts that `query` is about, in the order of the file."""
+        """Return the facts that match a query, in the order of the file."""
         for argument, value in (("type", name), ("order_by", order_by)):
             checked_text("" if value is None else value, argument)
         session_name(session_id)
@@ -282,11 +283,11 @@ class UserFacts:
         return self._context.is_over(f"{_KIND}/{schema.name}/{held.key}", held.entry, at)
 
     def _types(self, book: Facts, name: str | None, asked: Sequence[str]) -> list[FactSchema]:
-        """Return the types that a query is about.
+        """Return the types that a query searches.
 
         Raises:
             SchemaError: The type is not registered.
-            InvalidValue: It, or without a name every type, has no such field.
+            InvalidValue: The type, or without a name every type, lacks a field.
         """
         fields = [each.partition(".")[0] for each in asked]
         if name is not None:
@@ -305,11 +306,12 @@ class UserFacts:
     def _checked(
         self, fact: BaseModel | str, data: Mapping[str, Any] | None
     ) -> tuple[FactSchema, dict[str, Any]]:
-        """Return the type of a fact, and its fields as the file holds them."""
+        """Return the type of a fact, and its fields in the form that files store."""
         if not isinstance(fact, str):
             if data is not None:
                 raise InvalidValue(
-                    "fields go with the name of a type, not with a fact.", where="data"
+                    "fields can only be passed with the name of a type, not with a fact.",
+                    where="data",
                 )
             schema = self._schema_of(fact)
             return schema, schema.data(fact)
@@ -333,11 +335,11 @@ class UserFacts:
         return Facts(self._context.read(_KIND), self._diary.fact_schemas)
 
     def _fact_id(self, written: str) -> str:
-        """Return a fact's id, `type/key`, also from the form `facts/type/key` that `recall` shows.
+        """Return a fact's id, `type/key`; `recall` shows it as `facts/type/key`.
 
         Raises:
-            SchemaError: It names a preference.
-            InvalidValue: It is no text.
+            SchemaError: `written` names a preference.
+            InvalidValue: `written` is not text.
         """
         is_shown = (
             checked_text(written, "id").startswith(f"{_KIND}/")
@@ -348,14 +350,14 @@ class UserFacts:
         return found
 
     def _check_type(self, name: str) -> None:
-        """Refuse a category of preferences as a type of facts.
+        """Raise an error if the name is a category of preferences.
 
         Raises:
             SchemaError: `name` is a category.
         """
         if name in self._diary.allowed and name not in self._diary.fact_schemas:
             raise SchemaError(
-                f"{name!r} is a category of preferences; alice.facts is about facts."
+                f"{name!r} is a category of preferences, not a type of facts."
                 f" Use preferences({name!r}), upsert_preference({name!r}, …) or"
                 f" remove_preference({name!r}, …)."
             )

@@ -1,4 +1,4 @@
-"""`alice.items`: what stores put in the namespaces of a user, read, changed and removed by key."""
+"""`alice.items`: the items that stores put in a user's namespaces; read, changed and removed by key."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ __all__ = ["UserItems"]
 
 
 class UserItems:
-    """The items of one user, as `alice.items`. A key is `namespace/key`, as `recall` shows it.
+    """The items of one user, as `alice.items`. A key is `namespace/key`, as shown by `recall`.
 
-    A store puts new items. `items/` may stand in front of a key, and a slash in an item's own key is `%2f`.
+    New items are put by a store. A key may begin with `items/`. A slash in the item's own key is written `%2f`.
     """
 
     def __init__(self, context: UserContext) -> None:
@@ -36,7 +36,7 @@ class UserItems:
         return f"UserItems({self._context.user_id!r})"
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """Return the value of an item, or None if there is none or it has expired."""
+        """Return the value of an item, or None if it is missing or expired."""
         path = _known_path(key)
         if path is None:
             return None
@@ -62,14 +62,14 @@ class UserItems:
         actor: str = "",
         reason: str = "",
     ) -> dict[str, Any]:
-        """Change fields of an item, and return its value; it lives as long again as a put gives it.
+        """Change fields of an item and return its value. Its time to live restarts.
 
         Args:
             key: `namespace/key`.
-            changes: New values by field; other fields stay.
+            changes: New values by field; other fields are kept.
             session_id: Stored with the item and in history.
-            actor: Who makes the change, for history.
-            reason: Why, for history.
+            actor: The author of the change, for history.
+            reason: The reason for the change, for history.
 
         Raises:
             UnknownEntry: There is no such item.
@@ -92,7 +92,7 @@ class UserItems:
     def delete(
         self, key: str, *, session_id: str = "", actor: str = "", reason: str = ""
     ) -> dict[str, Any]:
-        """Remove an item from its file and return its value; history keeps it.
+        """Remove an item from its file and return its value. History keeps it.
 
         Raises:
             UnknownEntry: There is no such item.

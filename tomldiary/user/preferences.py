@@ -1,4 +1,4 @@
-"""The preferences of one user, stored, confirmed, compared and removed; the conversation summaries."""
+"""The preferences and the conversation summaries of one user."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ __all__ = ["ReadPreferences", "ReadPreferencesAsync", "UserConversations", "User
 
 _KIND = "preferences"
 _ARGUMENTS = ("text", "contexts")
-"""Arguments of `upsert_preference`, which `fields` would overwrite unchecked."""
+"""Arguments of `upsert_preference` that `fields` must not overwrite, because they are checked separately."""
 _logger = get_logger(__name__)
 
 
 class ReadPreferences(Protocol):
-    """The type of `alice.preferences`: through a decorator, mypy sees the first overload only."""
+    """The type of `alice.preferences`, because mypy sees only the first overload through a decorator."""
 
     @overload
     def __call__(self, category: None = None) -> PreferenceTables: ...
@@ -59,7 +59,7 @@ class ReadPreferencesAsync(Protocol):
 
 
 class UserPreferences:
-    """The preferences of one user; `UserDiary` has its methods too."""
+    """The preferences of one user; `UserDiary` also has these methods."""
 
     def __init__(self, context: UserContext) -> None:
         self._context = context
@@ -90,9 +90,9 @@ class UserPreferences:
             try:
                 found[key] = self._item(category, entry)
             except ValidationError as error:
-                # One wrong field must not hide the rest of the category.
+                # One invalid entry must not hide the rest of the category.
                 _logger.warning(
-                    "%s/%s is left out: it has %s; problems() says which",
+                    "%s/%s is omitted because it has %s; call problems() for details",
                     category,
                     key,
                     counted(error.error_count(), "invalid field"),
@@ -122,26 +122,26 @@ class UserPreferences:
         operation_id: str = "",
         ephemeral: bool = False,
     ) -> tuple[str, PreferenceItem]:
-        """Store a preference, or change or confirm the one with `id`, and return it with its id.
+        """Store a preference, or change or confirm the one with `id`, and return its id and the preference.
 
-        A text that is equal but for case, spacing, pauses and the stop at the end is confirmed, not stored
-        twice. A similar text is stored; call `similar` first to find it, and how it contradicts.
+        A text that differs only in case, spacing, pauses and the final stop confirms the stored preference.
+        A similar text is stored as a new one; call `similar` before to find similar or contradicting ones.
 
         Args:
             category: A category of the preference table.
-            text: What to remember; None with an `id` only confirms the entry.
-            id: The entry to change, `id` or `category/id`. None and "new" create an entry; so does an
-                unknown id, which the new entry gets.
-            contexts: Labels that are added to those stored.
-            count_up: Whether an existing entry's counter goes up by one.
-            fields: Values for the own fields of the category's item type, and `pinned`.
-            create: False if only an entry that exists may be changed.
-            session_id: Kept in `_created_by` and `_updated_by`, and in history.
-            actor: Who makes the change, for history.
-            reason: Why, for history.
-            now: The time to write down; None is the current time.
-            operation_id: Your idempotency key; the same one a second time changes nothing.
-            ephemeral: Whether it becomes a draft of the session, see `UserDiary.draft`.
+            text: The text to remember; None with an `id` only confirms the entry.
+            id: The entry to change, `id` or `category/id`. None and "new" create an entry. An unknown id
+                creates an entry with this id.
+            contexts: Labels to add to the stored ones.
+            count_up: Whether to increment the counter of an existing entry.
+            fields: Values for `pinned` and the additional fields of the category's item type.
+            create: Whether an entry may be created; False only changes an existing one.
+            session_id: Stored in `_created_by` and `_updated_by`, and in history.
+            actor: The author of the change, for history.
+            reason: The reason for the change, for history.
+            now: The time to store; None is the current time.
+            operation_id: An idempotency key; a second call with the same key changes nothing.
+            ephemeral: Whether the change becomes a draft of the session; see `UserDiary.draft`.
 
         Raises:
             UnknownCategory, UnknownEntry, LimitReached, InvalidValue: Nothing was changed.
@@ -151,7 +151,7 @@ class UserPreferences:
         moment = timestamp(now)
         contexts = _labels(contexts)
         _check_fields(fields)
-        text = self._diary.redacted(text)  # before it is compared with what is stored
+        text = self._diary.redacted(text)  # before the text is compared with stored ones
 
         def change(tx: Transaction) -> tuple[str, PreferenceItem]:
             book = self._book(tx.entries(_KIND))
@@ -173,7 +173,7 @@ class UserPreferences:
         why = Source("upsert", session_id, actor, reason, operation_id, asked=asked)
 
         def stored(seq: int) -> tuple[str, PreferenceItem]:
-            """Return the current entry, or what the transaction stored if it was removed since, or a draft."""
+            """Return the current entry, or the transaction's version if the entry is a draft or was removed since."""
             made = self._context.change_made(seq)
             key = made.key.partition("/")[2]
             found = None if made.is_pending else self.stored().find(category, key)
@@ -191,7 +191,7 @@ class UserPreferences:
         reason: str = "",
         ephemeral: bool = False,
     ) -> PreferenceItem:
-        """Remove a preference from the file and return it; history keeps it, and its id is not reused.
+        """Remove a preference from the file and return it. History keeps it, and its id is not reused.
 
         To erase a text everywhere, use `forget`. With `ephemeral` it becomes a draft of the session, see
         `UserDiary.draft`.
@@ -212,11 +212,11 @@ class UserPreferences:
         return self._context.write(change, why, ephemeral=ephemeral)
 
     def similar(self, category: str, text: str, *, limit: int = 5) -> Matches:
-        """Return preferences of a category that are similar to `text`, best first, contradictions included.
+        """Return preferences of a category that are similar to `text`, best first, including contradicting ones.
 
         Raises:
             UnknownCategory: The preference table has no such category.
-            InvalidValue: `text` is no text, or `limit` is negative.
+            InvalidValue: `text` is not text, or `limit` is negative.
         """
         checked_count(limit, "limit")
         book = self._book(self._context.kept(_KIND, self._context.read(_KIND)))
@@ -226,15 +226,15 @@ class UserPreferences:
         )
 
     def stored(self) -> Preferences:
-        """Return the entries as they are in the document."""
+        """Return the entries of the document."""
         return self._book(self._context.read(_KIND))
 
 
 def _labels(contexts: Iterable[str]) -> list[str]:
-    """Return the labels of a preference; one of them may stand alone.
+    """Return the labels of a preference as a list; a single label may be given as text.
 
     Raises:
-        InvalidValue: They are no list.
+        InvalidValue: `contexts` is not a list.
     """
     if not isinstance(contexts, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
         raise InvalidValue(
@@ -244,14 +244,14 @@ def _labels(contexts: Iterable[str]) -> list[str]:
 
 
 def _check_fields(fields: Mapping[str, Any] | None) -> None:
-    """Raise InvalidValue if a value is for no field of an item type."""
+    """Raise InvalidValue if a name cannot be a field of an item type."""
     for name in checked_table({} if fields is None else fields, "fields"):
         if name.startswith("_") or name in _ARGUMENTS:
-            raise InvalidValue("no field of the item type. Leave it out.", where=name)
+            raise InvalidValue("not a field of the item type. Remove it.", where=name)
 
 
 class UserConversations:
-    """The conversation summaries of one user; `UserDiary` has its methods too."""
+    """The conversation summaries of one user; `UserDiary` also has these methods."""
 
     def __init__(self, context: UserContext) -> None:
         self._context = context

@@ -1,4 +1,4 @@
-"""Recall and rendering of one user's memory: the entries that are searched, the hits, and what a model is shown."""
+"""Recall and rendering of one user's memory: searched entries, hits, and the text for a model."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TimeRange = tuple[When | None, When | None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """An entry as it is indexed; the same object as long as `entry` is."""
+    """An indexed entry; it stays the same object while `entry` does."""
 
     kind: EntryKind
     key: str
@@ -50,7 +50,7 @@ class Source:
 
     @property
     def order(self) -> tuple[str, str]:
-        """Sorts entries of equal score."""
+        """The sort key of entries with equal scores."""
         return self.kind.name, self.key
 
     @property
@@ -60,12 +60,12 @@ class Source:
 
     @property
     def searched_names(self) -> str:
-        """Names that find it too."""
+        """Names that also match the entry."""
         return self.kind.names(self.key, self.entry)
 
     @property
     def turn(self) -> tuple[str, str] | None:
-        """The session it is a turn of, and its place there."""
+        """The session of a turn and its position in the session; None for other entries."""
         return self.kind.turn(self.key, self.entry)
 
 
@@ -76,23 +76,23 @@ class Hit(Viewed):
     kind: str
     """`preferences`, `conversations`, `facts`, `blocks`, `episodes` or `items`."""
     key: str
-    """`category/id`, `type/key`, `namespace/key` of an item, else the session, the name or the id.
+    """`category/id`, `type/key`, `namespace/key` of an item, or else the session, the name or the id.
 
-    It names the entry within its kind; `full_key` is the key that `why`, `history`, `confirm` and `forget` take.
+    It identifies the entry within its kind; `why`, `history`, `confirm` and `forget` take `full_key`.
     """
     text: str
     score: float
-    """How well it matches, from 0 to 1: two thirds for an entry of average length with every word of the query."""
+    """The relevance from 0 to 1; an entry of average length with every word of the query has two thirds."""
     reasons: list[str] = field(default_factory=list[str])
-    """The words of the query that the entry has in any form; function words do not count."""
+    """The words of the query that occur in the entry in any form, without function words."""
     created: str = ""
     updated: str = ""
     source: str = ""
-    """The turn an entry was taken from, `session#turn`, where it is known."""
+    """The turn that the entry was extracted from, `session#turn`, or "" if it is unknown."""
 
     @property
     def full_key(self) -> str:
-        """The key as `history`, `why` and the tools take it: with its kind, but for a preference."""
+        """The key for `history`, `why` and the tools; it includes the kind except for preferences."""
         return self.key if self.kind == PREFERENCES.name else f"{self.kind}/{self.key}"
 
 
@@ -101,18 +101,18 @@ class Searched(NamedTuple):
 
     name: str
     kind: EntryKind
-    """The kind within it."""
+    """The kind of its entries."""
     document: Document
 
 
 class Hits(ListView[Hit]):
-    """What a search found, best first."""
+    """The hits of a search, best first."""
 
     __slots__ = ()
 
 
 class _Entries:
-    """The entries of one document, as it held them."""
+    """The entries of one version of a document."""
 
     def __init__(self, searched: Searched, rules: Rules, before: _Entries | None) -> None:
         kind, self.document = searched.kind, searched.document
@@ -127,16 +127,16 @@ class _Entries:
 
     @property
     def searched(self) -> dict[str, _Entries]:
-        """Itself, as one part."""
+        """A mapping with this object as its only part."""
         return {"": self}
 
     def get(self, key: str) -> Source | None:
-        """Return an entry."""
+        """Return the entry with a key, or None."""
         return self.entries.get(key)
 
 
 class RecallIndex:
-    """The index of one user. Thread-safe: a race costs time only."""
+    """The index of one user. Thread-safe: a race only repeats work."""
 
     def __init__(self) -> None:
         self._index: UserIndex[_Entries, Source] = UserIndex()
@@ -149,13 +149,13 @@ class RecallIndex:
         rules: Rules,
         prepare: Prepare | None = None,
     ) -> Iterator[tuple[float, Source]]:
-        """Yield the matching entries, best first, with their score.
+        """Yield the score and the entry of each match, best first.
 
         Args:
             query: A question or words.
             documents: The documents to search; compared by identity to skip unchanged ones.
-            rules: Say which entries count.
-            prepare: Embeds the query and what is searched; None ranks by words alone.
+            rules: The rules that decide which entries are valid.
+            prepare: The function that embeds the query and the entries; None ranks only by words.
         """
         current: list[_Entries] = []
         for searched in documents:
@@ -169,7 +169,7 @@ class RecallIndex:
 
 
 def recall_indexes() -> PerUser[RecallIndex]:
-    """Return the indexes of users, none of which is made yet."""
+    """Return an empty collection of users' indexes, which are made on first use."""
     return PerUser(lambda _: RecallIndex())
 
 
@@ -189,20 +189,20 @@ class UserRecall:
         time_range: TimeRange | None = None,
         valid_at: When | None = None,
     ) -> Hits:
-        """Return the entries that match a question best, with score and matching words.
+        """Return the entries that best match a question, with their scores and matching words.
 
         Args:
-            query: A question or words; no query language.
-            limit: Most hits returned; None is all.
-            kinds: The kinds to search, of "preferences", "conversations", "facts", "blocks", "episodes"
-                and "items" (what stores put for this user); None is all of them.
-            time_range: Only entries last changed from the first time on and before the second: datetimes,
-                dates or ISO 8601 texts (without a zone: UTC); None for one of them is no bound.
-            valid_at: When temporal facts have to hold; None is now.
+            query: A question or words; there is no query syntax.
+            limit: The maximum number of hits; None is all.
+            kinds: The kinds to search: "preferences", "conversations", "facts", "blocks", "episodes"
+                and "items" (put by stores for this user); None is all of them.
+            time_range: Only entries last changed at or after the first time and before the second:
+                datetimes, dates or ISO 8601 texts (UTC without a zone). None is no bound.
+            valid_at: The time at which temporal facts must be valid; None is the current time.
 
         Raises:
-            InvalidValue: The query is no text, the limit no number, there is no such kind, or what should be a
-                time is none.
+            InvalidValue: The query is not text, the limit is not a number, a kind does not exist, or a
+                time is invalid.
         """
         checked_limit(limit)
         found = self._found(query, kinds, time_range, valid_at)
@@ -216,13 +216,13 @@ class UserRecall:
         time_range: TimeRange | None = None,
         valid_at: When | None = None,
     ) -> Iterator[tuple[float, Source]]:
-        """Return the entries that match, best first, with their score; none is looked at before it is asked for."""
+        """Return an iterator over the score and the entry of each match, best first; it filters lazily."""
         checked_text(query, "query")
         at, diary = self._context.moment(valid_at), self._diary
         searched = _kinds_named(kinds)
         start, end = _bounds(time_range)
         with diary.engine.reading():
-            # First: an index of documents that were read before an erasure must not count as one after it.
+            # Read before the documents, because an index of older documents must not pass as newer than an erasure.
             epoch = self._context.epoch
             documents = self._documents(searched)
             current = {
@@ -253,22 +253,22 @@ class UserRecall:
         *,
         valid_at: When | None = None,
     ) -> str:
-        """Return what is remembered as text for a model: framed, escaped, within a budget.
+        """Return the memory as text for a model: framed, escaped and within a budget.
 
         Pinned blocks come first, then preferences and facts with `pinned = true`. The rest alternates
         between categories, types of facts, other blocks, the last three conversations and namespaces of
         items, by weight. Within each, the most confirmed and the newest entries alternate.
 
         Args:
-            query: The ten facts and preferences that match best come right after the pinned ones; behind
-                these, further matches alternate with the rest.
-            max_tokens: Budget for the whole text. Facts are left out whole, and the text says how many; a
-                block that does not fit is cut after a line, and the text says so.
-            token_counter: Counts tokens; None estimates them by script.
-            valid_at: When temporal facts have to hold; None is now.
+            query: The ten best matching facts and preferences follow the pinned ones. After these,
+                further matches alternate with the rest.
+            max_tokens: The budget for the whole text. Facts are never cut, and the text shows the number
+                of omitted facts. A block that does not fit is cut after a line, and the text states this.
+            token_counter: The function that counts tokens; None estimates them by script.
+            valid_at: The time at which temporal facts must be valid; None is the current time.
 
         Raises:
-            InvalidValue: The query is no text, or the budget no number.
+            InvalidValue: The query is not text, or the budget is not a number.
         """
         checked_count(max_tokens, "max_tokens")
         lines = self.memory_lines(query, valid_at=valid_at).shown
@@ -283,14 +283,14 @@ class UserRecall:
         query_above: int | None = None,
         token_counter: Callable[[str], int] | None = None,
     ) -> MemoryLines:
-        """Return what `render` shows as escaped lines, the most important first.
+        """Return the contents of `render` as escaped lines, the most important first.
 
         Args:
             query: As for `render`.
-            but_session: Leave out the summary of this session, which the model already sees.
+            but_session: The session whose summary is omitted, because the model already sees it.
             valid_at: As for `render`.
-            query_above: The query counts only if all lines take more than so many tokens, so that the order
-                of a memory that is shown whole never changes; None always uses it.
+            query_above: The query is used only if all lines exceed this number of tokens, so that the order
+                of a memory that is shown whole never changes. None always uses the query.
             token_counter: As for `render`.
         """
         with self._diary.engine.reading():
@@ -340,7 +340,7 @@ class UserRecall:
         return MemoryLines([*first, *(fact.line for fact in found)], rest)
 
     def _documents(self, kinds: Sequence[EntryKind]) -> list[Searched]:
-        """Return the documents of kinds, each with the kind within it."""
+        """Return the documents of some kinds, each with the kind of its entries."""
         listed = self._context.kinds() if self._context.lists_documents else ()
         until = self._context.until
         return [
@@ -351,10 +351,10 @@ class UserRecall:
 
 
 def _matches_first(facts: list[ShownFact], matches: list[tuple[str, str]]) -> list[ShownFact]:
-    """Return pinned facts, the best matches, and then further matches and other facts by turns.
+    """Return pinned facts, then the best matches, then further matches alternating with other facts.
 
     Args:
-        facts: The pinned ones first, then the most important.
+        facts: The pinned facts first, then the others by importance.
         matches: The keys of matches, best first.
     """
     first = next((at for at, fact in enumerate(facts) if not fact.is_pinned), len(facts))
@@ -377,7 +377,7 @@ def _kinds_named(names: Collection[str] | None) -> list[EntryKind]:
     """Return the kinds to search.
 
     Raises:
-        InvalidValue: There is no such kind.
+        InvalidValue: A kind does not exist.
     """
     kinds = recalled_kinds()
     if names is None:
@@ -394,10 +394,10 @@ def _kinds_named(names: Collection[str] | None) -> list[EntryKind]:
 
 
 def _bounds(time_range: TimeRange | None) -> tuple[datetime | None, datetime | None]:
-    """Return the times in UTC.
+    """Return both times of a range in UTC.
 
     Raises:
-        InvalidValue: There are not two, or one of them is no time.
+        InvalidValue: The range does not have two values, or one of them is not a time.
     """
     if time_range is None:
         return None, None

@@ -1,7 +1,6 @@
-"""The whole memory of one user: reading, changing, finding, looking back, erasing.
+"""`UserDiary`, the memory of one user: reads, changes, search, history and erasure.
 
-Methods block and are thread-safe; each has a coroutine twin with an `a` in front. What is returned
-is a copy.
+Methods block and are thread-safe. Each has a coroutine twin with the prefix `a`. Returned values are copies.
 """
 
 from __future__ import annotations
@@ -68,15 +67,15 @@ _FOR_PROGRAMS = {
     "traces",
     "user_id",
 }
-"""Public names for adapters and tools, which completion leaves out."""
+"""Public names for adapters and tools, which completion omits."""
 
 
-_NOT_OF_DRAFT = "rollback, erasure and the length of history concern the whole memory, not a draft. Call this of diary.user(…)."
-_NO_DRAFT = "turns and episodes are extracted into the memory, not into a draft. Call this of diary.user(…)."
+_NOT_OF_DRAFT = "rollback, erasure and retention apply to the whole memory, not a draft. Call the method of diary.user(…)."
+_NO_DRAFT = "turns and episodes are extracted into the memory, not into a draft. Call the method of diary.user(…)."
 
 
 def _place(document: str) -> str:
-    """Return what tells the parts of a kind apart, for messages."""
+    """Return the prefix that identifies a part of a kind in messages; "" for the kind's own document."""
     return "" if document == entry_kind(document).name else f"{document}.toml: "
 
 
@@ -101,10 +100,10 @@ def _erasure(context: UserContext) -> UserErasure:
 
 
 def _whole(context: UserContext) -> UserContext:
-    """Return the context of a whole memory.
+    """Return the context if it is that of the whole memory.
 
     Raises:
-        NotSupported: It is one of a draft.
+        NotSupported: It is the context of a draft.
     """
     if context.is_draft:
         raise NotSupported(_NOT_OF_DRAFT)
@@ -112,9 +111,9 @@ def _whole(context: UserContext) -> UserContext:
 
 
 class UserDiary(Viewed, DeprecatedNames):
-    """The memory of one user; made by `diary.user(user_id)`, at no cost.
+    """The memory of one user, made by `diary.user(user_id)` at no cost.
 
-    Each method that blocks has a coroutine twin with an `a` in front, such as `arecall`. Completion on Tab
+    Each method that blocks has a coroutine twin with the prefix `a`, such as `arecall`. Tab completion
     shows neither twins nor deprecated names.
     """
 
@@ -150,27 +149,27 @@ class UserDiary(Viewed, DeprecatedNames):
 
     @cached_property
     def episodes(self) -> UserEpisodes:
-        """Turns word for word: `add`, `messages`, `list`, `delete`."""
+        """Turns stored verbatim: `add`, `messages`, `list`, `delete`."""
         return UserEpisodes(self._context)
 
     @cached_property
     def items(self) -> UserItems:
-        """What stores put in namespaces of this user: `get`, `update`, `delete`, by the key that `recall` shows."""
+        """Items that stores put for this user: `get`, `update`, `delete`, by the key that `recall` shows."""
         return UserItems(self._context)
 
-    # What waits for a decision
+    # Pending changes
 
     @cached_property
     def review(self) -> UserReview:
-        """Changes from sources without trust: `list`, `accept`, `edit`, `reject`; `alice.review()` lists them."""
+        """Changes by untrusted actors: `list`, `accept`, `edit`, `reject`; `alice.review()` lists them."""
         return UserReview(self._context)
 
     confirm, aconfirm = delegated(Verdict, Verdict.confirm)
 
     def draft(self, session_id: str) -> UserDiary:
-        """Return the memory with the drafts of a session in it; what is written there becomes a draft.
+        """Return the memory including the drafts of a session; writes to it become drafts.
 
-        A draft is seen by its session only, until `promote_session`. It ends after `Diary(draft_lifetime=…)`.
+        A draft is visible only to its session until `promote_session`. It expires after `Diary(draft_lifetime=…)`.
 
         Args:
             session_id: The session.
@@ -220,19 +219,18 @@ class UserDiary(Viewed, DeprecatedNames):
         expected: int | None = None,
         ephemeral: bool = False,
     ) -> Generator[UserDiary]:
-        """Group changes: all of them are stored at the end of the `with` block, or none.
+        """Group changes: the end of the `with` block stores all of them, or none after an error.
 
-        Reads inside the block see its changes, and other writers of this user wait. A nested block of the
+        Reads inside the block see its changes, and other writers to this user wait. A nested block of the
         same user is part of the outer one.
 
         Args:
-            session_id: For history, and for entries written inside without a session of their own.
-            actor: Who makes the change, for history.
-            reason: Why, for history.
-            operation_id: Your idempotency key; the same one a second time changes nothing.
-            expected: The number of the last transaction that you have read; a newer one is a conflict.
-            ephemeral: Whether what is written through the diary of the `with` statement becomes drafts of the
-                session.
+            session_id: The session for history, and for entries written inside without a session id.
+            actor: The author of the change, for history.
+            reason: The reason for the change, for history.
+            operation_id: An idempotency key; a second call with the same key changes nothing.
+            expected: The number of the last transaction that you read; a newer transaction is a conflict.
+            ephemeral: Whether writes to the yielded diary become drafts of the session.
 
         Raises:
             Conflict: There is a newer transaction, or `operation_id` was used for a different change.
@@ -254,10 +252,10 @@ class UserDiary(Viewed, DeprecatedNames):
         expected: int | None = None,
         ephemeral: bool = False,
     ) -> AsyncGenerator[UserDiary]:
-        """Group changes like `transaction`, waiting for the lock without holding the event loop.
+        """Group changes like `transaction`, without blocking the event loop while waiting for the lock.
 
-        Await the calls inside one after the other. A task that is started there, as by `asyncio.gather`, is no
-        part of the transaction and waits for its end.
+        Await the calls inside the block in order. A task started there, for example by `asyncio.gather`, is
+        not part of the transaction and waits for its end.
         """
         source = Source("transaction", session_id, actor, reason, operation_id)
         target = self.draft(session_id) if ephemeral else self
@@ -265,7 +263,7 @@ class UserDiary(Viewed, DeprecatedNames):
             yield target
 
     def has_done(self, operation_id: str) -> bool:
-        """Return whether a transaction with this operation id is in history; `forget` erases the id too."""
+        """Return whether history has a transaction with this operation id; `forget` also erases the id."""
         operation_id = checked_text(operation_id, "operation_id")
         return self._context.engine.is_done(self.user_id, operation_id)
 
@@ -297,18 +295,18 @@ class UserDiary(Viewed, DeprecatedNames):
     prune_history, aprune_history = delegated(_retention, Retention.prune_history)
 
     def as_of(self, at: Point) -> UserDiary:
-        """Return the memory as it was right after a transaction, or at a time; it is read-only.
+        """Return the memory right after a transaction, or at a time; it is read-only.
 
-        Temporal facts are those that held at that time, unless a method is given another `valid_at`. It is searched
-        by words alone: what was removed since is not embedded again.
+        Temporal facts are those valid at that time, unless `valid_at` is passed to a method. Search uses
+        words only, because entries that were removed since are not embedded again.
 
         Args:
-            at: A transaction number, or a time: a datetime, a date, or ISO 8601 text (without a zone: UTC).
+            at: A transaction number, or a time: a datetime, a date, or ISO 8601 text (UTC without a zone).
 
         Raises:
-            InvalidValue: `at` is neither, or there is no such transaction.
-            HistoryPruned: It is older than the kept history; names what is kept.
-            DocumentError: History does not reach back that far.
+            InvalidValue: `at` is neither a number nor a time, or the transaction does not exist.
+            HistoryPruned: `at` is older than the kept history; the message shows the kept range.
+            DocumentError: History does not go back to that point.
         """
         past = _queries(self._context).documents_at(at)
         return UserDiary(
@@ -320,7 +318,7 @@ class UserDiary(Viewed, DeprecatedNames):
     # Plots, for notebooks
 
     def plot_history(self, ax: Any = None) -> Any:
-        """Plot each change over time, a lane for each category, and return the matplotlib Axes.
+        """Plot each change over time in one row for each category, and return the matplotlib Axes.
 
         Args:
             ax: The Axes to draw on; None makes a new figure.
@@ -331,10 +329,10 @@ class UserDiary(Viewed, DeprecatedNames):
         return drawn("plots:history", self, ax)
 
     def plot_merges(self, ax: Any = None) -> Any:
-        """Plot the statements that were merged into existing preferences, by how similar the texts were.
+        """Plot the statements merged into existing preferences by their similarity, and return the Axes.
 
         Args:
-            ax: The Axes to draw on; None makes a new figure. It is returned.
+            ax: The Axes to draw on; None makes a new figure.
 
         Raises:
             MissingExtra: matplotlib is not installed.
@@ -355,9 +353,9 @@ class UserDiary(Viewed, DeprecatedNames):
 
     @property
     def epoch(self) -> int:
-        """How often something of the user was erased; it outlives the user.
+        """The number of erasures of this user; it is kept when the whole user is erased.
 
-        A turn with the number of when its run began is refused if everything was erased since; see `Turn.epoch`.
+        A turn with the number from the start of its run is refused if the user was erased since; see `Turn.epoch`.
         """
         return self._context.epoch
 
@@ -378,21 +376,21 @@ class UserDiary(Viewed, DeprecatedNames):
     ) -> Applied:
         """Extract memory from one turn, and commit it together with the turn's count.
 
-        `epoch` is `alice.epoch` when the run of the turn began; None is now.
+        `epoch` is the value of `alice.epoch` at the start of the turn's run; None reads it now.
 
         Args:
             user_msg: What the user said.
             assistant_msg: What the assistant answered.
-            session_id: The conversation.
-            now: When it was said; None is the current time.
-            earlier: The exchanges before it; see `Turn.earlier`.
-            operation_id: Your idempotency key; the same one a second time changes nothing.
-            steps: The tools that were called, for the episode.
-            episode: Whether the turn is kept word for word as an episode; None is what the diary says.
+            session_id: The session.
+            now: The time of the turn; None is the current time.
+            earlier: The preceding exchanges; see `Turn.earlier`.
+            operation_id: An idempotency key; a second call with the same key changes nothing.
+            steps: The tool calls of the turn, for the episode.
+            episode: Whether the turn is also stored verbatim as an episode; None uses the diary's setting.
 
         Raises:
             ExtractionError: The extractor failed. Nothing was changed.
-            Forgotten: Something was erased meanwhile, or everything since `epoch`. Nothing was changed.
+            Forgotten: Content was erased meanwhile, or the user since `epoch`. Nothing was changed.
         """
         if self._context.is_draft:
             raise NotSupported(_NO_DRAFT)
@@ -408,17 +406,16 @@ class UserDiary(Viewed, DeprecatedNames):
     async def aconsolidate(
         self, *, extractor: Any = None, limit: int | None = None, include_read: bool = False
     ) -> Consolidated:
-        """Read the episodes that were not read yet, and store the preferences and facts found in them.
+        """Extract preferences and facts from unread episodes, and store them.
 
-        Each episode is read once and stored in a transaction of its own. One that cannot be read does not
-        keep out the others; the next call tries it again. What is found has the time of the episode, and
-        names it in `_source`: `episodes/id`. Episodes of turns that were extracted when they were said are
-        left out.
+        Each episode is read once, in a separate transaction. If extraction fails for one, the others are
+        still read, and the next call retries it. New entries have the time of the episode, and their
+        `_source` is `episodes/id`. Episodes whose turn was extracted already are skipped.
 
         Args:
-            extractor: Who reads them, as `agent` of a `Diary`; None is the diary's own.
-            limit: Most episodes read; None is all of them.
-            include_read: Also those whose turn was extracted already.
+            extractor: The extractor, like `agent` of a `Diary`; None is the diary's own.
+            limit: The maximum number of episodes to read; None is all.
+            include_read: Whether to include episodes whose turn was extracted already.
 
         Raises:
             ExtractorUnusable, MissingExtra: The extractor cannot run at all.
@@ -434,15 +431,15 @@ class UserDiary(Viewed, DeprecatedNames):
     # Stored documents and entries
 
     def entry(self, kind: str, key: str) -> dict[str, Any]:
-        """Return the fields of one entry, as they are in the file.
+        """Return the fields of one entry in the form that the file stores.
 
         Args:
             kind: "preferences" or "conversations".
             key: `category/id`, or the session id.
 
         Raises:
-            UnknownCategory, UnknownEntry: There is none.
-            InvalidValue: `kind` is another one.
+            UnknownCategory, UnknownEntry: The entry does not exist.
+            InvalidValue: `kind` is neither of the two.
         """
         key = checked_text(key, "key")
         found: Mapping[str, Any] | None
@@ -463,10 +460,10 @@ class UserDiary(Viewed, DeprecatedNames):
         return copied(dict(found))
 
     def problems(self) -> list[DiaryError]:
-        """Return why documents cannot be used at the moment, and why entries are ignored.
+        """Return the errors that prevent use of documents, and those of ignored entries.
 
-        Reads of a broken document return its last good state. An entry that is no table or does not fit
-        its type stays in the file and is ignored; so does a fact that breaks its constraint.
+        Reads of a broken document return its last valid state. An entry stays in the file but is ignored
+        if it is not a table, does not match its type, or breaks the constraint of its fact type.
         """
         broken: list[DiaryError] = []
         documents: dict[str, Document] = {}
@@ -475,12 +472,12 @@ class UserDiary(Viewed, DeprecatedNames):
                 problem: DiaryError | None = self._context.problem(kind)
                 documents[kind] = self._context.document(kind)
             except DiaryError as error:
-                problem = error  # reads have no last good state of it
+                problem = error  # there is no last valid state to read
             if problem is not None:
                 broken.append(problem)
         twice = [
             InvalidValue(
-                f"{earlier}.toml has this key too; this one is not read. Remove one of the two.",
+                f"{earlier}.toml has this key too, so this entry is ignored. Remove one of the two.",
                 where=f"{part}.toml: {render_path(path)}",
             )
             for kind in typed_kinds()

@@ -1,4 +1,4 @@
-"""Pending changes: writes that wait for a review, and drafts of sessions.
+"""Pending changes: writes held for review, and drafts of sessions.
 
-It may import what `tomldiary.user` may. Begin with `held.hold`, then `verbs`.
+It may import the same packages as `tomldiary.user`. Begin with `held.hold`, then `verbs`.
 """

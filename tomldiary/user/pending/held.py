@@ -1,4 +1,4 @@
-"""Holds changes back: runs a write on a copy of the memory, and keeps the difference as pending changes."""
+"""Runs a write on a copy of the memory, and stores the difference as pending changes."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ __all__ = [
 R = TypeVar("R")
 
 ORIGINS = frozenset({"assistant", "import", "model", "rule", "tool", "user", "web"})
-"""Actors that entries name in `_origin`."""
+"""The actors that are stored in the field `_origin` of entries."""
 DRAFTS, QUARANTINE = "drafts", "quarantine"
 _MANAGED = {"_count", "_created", "_updated", "_created_by", "_updated_by", "text", "contexts"}
 _Place = tuple[str, "Path"]
-"""An entry: its document and its path."""
+"""The place of an entry: its document and its path."""
 
 
 class Why(NamedTuple):
-    """Why changes are held back."""
+    """The reason, target and origin of pending changes."""
 
     into: str
     """`DRAFTS` or `QUARANTINE`."""
@@ -73,16 +73,16 @@ class Why(NamedTuple):
     reason: str
     expires: str = ""
     is_turn: bool = False
-    """Whether an extractor made them, whose turn is counted at once."""
+    """Whether an extractor made the changes; its turn is then counted at once."""
 
 
 class Overlay(Mapping[str, Known]):
-    """The documents of a user with pending changes in them.
+    """The documents of a user with pending changes applied.
 
     Args:
-        read: Returns a document without them.
+        read: The function that returns a document without the changes.
         listed: The names of the user's documents.
-        changes: What entries would hold; None removes one.
+        changes: The new fields by entry; None removes the entry.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Overlay(Mapping[str, Known]):
         self._made: dict[str, Document] = {}
 
     def document(self, kind: str) -> Document:
-        """Return a document with the changes in it."""
+        """Return a document with the changes applied."""
         found = self._made.get(kind)
         if found is None:
             found = self._read(kind)
@@ -132,14 +132,14 @@ class Overlay(Mapping[str, Known]):
         return len(self._listed)
 
     def __bool__(self) -> bool:
-        return True  # also of a user without documents: those of an open transaction count
+        return True  # an open transaction may have documents before any is stored
 
 
 def hold(tx: Transaction, change: Callable[[Transaction], R], why: Why) -> R:
-    """Run a write on a copy, and store as pending what it changed; a turn changes its conversation at once.
+    """Run a write on a copy and store its changes as pending, except the turn's conversation summary.
 
     Returns:
-        What the write returns as if it were made.
+        The result of the write.
     """
     earlier = drafts_of(tx.document(DRAFTS), why.session) if why.into == DRAFTS else {}
     overlay = Overlay(
@@ -161,7 +161,7 @@ def hold(tx: Transaction, change: Callable[[Transaction], R], why: Why) -> R:
 
 
 def drafts_of(tables: Tables, session_id: str) -> dict[_Place, tuple[str, Raw]]:
-    """Return the drafts of a session that have not expired, with their ids, by the entries they change."""
+    """Return the unexpired drafts of a session with their ids, by the place of the entry."""
     return {
         place_of(entry): (name, entry)
         for name, entry in waiting(tables, DRAFTS, timestamp()).items()
@@ -170,7 +170,7 @@ def drafts_of(tables: Tables, session_id: str) -> dict[_Place, tuple[str, Raw]]:
 
 
 def is_entry(document: str, path: Path) -> bool:
-    """Return whether a path is that of one entry of a memory; a person or an import may have written another one."""
+    """Return whether a path names one entry; a hand edit or an import may have stored an invalid one."""
     return entry_path(document, path) == path and not entry_kind(document).is_private
 
 
@@ -182,7 +182,7 @@ def _keep(
     edit: Edit,
     earlier: Mapping[_Place, tuple[str, Raw]],
 ) -> None:
-    """Store what an edit changed in one document as pending changes."""
+    """Store the changes of an edit to one document as pending changes."""
     kind, pending = entry_kind(document), tx.edit(why.into)
     old, new = kind.tables(before), kind.tables(edit.done())
     based_on = next_sequence(tx.engine.backend.last_record(tx.user)) - 1
@@ -207,9 +207,9 @@ def _keep(
 
 
 def _is_known(known: Iterable[Raw], fresh: Raw) -> bool:
-    """Return whether the same new entry waits already, so that a source that repeats itself adds nothing."""
+    """Return whether an equal change is pending already, so that a repeated write adds no second one."""
     document, path = place_of(fresh)
-    # The next preference gets the id of the one that waits; other entries are named by who writes them.
+    # Compare new preferences without their ids, which are assigned; ids of other entries come from the writer.
     named = path[:-1] if entry_kind(document) is PREFERENCES and fresh["is_new"] else path
     return any(
         place_of(each)[1][: len(named)] == named
@@ -222,7 +222,7 @@ def _is_known(known: Iterable[Raw], fresh: Raw) -> bool:
 
 
 def _free(pending: Edit, into: str, seq: int) -> str:
-    """Return a new id: the number of the transaction, which is never given out again."""
+    """Return a new id, made from the transaction number, which is never reused."""
     name, number = str(seq), 1
     while pending.table((into, name)) is not None:
         number += 1
@@ -238,9 +238,9 @@ def _drop_expired(tx: Transaction) -> None:
 
 
 def stamped(tx: Transaction, change: Callable[[Transaction], R], origin: str) -> R:
-    """Run a write, and note in the entries whose content it changed where that comes from.
+    """Run a write, and store its origin in the entries whose content it changed.
 
-    Of other origins than `ORIGINS` history alone knows; what an entry says of its former content is removed.
+    Origins outside `ORIGINS` are stored only in history; the previous origin is then removed from the entry.
     """
     is_noted = origin.partition(":")[0] in ORIGINS
     earlier = {name: tx.edit(name).touched for name in tx.kinds()}
@@ -257,7 +257,7 @@ def stamped(tx: Transaction, change: Callable[[Transaction], R], origin: str) ->
                 edit.put(path, {**entry, "_origin": origin})
             elif was is not None and "_origin" in was and was["_origin"] == entry.get("_origin"):
                 edit.put(path, {key: each for key, each in entry.items() if key != "_origin"})
-        before = earlier.get(name, {})  # maybe of a long transaction, so it is not copied
+        before = earlier.get(name, {})  # not copied, because it may be large in a long transaction
         for path, was in edit.touched.items():
             before.setdefault(path, was)
         edit.touched = before
@@ -265,7 +265,7 @@ def stamped(tx: Transaction, change: Callable[[Transaction], R], origin: str) ->
 
 
 def content(entry: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the fields of an entry without those that the diary writes itself."""
+    """Return the fields of an entry without the managed fields."""
     if entry is None:
         return None
     return {name: value for name, value in entry.items() if not name.startswith("_")}
@@ -274,7 +274,7 @@ def content(entry: Mapping[str, Any] | None) -> dict[str, Any] | None:
 def make(
     tx: Transaction, changes: Sequence[PendingChange], rules: Rules, into: str, *, force: bool
 ) -> None:
-    """Make pending changes, and remove them from what waits.
+    """Apply pending changes, and remove them from the pending document.
 
     Raises:
         EntryConflict: An entry was changed since; lists the keys.
@@ -308,7 +308,7 @@ def _make(tx: Transaction, each: PendingChange, rules: Rules) -> None:
         return
     check_fields(each.document, path, each.after)
     if kind is PREFERENCES and each.is_new:
-        # Its id may have been given away, and the same text may have been stored meanwhile.
+        # Another entry may have its id or its text by now, so it is stored like a new preference.
         contexts: Any = each.after.get("contexts", [])
         fields = {name: value for name, value in each.after.items() if name not in _MANAGED}
         Preferences(edit, rules.preference_rules).upsert(
@@ -320,13 +320,13 @@ def _make(tx: Transaction, each: PendingChange, rules: Rules) -> None:
 
 
 def check_fields(document: str, path: Path, entry: Mapping[str, Any]) -> None:
-    """Raise InvalidValue if a text or a label of a pending entry is no text."""
+    """Raise InvalidValue if a text or a label of a pending entry is not text."""
     collection = (entry_kind(document).name, *path[:-1])
     checked_value(collection, path[-1], content(entry))
 
 
 def _changed_since(tx: Transaction, changes: Sequence[PendingChange]) -> list[str]:
-    """Return the keys of entries that transactions changed after the pending change was written."""
+    """Return the keys of entries that transactions changed after the pending change was stored."""
     waiting = [
         each for each in changes if not (each.is_new and each.document.startswith("preferences"))
     ]
@@ -344,7 +344,7 @@ def _changed_since(tx: Transaction, changes: Sequence[PendingChange]) -> list[st
 
 
 def check_rules(tx: Transaction, before: Mapping[str, Document], rules: Rules) -> None:
-    """Raise if the changes of a transaction break a rule of single entries, or of many."""
+    """Raise an error if the changes of a transaction break a rule for one entry or for several."""
     for kind in typed_kinds():
         names = {name for name in {*before, *tx.changed()} if entry_kind(name) is kind}
         parts = parts_among(kind.name, names) if kind.is_split else [kind.name]
@@ -355,10 +355,10 @@ def check_rules(tx: Transaction, before: Mapping[str, Document], rules: Rules) -
 
 
 class Trust:
-    """Which actors are trusted; an actor is a word such as "web", and after a colon what it was, such as a page.
+    """The trust in actors; an actor is a word such as "web", optionally with a detail after a colon.
 
     Args:
-        quarantine: The actors whose changes wait for a review, or a function of the actor.
+        quarantine: The actors whose changes are held for review, or a function that returns whether an actor's are.
     """
 
     def __init__(self, quarantine: Collection[str] | Callable[[str], bool] = ()) -> None:
@@ -370,12 +370,12 @@ class Trust:
             )
         if iscoroutinefunction(quarantine):
             raise InvalidValue(
-                "an async function cannot be used here. Give a plain function.", where="quarantine"
+                "an async function cannot be used. Pass a plain function.", where="quarantine"
             )
         self._quarantine = quarantine if callable(quarantine) else frozenset(quarantine)
 
     def waits(self, origin: str) -> bool:
-        """Return whether changes of an actor wait for a review."""
+        """Return whether changes by an actor are held for review."""
         if callable(self._quarantine):
             return self._quarantine(origin)
         return bool({origin, origin.partition(":")[0]} & self._quarantine)

@@ -1,4 +1,4 @@
-"""`alice.review`: changes that wait for a decision, and confirmed entries; and the drafts of sessions."""
+"""`alice.review`, the drafts of sessions, and the confirmation of entries."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class _Waiting:
         before = None
         if is_entry(document, path) and not entry.get("is_new"):
             before = self._context.entries(kind.name if kind.is_split else document).table(path)
-        # Not the key that is stored: a person decides by what would change.
+        # Computed from the place, not read from the stored key, because a person decides by it.
         key = entry_key(path, kind.home(document)) if is_entry(document, path) else ""
         return to_pending(name, entry, key, "" if held is None else kind.text(held), before)
 
@@ -65,10 +65,10 @@ class _Waiting:
         is_made: bool,
         force: bool = False,
     ) -> PendingChanges:
-        """Make some of the changes that wait, or drop them, as one transaction, and return them."""
+        """Apply or drop some pending changes as one transaction, and return them."""
 
         def decided(tx: Transaction) -> PendingChanges:
-            # Read here: another review may have decided meanwhile.
+            # Read inside the transaction, because another review may have decided meanwhile.
             chosen = choose(self._all(tx.document(self.into)))
             if is_made:
                 make(tx, chosen, self._context.diary, self.into, force=force)
@@ -77,12 +77,12 @@ class _Waiting:
                     tx.edit(self.into).delete((self.into, each.id))
             return chosen
 
-        # Not `context.write`, which would hold back a decision by an actor without trust.
+        # `context.write` would hold a decision by an untrusted actor for review again.
         return self._context.engine.write(self._context.user_id, decided, source)
 
 
 class UserReview(_Waiting):
-    """Changes from sources without trust, as `alice.review`. `alice.review()` lists them."""
+    """Changes by untrusted actors, as `alice.review`. `alice.review()` lists them."""
 
     into = QUARANTINE
 
@@ -90,11 +90,11 @@ class UserReview(_Waiting):
         return f"UserReview({self._context.user_id!r})"
 
     def __call__(self) -> PendingChanges:
-        """Return the changes that wait, oldest first; see `list`."""
+        """Return the pending changes, oldest first; see `list`."""
         return self.list()
 
     def list(self) -> PendingChanges:
-        """Return the changes that wait, oldest first."""
+        """Return the pending changes, oldest first."""
         return self._all()
 
     alist = async_twin(list)  # noqa: A003 - the method above
@@ -102,16 +102,16 @@ class UserReview(_Waiting):
     def accept(
         self, *ids: str, force: bool = False, actor: str = "user", reason: str = ""
     ) -> PendingChanges:
-        """Make changes that wait, as one transaction, and return them.
+        """Apply pending changes as one transaction, and return them.
 
         Args:
-            ids: Which ones.
-            force: Also those whose entry was changed since.
-            actor: Who decided, for history.
-            reason: Why, for history.
+            ids: The ids of the changes.
+            force: Whether to overwrite entries that were changed since.
+            actor: The person who decided, for history.
+            reason: The reason for the change, for history.
 
         Raises:
-            UnknownEntry: None waits under an id.
+            UnknownEntry: There is no pending change with an id.
             Conflict: An entry was changed since; `keys` lists them. Nothing was changed.
             LimitReached, ImmutableEntry, InvalidValue: A rule forbids it, or no id is given. Nothing was changed.
         """
@@ -121,26 +121,26 @@ class UserReview(_Waiting):
     aaccept = async_twin(accept)
 
     def reject(self, *ids: str, actor: str = "user", reason: str = "") -> PendingChanges:
-        """Drop changes that wait, and return them; history keeps them.
+        """Drop pending changes and return them. History keeps them.
 
         Raises:
-            UnknownEntry, InvalidValue: None waits under an id, or none is given.
+            UnknownEntry, InvalidValue: There is no pending change with an id, or no id is given.
         """
         return self._decide(_named(ids), Source("reject", "", actor, reason), is_made=False)
 
     areject = async_twin(reject)
 
     def edit(self, id: str, fields: Mapping[str, Any], *, actor: str = "user") -> PendingChange:  # noqa: A002 - the word of the list
-        """Change the fields of a change that waits, and return it; it still waits.
+        """Change the fields of a pending change and return it. It stays pending.
 
         Args:
-            id: Which one.
+            id: The id of the change.
             fields: New values by name, such as {"text": "…"}; None removes a field.
-            actor: Who edited, for history.
+            actor: The author of the edit, for history.
 
         Raises:
-            UnknownEntry: None waits under the id.
-            InvalidValue: A field is managed by the diary or no text, or the change would remove the entry.
+            UnknownEntry: There is no pending change with this id.
+            InvalidValue: A field is managed by the diary or is not text, or the change removes the entry.
         """
         managed = [name for name in checked_table(fields, "fields") if name.startswith("_")]
         if managed:
@@ -156,7 +156,9 @@ class UserReview(_Waiting):
                 raise UnknownEntry(f"{QUARANTINE}/{id}")
             held = held_entry(stored)
             if held is None:
-                raise InvalidValue("it would remove the entry; accept or reject it.", where=id)
+                raise InvalidValue(
+                    "the change removes the entry and has no fields. Accept or reject it.", where=id
+                )
             fresh = {name: value for name, value in {**held, **fields}.items() if value is not None}
             check_fields(*place_of(stored), fresh)
             edit.put(path, {**stored, "entry": fresh, "_updated": timestamp()})
@@ -169,7 +171,7 @@ class UserReview(_Waiting):
 
 
 def _named(ids: Collection[str]) -> _Choice:
-    """Return what chooses the changes of some ids; it raises if there are none, or none waits under one."""
+    """Return a function that selects changes by id; it raises an error for no ids and for unknown ones."""
 
     def choose(all_changes: PendingChanges) -> PendingChanges:
         known = {each.id: each for each in all_changes}
@@ -187,7 +189,7 @@ def _named(ids: Collection[str]) -> _Choice:
 
 
 class UserDrafts(_Waiting):
-    """Drafts of sessions: what was written with `ephemeral=True`."""
+    """The drafts of sessions, which are writes with `ephemeral=True`."""
 
     into = DRAFTS
 
@@ -205,14 +207,14 @@ class UserDrafts(_Waiting):
         actor: str = "",
         reason: str = "",
     ) -> PendingChanges:
-        """Make the drafts of a session, as one transaction, and return them; `rollback` undoes it.
+        """Apply the drafts of a session as one transaction, and return them; `rollback` undoes it.
 
         Args:
             session_id: The session.
-            keys: Only drafts of these entries; None is all.
-            force: Also those whose entry was changed since.
-            actor: Who decided, for history.
-            reason: Why, for history.
+            keys: The keys of the entries whose drafts are selected; None is all.
+            force: Whether to overwrite entries that were changed since.
+            actor: The person who decided, for history.
+            reason: The reason for the change, for history.
 
         Raises:
             UnknownEntry: The session has no draft of one of `keys`. Nothing was changed.
@@ -230,13 +232,13 @@ class UserDrafts(_Waiting):
         actor: str = "",
         reason: str = "",
     ) -> PendingChanges:
-        """Drop the drafts of a session, and return them; `rollback` brings them back.
+        """Drop the drafts of a session, and return them; `rollback` restores them.
 
         Args:
             session_id: The session.
-            keys: Only drafts of these entries; None is all.
-            actor: Who decided, for history.
-            reason: Why, for history.
+            keys: The keys of the entries whose drafts are selected; None is all.
+            actor: The person who decided, for history.
+            reason: The reason for the change, for history.
 
         Raises:
             UnknownEntry: The session has no draft of one of `keys`. Nothing was changed.
@@ -246,7 +248,7 @@ class UserDrafts(_Waiting):
 
 
 def _of_session(session_id: str, keys: Collection[str] | None) -> _Choice:
-    """Return what chooses the drafts of a session, of these entries or of all; it raises if an entry has none."""
+    """Return a function that selects a session's drafts, all or by key; it raises an error for missing ones."""
     wanted = {keys} if isinstance(keys, str) else {*(keys or ())}
 
     def choose(all_changes: PendingChanges) -> PendingChanges:
@@ -261,7 +263,7 @@ def _of_session(session_id: str, keys: Collection[str] | None) -> _Choice:
 
 
 class Verdict:
-    """Confirms entries of one user."""
+    """The confirmation of one user's entries."""
 
     def __init__(self, context: UserContext) -> None:
         self._context = context
@@ -270,9 +272,9 @@ class Verdict:
         """Mark an entry as verified by a person; `why(key).is_verified` is then true.
 
         Args:
-            key: As `history` shows it, which is `full_key` of what `recall` found.
-            actor: Who confirmed it, for history.
-            reason: Why, for history.
+            key: The key as shown by `history`, which is the `full_key` of a hit of `recall`.
+            actor: The person who confirmed it, for history.
+            reason: The reason for the change, for history.
 
         Raises:
             UnknownEntry: There is no such entry.
