@@ -89,7 +89,7 @@ class Connected:
 def test_a_backend_with_connections_of_the_host_names_the_remedy():
     async def host():
         diary = Diary(Connected(), agent="rules")
-        with pytest.raises(BackendError, match="let it open its connections inside them"):
+        with pytest.raises(BackendError, match="Open connections inside them"):
             await asyncio.to_thread(diary.user("ann").preferences)
 
     asyncio.run(host())

@@ -124,19 +124,6 @@ def test_undoing_a_rollback_restores_the_same_bytes(alice, tmp_path):
     assert len(alice.history("likes/pref001", limit=100)) > 3  # nothing was erased
 
 
-@pytest.mark.parametrize("selected", [{"steps": 1}, {"to": 2}])
-def test_rollback_undoes_a_hand_edit_that_is_not_logged_yet(alice, tmp_path, selected):
-    alice.upsert_preference("likes", "jazz")
-    alice.upsert_preference("likes", "tea")
-    path = tmp_path / "alice/preferences.toml"
-    path.write_text(path.read_text().replace("jazz", "bebop"))
-
-    assert alice.rollback(**selected, dry_run=True).keys == ["likes/pref001"]
-    assert texts(alice)["pref001"] == "bebop"
-    assert alice.rollback(**selected).undone == [3]
-    assert texts(alice) == {"pref001": "jazz", "pref002": "tea"}
-
-
 def test_rollback_restores_comments_and_position(alice, tmp_path):
     for text in ("one", "two", "three"):
         alice.upsert_preference("likes", text)
@@ -389,13 +376,12 @@ def test_rollback_restores_the_order_of_adjacent_entries(alice, tmp_path):
             alice.forget_preference("likes", key)
     alice.rollback()
     assert body(tmp_path) == before
-    with alice.transaction(session_id="s2"):
-        alice.forget_preference("likes", "pref003")
+    alice.forget_preference("likes", "pref003")
     file = tmp_path / "alice/preferences.toml"
     blocks = split_blocks(file.read_text())
     file.write_text("".join(block.text for block in blocks if block.path[-1:] != ("pref002",)))
     os.utime(file, (1, 1))
-    alice.rollback(session_id="s2")
+    alice.rollback()
     names = [block.path[-1] for block in split_blocks(file.read_text())[2:]]
     assert names == ["pref001", "pref003", "pref004", "pref005"]
 

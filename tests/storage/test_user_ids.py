@@ -84,7 +84,7 @@ def test_an_empty_id_is_refused(tmp_path):
     diary = Diary(tmp_path, agent="rules")
     with pytest.raises(IdentifierError, match="empty"):
         diary.user("").upsert_preference("likes", "x")
-    with pytest.raises(IdentifierError, match="is text"):
+    with pytest.raises(IdentifierError, match="must be a string"):
         encode_folder(None)
 
 

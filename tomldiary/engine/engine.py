@@ -318,7 +318,8 @@ class Engine(DocumentCache):
         found: Changed = {}
         for kind in self.backend.kinds(user):
             with suppress(DocumentError):
-                if (known := self.settled(user, kind)) is not None:
+                known = self.settled(user, kind)
+                if known is not None:
                     found[kind] = (known, Edit(known.document))
         return found
 
@@ -354,17 +355,12 @@ class Engine(DocumentCache):
         """
         with self.backend.lock(user, self.lock_timeout):
             known = self.settled(user, kind)
-            edit = Edit(known.document if known else NOTHING)
-            if (logged := self._log_saves(user, {kind: (known, edit)})) is not None:
+            changed: Changed = {kind: (known, Edit(known.document if known else NOTHING))}
+            logged = self._log_saves(user, changed)
+            if logged is not None:
                 known = logged[kind][0]
                 self._notify(user)
             return known.token if known else None
-
-    def log_hand_edits(self, user: str) -> None:
-        """Log the hand edits of all documents, so that history ends with what the files say."""
-        with self.backend.lock(user, self.lock_timeout):
-            if self._log_saves(user, self._unchanged(user)) is not None:
-                self._notify(user)
 
     def _log_only(self, user: str, changed: Changed, source: Source) -> bool:
         """Commit displaced changes to history alone; return False if that is not possible."""
@@ -476,7 +472,8 @@ class Engine(DocumentCache):
         def run() -> None:
             if is_lost(self.backend.last_record(user)):
                 self._log_saves(user, self._unchanged(user))
-            if (snapshot := cut(Timeline(self.backend, user))) is not None:
+            snapshot = cut(Timeline(self.backend, user))
+            if snapshot is not None:
                 self.backend.prune(user, snapshot.seq, render_record(snapshot))
 
         with self.rewriting(user):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.kinds import entry_key, entry_kind, entry_path, own_tables, own_values
 from tomldiary.errors import EntryConflict, InvalidValue, RollbackConflict
-from tomldiary.history.record import SNAPSHOT, Record, Source, is_lost
+from tomldiary.history.record import SNAPSHOT, Record, Source
 from tomldiary.history.timeline import check_follows, out_of_reach, pruned
 from tomldiary.runtime.views import Viewed, counted
 from tomldiary.toml.block_edit import split_tail
@@ -71,14 +71,14 @@ class Undo:
         """Undo the last `steps` transactions by writing their inverse as a new one.
 
         History is never erased, so undoing the rollback restores the same entries byte for byte. A hand edit
-        that history does not have yet is logged first, and is then the last transaction.
+        that history does not have yet is no transaction.
 
         Args:
             steps: How many transactions to undo; history must hold as many.
             session_id: Undo only transactions of this session.
             to: Undo all transactions after this transaction or time (as for `as_of`), instead of `steps`;
                 0 undoes all.
-            dry_run: Return the expected result and undo nothing.
+            dry_run: Return the expected result and write nothing.
             force: Overwrite entries that were changed since.
             actor: Who requested the rollback, for history.
             reason: Why, for history.
@@ -93,11 +93,7 @@ class Undo:
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
             raise InvalidValue(f"expected a number from 1 on, found {steps!r}.", where="steps")
         source = Source("rollback", session_id or "", actor, reason)
-        engine, user = self._past.engine, self._past.user_id
-        # With lost records, the transactions to undo are unknown, and the error below says so.
-        if not is_lost(engine.backend.last_record(user)):
-            engine.log_hand_edits(user)
-        with engine.transaction(user, source) as transaction:
+        with self._past.engine.transaction(self._past.user_id, source) as transaction:
             records = self._undoable(steps, session_id, to)
             if not records:
                 raise RollbackConflict("there is no transaction to undo.")

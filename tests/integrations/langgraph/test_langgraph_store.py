@@ -767,9 +767,9 @@ def test_threads_and_tasks_lose_no_put(diary, store):
 
 
 def test_an_unsupported_call_names_the_supported_one(diary, store):
-    with pytest.raises(NotSupported, match="Put without a ttl"):
+    with pytest.raises(NotSupported, match="Omit the ttl"):
         store.put(LIKES, "k", {"text": "x"}, ttl=5)
-    with pytest.raises(NotSupported, match="Put without a ttl"):
+    with pytest.raises(NotSupported, match="Omit the ttl"):
         store.batch([PutOp(LIKES, "k", {"text": "x"}, None, 5.0)])
     for label in (-1, 1.5, True, "0"):
         with pytest.raises(InvalidValue, match="user_label"):
