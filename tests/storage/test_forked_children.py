@@ -6,12 +6,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from contextlib import suppress
 
 import pytest
 
 from tomldiary import Diary, MemoryWriter
-from tomldiary.storage.locks import UserLocks, try_lock
+from tomldiary.storage.files import FileSystem
+from tomldiary.storage.locks import UserLocks, lock_file, try_lock
+from tomldiary.writer.journal import Journal
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 
@@ -124,3 +128,44 @@ def test_a_child_locks_by_itself_and_leaves_its_parents_lock_alone(tmp_path, fil
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     with UserLocks(tmp_path).hold("alice", 1):
         pass
+
+
+def user_lock(folder, files):
+    with UserLocks(folder, files).hold("alice", 1):
+        pass
+
+
+def locked_file(folder, files):
+    (folder / "file").touch()
+    with lock_file(files, folder / "file"):
+        pass
+
+
+def journal(folder, files):
+    Journal.create(folder, sync=False, files=files).close()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("lock", [user_lock, locked_file, journal])
+def test_a_child_forked_while_a_lock_file_is_opened_has_no_copy(tmp_path, lock):
+    opened, descriptors = threading.Event(), []
+
+    class SlowFiles(FileSystem):
+        def open(self, *args):
+            descriptors.append(super().open(*args))
+            opened.set()
+            time.sleep(0.2)
+            return descriptors[-1]
+
+    thread = threading.Thread(target=lock, args=(tmp_path, SlowFiles()))
+    thread.start()
+    assert opened.wait(30)
+    child = os.fork()
+    if child == 0:
+        try:
+            os.fstat(descriptors[0])
+        except OSError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    thread.join()

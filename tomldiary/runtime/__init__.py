@@ -1,4 +1,4 @@
-"""Services of the process and its platform: threads, event loops, forks, file capabilities.
+"""Services of the process and its platform: threads, event loops, forks, file operations, caches and registries.
 
 Imports no other package of tomldiary. Begin with `async_bridge`.
 """

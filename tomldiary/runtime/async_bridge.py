@@ -48,7 +48,7 @@ class Scope(Protocol):
     """A block of calls that one task or thread owns, such as an open transaction."""
 
     task: Any
-    """The asyncio task that owns it; None in sync code."""
+    """The asyncio task that owns the scope; None in sync code."""
     worker: OwnThread | None
     """The thread that runs the blocking calls of that task."""
 
@@ -83,7 +83,7 @@ async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs)
         if scope.worker is None:
             return await asyncio.to_thread(function, *args, **kwargs)
         return await scope.worker.run(functools.partial(function, *args, **kwargs))
-    # The task was started inside the scope but does not own it: its thread must not use it.
+    # The task was started inside the scope but does not own the scope, so its thread must not use it.
     outer = SCOPE.set(None)
     try:
         return await asyncio.to_thread(function, *args, **kwargs)
@@ -94,7 +94,7 @@ async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs)
 async def in_daemon_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Run a blocking call that may hang; unlike `in_thread`, it does not prevent the process from exiting.
 
-    Cancellation does not stop the call; its result is dropped.
+    Cancellation does not stop the call, but drops its result.
     """
     import asyncio  # noqa: PLC0415 - see in_thread
     from concurrent.futures import Future  # noqa: PLC0415 - part of asyncio
@@ -113,7 +113,8 @@ async def in_daemon_thread(function: Callable[P, R], *args: P.args, **kwargs: P.
 
     try:
         threading.Thread(target=run, name="tomldiary-call", daemon=True).start()
-    except RuntimeError:  # the interpreter is shutting down: use the running threads of the loop
+    except RuntimeError:
+        # The interpreter is shutting down, so only the running threads of the loop can be used.
         return await asyncio.to_thread(function, *args, **kwargs)
     return await asyncio.wrap_future(result)
 
@@ -133,7 +134,7 @@ def note_private_loop() -> None:
 
 
 def is_of_another_loop(error: BaseException) -> bool:
-    """Return whether asyncio refused an object of another event loop, such as a connection."""
+    """Return whether an error was raised because an object, such as a connection, belongs to another event loop."""
     return isinstance(error, RuntimeError) and any(part in str(error) for part in _OF_ANOTHER_LOOP)
 
 
@@ -146,15 +147,15 @@ async def close_private_loop() -> None:
     """Call the functions registered with `close_at_loop_end`, last first."""
     closers: list[Callable[[], Awaitable[object]]] = _here.closers
     while closers:
-        with contextlib.suppress(Exception):  # a broken connection needs no close
+        with contextlib.suppress(Exception):  # a broken connection need not be closed
             await closers.pop()()
 
 
 def is_private_loop() -> bool:
-    """Return whether the calling thread runs an event loop of this package, not one of the host.
+    """Return whether the calling thread runs a private event loop of this package, not one of the host.
 
-    Connections of async clients belong to one event loop. Do not await objects that the host also uses in a
-    private loop; call their sync methods in a thread.
+    Connections of async clients belong to one event loop. If the host also uses a client, do not await it in a private
+    loop, but call its sync methods in a thread.
     """
     return getattr(_here, "is_private", False)
 
@@ -162,8 +163,8 @@ def is_private_loop() -> bool:
 class OwnThread:
     """A worker thread for one task that holds a lock.
 
-    All shared worker threads may be waiting for that lock, so its holder needs a dedicated thread.
-    Calls run one after the other; cancelling the task does not stop the running call.
+    All shared worker threads may be waiting for that lock, so its holder needs a dedicated thread. Calls run in order.
+    Cancelling the task does not stop the running call.
     """
 
     def __init__(self) -> None:
@@ -180,7 +181,7 @@ class OwnThread:
         return await asyncio.shield(asyncio.wrap_future(work))
 
     def close(self, function: Callable[[], None]) -> None:
-        """Run a last call that never blocks: at once, or after the call that is still running."""
+        """Run a last, non-blocking call, either at once or after the call that is still running."""
         if self._last is None or self._last.done():
             function()
         else:
@@ -191,7 +192,7 @@ class OwnThread:
 def async_twin(
     method: Callable[Concatenate[S, P], R],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, R]]:
-    """Return the coroutine form of a blocking method; it takes the same arguments."""
+    """Return the coroutine form of a blocking method, with the same arguments."""
 
     @functools.wraps(method)
     async def twin(self: S, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -213,7 +214,7 @@ def sync_twin(
     def twin(self: S, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
             coroutine = method(self, *args, **kwargs)
-        except TypeError as error:  # wrong arguments: nothing has run yet
+        except TypeError as error:  # the arguments are wrong, and nothing has run yet
             name = twin.__name__
             raise TypeError(str(error).replace(f"{method.__name__}()", f"{name}()")) from None
         return run_coroutine(coroutine)
@@ -246,7 +247,7 @@ class _Loops:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Drop the threads: a forked child does not have them."""
+        """Drop the threads, because a forked child does not have them."""
         self._guard = threading.Lock()
         self._threads: dict[str, _LoopThread] = {}
 
@@ -264,12 +265,13 @@ _loops = _Loops()
 def run_coroutine(
     work: Coroutine[Any, Any, R], *, name: str = "tomldiary-sync", is_stopped: bool = True
 ) -> R:
-    """Run a coroutine to its end from sync code, whether or not a loop runs in this thread.
+    """Run a coroutine from sync code and return its result, even if an event loop is running in this thread.
 
     Args:
         work: The coroutine.
-        name: The private loop to use; a coroutine that another loop waits for needs a different loop.
-        is_stopped: Whether it is cancelled if the caller is interrupted, as by Ctrl-C; else it goes on.
+        name: The private loop to use. A coroutine that another private loop waits for needs a different loop.
+        is_stopped: Whether to cancel the coroutine if the caller is interrupted, for example by Ctrl-C. Otherwise it
+            continues.
     """
     import asyncio  # noqa: PLC0415 - see in_thread
 
@@ -277,7 +279,7 @@ def run_coroutine(
     if threading.current_thread() is private.thread:
         work.close()
         raise RuntimeError(
-            "a blocking call was made from an extractor. Use the coroutine form (with an a in front)."
+            'a blocking method was called from an extractor. Use its coroutine form, whose name begins with "a".'
         )
     scope = SCOPE.get()
     if scope is not None and scope.is_owned_here():

@@ -1,10 +1,10 @@
-"""Capabilities of the operating system beyond Python's portable calls, detected at run time.
+"""Capabilities of the operating system beyond Python's portable functions, detected at run time.
 
-The package can be imported, and `"memory:"` used, without any of them. The environment variable
-`TOMLDIARY_WITHOUT`, a list such as `exchange,leases`, disables capabilities:
+Importing the package and using `"memory:"` requires none of them. The environment variable `TOMLDIARY_WITHOUT`, a list
+such as `exchange,leases`, disables capabilities:
 
-exchange   two files are exchanged atomically (Linux `renameat2`, macOS `renamex_np`)
-leases     the system reports whether another program has a file open for writing (Linux)
+exchange   exchange two files atomically (Linux `renameat2`, macOS `renamex_np`)
+leases     detect whether another program has a file open for writing (Linux)
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ _WHERE = {
     "leases": ("linux",),
 }
 OURS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOINHERIT", 0) | getattr(os, "O_BINARY", 0)
-"""Flags of `os.open`: binary mode, and no child inherits the descriptor."""
+"""Flags of `os.open` for binary mode and a descriptor that child processes do not inherit."""
 PRIVATE = OURS | getattr(os, "O_NOFOLLOW", 0)
-"""The flags of `OURS`, and a link is not followed."""
+"""The flags of `OURS`, and one that refuses symbolic links."""
 NO_WAITING = getattr(os, "O_NONBLOCK", 0)
-"""A flag of `os.open`: the call does not wait for a pipe or a lease."""
+"""A flag of `os.open` for a call that does not wait for a pipe or a lease."""
 
 
 _NOT_HERE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.ENOTTY}
 
 
 def offers(capability: str) -> bool:
-    """Return whether this system has a capability and it is not disabled; the module lists the names."""
+    """Return whether this system has a capability that is not disabled; see the module for the names."""
     without = os.environ.get("TOMLDIARY_WITHOUT", "")
     return sys.platform in _WHERE[capability] and capability not in without.split(",")
 
 
 def set_mode(descriptor: int, mode: int) -> None:
-    """Set the permissions of an open file, on systems with file modes; its change time is new then.
+    """Set the permissions of an open file, on systems with file modes; this also updates its change time.
 
     Raises:
         OSError: The mode could not be changed.
@@ -71,10 +71,10 @@ def set_mode(descriptor: int, mode: int) -> None:
 
 
 def sync_file(descriptor: int) -> None:
-    """Sync a file or folder to disk; on macOS also flush the cache of the disk.
+    """Sync a file or folder to disk; on macOS, also flush the cache of the disk.
 
     Raises:
-        OSError: The file or folder may not be on disk.
+        OSError: The sync failed, and the file or folder may not be on disk.
     """
     if not _full_sync(descriptor):
         os.fsync(descriptor)
@@ -87,9 +87,10 @@ def sync_data(descriptor: int) -> None:
 
 
 def _full_sync(descriptor: int) -> bool:
-    """Flush a file and the disk cache on macOS (`F_FULLFSYNC`), where `fsync` does not; return whether this was done.
+    """Flush a file and the disk cache on macOS with `F_FULLFSYNC`; return False where this is not supported.
 
-    A file system without this command, such as a network file system, needs `fsync`.
+    On macOS, `fsync` does not flush the disk cache. A file system without `F_FULLFSYNC`, such as a network file system,
+    needs `fsync`.
 
     Raises:
         OSError: The disk failed.
@@ -136,7 +137,7 @@ def exchange(one: str, two: str) -> bool:
 
 @lru_cache(maxsize=1)
 def _exchange_call() -> Callable[[bytes, bytes], int] | None:
-    """Return the system's exchange call, or None; the call returns 0 on success, else sets `errno`."""
+    """Return the system's exchange call, or None; the call returns 0 on success, and otherwise sets `errno`."""
     import ctypes  # noqa: PLC0415 - slow to import, and only writers need it
 
     name, is_mac = _CALL.get(sys.platform, ""), sys.platform == "darwin"
@@ -156,12 +157,12 @@ _IGNORED = int(getattr(signal, "SIGURG", 0))
 def take_lease(descriptor: int) -> int:
     """Take a read lease; return 0, or an error number: EAGAIN if a program has the file open for writing.
 
-    Under the lease, a program that opens the file for writing waits.
+    While the lease is held, a program that opens the file for writing waits.
     """
     if sys.platform != "linux":
         return errno.ENOSYS
     try:
-        # A program that opens the file makes the system send a signal: choose one that is ignored.
+        # If a program opens the file, the system sends a signal to this process. Choose a signal that is ignored.
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, _IGNORED)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     except OSError as error:
@@ -170,33 +171,33 @@ def take_lease(descriptor: int) -> int:
 
 
 def keeps_lease(descriptor: int) -> bool:
-    """Return whether no writer waits for our lease to end, and none was admitted after the system's time limit."""
+    """Return whether the lease is intact: no program waits to write the file, and the system has not ended it."""
     return sys.platform != "linux" or fcntl.fcntl(descriptor, fcntl.F_GETLEASE) == fcntl.F_RDLCK
 
 
 def drop_lease(descriptor: int) -> None:
-    """Release a lease; closing the file is not enough, as a child forked meanwhile would keep it."""
+    """Release a lease; closing the file is not enough, because a child forked meanwhile would keep the lease."""
     if sys.platform == "linux":
         try:  # noqa: SIM105 - the hot path of every write
             fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
         except OSError:
-            pass  # the system has broken the lease, as it does when a process is stopped for long
+            pass  # the system has ended the lease, which happens if a process is stopped for long
 
 
 OTHER_OWNER_REMEDY = (
-    "Keep one of them: python -m pip uninstall tomldiary, and then reinstall tomldiary-kit with"
-    " --force-reinstall, as the two share files."
+    "Keep only one of them: run python -m pip uninstall tomldiary, and then reinstall tomldiary-kit with"
+    " --force-reinstall, because the two share files."
 )
 
 
 def other_owner() -> str | None:
     """Return another installed distribution with the package `tomldiary`, such as "tomldiary 0.9.0", or None.
 
-    The function lists the names beside the package, which is much faster than `importlib.metadata`.
+    The function lists the folder that contains the package, which is much faster than `importlib.metadata`.
     """
     try:
         names = os.listdir(__file__.rsplit(os.sep, 3)[0])  # noqa: PTH208 - at each import
-    except OSError:  # in a zip file, for instance
+    except OSError:  # the package is in a zip file, for instance
         return None
     for name in names:
         # The folder of tomldiary-kit is "tomldiary_kit-….dist-info".

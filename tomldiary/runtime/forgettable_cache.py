@@ -1,4 +1,4 @@
-"""Registry of caches of user text, which are cleared when data is forgotten."""
+"""A registry of caches of user text, which are cleared when data is forgotten."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _clearing: list[Callable[[], None]] = []
 
 
 def cleared_on_forget(cached: C) -> C:
-    """Clear a function's cache whenever data is forgotten; a decorator to put above `lru_cache`.
+    """Register a function's cache to be cleared whenever data is forgotten; a decorator above `lru_cache`.
 
-    Use it for caches that hold text or names from users. A cache that only holds schemas does not need it.
+    Use it for caches of texts or names from users. A cache that contains only schemas does not need it.
     """
     _clearing.append(cached.cache_clear)
     return cached
 
 
 def clear_caches() -> None:
-    """Clear all registered caches for all users: a cached text does not name its user."""
+    """Clear all registered caches for all users, because the user of a cached text is unknown."""
     for clear in _clearing:
         clear()

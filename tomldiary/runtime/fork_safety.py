@@ -1,33 +1,37 @@
 """Renews locks and closes locked files in a forked child.
 
-If another thread holds a thread lock during a fork, the lock stays locked in the child for ever. `fork_safe` frees it
-there. Objects with more to renew, such as threads, register themselves.
+If another thread holds a thread lock during a fork, the lock stays locked in the child forever. `fork_safe` registers a
+lock to be released there. Objects with other state to renew, such as threads, register with `renew_after_fork`.
 
 A lock on an open file belongs to all processes that share the open file. A child that inherits the descriptor would
-keep the lock after its parent was killed. So the descriptors in `closed_in_children` are closed there.
+keep the lock after its parent was killed. Therefore a child closes all files that `open_lockable` opened.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-__all__ = ["closed_in_children", "fork_safe", "renew_after_fork"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
+__all__ = ["fork_safe", "open_lockable", "release_lockable", "renew_after_fork"]
 
 L = TypeVar("L")
 
 
 class _Renewable(Protocol):
     def renew(self) -> None:
-        """Create new locks; the child has only the forking thread."""
+        """Replace locks and drop threads, because the child has only the forking thread."""
         ...
 
 
-closed_in_children: set[int] = set()
-"""Descriptors of locked files; whoever closes one in this process removes it first."""
+_lockable: set[int] = set()
+_opening = threading.RLock()
+"""Held while a file is opened and registered in `_lockable`; a fork waits for it."""
 _registered: weakref.WeakSet[_Renewable] = weakref.WeakSet()
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -38,20 +42,43 @@ def renew_after_fork(owner: _Renewable) -> None:
 
 
 def fork_safe(lock: L) -> L:
-    """Return a thread lock that is free in every forked child, whichever thread held it."""
+    """Return the given thread lock, registered to be released in every forked child."""
     _locks.add(lock)
     return lock
 
 
+def open_lockable(open_file: Callable[[], int]) -> int:
+    """Open a file that will be locked, and return its descriptor; every forked child closes its copy.
+
+    Call `release_lockable` before you close it.
+    """
+    with _opening:
+        descriptor = open_file()
+        _lockable.add(descriptor)
+    return descriptor
+
+
+def release_lockable(descriptor: int) -> bool:
+    """Return whether a descriptor is still open, and stop closing it in children; False in a forked child."""
+    try:
+        _lockable.remove(descriptor)
+    except KeyError:
+        return False
+    return True
+
+
 def _renew_all() -> None:
-    while closed_in_children:
+    _opening.release()
+    while _lockable:
         with suppress(OSError):
-            os.close(closed_in_children.pop())
+            os.close(_lockable.pop())
     for lock in list(_locks):
-        lock._at_fork_reinit()  # noqa: SLF001 - as the locks of the standard library do
+        lock._at_fork_reinit()  # noqa: SLF001 - the standard library also uses this
     for owner in list(_registered):
         owner.renew()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
-    os.register_at_fork(after_in_child=_renew_all)
+    os.register_at_fork(
+        before=_opening.acquire, after_in_parent=_opening.release, after_in_child=_renew_all
+    )

@@ -1,4 +1,4 @@
-"""Public names of a package that are loaded on first use, so that importing the package stays fast."""
+"""Public names of a package that are loaded on first use, so that importing the package is fast."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def lazy_names(
 
     Args:
         package: The package's `__name__`.
-        modules: Modules below `tomldiary`, and the names that each defines, separated by spaces.
+        modules: The modules below `tomldiary`, each with the names that it defines, separated by spaces.
     """
     homes = {name: module for module, names in modules.items() for name in names.split()}
     loaded = sys.modules[package].__dict__
@@ -31,7 +31,7 @@ def lazy_names(
         try:
             module = import_module(home)
         except AttributeError as error:
-            # `from tomldiary import …` would hide it behind "cannot import".
+            # `from tomldiary import …` would replace an AttributeError by "cannot import name".
             raise ImportError(
                 f"{home} cannot be loaded: {error}. Please report this with your platform."
             ) from error

@@ -1,4 +1,4 @@
-"""Mappings with a maximum size, which evict the least recently kept entry."""
+"""Mappings with a maximum size, which evict the least recently stored entry."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ V = TypeVar("V")
 
 
 class Recent(OrderedDict[K, V]):
-    """Holds at most `most` entries; the entry whose last `keep` is oldest is evicted first.
+    """A mapping of at most `most` entries, which evicts the entry whose last `keep` is oldest.
 
-    Not thread-safe: threads that call `keep` need the owner's lock.
+    Not thread-safe: callers of `keep` hold the owner's lock.
     """
 
     def __init__(self, most: int) -> None:
@@ -28,7 +28,7 @@ class Recent(OrderedDict[K, V]):
         self._most = most
 
     def keep(self, key: K, value: V) -> V:
-        """Store a value as the most recently kept one; return the value."""
+        """Store a value as the most recent one, and return it."""
         self[key] = value
         self.move_to_end(key)
         while len(self) > self._most:
@@ -37,13 +37,13 @@ class Recent(OrderedDict[K, V]):
 
 
 class PerUser(Generic[V]):
-    """An object for each of the users asked about most recently, such as an index. Thread-safe.
+    """A cache with one object, such as an index, for each of the most recently used users. Thread-safe.
 
-    An object from before something of its user was forgotten is not kept.
+    After something of a user was forgotten, the user's object is created again.
 
     Args:
-        make: Makes the object of a user.
-        most: How many users.
+        make: Creates the object of a user.
+        most: The maximum number of users.
     """
 
     def __init__(self, make: Callable[[str], V], most: int = 256) -> None:
@@ -52,7 +52,7 @@ class PerUser(Generic[V]):
         self._guard = fork_safe(threading.Lock())
 
     def of(self, user: str, epoch: int) -> V:
-        """Return the object of a user; `epoch` is how often something of the user was forgotten."""
+        """Return the object of a user; it is created again if the fencing token `epoch` has changed."""
         with self._guard:
             known = self._known.get(user)
             if known is None or known[0] != epoch:
@@ -60,6 +60,6 @@ class PerUser(Generic[V]):
             return self._known.keep(user, known)[1]
 
     def drop(self, user: str) -> None:
-        """Remove the object of a user; the next call of `of` makes another one."""
+        """Remove the object of a user; the next call of `of` creates another one."""
         with self._guard:
             self._known.pop(user, None)

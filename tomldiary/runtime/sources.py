@@ -1,8 +1,8 @@
-"""Registry of texts of users that are kept outside the users' folders, and of the functions that redact them.
+"""A registry of user texts that are stored outside the users' folders, and of the functions that redact them.
 
 A package announces a subfolder of the storage's own folder and the name of a function. The function is imported only
-when something is forgotten and the subfolder exists. So any process can finish a forget job, also one that has never
-used the package.
+when something is forgotten and the subfolder exists. Therefore any process can finish a forget job, even if it has
+never used the package.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = [
 ]
 
 DEAD_LETTERS = ".dead-letters"
-"""The hidden document with the turns of a user that could not be applied."""
+"""The name of the hidden document with the turns of a user that could not be applied."""
 HOOKS = ".hooks"
-"""The hidden document with the cursors of the hooks in a user's history."""
+"""The name of the hidden document with the hooks' cursors in a user's history."""
 QUEUE = ".queue"
-"""The hidden document with the turns of a user that wait for a writer; only shared databases have it."""
+"""The name of the hidden document with the turns of a user that wait for a writer; only in shared databases."""
 _IN_FOLDERS = "tomldiary.storage.local.hidden:redact"
 
 _functions: dict[str, str] = {}
@@ -38,12 +38,12 @@ _hidden: dict[str, str] = {}
 
 
 def announce_source(folder: str, function: str) -> None:
-    """Announce that `folder` holds texts of users.
+    """Announce that `folder` contains texts of users.
 
     Args:
         folder: The name of the subfolder.
-        function: `module:function`; called with the subfolder's path, the user, the selection as a table, and the
-            user's new fencing token, and the file system to work with. It must be safe to call again after a crash.
+        function: `module:function`. It is called with the subfolder's path, the user, the selection as a table, the
+            user's new fencing token, and the `FileSystem` to use. It must be safe to call again after a crash.
     """
     _functions[folder] = function
 
@@ -53,12 +53,12 @@ def redact_sources(  # noqa: D417 - see `epoch` in its text
 ) -> None:
     """Redact a selection of one user in all announced subfolders of `place`.
 
-    `epoch` is the user's new fencing token: texts that were stored under it stay.
+    `epoch` is the user's new fencing token; texts that were stored with this token stay.
 
     Args:
         place: The storage's own folder.
         user: The user whose texts are redacted.
-        selection: What to forget; see `Rewrite.selection`.
+        selection: The selection to forget; see `Rewrite.selection`.
         files: The `FileSystem` of the storage.
 
     Raises:
@@ -71,11 +71,11 @@ def redact_sources(  # noqa: D417 - see `epoch` in its text
 
 
 def announce_hidden(kind: str, function: str) -> None:
-    """Announce that a hidden document holds texts of its user.
+    """Announce that a hidden document contains texts of its user.
 
     Args:
         kind: The name of the document.
-        function: `module:function`; called with the text, the user, the selection as a table, and the user's new
+        function: `module:function`. It is called with the text, the user, the selection as a table, and the user's new
             fencing token. It returns the redacted text.
     """
     _hidden[kind] = function
@@ -83,12 +83,12 @@ def announce_hidden(kind: str, function: str) -> None:
 
 
 def hidden_kinds() -> list[str]:
-    """Return the names of the hidden documents that were announced, sorted."""
+    """Return the names of the announced hidden documents, sorted."""
     return sorted(_hidden)
 
 
 def redact_hidden(kind: str, text: str, user: str, selection: Mapping[str, Any], epoch: int) -> str:
-    """Return a hidden document without a selection; "" if nothing announced it, or nothing is left."""
+    """Return a hidden document without a selection; "" if the document was not announced, or no text remains."""
     function = _hidden.get(kind)
     if function is None:
         return ""

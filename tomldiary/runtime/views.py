@@ -1,8 +1,8 @@
-"""How objects are shown in notebooks and consoles, without importing what draws them.
+"""Views of objects in notebooks and consoles, without importing the package that draws them.
 
-A class that is shown inherits from `Viewed`; a list or dict that a method returns is a `ListView` or `DictView`. The
-package that draws them is announced by its name, and imported when the first object is shown. Returned lists and dicts
-stay real ones: they compare, pickle, copy and serialise like any other.
+A class with a view inherits from `Viewed`. A list or dict that a method returns is a `ListView` or `DictView`. The
+package that draws views is announced by its name, and imported when the first object is shown. The returned lists and
+dicts compare, pickle, copy and serialise like ordinary ones.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ def drawn(name: str, *args: Any, **options: Any) -> Any:
 
     Args:
         name: `module:function` below the package.
-        args: Its arguments.
-        options: Its keyword arguments.
+        args: The positional arguments of the function.
+        options: The keyword arguments of the function.
     """
     module, _, function = name.partition(":")
     return getattr(import_module(f"{_packages[0]}.{module}"), function)(*args, **options)
 
 
 class Viewed:
-    """An object that notebooks show as a table or a card, and consoles as short text."""
+    """An object that is shown as a table or a card in notebooks, and as short text in consoles."""
 
     __slots__ = ()
 
@@ -48,15 +48,15 @@ class Viewed:
 
 
 def pretty(self: Viewed, printer: Any, cycle: bool) -> None:  # noqa: FBT001 - IPython's protocol
-    """Show the view of an object in IPython: its `_repr_pretty_`, for a class with a `__repr__` of its own.
+    """Show the view of an object in IPython; the `_repr_pretty_` of a class that has its own `__repr__`.
 
-    Such an object reads its storage to be shown. A repr stands in logs and tracebacks, where it must not.
+    The view of such an object reads its storage. A repr must not do so, because it appears in logs and tracebacks.
     """
     printer.text("…" if cycle else drawn("show:as_text", self))
 
 
 class ListView(Viewed, list[T]):
-    """A list that notebooks show as a table; a slice of it is one too."""
+    """A list that is shown as a table in notebooks; slices of it are also `ListView`s."""
 
     __slots__ = ()
 
@@ -70,7 +70,7 @@ class ListView(Viewed, list[T]):
         return super().__getitem__(index)
 
     def to_pandas(self) -> Any:
-        """Return a pandas DataFrame with a row for each element; times are timestamps in UTC.
+        """Return a pandas DataFrame with one row for each element; times are timestamps in UTC.
 
         Raises:
             MissingExtra: pandas is not installed.
@@ -79,12 +79,12 @@ class ListView(Viewed, list[T]):
 
 
 class DictView(Viewed, dict[K, T]):
-    """A dict that notebooks show as a table."""
+    """A dict that is shown as a table in notebooks."""
 
     __slots__ = ()
 
     def to_pandas(self) -> Any:
-        """Return a pandas DataFrame with a row for each entry; times are timestamps in UTC.
+        """Return a pandas DataFrame with one row for each entry; times are timestamps in UTC.
 
         Raises:
             MissingExtra: pandas is not installed.
@@ -93,5 +93,5 @@ class DictView(Viewed, dict[K, T]):
 
 
 def counted(number: int, one: str, several: str = "") -> str:
-    """Return a number with its noun: 1 entry, 2 entries."""
+    """Return a number with its noun, such as "1 entry" or "2 entries"."""
     return f"{number:,} {one if number == 1 else several or f'{one}s'}"

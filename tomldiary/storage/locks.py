@@ -25,7 +25,7 @@ from zlib import crc32
 
 from tomldiary.errors import BackendError, LockTimeout, RevisionConflict
 from tomldiary.runtime.capabilities import PRIVATE
-from tomldiary.runtime.fork_safety import closed_in_children, renew_after_fork
+from tomldiary.runtime.fork_safety import open_lockable, release_lockable, renew_after_fork
 from tomldiary.storage.files import FileSystem, file_on_the_way
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class UserLocks:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Close the parent's lock files in a forked child, which would otherwise keep the locks of a killed parent."""
+        """Start without open lock files in a forked child."""
         _close_all(self._descriptors)
         self._reset()
 
@@ -73,7 +73,7 @@ class UserLocks:
             if stripe.acquire(0):
                 try:
                     if number in self._descriptors:
-                        os.close(self._descriptors.pop(number))
+                        _close(self._descriptors.pop(number))
                 finally:
                     stripe.release()
 
@@ -156,20 +156,27 @@ class UserLocks:
         try:
             # This may also create the folder of all users.
             self.files.make_folder(folder, sync=True)
-            return self.files.open(path, os.O_RDWR | os.O_CREAT | PRIVATE, 0o600)
+            return open_lockable(
+                lambda: self.files.open(path, os.O_RDWR | os.O_CREAT | PRIVATE, 0o600)
+            )
         except OSError as error:
             if error.errno != errno.EROFS:
                 raise
         try:
             # Another machine may be able to write there, and hold the lock.
-            return self.files.open(path, os.O_RDONLY | PRIVATE)
+            return open_lockable(lambda: self.files.open(path, os.O_RDONLY | PRIVATE))
         except FileNotFoundError:
             return -1
 
 
 def _close_all(descriptors: dict[int, int]) -> None:
     while descriptors:
-        os.close(descriptors.popitem()[1])
+        _close(descriptors.popitem()[1])
+
+
+def _close(descriptor: int) -> None:
+    if release_lockable(descriptor):
+        os.close(descriptor)
 
 
 class _Queue:
@@ -296,16 +303,15 @@ def lock_file(files: FileSystem, path: Path) -> Generator[int]:
         FileNotFoundError: The file does not exist.
     """
     while True:
-        descriptor = files.open(path, _FLAGS)
+        descriptor = open_lockable(lambda: files.open(path, _FLAGS))
         try:
-            closed_in_children.add(descriptor)
             try_lock(descriptor, inf)
             if is_at(files, descriptor, path):
                 yield descriptor
                 return
         finally:
             unlock(descriptor)  # closing alone would not unlock it if a child inherited it
-            closed_in_children.discard(descriptor)
+            release_lockable(descriptor)
             files.close(descriptor)
 
 

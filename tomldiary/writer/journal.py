@@ -4,7 +4,7 @@ Each writer has its own folder below the folder of the journals:
 
     .tomldiary/journal/
       20261120-034512-320748-9f0c2a71/
-        owner.lock                        locked by the writer as long as it lives
+        owner.lock                        locked by the writer while its process runs
         000001.toml                       a record log, see `journal_record`; removed when all its turns are done
 
 A folder whose owner file is not locked belongs to a dead writer; any other writer may take it over.
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from tomldiary.errors import BackendError, Forgotten
 from tomldiary.logging import get_logger
 from tomldiary.runtime.capabilities import PRIVATE
+from tomldiary.runtime.fork_safety import open_lockable, release_lockable
 from tomldiary.storage.files import FileSystem
 from tomldiary.storage.locks import is_at, remove_locked, try_lock
 from tomldiary.storage.log import LogFile, scan_log
@@ -51,14 +52,14 @@ _logger = get_logger(__name__)
 
 
 class Journal:
-    """One journal folder, owned until `close`. Thread-safe.
+    """One journal folder, which this process owns until `close`. Thread-safe.
 
     Args:
         folder: The journal's folder.
-        owner: Descriptor of the locked owner file.
+        owner: The descriptor of the locked owner file.
         sync: Whether appended records are synced.
-        files: Makes the file operations.
-        segment_bytes: The size of a file at which the next one begins.
+        files: Performs the file operations.
+        segment_bytes: The size of a segment at which the next one is created.
     """
 
     def __init__(
@@ -80,9 +81,11 @@ class Journal:
         self._segment = 0
         self._next = 1
         self._open: dict[int, set[int]] = {}
-        """Unfinished turns by segment; a segment without any is removed."""
+        """The numbers of unfinished turns by segment; a segment without unfinished turns is removed."""
         self._done: dict[int, list[int]] = {}
+        """The numbers of finished turns by segment."""
         self._unwritten: list[int] = []
+        """The numbers of finished turns that no "done" record has yet."""
 
     def __repr__(self) -> str:
         return f"Journal({str(self.folder)!r})"
@@ -98,7 +101,7 @@ class Journal:
         files: FileSystem | None = None,
         segment_bytes: int = _SEGMENT_BYTES,
     ) -> Journal:
-        """Create a journal and lock its owner file; `files` makes the file operations.
+        """Create a journal and lock its owner file; `files` performs the file operations.
 
         Raises:
             BackendError: The folder cannot be written.
@@ -126,7 +129,7 @@ class Journal:
     ) -> tuple[Journal, list[Job]] | None:
         """Take over the journal of a dead writer, with its unfinished turns in their order.
 
-        Returns None if the writer is alive, or if another writer has taken the journal over.
+        Return None if the writer is alive, or if another writer has taken the journal over.
         """
         files = files or FileSystem()
         owner = _claim_dead(files, folder)
@@ -164,12 +167,12 @@ class Journal:
 
     @property
     def problem(self) -> str | None:
-        """Why nothing can be appended any more."""
+        """Why nothing can be appended any more; None if appending is possible."""
         return self._file.problem
 
     @property
     def pending(self) -> int:
-        """The number of its unfinished turns."""
+        """The number of unfinished turns."""
         return sum(map(len, self._open.values()))
 
     def append_turns(
@@ -181,10 +184,10 @@ class Journal:
         """Append turns in this order and return them; they are durable once `sync` returned.
 
         Args:
-            jobs: Turns, rendered.
-            epoch_of: Returns a user's fencing token. It is called while the file is locked. So a concurrent
-                erasure finds the turn, or the turn has the newer token.
-            is_refused: Returns whether a turn is left out, given this token.
+            jobs: The turns, already rendered.
+            epoch_of: Returns a user's fencing token. It is called while the file is locked. Therefore either a
+                concurrent erasure finds the turn, or the turn has the newer token.
+            is_refused: Returns whether to leave out a turn, given this token.
 
         Raises:
             BackendError: Nothing was appended.
@@ -227,7 +230,7 @@ class Journal:
         operations: Iterable[Operation],
         epoch_of: Callable[[str], int],
     ) -> None:
-        """Append the operations extracted from a turn, or from turns that were read together; those are synced.
+        """Append the operations extracted from a turn, or from a group of turns; those of a group are synced.
 
         Raises:
             Forgotten: Something of the user was forgotten since the turn was submitted.
@@ -247,7 +250,7 @@ class Journal:
             except OSError as error:
                 raise _cannot(self._path(self._segment), error) from error
         if len(jobs) > 1:
-            # A group has one id in history: without this record, a recovery would read its turns one by one again.
+            # A group has one id in history. Without this record, a recovery would read its turns again separately.
             self.sync()
 
     def finish(self, jobs: Sequence[Job]) -> None:
@@ -260,7 +263,7 @@ class Journal:
             try:
                 self._clean()
             except (OSError, BackendError) as error:
-                # History shows which turns were applied; the next append tries again.
+                # No turn is applied twice, because history has the applied ones. The next append tries again.
                 _logger.warning("%s: cannot be written (%s)", self.folder, error)
 
     def _clean(self) -> None:
@@ -270,7 +273,7 @@ class Journal:
         for segment in [
             each for each, turns in self._open.items() if not turns and each != self._segment
         ]:
-            # "done" records in newer files about this file are obsolete now.
+            # Newer files need not repeat the "done" records of this file any more.
             remove_locked(self._files, self._path(segment))
             del self._open[segment]
             self._done.pop(segment, None)
@@ -286,7 +289,7 @@ class Journal:
         """Create the next file; it repeats the "done" records of older files."""
         segment = self._segment + 1
         self._file.create(str(self._path(segment)))
-        # If the file cannot be created, turns are still appended to the old one.
+        # Set only now, so that turns are still appended to the old file if the new one cannot be created.
         self._segment = segment
         self._open.setdefault(segment, set())
         done = [number for numbers in self._done.values() for number in numbers]
@@ -307,7 +310,7 @@ class Journal:
         """Make the appended records durable.
 
         Raises:
-            BackendError: It is unknown which records are durable. A later sync does not make up for a failed one.
+            BackendError: It is unknown which records are durable. A later sync cannot repair this.
         """
         if not self.is_synced:
             return
@@ -329,7 +332,7 @@ class Journal:
     # Ending
 
     def check(self, job: Job) -> None:
-        """Do nothing: the lock of the owner file excludes other writers."""
+        """Do nothing, because the lock of the owner file excludes other writers."""
 
     def holds(self, job: Job) -> bool:
         """Return whether the turn's record is still in the journal; an erasure removes it."""
@@ -359,9 +362,8 @@ class Journal:
     def drop(self) -> None:
         """Close the descriptors without writing: after a fork, or if a takeover failed."""
         self._file.close()
-        if self._owner >= 0:
-            with contextlib.suppress(OSError):
-                self._files.close(self._owner)
+        with contextlib.suppress(OSError):
+            _close_owner(self._files, self._owner)
         self._owner = -1
         self._file.problem = f"{self.folder}: the journal is closed."
 
@@ -390,7 +392,7 @@ def _claim_new(files: FileSystem, root: Path, *, sync: bool) -> tuple[Path, int]
     files.chmod(hidden, 0o700)
     owner = -1
     try:
-        owner = files.open(hidden / _OWNER, _OWNER_FLAGS | os.O_CREAT, 0o600)
+        owner = open_lockable(lambda: files.open(hidden / _OWNER, _OWNER_FLAGS | os.O_CREAT, 0o600))
         files.make_private(owner)
         try_lock(owner)
         # Other writers skip hidden folders, so no writer takes it over before it is locked.
@@ -402,24 +404,29 @@ def _claim_new(files: FileSystem, root: Path, *, sync: bool) -> tuple[Path, int]
             with contextlib.suppress(OSError):
                 _remove_folder(files, folder)
         if owner >= 0:
-            files.close(owner)
+            _close_owner(files, owner)
         raise
     return root / name, owner
 
 
 def _claim_dead(files: FileSystem, folder: Path) -> int | None:
-    """Lock the owner file of a journal and return its descriptor; None if its writer is alive.
+    """Lock the owner file of a journal and return its descriptor; return None if its writer is alive.
 
-    The system releases a lock when its process dies, so neither ages nor process ids are compared.
+    The system releases a lock when its process dies, so no age or process id is compared.
     """
     try:
-        owner = files.open(folder / _OWNER, _OWNER_FLAGS)
+        owner = open_lockable(lambda: files.open(folder / _OWNER, _OWNER_FLAGS))
     except OSError:
         return None
     if try_lock(owner) and is_at(files, owner, folder / _OWNER):
         return owner
-    files.close(owner)
+    _close_owner(files, owner)
     return None
+
+
+def _close_owner(files: FileSystem, owner: int) -> None:
+    if release_lockable(owner):  # not in a forked child, which has closed it
+        files.close(owner)
 
 
 def _remove_folder(files: FileSystem, folder: Path) -> None:
