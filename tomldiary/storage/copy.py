@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import permutations
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError
 from tomldiary.history.record import OWN_LINES
+from tomldiary.storage.locks import repeated
 from tomldiary.storage.protocol import (
     Backend,
     Commit,
@@ -16,6 +18,7 @@ from tomldiary.storage.protocol import (
     Rewrite,
     TellsErasure,
 )
+from tomldiary.storage.shared.backend import SharedBackend
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,13 +48,14 @@ def copy_users(source: Backend, target: Backend) -> Iterator[Copied]:
     not store the ids of erased users, so their tokens cannot be copied from a folder.
 
     Args:
-        source: The backend to read. Each user is read under the user's lock.
+        source: The backend to read. Each user is read under the user's lock, and again if another process writes.
         target: The backend to write.
 
     Raises:
         BackendError: One folder is the other or inside it, or the target has a different state of a user, or did not
             store the copy correctly. The users yielded before are complete.
         DocumentError: A document of the source is not UTF-8.
+        RevisionConflict: Other processes changed a user of a database all the time; close them.
     """
     folders = [
         each.base_path.resolve() for each in (source, target) if isinstance(each, LocalFolder)
@@ -63,20 +67,22 @@ def copy_users(source: Backend, target: Backend) -> Iterator[Copied]:
     erased = source.erased_users() if isinstance(source, ListsErased) else []
     for user in (*source.users(), *erased):
         with source.lock(user, _TIMEOUT), target.lock(user, _TIMEOUT):
-            yield _copy(source, target, user)
+            yield repeated(partial(_copy, source, target, user), _TIMEOUT)
 
 
 def _copy(source: Backend, target: Backend, user: str) -> Copied:
     texts, records = _state(source, user)
-    known = _state(target, user)
     epoch = source.epoch(user)
+    erased = source.erased(user) if isinstance(source, TellsErasure) else 0
+    if isinstance(source, SharedBackend):  # its lock excludes no other process
+        source.verify(user)
+    known = _state(target, user)
     is_behind = not any(known) and epoch > target.epoch(user)
     # Documents without history are published one by one, so a copy may have ended between them.
     is_part = not any((records, known[1])) and known[0].items() < texts.items()
     is_new = is_behind or is_part or (not any(known) and any((texts, records)))
     copied = Copied(user, len(texts), len(records), is_new=is_new)
     if is_behind:
-        erased = source.erased(user) if isinstance(source, TellsErasure) else 0
         target.rewrite(user, Rewrite({}, epoch, erased_before=erased))
     if is_new and any((texts, records)):
         contents = {kind: text.encode() for kind, text in texts.items() if kind not in known[0]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import closing
 
 import pytest
 
@@ -95,6 +96,26 @@ def test_another_state_of_a_user_is_not_overwritten(opened):
     assert [item.text for item in Diary(two).user("alice").preferences("likes").values()] == [
         "milk"
     ]
+
+
+def test_a_user_who_changes_during_a_copy_is_copied_at_one_state(engine, tmp_path):
+    target = open_backend(tmp_path / "target", None)
+    with closing(engine.backend()) as source, closing(engine.backend()) as elsewhere:
+        other = Diary(elsewhere, agent="rules").user("alice")
+        other.upsert_preference("likes", "tea")
+        read, late = source.read, ["coffee", "water"]
+
+        def read_late(user, kind):
+            if late:  # another process writes between the list of documents and their texts
+                other.upsert_preference("likes", late.pop())
+            return read(user, kind)
+
+        source.read = read_late
+        assert [each.is_new for each in copy_users(source, target)] == [True]
+        copied = Diary(target, agent="rules").user("alice")
+        assert [entry.seq for entry in copied.history()] == [3, 2, 1]
+        assert copied.document("preferences") == other.document("preferences")
+    assert verify(target, "alice") is None
 
 
 @pytest.mark.parametrize("target", ENGINES)

@@ -7,8 +7,9 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from tomldiary import Diary
+from tomldiary import Diary, Forgotten
 from tomldiary.cli.app import app
+from tomldiary.identifiers.user_ids import encode_folder
 
 
 @pytest.fixture
@@ -36,6 +37,22 @@ def test_a_pushed_edit_is_merged_with_what_was_written_meanwhile(engine, alice, 
     assert "# from Uji" in alice.document("preferences")
     alice.upsert_preference("likes", "water")
     assert [entry.type for entry in alice.history(limit=9)][:2] == ["upsert", "hand"]
+
+
+@pytest.mark.parametrize("user", ["preferences.toml", "中" * 200])
+def test_a_user_with_an_unusual_id_is_pulled_and_pushed(engine, opened, tmp_path, user):
+    memory = Diary(opened(), agent="rules").user(user)
+    memory.upsert_preference("likes", "tea")
+    for old, new in (("tea", "coffee"), ("coffee", "water")):
+        assert run(engine, "pull", str(tmp_path)).stdout == f"wrote 1 document to {tmp_path}\n"
+        file = tmp_path / encode_folder(user) / "preferences.toml"
+        file.write_text(file.read_text().replace(f'"{old}"', f'"{new}"'))
+        assert run(engine, "push", str(tmp_path)).stdout == "stored 1 edited document\n"
+    assert texts(memory) == ["water"]
+    file.write_text(file.read_text().replace('"water"', '"milk"'))
+    memory.forget(everything=True)
+    assert isinstance(run(engine, "push", str(tmp_path)).exception, Forgotten)
+    assert texts(memory) == []
 
 
 def test_edits_of_two_people_are_both_kept(engine, alice, tmp_path):
@@ -107,9 +124,13 @@ def test_pull_overwrites_no_edit(engine, alice, tmp_path):
     ("name", "data", "said"),
     [
         ("alice/preferences.toml", b"# caf\xe9\n", "is not UTF-8"),
-        ("alice/.queue.toml", b"x = 1\n", "is not a file that pull wrote"),
-        ("alice/history/2026-11-001.toml", b"x = 1\n", "is not a file that pull wrote"),
-        ("notes.toml", b"x = 1\n", "is not a file that pull wrote"),
+        ("alice/.queue.toml", b"x = 1\n", "is not a document of a user; move the file"),
+        (
+            "alice/history/2026-11-001.toml",
+            b"x = 1\n",
+            "is not a document of a user; move the file",
+        ),
+        ("notes.toml", b"x = 1\n", "is not a document of a user; move the file"),
     ],
 )
 def test_push_refuses_what_is_no_document(engine, alice, tmp_path, name, data, said):

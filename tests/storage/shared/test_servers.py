@@ -500,7 +500,7 @@ def test_an_import_from_a_database_without_the_user_shows_no_password(
     with pytest.raises(SystemExit):
         run()
     shown = capsys.readouterr()
-    assert "it has nothing of 'alice', but of bob/notes" in shown.err
+    assert "no records of 'alice' were found, but records of bob/notes" in shown.err
     assert "secret" not in shown.out + shown.err
 
 

@@ -101,6 +101,16 @@ class SharedBackend(AsyncVerbs):
         """Give this thread one state of each user for the block: the state at the user's first read."""
         return self.transactions.reading()
 
+    def verify(self, user: str) -> None:
+        """Check that what the caller's transaction has read is one state, the stored one; the caller holds the lock.
+
+        Raises:
+            RevisionConflict: Another process changed the user's memory since the transaction began.
+        """
+        hold = self.transactions.hold_of_caller(user)
+        assert hold is not None  # noqa: S101 - for the type checker
+        self.transactions.verify(user, hold)
+
     # Reading
 
     def token(self, user: str, kind: str) -> Token | None:

@@ -158,7 +158,7 @@ class Transactions:
                 # After an error of the storage, a request would only wait for it again.
                 or (isinstance(failure, Exception) and not isinstance(failure, BackendError))
             ):
-                self._verify(user, hold)
+                self.verify(user, hold)
         if group is not None:
             self._await(user, group)
         if failure is not None:
@@ -274,14 +274,14 @@ class Transactions:
         """Return the result of a read, which is repeated while the database cannot be reached."""
         return answer(self.database, self.timeout, read)
 
-    def _verify(self, user: str, hold: Hold) -> None:
-        """Check that an assumed state is the stored one, because no step has verified it.
+    def verify(self, user: str, hold: Hold) -> None:
+        """Check that the state of a transaction is still the stored one, because no step has verified it.
 
         Raises:
             RevisionConflict: The stored state is a different one.
         """
-        known, assumed = self.heads.of(user), hold.head
-        if assumed is not None and self._ask(user, known).revision != assumed.revision:
+        known, begun = self.heads.of(user), hold.head
+        if begun is not None and self._ask(user, known).revision != begun.revision:
             raise self.conflict(user, ())
 
     @contextmanager
