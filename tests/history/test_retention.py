@@ -129,7 +129,7 @@ def test_retention_refuses_what_is_no_time(alice):
 
 def test_retention_takes_one_selector_outside_of_transactions(alice):
     for wrong in ({}, {"keep": 1, "before": datetime.now(UTC)}):
-        with pytest.raises(InvalidValue, match="say what to drop"):
+        with pytest.raises(InvalidValue, match="exactly one of before"):
             alice.prune_history(**wrong)
     with alice.transaction(), pytest.raises(NestedTransaction):
         alice.prune_history(keep=1)

@@ -1,6 +1,6 @@
-"""Documents parsed once, and history records read once.
+"""Caches parsed documents, and an index of the history records.
 
-A version token tells whether a cached document is still current.
+A cached document is current as long as the version token of the stored document is unchanged.
 """
 
 from __future__ import annotations
@@ -64,37 +64,39 @@ _PAUSE = 0.05  # seconds between two reads of a file that is being saved
 
 
 class DocumentCache:
-    """Reads the documents of one backend without a lock, in a transaction with its changes. Thread-safe.
+    """Reads the documents of one backend without a lock. Thread-safe.
+
+    Reads inside a transaction include its changes.
 
     Args:
-        backend: Where the documents are.
+        backend: The storage of the documents.
     """
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.save_timeout = 3.0
-        """Seconds that a write waits for another program to finish saving a document."""
+        """How long a write waits for another program to finish saving a document, in seconds."""
         self.logged = HistoryIndex(backend)
         self.cheap_tokens = backend if isinstance(backend, CheapTokens) else None
         self._one_state = backend if isinstance(backend, ReadsOneState) else None
         self.guards: dict[str, Callable[..., None]] = {}
-        """By kind: undoes the hand edits that its rules forbid, in an edit of a document; see `Diary.undo_edits`."""
+        """By kind: a function that undoes forbidden hand edits in an edit of a document; see `Diary.undo_edits`."""
         self._cache: Recent[tuple[str, str], Known] = Recent(_CACHED_DOCUMENTS)
         self._folders = backend if isinstance(backend, ListsFolders) else None
         self._fixed = backend if isinstance(backend, FixedDocuments) else None
         self._joins: Recent[tuple[str, str], tuple[list[Document], Document]] = Recent(
             _CACHED_JOINS
         )
-        """The parts of each kind, and what they are as one document."""
+        """The parts of each kind, and the document that joins them."""
         self._epochs: Recent[str, int] = Recent(_CACHED_DOCUMENTS)
         """The number of erasures of each user when their documents were cached."""
         self._guard = fork_safe(threading.Lock())
 
     def document(self, user: str, kind: str) -> Document:
-        """Return a document as it is now, in a transaction with its changes; empty if there is none.
+        """Return the current document, with the changes of an open transaction; empty if it does not exist.
 
         Raises:
-            DocumentError: It does not parse, is unsafe to parse, or is of a newer version.
+            DocumentError: The document does not parse, is unsafe to parse, or has a newer format version.
         """
         joined = self._readable(user)
         if joined is not None:
@@ -103,7 +105,7 @@ class DocumentCache:
         return cached.document if cached is not None else NOTHING
 
     def entries(self, user: str, kind: str) -> Document:
-        """Return all entries of a kind as one document, in a transaction with its changes.
+        """Return all entries of a kind as one document, with the changes of an open transaction.
 
         Raises:
             DocumentError: As `document`.
@@ -113,7 +115,7 @@ class DocumentCache:
         return self.join(user, kind, parts)
 
     def reading(self) -> AbstractContextManager[None]:
-        """Let the reads of this thread in the block see one state of each user, if the backend can do that."""
+        """Return a context in which this thread reads one state of each user, if the backend supports it."""
         return nullcontext() if self._one_state is None else self._one_state.reading()
 
     def readable(self, user: str, kind: str) -> Document:
@@ -137,7 +139,7 @@ class DocumentCache:
         return edit.done()
 
     def kinds(self, user: str) -> list[str]:
-        """Return the names of a user's documents, in a transaction with those it has begun."""
+        """Return the names of a user's documents, with those that an open transaction adds."""
         stored = self.backend.kinds(user)
         joined = self._readable(user)
         if joined is not None:
@@ -145,18 +147,18 @@ class DocumentCache:
         return stored
 
     def now(self) -> datetime:
-        """Return the time for which temporal facts are read unless a caller names one."""
+        """Return the current time, for which temporal facts are read by default."""
         return datetime.now(UTC)
 
     @property
     def lists_documents(self) -> bool:
-        """Whether the backend finds documents whose names are not known before, such as episodes."""
+        """Whether the backend can list documents whose names are not fixed, such as episodes."""
         return self._fixed is None or self._fixed.documents is None
 
     def parts(self, user: str, kind: str) -> list[str]:
-        """Return the documents that the entries of a kind are spread over, in a transaction with its own.
+        """Return the documents that hold the entries of a kind, with those that an open transaction adds.
 
-        The first one may not exist.
+        The first document may not exist.
         """
         known = KINDS.get(kind)
         if known is None or not known.is_split or not self.lists_documents:
@@ -172,7 +174,7 @@ class DocumentCache:
         return parts_among(kind, listed) if listed else [kind]
 
     def join(self, user: str, kind: str, parts: list[Document]) -> Document:
-        """Return the parts of a kind as one document; the same one as long as the parts are the same."""
+        """Return the parts of a kind as one document; the same object as long as the parts are the same."""
         if len(parts) == 1:
             return parts[0]
         known = self._joins.get((user, kind))
@@ -184,17 +186,17 @@ class DocumentCache:
         return made
 
     def check_kept(self, kind: str) -> None:
-        """Refuse a document that the backend could not find again.
+        """Refuse a document that the backend cannot list.
 
         Raises:
-            NotSupported: The backend cannot list documents, and this is none of those it is asked for.
+            NotSupported: The backend keeps a fixed set of documents, and this document is not in it.
         """
         kept = self._fixed.documents if self._fixed is not None else None
         if kept is not None and kind not in kept:
-            what = "episodes" if kind.startswith("episodes/") else "items of namespaces of your own"
+            what = "episodes" if kind.startswith("episodes/") else "items of custom namespaces"
             raise NotSupported(
-                f"{kind}: a backend with six methods cannot list its documents, so {what} would be stored and"
-                f" never found again. Use a folder; this backend keeps {', '.join(kept)}."
+                f"{kind}: a backend with six methods cannot list its documents, so {what} would be stored but"
+                f" never found. Use a folder; this backend keeps only {', '.join(kept)}."
             )
 
     def undo_edits(self, user: str, kind: str, edit: Edit, base: Known | None) -> None:
@@ -208,20 +210,20 @@ class DocumentCache:
             guard(kind, edit, before, [self.with_base(user, each) for each in others])
 
     def with_base(self, user: str, kind: str) -> tuple[Document, Document]:
-        """Return a document, and what it was before hand edits that are not followed by a write."""
+        """Return a document, and the same document before the latest hand edits."""
         known = self.load(user, kind)
         if known is None:
             return NOTHING, NOTHING
         return known.document, self.before_saves(user, kind, known) or known.document
 
     def load(self, user: str, kind: str) -> Known | None:
-        """Return a document with the version it was read at, or None if there is none."""
+        """Return a document with the version that was read, or None if it does not exist."""
         return self._loaded(user, kind, self.backend.token(user, kind))
 
     def load_all(self, user: str, kinds: Sequence[str]) -> list[Known | None]:
-        """Return documents that are about to be written; the caller holds the user's lock.
+        """Return documents for writing; the caller holds the user's lock.
 
-        Each is the one that history ends at, also if its file could not be replaced.
+        Each document includes all transactions in history, even if its file could not be replaced.
         """
         changes = self._changes(user)
         return [
@@ -230,7 +232,7 @@ class DocumentCache:
         ]
 
     def tokens(self, user: str, kinds: Collection[str]) -> Sequence[Token | None]:
-        """Return the stored versions of documents, in one call if the backend can do that."""
+        """Return the stored versions of documents, in one call if the backend supports it."""
         if self.cheap_tokens is None:
             return [self.backend.token(user, kind) for kind in kinds]
         return self.cheap_tokens.tokens(user, kinds)
@@ -266,17 +268,17 @@ class DocumentCache:
         try:
             return self.logged.of(user)
         except InvalidTOML:
-            return None  # history is damaged; the document is read again
+            return None  # history is damaged, so the cached documents cannot be validated
 
     def may_be_logged(self, user: str, kind: str) -> bool:
-        """Return whether history may name a document; the caller holds the user's lock."""
+        """Return whether history may have a record of a document; the caller holds the user's lock."""
         try:
             return kind in self.logged.of(user, is_whole=True).documents
         except InvalidTOML:
-            return True  # damaged: reading the record raises the error
+            return True  # history is damaged; reading the record raises the error
 
     def settled(self, user: str, kind: str) -> Known | None:
-        """Return a document for writing, after any save in progress by another program.
+        """Return a document for writing; wait until other programs have finished saving it.
 
         Raises:
             HandEditConflict: The save took longer than `save_timeout`.
@@ -285,13 +287,14 @@ class DocumentCache:
         while (known := self.load_all(user, [kind])[0]) is not None and known.is_settling:
             if time.monotonic() >= deadline:
                 raise HandEditConflict.busy(self.backend.place(user, kind), self.save_timeout)
-            time.sleep(_PAUSE)  # a half-written file must not be taken for deletions
+            # Entries that are missing in a half-written file must not count as deleted.
+            time.sleep(_PAUSE)
         return known
 
     def before_saves(self, user: str, kind: str, known: Known) -> Document | None:
-        """Return the document before the latest hand edits; None if there are none."""
+        """Return the document before the latest hand edits, or None if there are none."""
         if known.is_saved:
-            with suppress(DocumentError):  # history is damaged, or does not reach back that far
+            with suppress(DocumentError):  # history is damaged, or an older part is missing
                 return before_saves(Timeline(self.backend, user), kind)
         return known.logged
 
@@ -314,33 +317,33 @@ class DocumentCache:
     def _readable(self, user: str) -> Transaction | None:
         """Return the open transaction whose changes a read of this user sees."""
         if SCOPE.get() is None:
-            return None  # as for most reads
+            return None  # the usual case, checked first because it is cheap
         joined = open_here()
         is_mine = joined is not None and joined.user == user and joined.is_joined_by(self, user)
         return joined if is_mine else None
 
     def refuse_nested(self, user: str, operation_id: str) -> None:
-        """Refuse an idempotency key inside an open transaction, which is repeated only as a whole.
+        """Refuse an idempotency key inside an open transaction, which can only be repeated as a whole.
 
         Raises:
             NestedTransaction: A transaction of the user is open here.
         """
         if operation_id and self._joined(user) is not None:
             raise NestedTransaction(
-                "a transaction is open here, and is repeated as a whole or not at all. Give the operation id"
+                "a transaction is open here, and can only be repeated as a whole. Pass the operation id"
                 " to transaction(operation_id=…)."
             )
 
     def refuse_open(self, user: str) -> None:
-        """Refuse to rewrite history, or to count what that would change, inside an open transaction.
+        """Refuse to rewrite history, or to preview a rewrite, inside an open transaction.
 
         Raises:
             NestedTransaction: A transaction of the user is open here.
         """
         if self._joined(user) is not None:
             raise NestedTransaction(
-                "a transaction of this user is open here. Forget and drop history outside of it: neither can"
-                " be undone if the transaction fails."
+                "a transaction of this user is open here. Forget and drop history after it has ended, because"
+                " neither can be undone if the transaction fails."
             )
 
     def session_here(self, user: str) -> str:
@@ -354,11 +357,11 @@ class DocumentCache:
         return "" if joined is None else joined.actor
 
     def _notice_erasure(self, user: str) -> bool:
-        """Drop a user's documents if another process has erased something since; return whether it has."""
+        """Drop a user's documents if another process has erased data since; return whether it has."""
         try:
             epoch = self.backend.epoch(user)
         except BackendError:
-            return False  # the next write raises it
+            return False  # the next write raises the error
         with self._guard:
             known = self._epochs.get(user, epoch)
             self._epochs.keep(user, epoch)
@@ -388,7 +391,7 @@ def _is_current(
     *,
     is_written: bool,
 ) -> bool:
-    """Return whether a cached document is that of this version of its file; see `DocumentCache.load_all`."""
+    """Return whether a cached document has this version of its file; see `DocumentCache.load_all`."""
     if cached.token != token or cached.is_young:
         return False
     if not is_written:
@@ -396,7 +399,7 @@ def _is_current(
     if changes is None or not cached.is_logged or cached.is_merged:
         return False
     if cached.logged is not None or cached.problem is not None:
-        return False  # the file did not hold the document at the end of history
+        return False  # the file differed from the document at the end of history
     return changes.documents.get(kind, changes.start) <= cached.seen
 
 
@@ -405,27 +408,27 @@ def _is_current(
 
 @dataclass(slots=True)
 class Indexed:
-    """The index of one user; it may hold keys of records dropped since."""
+    """The index of one user; it may contain keys of records that were dropped since."""
 
     start: int = 0
-    """The transaction after which it is complete."""
+    """The number of the transaction after which the index is complete."""
     last: int = 0
-    """The newest transaction."""
+    """The number of the newest transaction."""
     record: int = 0
-    """The `_identity` of its record; another one shows that the indexed history was not stored, or was replaced."""
+    """The `_identity` of the newest record; it differs if the indexed history was not stored, or was replaced."""
     epoch: int | None = None
     """The user's fencing token if the index covers the whole history."""
     documents: dict[str, int] = field(default_factory=dict[str, int])
-    """The last transaction that changed each document."""
+    """By document: the last transaction that changed it."""
     operations: dict[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
-    """The transaction and the content of each idempotency key."""
+    """By idempotency key: the transaction, and the fingerprint of the request."""
 
 
 class HistoryIndex:
-    """Indexes the records after a user's first look-up, or the whole history once that is asked for. Thread-safe.
+    """Indexes the records after a user's first look-up, or the whole history if requested. Thread-safe.
 
     Args:
-        backend: Provides the histories.
+        backend: The storage of the histories.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -469,9 +472,9 @@ class HistoryIndex:
         return known
 
     def _extend(self, user: str, known: Indexed, last: int, record: str | None) -> bool:
-        """Add the records up to the newest one; return False if history does not continue what is indexed.
+        """Add the records up to the newest one; return False if history does not continue the indexed records.
 
-        That is so if the user was removed, if history was rewritten, or if a transaction was not stored after all.
+        This is the case if the user was removed, history was rewritten, or an indexed transaction was not stored.
         """
         identity = _identity(record)
         continues = not known.record or (last == known.last and identity == known.record)
@@ -490,13 +493,13 @@ class HistoryIndex:
             if is_snapshot(text):
                 break
         if continues:
-            known.documents.update(documents)  # safe: the user's lock is held
+            known.documents.update(documents)  # thread-safe because the user's lock is held
             known.operations.update(operations)
             known.last, known.record = last, identity
         return continues
 
 
 def _identity(record: str | None) -> int:
-    """Return the hash of a record without the lines that a storage adds to it."""
+    """Return the hash of a record without the lines that differ between storages."""
     head, _, rest = (record or "").partition("\nbase = ")
     return hash((OWN_LINES.sub("", head).rstrip("\n"), rest))

@@ -1,6 +1,6 @@
-"""Turns a transaction into what the backend stores: new texts of documents, and a history record.
+"""Turns a transaction into a commit of the backend: new texts of documents, and a history record.
 
-Hand edits saved since the end of history are stored first, as a transaction of their own.
+Hand edits that history does not have yet are stored first, as a separate transaction.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
     "prepare_saves",
 ]
 
-_PAUSE = 0.05  # seconds between two looks for it
+_PAUSE = 0.05  # seconds between two checks for a missing file
 
 Changed = dict[str, "tuple[Known | None, Edit]"]
 """Documents with changes, by kind: the base version, and the edit."""
@@ -49,15 +49,15 @@ class Prepared:
     commit: Commit
     documents: dict[str, Document]
     broken: dict[str, Known]
-    """Documents whose files do not parse: they are not overwritten until they do."""
+    """Documents whose files do not parse; these files are not overwritten."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saves:
     """Hand edits, as a transaction that is ready to be stored.
 
-    It is separate from the write that found them: after a crash a transaction is redone on the text it
-    is based on, so the merged text has to be in the file first.
+    It is separate from the write that found the edits. After a crash a transaction is redone on its base text, so
+    the merged text must be in the file first.
     """
 
     commit: Commit
@@ -66,7 +66,7 @@ class Saves:
     changed: Changed
 
     def rebased(self, tokens: Mapping[str, Token]) -> Changed:
-        """Return the changes on what is stored now; on None after one more hand edit."""
+        """Return the changes on the stored versions; a base version is None after another hand edit."""
         fresh = dict(self.changed)
         for kind, known in self.saves.items():
             token = tokens.get(kind) if known.is_merged else known.token
@@ -82,10 +82,10 @@ def prepare_saves(
     may_be_logged: Callable[[str, str], bool],
     patience: float,
 ) -> Saves | None:
-    """Prepare the hand edits saved since the end of history, if any; the caller holds the user's lock.
+    """Prepare the hand edits that history does not have yet, if any; the caller holds the user's lock.
 
     Raises:
-        HandEditConflict: A removed document came back, or may still do so after `patience` seconds.
+        HandEditConflict: A removed document exists again, or is still being saved after `patience` seconds.
     """
     known = [base for base, _ in changed.values()]
     if all(base is not None and base.is_logged and base.logged is None for base in known):
@@ -115,7 +115,7 @@ def prepare_saves(
 
 
 def merge_displaced(edit: DisplacedEdit) -> Commit | None:
-    """Return the transaction that logs a displaced hand edit; None if history has it already.
+    """Return the transaction that logs a displaced hand edit, or None if history has it already.
 
     Raises:
         DocumentError: The edit cannot be read or merged.
@@ -136,20 +136,20 @@ def merge_displaced(edit: DisplacedEdit) -> Commit | None:
     known = _numbered(replace(known, document=fresh.done(), is_merged=True), seq)
     record = Record(seq, "hand", [], {}, {}, actor="hand")
     add_save(record, edit.kind, known)
-    # Without our version in its place, the document is a newer hand edit: this one is only logged.
+    # If our version is no longer in the file, the file has a newer hand edit, so this one is only logged.
     contents = {edit.kind: known.document.encoded} if standing is not None else {}
     expected = {edit.kind: edit.token}
     return Commit(contents, expected, [render_record(record)], replaces_save=True)
 
 
 def _keep_removed_ids(name: str, edit: Edit, before: Document) -> None:
-    """Keep the ids of entries that a hand edit removed from being given out again."""
+    """Reserve the ids of entries that a hand edit removed, so that new entries do not get them."""
     kind = entry_kind(name)
     kind.keep_ids(edit, [path for path in kind.tables(before) if edit.table(path) is None])
 
 
 def _numbered(known: Known, seq: int) -> Known:
-    """Number a merged text: an editor may open it before the next version is written."""
+    """Write the number of the transaction into a merged text, because an editor may open it before the next write."""
     if not known.is_merged:
         return known
     edit = Edit(known.document)
@@ -169,14 +169,14 @@ def prepare(
     """Prepare a transaction; the caller holds the user's lock.
 
     Args:
-        changed: The documents.
-        source: For the history record.
-        schema_name: For new documents.
+        changed: The documents with changes.
+        source: The source of the transaction, for its history record.
+        schema_name: The schema name of new documents.
         last: The newest history record.
         replaces_save: Whether hand edits were stored just before.
 
     Raises:
-        DiaryError: A result is larger than a reader would accept, or history cannot be read.
+        DiaryError: A document would be too large to be read, or history cannot be read.
     """
     seq = next_sequence(last)
     record = Record(
@@ -224,13 +224,13 @@ def log_only(
     schema_name: str,
     may_be_logged: Callable[[str, str], bool],
 ) -> Prepared | None:
-    """Prepare changes for history alone, so that a hand edit which displaces them has them as a conflict.
+    """Prepare changes that a hand edit displaces, for history only; merging the edit reports them as a conflict.
 
-    The edited files stay; the next read merges them. None if that is not possible: history does not end
-    at the base of the changes, or a file came or went.
+    The edited files are unchanged; the next read merges them. Return None if this is not possible, because history
+    does not end at the base of the changes, or because a file was created or removed.
 
     Raises:
-        HandEditConflict: A removed document came back.
+        HandEditConflict: A removed document exists again.
     """
     now = {kind: backend.token(user, kind) for kind in changed}
     if any((base is None) != (now[kind] is None) for kind, (base, _) in changed.items()):
@@ -273,7 +273,7 @@ def _hand_record(
             if last is None or last.results[kind] == EMPTY:
                 continue
             _wait_for_return(backend, user, kind, patience)
-            # The file was removed for good.
+            # The file was removed permanently.
             text = Timeline(backend, user).text(kind)
             saved.changes.append(Change(kind, 0, text, ""))
             saved.bases[kind], saved.results[kind] = last.results[kind], EMPTY
@@ -290,13 +290,17 @@ def add_save(record: Record, kind: str, known: Known) -> None:
         record.results[kind] = known.document.fingerprint
         record.conflicts.extend(known.conflicts)
     elif not known.is_logged:
-        # The whole text: history does not know the one before.
+        # Log the whole text, because history has no earlier one.
         record.changes.append(Change(kind, 0, "", known.document.text))
         record.bases[kind], record.results[kind] = EMPTY, known.document.fingerprint
 
 
 def _wait_for_return(backend: Backend, user: str, kind: str, patience: float) -> None:
-    """Return if a missing file was removed, and not only taken away by an editor that is saving it."""
+    """Wait until it is certain that a missing file was removed: an editor may remove it for a moment to save it.
+
+    Raises:
+        HandEditConflict: The file exists again, or is still being saved after `patience` seconds.
+    """
     deadline = time.monotonic() + patience
     while backend.token(user, kind) is None:
         if not is_being_saved(backend, user, kind):

@@ -1,9 +1,9 @@
-"""Until when items live that were read since they were put.
+"""Expiry times of items that were refreshed by reads.
 
-`_expires` in the file is the time as of the last put. A read that refreshes an item notes the later time
-in `.tomldiary/index/<user>/expiry` (in memory for other backends), not in the file and not in history. It
-writes one line, under a keyed hash, if the time moved by at least a tenth of the time to live. The line
-counts for exactly the put it was made for. Losing the file loses refreshes, never an item's own time.
+`_expires` in a document is the expiry time set by the last put. A read that refreshes an item stores the later time
+in `.tomldiary/index/<user>/expiry` (in memory for other backends), not in the document or in history. A line names its
+item by a keyed hash. It is written only if it extends the item's life by at least a tenth of the time to live, and it
+is valid only until the next put of the item. If the file is lost, the refreshes are lost, but `_expires` still applies.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ __all__ = ["Deadlines", "Expiring"]
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _MINUTE = 60_000_000  # microseconds
-_SHARE = 10  # a refresh that moves the time by less than this part of the time to live is not noted
-_LARGEST = 1 << 20  # bytes of the file, above which it is written anew
+_REFRESH_STEPS = 10
+"""A refresh that adds less than the time to live divided by this number is not stored."""
+_LARGEST = 1 << 20  # the size in bytes above which the file is compacted
 _HEAD = b"tomldiary expiry 1 "
 _logger = get_logger(__name__)
 
@@ -47,16 +48,16 @@ class Expiring(Protocol):
 
     @property
     def ttl(self) -> float | None:
-        """Minutes it lives from the last time it was put or read."""
+        """The time to live in minutes, from the last put or read."""
         ...
 
 
 class Deadlines:
-    """Until when the items of one user live that were read since they were put. Thread-safe.
+    """The expiry times of one user's items that were refreshed by reads. Thread-safe.
 
     Args:
-        folder: Where the file is; None keeps it in memory.
-        files: Makes the file operations.
+        folder: The folder of the file; None keeps the times in memory.
+        files: The file operations.
     """
 
     def __init__(self, folder: Path | None, files: FileSystem | None = None) -> None:
@@ -69,12 +70,12 @@ class Deadlines:
         self._guard = fork_safe(threading.Lock())
 
     def until(self, base: str, key: str, updated: int) -> int:
-        """Return until when an item lives that was read since its put; 0 if nothing says so.
+        """Return the expiry time to which reads refreshed an item; 0 if none did since its last put.
 
         Args:
-            base: The first document of its namespace.
-            key: Its key there.
-            updated: When it was put.
+            base: The first document of the item's namespace.
+            key: The key of the item in the namespace.
+            updated: The time of the item's last put.
         """
         with self._guard:
             self._load()
@@ -82,24 +83,24 @@ class Deadlines:
         return noted[1] if noted is not None and noted[0] == updated else 0
 
     def until_moment(self, base: str, key: str, put: datetime) -> datetime:
-        """Return until when an item lives that was read since it was put; 1970 if nothing says so."""
+        """Return the same time as `until` as a datetime; the start of 1970 instead of 0."""
         micros = self.until(base, key, (put - _EPOCH) // _MICROSECOND)
         return _EPOCH + micros * _MICROSECOND
 
     def of(self, base: str, entry: Expiring) -> int | None:
-        """Return when an item expires, in microseconds since 1970; None if never."""
+        """Return when an item expires, in microseconds since 1970, or None if it never does."""
         if entry.expires is None:
             return None
         return max(entry.expires, self.until(base, entry.key, entry.updated))
 
     def is_over(self, base: str, entry: Expiring, now: int) -> bool:
-        """Tell whether an item has expired."""
+        """Return whether an item has expired."""
         if entry.expires is None or entry.expires > now:
             return False
         return self.until(base, entry.key, entry.updated) <= now
 
     def refresh(self, items: Iterable[tuple[str, Expiring]], now: int) -> None:
-        """Give items their time to live again, as they are read; each with the first document of its namespace."""
+        """Restart the time to live of items that were read; each comes with the first document of its namespace."""
         lines: list[str] = []
         with self._guard:
             self._load()
@@ -113,7 +114,7 @@ class Deadlines:
                 if noted is not None and noted[0] == entry.updated:
                     until = max(until, noted[1])
                 fresh = now + round(ttl * _MINUTE)
-                if fresh - until < ttl * _MINUTE / _SHARE:
+                if fresh - until < ttl * _MINUTE / _REFRESH_STEPS:
                     continue
                 self._known[name] = (entry.updated, fresh)
                 lines.append(f"{name} {entry.updated} {fresh}\n")
@@ -121,18 +122,18 @@ class Deadlines:
                 self._append(self._path, "".join(lines).encode())
 
     def _name(self, base: str, key: str) -> str:
-        text = f"{base}\0{key}"  # a name of a document holds no NUL
+        text = f"{base}\0{key}"  # unambiguous, because the name of a document contains no NUL
         return blake2b(text.encode(), key=self._salt, digest_size=16).hexdigest()
 
     def _load(self) -> None:
-        """Read what other processes noted."""
+        """Read the refreshes that other processes have stored."""
         if self._path is None:
             return
         try:
             token = self._files.token(self._path)
         except BackendError as error:
             if isinstance(error.__cause__, NotADirectoryError):
-                return  # no place to note anything: what is in memory counts
+                return  # the folder cannot exist, so the refreshes stay in memory
             raise
         if token == self._token:
             return
@@ -140,7 +141,7 @@ class Deadlines:
         found = self._files.read_file(self._path)
         self._read_to = 0 if found is None else len(found[0])
         if found is None:
-            self._known = {}  # it was removed: forgotten items are not written again
+            self._known = {}  # the file was removed, for example by forgetting; do not write its items again
             return
         head, _, rest = found[0].partition(b"\n")
         with contextlib.suppress(ValueError):  # a torn line, or a file of another program
@@ -153,7 +154,7 @@ class Deadlines:
                 self._known[name] = (int(updated), int(until))
 
     def _append(self, path: Path, lines: bytes) -> None:
-        """Add lines to the file; what cannot be noted stays in memory, and reads go on."""
+        """Append lines to the file; if this fails, they stay in memory and reads continue."""
         try:
             self._create(path)
             flags = os.O_WRONLY | os.O_APPEND | PRIVATE
@@ -169,7 +170,7 @@ class Deadlines:
             if found.st_size > _LARGEST:
                 self._compact(path)
         except OSError as error:
-            _logger.warning("%s: a refresh was not noted (%s)", path, error.strerror)
+            _logger.warning("%s: a refresh was not stored (%s)", path, error.strerror)
 
     def _create(self, path: Path) -> None:
         if self._token is not None or self._files.exists(path):

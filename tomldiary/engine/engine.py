@@ -1,4 +1,4 @@
-"""The one write path: lock, read what is stored now, change it, log it, publish it."""
+"""The only write path: lock, read the stored state, change it, log it, publish it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tomldiary.storage.protocol import (
 from tomldiary.toml.edit import Edit
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+    from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
     from contextlib import AbstractContextManager
 
     from tomldiary.engine.commit import Changed, Prepared
@@ -52,17 +52,17 @@ __all__ = ["Engine", "Source", "Transaction", "is_erased"]
 
 R = TypeVar("R")
 
-_ATTEMPTS = 20  # after a concurrent hand edit
-_MOST_DEADLINES = 4096  # users; a bound on memory
+_ATTEMPTS = 20  # the maximum number of attempts when hand edits interfere
+_MOST_DEADLINES = 4096  # users, to limit memory
 
 
 class Engine(DocumentCache):
     """Reads and writes the documents of one backend. Thread-safe.
 
     Args:
-        backend: Where the documents are.
-        schema_name: Written to `_meta.schema_name` of new documents.
-        lock_timeout: Seconds a writer waits for another one.
+        backend: The storage of the documents.
+        schema_name: The `_meta.schema_name` of new documents.
+        lock_timeout: How long a writer waits for another one, in seconds.
     """
 
     def __init__(self, backend: Backend, schema_name: str, *, lock_timeout: float = 30.0) -> None:
@@ -73,31 +73,31 @@ class Engine(DocumentCache):
         self.schema_name = schema_name
         self.lock_timeout = lock_timeout
         self.part_size = backend.part_size if isinstance(backend, PrefersPartSize) else LARGEST
-        """Characters of a document before new preferences, facts and items go to another one."""
+        """The size in characters up to which a document accepts new preferences, facts and items."""
         meta = {"version": FORMAT_VERSION, "schema_name": schema_name}
         edit = Edit(NOTHING)
-        # Not parsed: an edit knows the tables that it wrote, so changing them is faster.
+        # An edit builds the template, not the parser, because tables that an edit wrote are faster to change.
         edit.put(("_meta",), meta)
         self.template = edit.done()
         self.redact: Callable[[Path, Mapping[str, Any]], Mapping[str, Any]] | None = None
-        """Takes out of an entry what must not be stored; None stores entries as they are."""
+        """Replaces the secrets in an entry before it is stored; None stores entries unchanged."""
         self.before_commit: tuple[Callable[[str, Prepared], None], ...] = ()
-        """Called with the user and a transaction under the user's lock; an error refuses the transaction."""
+        """Called under the user's lock with the user and each prepared transaction; an error refuses it."""
         self.after_change: tuple[Callable[[str], None], ...] = ()
-        """Called with the user after each transaction and erasure; must be quick and raise nothing."""
+        """Called with the user after each transaction and erasure; must return quickly and never raise."""
         self.sweep: Callable[[Transaction], None] | None = None
-        """Called with each transaction before its change; removes the entries whose time is over."""
+        """Called with each transaction before its change; removes the expired entries."""
         self.check: Callable[[Transaction], None] | None = None
-        """Called with each transaction that changes something, before it is stored; raises if a rule forbids it."""
+        """Called with each transaction that has changes, before it is stored; raises if a rule forbids them."""
         self._deadlines: dict[str, Deadlines] = {}
 
     def deadlines(self, user: str) -> Deadlines:
-        """Return until when a user's items live that were read since they were put."""
+        """Return the expiry times of a user's items that were refreshed by reads."""
         found = self._deadlines.get(user)
         if found is None:
             if isinstance(self.backend, LocalFolder):
                 if len(self._deadlines) >= _MOST_DEADLINES:
-                    self._deadlines.clear()  # files have them
+                    self._deadlines.clear()  # they are read again from their files
                 made = Deadlines(self.backend.index_folder(user), self.backend.files)
             else:
                 made = Deadlines(None)
@@ -118,23 +118,23 @@ class Engine(DocumentCache):
     ) -> R:
         """Apply `change` to fresh state and commit; a transaction without effect writes nothing.
 
-        An idempotency key that is in history already, for the same content, has no effect a second time.
+        A repeated idempotency key with the same content has no effect.
 
-        `change` is called again after a concurrent hand edit, so it must have no effect except on its
-        transaction. `epoch` is the user's fencing token when the work began; None accepts any.
+        `change` is called again after a concurrent hand edit, so it must only change its transaction. `epoch` is the
+        user's fencing token at the start of the work; None accepts any.
 
         Args:
-            user: Whose memory.
-            change: Makes the change.
-            source: For the history record.
-            check: Called for each attempt, under the lock; raises if the write is no longer due.
-            on_repeat: Makes the answer for a repetition, from the number of the first transaction;
-                None returns what `change` returns, whose effect is dropped.
+            user: The user.
+            change: Makes the changes in a transaction, and returns the result.
+            source: The source of the transaction, for its history record.
+            check: Called at the start of each attempt; raises if the write must no longer happen.
+            on_repeat: Returns the result of a repeated operation, from the number of its first transaction;
+                None calls `change` without storing its changes.
 
         Raises:
             HandEditConflict: Another program kept saving the document.
-            OperationConflict: The idempotency key was used for something else.
-            Forgotten: Something of the user was erased since `epoch`.
+            OperationConflict: The idempotency key was used with different content.
+            Forgotten: Data of the user was erased since `epoch`.
             LockTimeout: Another writer kept the lock.
             BackendError: The storage failed; nothing was changed.
         """
@@ -166,13 +166,17 @@ class Engine(DocumentCache):
                     if transaction is not None:
                         self._commit(transaction, source, run)
             finally:
-                self._notify(user)  # an attempt is stored at its end
+                # This follows the `with` block, because an optimistic attempt is stored at its end.
+                self._notify(user)
             return results[-1]
 
         return repeated(attempt, self.lock_timeout)
 
     def _attempt(self, user: str) -> AbstractContextManager[object]:
-        """Hold the user's lock; a hook that sees transactions before they are stored sees none on assumed state."""
+        """Lock the user, or start an optimistic attempt if the backend supports it.
+
+        With `before_commit` hooks it always locks, because hooks must not see transactions on unconfirmed state.
+        """
         if self._optimistic is None or self.before_commit:
             return self.backend.lock(user, self.lock_timeout)
         return self._optimistic.attempt(user, self.lock_timeout)
@@ -183,16 +187,16 @@ class Engine(DocumentCache):
     ) -> Generator[Transaction]:
         """Open a transaction for the `with` block; it is committed at the end, or not at all.
 
-        Inside another transaction of the same user it is part of that one.
+        Inside another transaction of the same user, the block joins that one.
 
         Args:
-            user: Whose memory.
-            source: For the history record.
-            expected: The number of the user's last transaction, to detect other writes.
+            user: The user.
+            source: The source of the transaction, for its history record.
+            expected: The number of the user's last transaction, to detect other writes; None accepts any.
 
         Raises:
             SequenceConflict: The last transaction is not `expected`.
-            OperationConflict: The idempotency key was used for something else.
+            OperationConflict: The idempotency key was used with different content.
             NestedTransaction: A transaction of another user is open here.
         """
         joined = self._joined(user)
@@ -209,7 +213,7 @@ class Engine(DocumentCache):
     async def atransaction(
         self, user: str, source: Source, *, expected: int | None = None
     ) -> AsyncGenerator[Transaction]:
-        """Open a transaction like `transaction`, without holding the event loop for lock or disk."""
+        """Open a transaction like `transaction`, without blocking the event loop for lock or disk."""
         joined = self._joined(user)
         if joined is not None:
             yield joined
@@ -223,7 +227,7 @@ class Engine(DocumentCache):
                 yield transaction
             await worker.run(lambda: self._finish(transaction, source))
         finally:
-            # Behind the call that may still run if the task was cancelled.
+            # The worker closes the lock after its current call, which may still run if the task was cancelled.
             worker.close(lock.close)
 
     def _begin(self, user: str, source: Source, expected: int | None) -> Transaction:
@@ -254,11 +258,11 @@ class Engine(DocumentCache):
     ) -> None:
         """Commit a transaction; the caller holds the user's lock.
 
-        After a concurrent hand edit it is repeated on fresh state: by `again`, or else its changes are
+        After a concurrent hand edit it is repeated on fresh state by calling `again`. Without `again` its changes are
         rebased, because a `with` block cannot be run twice.
 
         Raises:
-            HandEditConflict: There was one more hand edit at each attempt.
+            HandEditConflict: There was another hand edit at each attempt.
             BackendError: The storage failed; see `Backend.commit`.
         """
         user, changed = transaction.user, self._checked(transaction)
@@ -279,7 +283,7 @@ class Engine(DocumentCache):
                     transaction, changed = repeated, self._checked(repeated)
                     continue
                 if is_shared:
-                    raise  # what the block has read may have changed too
+                    raise  # the data that the block has read may have changed too
                 fresh, is_displaced = transaction.rebased(changed)
                 if is_displaced and self._log_only(user, changed, source):
                     return
@@ -291,16 +295,16 @@ class Engine(DocumentCache):
                 return
 
     def _checked(self, transaction: Transaction) -> Changed:
-        """Return what a transaction changes, once the rules allow it."""
+        """Return the changes of a transaction; raise if a rule forbids them."""
         if self.check is not None and transaction.changed():
             self.check(transaction)
         return transaction.changed()
 
     def _store(self, user: str, changed: Changed, source: Source) -> int:
         last = self.backend.last_record(user)
-        # Where another program has removed records, it is unknown which documents they changed.
-        edited = changed if not is_lost(last) else {**self._unchanged(user), **changed}
-        logged = self._log_saves(user, edited)
+        # If another program has removed records, it is unknown which documents they changed.
+        kinds = self.backend.kinds(user) if is_lost(last) else ()
+        logged = self._log_saves(user, {**self._unchanged(user, kinds), **changed})
         if logged is not None:
             changed, last = {kind: logged[kind] for kind in changed}, self.backend.last_record(user)
         if self.redact is not None:
@@ -313,18 +317,17 @@ class Engine(DocumentCache):
         self._publish(user, prepared)
         return prepared.record.seq
 
-    def _unchanged(self, user: str) -> Changed:
-        """Return all documents that can be read, without a change."""
+    def _unchanged(self, user: str, kinds: Iterable[str]) -> Changed:
+        """Return the readable ones of some documents, with edits that change nothing."""
         found: Changed = {}
-        for kind in self.backend.kinds(user):
+        for kind in kinds:
             with suppress(DocumentError):
                 known = self.settled(user, kind)
-                if known is not None:
-                    found[kind] = (known, Edit(known.document))
+                found[kind] = (known, Edit(known.document if known else NOTHING))
         return found
 
     def _log_saves(self, user: str, changed: Changed) -> Changed | None:
-        """Log the hand edits of documents; return the changes on what is stored then, None without hand edits."""
+        """Log the hand edits of documents; return the rebased changes, or None if there are no hand edits."""
         saved = prepare_saves(self.backend, user, changed, self.may_be_logged, self.save_timeout)
         if saved is None:
             return None
@@ -332,7 +335,7 @@ class Engine(DocumentCache):
             tokens = self.backend.commit(user, saved.commit)
         except CommittedUnpublished as error:
             raise BackendError(
-                f"{self.backend.place(user, next(iter(saved.saves), ''))}: a hand edit is in history, but"
+                f"{self.backend.place(user, next(iter(saved.saves), ''))}: a hand edit was logged, but"
                 " could not be merged into the file. Nothing else was changed."
             ) from error
         changed = saved.rebased(tokens)
@@ -347,20 +350,19 @@ class Engine(DocumentCache):
             )
         return changed
 
-    def log_hand_edit(self, user: str, kind: str) -> Token | None:
-        """Log the hand edit that a document holds, if there is one; return the version of the document.
+    def log_hand_edits(self, user: str, kinds: Iterable[str]) -> dict[str, Token | None]:
+        """Log the hand edits of some documents; return the versions of the readable ones.
 
         Raises:
-            RevisionConflict: Another machine changed the user meanwhile.
+            RevisionConflict: Another machine changed the user's memory meanwhile.
         """
         with self.backend.lock(user, self.lock_timeout):
-            known = self.settled(user, kind)
-            changed: Changed = {kind: (known, Edit(known.document if known else NOTHING))}
-            logged = self._log_saves(user, changed)
+            stored = self._unchanged(user, kinds)
+            logged = self._log_saves(user, stored)
             if logged is not None:
-                known = logged[kind][0]
                 self._notify(user)
-            return known.token if known else None
+            found = stored if logged is None else logged
+            return {kind: known and known.token for kind, (known, _) in found.items()}
 
     def _log_only(self, user: str, changed: Changed, source: Source) -> bool:
         """Commit displaced changes to history alone; return False if that is not possible."""
@@ -383,13 +385,14 @@ class Engine(DocumentCache):
                 check(user, prepared)
             tokens = self.backend.commit(user, prepared.commit)
         finally:
-            self._notify(user)  # also of a refused transaction, which a strict hook may have seen
+            # A refused transaction is included, because a strict hook may have seen it.
+            self._notify(user)
         made = prepared.record
         self.logged.note(user, made, prepared.commit.records[-1])
         for kind, document in prepared.documents.items():
             base = prepared.broken.get(kind)
             if base is None and kind not in tokens:
-                self.discard(user, [kind])  # the file holds a hand edit
+                self.discard(user, [kind])  # the file was not replaced, because it has a hand edit
                 continue
             token, problem = (tokens[kind], None) if base is None else (base.token, base.problem)
             known = Known(token, document, is_logged=True, problem=problem, seen=made.seq)
@@ -413,10 +416,10 @@ class Engine(DocumentCache):
             return frozenset(self.logged.of(user, is_whole=True).operations)
 
     def repetition(self, user: str, source: Source) -> int | None:
-        """Return the number of the transaction that did this operation before; the caller holds the lock.
+        """Return the number of the transaction that first did this operation, or None; the caller holds the lock.
 
         Raises:
-            OperationConflict: The idempotency key is in history for other content.
+            OperationConflict: The idempotency key is in history with different content.
         """
         if not source.operation or source.is_new:
             return None
@@ -453,7 +456,7 @@ class Engine(DocumentCache):
                 self._notify(user)
 
     def restore_immutable(self, user: str) -> None:
-        """Commit what `undo_edits` restores; the caller holds the user's lock."""
+        """Commit the undoing of forbidden hand edits; the caller holds the user's lock. See `undo_edits`."""
         transaction = Transaction(self, user)
         for kind in [each for each in self.kinds(user) if each.partition("/")[0] in self.guards]:
             known = self.settled(user, kind)
@@ -462,16 +465,16 @@ class Engine(DocumentCache):
         self._commit(transaction, Source("put_back"))
 
     def prune(self, user: str, cut: Callable[[Timeline], Record | None]) -> None:
-        """Drop the history up to the snapshot that `cut` makes under the user's lock; None drops nothing.
+        """Drop the history up to the snapshot that `cut` returns under the user's lock; None drops nothing.
 
         Raises:
             NestedTransaction: A transaction is open here.
-            BackendError: The storage failed; what is left of history is consistent.
+            BackendError: The storage failed; the remaining history is consistent.
         """
 
         def run() -> None:
             if is_lost(self.backend.last_record(user)):
-                self._log_saves(user, self._unchanged(user))
+                self._log_saves(user, self._unchanged(user, self.backend.kinds(user)))
             snapshot = cut(Timeline(self.backend, user))
             if snapshot is not None:
                 self.backend.prune(user, snapshot.seq, render_record(snapshot))
@@ -481,13 +484,13 @@ class Engine(DocumentCache):
 
 
 def is_erased(backend: Backend, user_id: str, began: int | None, now: int) -> bool:
-    """Return whether everything of a user was erased since a run began.
+    """Return whether all data of a user was erased since a run began.
 
     Args:
         backend: The storage.
-        user_id: Whose run.
-        began: The user's fencing token when the run began; None is now.
-        now: The user's fencing token now, read before this is called.
+        user_id: The user of the run.
+        began: The user's fencing token when the run began; None means now.
+        now: The user's current fencing token, read before the call.
     """
     return (
         began is not None

@@ -1,8 +1,8 @@
-"""Several changes of one user as one: all or nothing, on fresh state, under one lock.
+"""Transactions: several changes of one user that are stored together or not at all.
 
-The transaction owns the lock, not the thread. Calls made inside it by the same task or thread join it
-and see its changes; another task of the same loop waits. Calls about another user are refused: two
-writers that each hold one user's lock and wait for the other's would never end.
+A transaction works on fresh state under the user's lock. The transaction owns the lock, not the thread. Calls by the
+same task or thread join it and see its changes; other tasks of the same loop wait. Calls for another user are refused,
+because two writers that each wait for the other's lock would never end.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ if TYPE_CHECKING:
 __all__ = ["JoinedEdit", "NotStored", "Source", "Transaction", "fingerprint", "open_here"]
 
 _META = "_meta"
-_BARE = 500  # characters of a document without entries, at the most
+_NEARLY_EMPTY = 500  # the maximum number of characters of a document without entries
 
 
 class NotStored(Exception):
-    """Leaves a transaction, of which nothing is stored: its changes were only looked at."""
+    """Ends a transaction without storing it, for previews."""
 
 
 class Transaction:
     """Changes to the documents of one user, on fresh state, under the user's lock.
 
     Args:
-        engine: Commits it.
-        user: Whose memory.
-        before: Documents to start from in place of the stored ones, to try changes out.
+        engine: The engine that commits it.
+        user: The user.
+        before: Documents to start from instead of the stored ones, to preview changes.
     """
 
     def __init__(
@@ -63,35 +63,35 @@ class Transaction:
         self.engine = engine
         self.is_open = False
         self.task: Any = None
-        """The task that opened it; None in sync code."""
+        """The task that opened the transaction; None in sync code."""
         self.thread = 0
-        """The thread that opened it."""
+        """The identifier of the thread that opened the transaction."""
         self.worker: OwnThread | None = None
         """The thread that runs the blocking calls of the task that owns the transaction."""
         self.session = ""
-        """The session of entries that name none of their own."""
+        """The default session of its entries."""
         self.actor = ""
-        """Who makes the changes that name nobody."""
+        """The default actor of its changes."""
         self.has_operation = False
-        """Whether it has an idempotency key."""
+        """Whether the transaction has an idempotency key."""
         self.contents: list[str] = []
-        """Fingerprints of the joined requests, if it has an idempotency key."""
+        """Fingerprints of the joined requests, if the transaction has an idempotency key."""
         self.seq: int | None = None
-        """Its number, once it is committed."""
+        """The number of the transaction after its commit."""
         self.expired: set[tuple[str, Path]] = set()
-        """The entries that were removed at its begin because their time was over, with their documents."""
+        """The expired entries that were removed at the start, with their documents."""
         self._before: Mapping[str, Known] = before or {}
         self._edits: dict[str, Edit] = {}
         self._joined: dict[str, JoinedEdit] = {}
         self._bases: dict[str, Known | None] = {}
         self._starts: dict[str, Document] = {}
-        """Documents of which forbidden hand edits were undone, with nothing else changed."""
+        """Documents in which forbidden hand edits were undone, before any other change."""
         self._seen: dict[str, Known | None] = {}
-        """Documents just read by `documents`; the commit compares their versions in any case."""
+        """Documents just read by `documents`; using them is safe, because the commit compares their versions."""
 
     @contextmanager
     def opened(self) -> Generator[None]:
-        """Let the calls made in a `with` block join this transaction."""
+        """Open the transaction for a `with` block; calls in the block join it."""
         self.is_open = True
         self.task, self.thread = current_task(), threading.get_ident()
         outer = SCOPE.set(self)
@@ -102,7 +102,7 @@ class Transaction:
             SCOPE.reset(outer)
 
     def edit(self, kind: str) -> Edit:
-        """Return the edit of a document, which starts from what is stored now.
+        """Return the edit of a document, which starts from the stored version.
 
         Raises:
             NotSupported: The backend cannot keep this document.
@@ -115,7 +115,8 @@ class Transaction:
             edit.redact = self.engine.redact
             self.engine.undo_edits(self.user, kind, edit, base)
             if edit.is_changed:
-                self._starts[kind], edit.touched = edit.peek(), {}  # no caller wrote these
+                # The touched tables are cleared, because no caller changed them.
+                self._starts[kind], edit.touched = edit.peek(), {}
             self._keep(kind, edit)
         return edit
 
@@ -126,7 +127,7 @@ class Transaction:
             joined.include(kind, edit)
 
     def entries(self, kind: str) -> JoinedEdit:
-        """Return an edit of all entries of a kind, which starts from what is stored now.
+        """Return an edit of all entries of a kind, which starts from the stored version.
 
         Raises:
             NotSupported: The backend cannot keep this kind.
@@ -147,11 +148,11 @@ class Transaction:
             for part in parts:
                 seen = self._seen.get(part)
                 if len(parts) == 1 or (is_guarded and seen is not None and seen.is_edited):
-                    self.edit(part)  # which undoes forbidden hand edits
+                    self.edit(part)  # creating the edit undoes forbidden hand edits
         return found
 
     def holder(self, kind: str, path: Path) -> str:
-        """Return the document that holds the entry of a document now: another part if it was moved."""
+        """Return the document that holds an entry now, which is another part of the kind if the entry was moved."""
         known = entry_kind(kind)
         entry = path[: known.depth]
         if not known.is_split or len(path) < known.depth:
@@ -191,17 +192,17 @@ class Transaction:
         return edit.peek() if edit.is_changed else _document_of(self._bases[kind])
 
     def before(self, kind: str) -> Document:
-        """Return a document of which an edit was asked for, without the changes and forbidden hand edits."""
+        """Return the version of an edited document before the changes, without forbidden hand edits."""
         return self._starts.get(kind) or _document_of(self._bases[kind])
 
     def documents(self, kinds: Sequence[str]) -> list[Document]:
-        """Return documents like `document`; faster if some of them are changed right afterwards."""
+        """Return several documents; edits of them that follow immediately do not read them again."""
         others = [kind for kind in kinds if kind not in self._edits and kind not in self._before]
         seen = self._seen = dict(zip(others, self.engine.load_all(self.user, others), strict=True))
         return [_document_of(seen[kind]) if kind in seen else self.document(kind) for kind in kinds]
 
     def kinds(self) -> list[str]:
-        """Return the documents of which an edit was asked for."""
+        """Return the names of the documents that have an edit."""
         return list(self._edits)
 
     def listed(self) -> set[str]:
@@ -209,7 +210,7 @@ class Transaction:
         return {*self.engine.kinds(self.user), *self.changed()}
 
     def writing(self, rules: Rules, now: str, session: str) -> Writing:
-        """Return what a kind of entries needs to write one in this transaction."""
+        """Return the context that a kind of entries needs to write in this transaction."""
         return Writing(rules, self.edit, self.entries, Listed(self.listed), now, session)
 
     def changed(self) -> Changed:
@@ -219,7 +220,7 @@ class Transaction:
         }
 
     def rebased(self, changed: Changed) -> tuple[Changed, bool]:
-        """Return changes moved onto what is stored now, and whether a hand edit displaces one of them."""
+        """Return changes rebased on the stored documents, and whether a hand edit displaces one of them."""
         fresh: Changed = {}
         is_displaced = False
         for kind, (base, edit) in changed.items():
@@ -238,35 +239,35 @@ class Transaction:
         task = current_task()
         if task is None or task is self.task:
             return True
-        # Sync code that runs a loop of its own inside the block waits for that loop's tasks.
+        # Sync code inside the block may run an event loop and wait for its tasks, which run in the same thread.
         return self.task is None and threading.get_ident() == self.thread
 
     def is_joined_by(self, engine: DocumentCache, user: str) -> bool:
-        """Return whether a call made here and now joins this transaction.
+        """Return whether a call by the running code joins this transaction.
 
         Raises:
-            NestedTransaction: The call is about another user of the same diary.
+            NestedTransaction: The call is for another user of the same diary.
         """
         if not self.is_open or self.engine is not engine:
             return False
         if not self.is_owned_here():
-            return False  # a task that was started inside the block and runs on its own
+            return False  # an independent task that was started inside the block
         if user != self.user:
             raise NestedTransaction(
-                "a transaction of another user is open here; finish it first. Two transactions that wait"
-                " for each other's lock would never end."
+                "a transaction of another user is open here; finish it first. Otherwise two transactions could"
+                " wait for each other's lock forever."
             )
         return True
 
 
 class JoinedEdit:
-    """Changes to the entries of all parts of a kind: each is written to the part that holds it.
+    """An edit of the entries of all parts of a kind; each entry is written to the part that holds it.
 
     Args:
         kind: The kind of the entries.
-        parts: The parts in their order, as they are stored or as edits of them.
-        edit: Returns the edit of a part, and calls `include` if it is new.
-        limit: Characters of a part; None never begins another one.
+        parts: The parts in order, as stored documents or as edits.
+        edit: Returns the edit of a part, and calls `include` if the edit is new.
+        limit: The size in characters up to which a part accepts new entries; None never starts another part.
     """
 
     def __init__(
@@ -281,11 +282,11 @@ class JoinedEdit:
         self._edit = edit
         self._limit = limit
         self._sizes: dict[str, int] = {}
-        """Characters of parts that took new entries."""
+        """The sizes of parts that got new entries, in characters."""
         self._joined: tuple[object, dict[Path, dict[str, Any]]] = (None, {})
 
     def include(self, part: str, edit: Edit) -> None:
-        """Read and change a part through its edit from now on."""
+        """Use an edit of a part for all further reads and changes."""
         self._parts[part] = edit
 
     @property
@@ -301,7 +302,7 @@ class JoinedEdit:
         return stamps[0] if len(stamps) == 1 else stamps
 
     def table(self, path: Path) -> Mapping[str, Any] | None:
-        """Return the table at a path; of tables above entries, one of the entries of all parts."""
+        """Return the table at a path; a table above entries has the entries of all parts."""
         parts = list(self._parts.values())
         if len(parts) == 1:
             return parts[0].table(path)
@@ -322,7 +323,7 @@ class JoinedEdit:
         return known[path] or None
 
     def put(self, path: Path, data: Mapping[str, Any]) -> None:
-        """Make the table at `path` hold exactly `data`, in the part that holds it.
+        """Set the table at `path` to exactly `data`, in the part that holds it.
 
         Raises:
             InvalidValue: As `Edit.put`.
@@ -333,45 +334,45 @@ class JoinedEdit:
         name = self.holder(path)
         if name is None:
             length = len(render_block(path, data)) if self._limit is not None else 0
-            name = self._part_with_room(length)
+            name = self._part_for(length)
         self._edit(name).put(path, data)
 
     def restore(
         self, path: Path, text: str, data: Mapping[str, Any], *, after: Path | None = None
     ) -> None:
-        """Write the table at `path` as another version of its document did; see `Edit.restore`."""
-        name = self.holder(path) or self._part_with_room(len(text))
+        """Restore the table at `path` from another version of its document; see `Edit.restore`."""
+        name = self.holder(path) or self._part_for(len(text))
         self._edit(name).restore(path, text, data, after=after)
 
     def own_values(self, path: Path) -> dict[str, Any] | None:
-        """Return the values of the table at `path` without tables below it that have headers."""
+        """Return the values of the table at `path`, without subtables that have headers."""
         name = self.holder(path)
         return None if name is None else self._edit(name).peek().own_values(path)
 
     def delete(self, path: Path) -> bool:
-        """Remove the table at `path` from all parts; False if there is none."""
+        """Remove the table at `path` from all parts; return False if it does not exist."""
         holders = [name for name, part in self._parts.items() if part.table(path) is not None]
         for name in holders:
             self._edit(name).delete(path)
         return bool(holders)
 
     def holder(self, path: Path) -> str | None:
-        """Return the first part that holds a table, or the entry that it is a part of."""
+        """Return the first part that holds the entry of a table, or None."""
         entry = path[: self._kind.depth_of(path)]
         for name, part in self._parts.items():
             if part.table(entry) is not None:
                 return name
         return None
 
-    def _part_with_room(self, length: int) -> str:
-        """Return the part that takes a new entry: the last one, else any half empty one, else a new one."""
+    def _part_for(self, length: int) -> str:
+        """Return the part for a new entry: the last one, otherwise one that is half empty, otherwise a new one."""
         limit = self._limit
         last = next(reversed(self._parts))
         if limit is None:
             return last
         for name in reversed(self._parts):
             size = self._sizes.get(name) or self._parts[name].size
-            if size + length <= limit or size < _BARE:
+            if size + length <= limit or size < _NEARLY_EMPTY:
                 self._sizes[name] = size + length
                 return name
             limit = (self._limit or 0) // 2

@@ -1,5 +1,5 @@
-"""Hand edits: detecting what another program saved, its base version, and the three-way merge.
+"""Hand edits: detection, base version and three-way merge.
 
-It may import history, storage (the protocol), entries and what is below them; never the engine.
+It may import history, storage (the protocol), entries and the packages below them; never the engine.
 Begin with `detect.look`.
 """

@@ -1,7 +1,7 @@
 """Finds the version that a hand edit is based on, so that its changes are known exactly.
 
-`_meta.seq` names it: an editor keeps the number of the text it opened. An editor may also go on from its
-own save, and never read what that was merged with.
+`_meta.seq` names this version, because an editor keeps the number in the text it opened. An editor may also continue
+from its own save, without reading the merged result.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def base_of_save(
         kind: The document.
         saved: The hand edit.
         ours: The document at the end of history.
-        last: The record that led there.
+        last: The record of that version.
     """
     seq = _number_of(saved)
     if type(seq) is not int or not 0 < seq <= last.seq:
@@ -46,25 +46,25 @@ def base_of_save(
     try:
         later = _later(timeline, kind, seq)
         if any(record.results[kind] == EMPTY for record in later):
-            # The file was removed since, so the save wants all of its text.
+            # The file was removed since, so all text of the save counts as new.
             return NOTHING
         base = closest(kind, _versions(timeline, kind, seq, later, ours.text), saved)
         return _with_earlier_saves(base, kind, saved, later)
     except DocumentError:
-        # Too old to know; with an empty base, neither side deletes anything.
+        # History does not have the base version. With an empty base, neither side deletes anything.
         return NOTHING
 
 
 def _number_of(document: Document) -> object:
-    """Return the number of the transaction that a document says it was written by."""
+    """Return the transaction number in the `_meta` of a document."""
     return (document.table(("_meta",)) or {}).get("seq")
 
 
 def before_saves(timeline: Timeline, kind: str) -> Document:
-    """Return a document before the hand edits that history ends with.
+    """Return a document before the hand edits at the end of history.
 
     Raises:
-        DocumentError: History cannot tell.
+        DocumentError: History is damaged, or does not reach back that far.
     """
     for record in timeline.records():
         if kind in record.results and record.type != "hand":
@@ -88,7 +88,7 @@ def _versions(
 ) -> list[Document]:
     """Return the versions of a document with the number `seq`, oldest first; `now` is its current text.
 
-    A hand edit keeps the number of its base version, and the editor may go on from there.
+    A hand edit keeps the number of its base version, and an editor may continue from such an edit.
     """
     text = timeline.texts([kind], seq, {kind: now})[kind]
     versions = [Document.parse(text)]
@@ -98,7 +98,7 @@ def _versions(
         text = redo("" if record.bases[kind] == EMPTY else text, record, kind)
         version = Document.parse(text)
         if _number_of(version) != seq:
-            break  # merged, and numbered anew
+            break  # the edit was merged, so it has a new number
         versions.append(version)
     return versions
 
@@ -106,9 +106,9 @@ def _versions(
 def _with_earlier_saves(
     base: Document, kind: str, saved: Document, later: list[Record]
 ) -> Document:
-    """Return a version with those tables of a hand edit that an earlier one had brought to history.
+    """Return a base version with those tables of a hand edit that an earlier hand edit had already added to history.
 
-    An editor that goes on from its own save repeats them, and other writers may have changed them since.
+    An editor that continues from its own save repeats these tables, and other writers may have changed them since.
     """
     saves = [_Save(record, kind) for record in reversed(later) if record.type == "hand"]
     edit = Edit(base)
@@ -128,7 +128,7 @@ def _with_earlier_saves(
 
 
 class _Save:
-    """One hand edit in history, by table."""
+    """The changes of one logged hand edit, by table."""
 
     def __init__(self, record: Record, kind: str) -> None:
         self._kind = kind
@@ -147,7 +147,7 @@ class _Save:
         return [Document.parse(change.new) for change in self._changes]
 
     def made(self, path: Path, values: Table | None) -> bool:
-        """Return whether it gave a table these values; None is a table that it removed."""
+        """Return whether the edit set these values of a table; None means that it removed the table."""
         if not any(
             path[-1] in text for change in self._changes for text in (change.old, change.new)
         ):
@@ -156,7 +156,7 @@ class _Save:
         return not same_value(before, after) and same_value(after, values)
 
     def block(self, path: Path) -> Block | None:
-        """Return a table after the edit; None if it was removed, or has no header."""
+        """Return the block of a table after the edit, or None if it was removed or has no header."""
         return next((part.index[path] for part in self._after if path in part.index), None)
 
 

@@ -23,36 +23,36 @@ from tomldiary.toml.document import Document
 __all__ = ["Known", "check_version", "emptied", "is_being_saved", "is_blank", "look"]
 
 _logger = get_logger(__name__)
-_YOUNG = 0.01  # seconds; a file this fresh may change again without a new time stamp
-_SETTLING = 1.0  # seconds; a file this fresh that lost entries may be half saved
+_YOUNG = 0.01  # seconds; a file changed within this time may change again without a new time stamp
+_SETTLING = 1.0  # seconds; a file changed within this time that lost entries may be half saved
 
 
 @dataclass(slots=True)
 class Known:
-    """One document as readers see it, and how it relates to the file and to history."""
+    """One document as readers see it, and its relation to the file and to history."""
 
     token: Token
-    """Version of the file that was read."""
+    """The version of the file that was read."""
     document: Document
-    """Has the text of the file unless there is a `problem`."""
+    """The text of the file, or the merged text; the last good one if the file is unusable, half saved or outdated."""
     is_logged: bool
     """Whether history ends at exactly this text."""
     logged: Document | None = None
     """The document at the end of history, if a hand edit has changed the file since."""
     is_merged: bool = False
-    """Whether the document is that hand edit merged with our writes, and so differs from the file."""
+    """Whether the document is that hand edit merged with our writes, so that it differs from the file."""
     conflicts: list[str] = field(default_factory=list[str])
     """Tables in which the hand edit displaced our changes."""
     is_saved: bool = False
     """Whether history ends with a hand edit of this document."""
     problem: DocumentError | None = None
-    """Why the file cannot be used; the document is then the last good one."""
+    """The error of a file that cannot be used; the document is then the last good one."""
     is_settling: bool = False
     """Whether the file looks half saved; the document is then the last good one."""
     is_young: bool = False
     """Whether the file may change again without showing a new version."""
     seen: int = -1
-    """The last transaction when this was read under the user's lock; -1 without the lock."""
+    """The number of the last transaction when this was read under the user's lock; -1 without the lock."""
 
     @property
     def is_edited(self) -> bool:
@@ -66,15 +66,15 @@ def look(
     """Classify a stored text: unchanged, edited, being saved, or unusable.
 
     Args:
-        source: Its history and its place.
-        user: Whose document.
-        kind: Which document.
+        source: The storage of the document and its history.
+        user: The user.
+        kind: The name of the document.
         stored: The text just read.
-        cached: The state before, to save work.
+        cached: The previous result, to avoid repeated work.
 
     Raises:
-        DocumentError: The text cannot be used, and history has no good one either.
-        NewerVersion: The document is of a newer format.
+        DocumentError: The text cannot be used, and history has no usable version either.
+        NewerVersion: The document has a newer format.
     """
     place = source.place(user, kind)
     young = _age(stored.token) < _YOUNG
@@ -107,7 +107,7 @@ def look(
         return replace(good, is_settling=True, is_young=True)
     base = base_of_save(timeline, kind, document, ours, last)
     if base.text == document.text:
-        return good  # not edited: the file only lags behind history
+        return good  # not edited; the file only has an older version
     if is_being_saved(source, user, kind):
         return replace(good, is_settling=True, is_young=True)
     if is_blank(stored.text):
@@ -118,10 +118,10 @@ def look(
 def _parsed(
     stored: Stored, place: str, cached: Known | None
 ) -> tuple[Document, DocumentError | None]:
-    """Return a document, or an empty one and why it cannot be used.
+    """Return a document, or an empty one with the error of its text.
 
     Raises:
-        NewerVersion: It is of a newer format.
+        NewerVersion: The document has a newer format.
     """
     if stored.problem is not None:
         return NOTHING, stored.problem
@@ -144,7 +144,7 @@ def _parsed(
 
 def _unusable(good: Known, problem: DocumentError, cached: Known | None) -> Known:
     if cached is None or cached.problem is None or cached.token != good.token:
-        # Once for each version of the file.
+        # Log a problem only once for each version of the file.
         tell(_logger, f"{problem} Reads return the last good state until then.")
     return replace(good, problem=problem)
 
@@ -168,7 +168,7 @@ def _merged(kind: str, good: Known, base: Document, saved: Document) -> Known:
 
 
 def is_being_saved(source: DocumentSource, user: str, kind: str) -> bool:
-    """Return whether another program is saving a document, if the backend can see that."""
+    """Return whether another program is saving a document, if the backend can detect it."""
     return isinstance(source, DetectsSaves) and source.is_being_saved(user, kind)
 
 
@@ -189,7 +189,7 @@ def emptied(place: str) -> DocumentError:
 def _last_logged(
     timeline: Timeline, kind: str, wanted: str, cached: Known | None
 ) -> Document | None:
-    """Return the document history ends at, or None if history cannot tell."""
+    """Return the document at the end of history, or None if history cannot be read."""
     if cached is not None:
         if cached.is_logged and cached.document.fingerprint == wanted:
             return cached.document
@@ -203,17 +203,17 @@ def _last_logged(
 
 
 def _age(token: Token) -> float:
-    """Return how many seconds ago a file was changed; infinite where versions carry no time."""
+    """Return the age of a file's last change in seconds; infinite if its version token has no time."""
     if isinstance(token, tuple):
         return (time.time_ns() - token[0]) / 1e9  # pyright: ignore[reportUnknownVariableType] - a token of LocalBackend begins with the time
     return float("inf")
 
 
 def check_version(document: Document, place: str) -> None:
-    """Refuse a document of a newer format.
+    """Refuse a document with a newer format.
 
     Raises:
-        NewerVersion: Names the version and what this package reads.
+        NewerVersion: The format is newer than this package; the error names both versions.
     """
     version = (document.table(("_meta",)) or {}).get("version", FORMAT_VERSION)
     parts = str(version).split(".")
@@ -221,6 +221,6 @@ def check_version(document: Document, place: str) -> None:
     if not all(part.isdecimal() for part in parts) or [int(part) for part in parts] > known:
         raise NewerVersion(
             f"this document has format version {version!r}; this package reads up to"
-            f" {FORMAT_VERSION!r} and will not touch it. Upgrade tomldiary-kit.",
+            f" {FORMAT_VERSION!r} and will not change it. Upgrade tomldiary-kit.",
             path=place,
         )

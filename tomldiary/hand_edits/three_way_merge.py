@@ -1,8 +1,8 @@
 """Three-way merge of a hand edit with the agent's writes since the base version.
 
-Tables are the unit. A table that one side changed is taken from that side. Where both changed it, the
-hand edit wins, and the other change stays in history as a conflict. The result starts from the text of the
-hand edit, so comments, order and untouched tables stay as they were saved.
+The unit is a table. A table that one side changed is taken from that side. If both sides changed it, the hand edit
+wins, and the other change stays in history as a conflict. The result starts from the text of the hand edit, so
+comments, order and untouched tables stay as they were saved.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Merged:
 
 
 def merge(kind: str, base: Document, ours: Document, theirs: Document) -> Merged:
-    """Merge `ours` into `theirs`, both grown from `base`: versions of the document named `kind`."""
+    """Merge our changes since `base` into the hand edit `theirs`; all three are versions of the document `kind`."""
     edit = Edit(theirs)
     conflicts: list[str] = []
     for path in changed_tables(kind, base, ours):
@@ -61,7 +61,7 @@ def merge(kind: str, base: Document, ours: Document, theirs: Document) -> Merged
 
 
 def rebased(kind: str, base: Document, ours: Document, theirs: Document) -> tuple[Edit, list[str]]:
-    """Return an edit of `theirs` that has our changes merged into it, and the conflicts, see `merge`."""
+    """Return an edit of `theirs` with our changes merged into it, and the conflicts; see `merge`."""
     result = merge(kind, base, ours, theirs)
     merged = result.document
     fresh = Edit(theirs)
@@ -93,7 +93,7 @@ def closest(kind: str, versions: Sequence[Document], saved: Document) -> Documen
 
 
 def _rewritten(base: Document, ours: Document, theirs: Document) -> list[Path]:
-    """Return the tables that `ours` rewrote with the same values, and the hand edit did not."""
+    """Return the tables that `ours` rewrote with the same values, and that the hand edit did not rewrite."""
     return [
         path
         for path, block in ours.index.items()
@@ -169,7 +169,7 @@ def changed_tables(kind: str, base: Document, ours: Document) -> list[Path]:
 
 
 def _kept_by_us(ours: dict[str, Any], theirs: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the fields of `_meta` that only the engine writes; others stay as edited."""
+    """Return our fields of `_meta` to keep: those that only the engine writes, and those that the edit lacks."""
     managed = {
         "seq",
         "next_ids",

@@ -1,4 +1,4 @@
-"""Point-in-time reader: the documents of one user as they were at a point of history."""
+"""Point-in-time reader: the documents of one user at a point of history."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def point_of(at: object, where: str = "at") -> int | datetime:
 
 
 class PastTexts:
-    """The documents of one user as they were, read back from history.
+    """Reads past versions of one user's documents from history.
 
     Args:
         engine: Reads the current documents and the history.
-        user_id: The user whose documents are read.
+        user_id: The user.
     """
 
     def __init__(self, engine: Engine, user_id: str) -> None:
@@ -59,26 +59,27 @@ class PastTexts:
         self.user_id = user_id
 
     def kinds(self) -> list[str]:
-        """Return all documents that exist or existed, as far as history is kept."""
+        """Return the names of all documents that exist, or existed in the kept history."""
         known = self.timeline().kinds()
         known.update(self.engine.backend.kinds(self.user_id))
         return [*(kind for kind in _FIRST if kind in known), *sorted(known.difference(_FIRST))]
 
     def timeline(self) -> Timeline:
-        """Return the transactions of the user."""
+        """Return the user's history."""
         return Timeline(self.engine.backend, self.user_id)
 
     def newest(self) -> int:
         """Return the number of the newest transaction; 0 if there is none."""
         backend = self.engine.backend
-        backend.token(self.user_id, _FIRST[0])  # a crash is recovered from first
+        backend.token(self.user_id, _FIRST[0])  # this call completes the recovery after a crash
         return next_sequence(backend.last_record(self.user_id)) - 1
 
     def texts(self, at: Point, kinds: Collection[str], where: str = "at") -> dict[str, str]:
-        """Return the texts of documents as they were at a point of history."""
+        """Return the texts of documents at a point of history."""
         now: dict[str, str] = {}
         for kind in kinds:
-            with suppress(DocumentError):  # an unreadable file is not needed: history has its text
+            # An unreadable file is not needed, because history has its text.
+            with suppress(DocumentError):
                 known = self.engine.load(self.user_id, kind)
                 if known is not None and (known.is_logged or known.logged is not None):
                     now[kind] = (known.logged or known.document).text
@@ -102,12 +103,12 @@ class PastTexts:
 
 
 class PastDocuments:
-    """Reads documents as they were after a transaction.
+    """Reads documents in their state after a transaction.
 
     Args:
         past: The user's history.
-        seq: The last transaction in it.
-        kinds: The documents that existed.
+        seq: The number of the transaction.
+        kinds: The names of the user's documents, including removed ones.
         moment: The time to use as the current time.
     """
 
@@ -135,13 +136,13 @@ class PastDocuments:
         )
 
     def read(self, kinds: Collection[str]) -> None:
-        """Read documents now, not when they are asked for."""
+        """Read documents in advance."""
         texts = self._past.texts(self.seq, kinds)
         self._documents.update({kind: Document.parse(text) for kind, text in texts.items()})
 
     def refusal(self) -> DiaryError:
-        """Return the error for a write, or for a query of history from here."""
+        """Return the error for a write or a history query on this past state."""
         return DiaryError(
-            f"this is the memory as it was after transaction {self.seq}; it cannot be changed, and has no history."
+            f"this is the memory as it was after transaction {self.seq}; it cannot be changed and has no history."
             " Use diary.user(…) for the current memory."
         )

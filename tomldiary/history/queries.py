@@ -67,14 +67,14 @@ class HistoryEntry(Viewed):
 
 
 class Changes(ListView[HistoryEntry]):
-    """Changes of entries, as history holds them."""
+    """Changes of entries, from history."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Difference(Viewed):
-    """One entry in two states; None where it did not exist."""
+    """The fields of one entry in two states; None if it did not exist."""
 
     key: str
     """`category/id` for a preference, `items/namespace/key` for an item.
@@ -106,7 +106,7 @@ class Origin(Viewed):
     confirmations: int
     """How many times it was stated."""
     origin: str
-    """Where it comes from: the actor of the last write of its content, "hand", "rule", "model" or "model:…"; or ""."""
+    """The source of its content: the actor of the last write, "hand", "rule", "model" or "model:…"; "" if unknown."""
     changes: Changes
     """All its changes in the kept history, oldest first."""
 
@@ -117,7 +117,7 @@ class HistoryQueries:
     Args:
         rules: The rules of the entries.
         past: The user's history.
-        read: Returns the entries of a kind or a document as they are now, in a draft with the drafts among them.
+        read: Returns the current entries of a kind or a document; for a draft, including the session's drafts.
         kinds: Returns the names of these documents.
     """
 
@@ -148,7 +148,7 @@ class HistoryQueries:
 
         Args:
             key: `category/id`, `conversations/session`, `facts/type/key`, `blocks/name`,
-                `episodes/id` or `items/namespace/key`, as `history` shows it; None for everything.
+                `episodes/id` or `items/namespace/key`, as `history` shows it; None returns all changes.
             limit: The maximum number of changes.
             offset: The number of newest changes to skip.
             session_id: Only changes of this session.
@@ -221,7 +221,7 @@ class HistoryQueries:
         return entry_kind(path[0]).resolved(path, self._read, self._rules, self._past.engine.now())
 
     def _is_edited(self, names: Collection[str], path: Path, entry: Mapping[str, Any]) -> bool:
-        """Return whether an entry has its content from a hand edit that is in no transaction yet."""
+        """Return whether the content of an entry comes from a hand edit that is not logged yet."""
         engine, user = self._past.engine, self._past.user_id
         for part in engine.kinds(user):
             known = engine.load(user, part) if entry_kind(part).home(part) in names else None
@@ -249,7 +249,7 @@ class HistoryQueries:
     def _versions(
         self, before: Point, after: Point | None
     ) -> Iterator[tuple[str, Document, Document]]:
-        """Yield each document at two points of history; None is now."""
+        """Yield each document's name and its versions at two points of history; None is now."""
         kinds = self._past.kinds()
         texts = self._past.texts(before, kinds, "before")
         later = None if after is None else self._past.texts(after, kinds, "after")
@@ -278,7 +278,7 @@ class HistoryQueries:
         return "\n".join(lines)
 
     def documents_at(self, at: Point) -> PastDocuments:
-        """Return the documents as they were right after a transaction, or at a time.
+        """Return the documents in their state right after a transaction, or at a time.
 
         Raises:
             InvalidValue: `at` is not a point of history, or there is no such transaction.
@@ -298,10 +298,10 @@ class HistoryQueries:
 
 
 def _origin_of(entry: Mapping[str, Any], changes: Sequence[HistoryEntry]) -> str:
-    """Return where the content of an entry comes from, by the entry, else by its changes, oldest first."""
+    """Return the source of an entry's content; `changes` are the changes of the entry, oldest first."""
     last = (changes[-1].after or changes[-1].before or {}) if changes else entry
     if entry_data(last) != entry_data(entry):
-        changes = []  # of a draft, which no transaction of the entry knows
+        changes = []  # the content is that of a draft, which these transactions did not write
     for change in reversed(changes):
         if entry_data(change.before or {}) != entry_data(change.after or {}):
             if "_origin" in entry and change.type != "hand":
@@ -339,7 +339,7 @@ def table_changes(record: Record) -> Iterator[tuple[str, Path, _State, _State]]:
         new: dict[Path, dict[str, Any]] = {}
         for change in record.changes:
             if _home(change.doc) == kind:
-                # A moved table is removed by one change and inserted by another, maybe in another part.
+                # A moved table is removed by one change and inserted by another, possibly in another part.
                 for text, found in ((change.old, old), (change.new, new)):
                     for path, entry in entry_kind(kind).tables(Document.parse(text)).items():
                         found[path] = {**found.get(path, {}), **entry}
@@ -354,14 +354,15 @@ class Made(NamedTuple):
     key: str
     fields: dict[str, Any]
     is_pending: bool
-    """Whether it was a draft, or waited for a review."""
+    """Whether the transaction stored it as a draft, or held it for review."""
 
 
 def change_made(source: HistorySource, user: str, seq: int) -> Made:
-    """Return what a transaction that changes one entry wrote, as the answer to its repetition."""
+    """Return the one entry that a transaction wrote, as the result of a repeated call."""
     records = Timeline(source, user).records()
     record = next(record for record in records if record.seq == seq)
-    # Entries whose time was over were removed with it. A draft is removed by one that undoes its change.
+    # The transaction may also have removed expired entries, so an entry that still exists is preferred.
+    # No entry does if the transaction undid the change of a draft, which removes the draft.
     changes = [*table_changes(record)]
     home, path, before, after = next((each for each in changes if each[3] is not None), changes[0])
     fields = after or before or {}
@@ -378,7 +379,7 @@ def _without_bookkeeping(document: Document) -> str:
 
 
 def differences(versions: Iterable[tuple[str, Document, Document]]) -> Differences:
-    """Return the entries that differ between two versions of documents; each with its name."""
+    """Return the entries that differ between two versions of documents; each pair comes with the document's name."""
     homes: dict[str, tuple[dict[Path, dict[str, Any]], dict[Path, dict[str, Any]]]] = {}
     for name, before, after in versions:
         tables = entry_kind(name).tables

@@ -63,18 +63,18 @@ HEADER = "[[tx]]\n"
 END = "\n]\n"
 """Every record ends with these lines, and no line inside a record looks like them."""
 _as_json = json.JSONEncoder(sort_keys=True, default=str).encode
-_GIVEN = (
+_CALLER_FIELDS = (
     ("session", "session_id"),
     ("actor", "actor"),
     ("reason", "reason"),
     ("operation", "operation_id"),
 )
-"""What callers say of a transaction, and the argument that says it."""
-_SAID = ("session", "actor", "reason", "operation", "content")
+"""The fields of a transaction that callers set, and the names of their arguments."""
+_OPTIONAL_TEXTS = ("session", "actor", "reason", "operation", "content")
 LOST = "lost"
-"""Type of a record that is never stored: it stands for records that another program has removed."""
+"""The type of a placeholder for records that another program has removed; it is never stored."""
 SNAPSHOT = "snapshot"
-"""Type of the record that replaces all transactions up to its number with the documents at that time."""
+"""The type of the record that replaces all transactions up to its number with the documents at that time."""
 _SNAPSHOT = re.compile(
     rf'\[\[tx\]\]\ncheck = "[^"]*"\nseq = [0-9]+\ntime = "[^"]*"\ntype = "{SNAPSHOT}"\n'
 )
@@ -83,7 +83,7 @@ _TIME = re.compile(r'^time = "([^"]*)"$', re.MULTILINE)
 _OPERATION = re.compile(r'^(operation|content) = (".*")$', re.MULTILINE)
 _RESULT = re.compile(r"^result = \{(.*)\}$", re.MULTILINE)
 OWN_LINES = re.compile(r'^(?:check|boot) = "[^"]*"\n?', re.MULTILINE)
-"""The lines of a record that differ from storage to storage."""
+"""The lines of a record that differ between storages."""
 _CHECK = re.compile(r'\[\[tx\]\]\ncheck = "([0-9a-f]{8})"\n')
 
 
@@ -96,7 +96,7 @@ class Source:
     actor: str = ""
     reason: str = ""
     operation: str = ""
-    """Idempotency key of the caller: a repeated key has one effect."""
+    """The idempotency key of the caller; a repeated key has no further effect."""
     content: str = ""
     """Fingerprint of the request, to detect another use of the same `operation`."""
     is_new: bool = False
@@ -105,7 +105,7 @@ class Source:
     """The request, without its type, used instead of `content`; its fingerprint is computed only if needed."""
 
     def __post_init__(self) -> None:
-        for name, argument in _GIVEN:
+        for name, argument in _CALLER_FIELDS:
             given = getattr(self, name)
             if type(given) is not str:
                 setattr(self, name, "" if given is None else checked_text(given, argument))
@@ -122,9 +122,10 @@ def fingerprint(*asked: Any) -> str:
 
 @dataclass(slots=True)  # not frozen: see above
 class Change:
-    """In document `doc`, at character `at`, `new` replaced the text `old`. Never changed.
+    """The replacement of the text `old` by `new` in document `doc`. Never changed.
 
-    A blank line may stand in front of blocks that are added.
+    `at` is the offset in characters in the version before the transaction. `new` may begin with a blank
+    line that separates added blocks from the text before.
     """
 
     doc: str
@@ -156,9 +157,9 @@ class Record:
 
 def render_record(record: Record) -> str:
     """Render a record as TOML text that ends with a line break."""
-    # Everything is on one line, so that no stored text can look like a record's first line.
+    # Every value is on one line, so that no stored text can look like a record's first line.
     lines = [f'seq = {record.seq}\ntime = "{record.time}"\ntype = {render_text(record.type)}\n']
-    for name in _SAID:
+    for name in _OPTIONAL_TEXTS:
         value = getattr(record, name)
         if value:
             lines.append(f"{name} = {render_text(value)}\n")
@@ -184,10 +185,11 @@ def stamped(text: str, boot: str) -> str:
     head = _CHECK.match(text)
     if head is None or not boot:
         return text
-    # Every value is on one line, so no stored text can look like the start of this one.
-    said, base, rest = text[head.end() :].partition("\nbase = ")
-    said = said.partition("\nboot = ")[0]  # of another machine, if the record was copied
-    return _checked(f"{said}\nboot = {render_text(boot)}{base}{rest}")
+    # Every value is on one line, so no stored text can look like the start of a line.
+    head_lines, base, rest = text[head.end() :].partition("\nbase = ")
+    # A copied record has the boot of another machine.
+    head_lines = head_lines.partition("\nboot = ")[0]
+    return _checked(f"{head_lines}\nboot = {render_text(boot)}{base}{rest}")
 
 
 def _table(texts: dict[str, str]) -> str:
@@ -208,10 +210,10 @@ def parse_record(text: str) -> Record:
             f"history record {number[1] if number else '?'} was altered: it does not match its checksum. Run"
             ' "tomldiary doctor" for the file and the place, and restore the file from a backup.'
         )
-    # Texts as we render them mean the same in JSON as in TOML, which is read much slower.
-    said, _, changed = text[head.end() :].partition("\nchanges = [\n")
+    # Our rendered texts are also valid JSON, which is parsed much faster than TOML.
+    head_lines, _, changed = text[head.end() :].partition("\nchanges = [\n")
     data: dict[str, Any] = {}
-    for line in said.split("\n"):
+    for line in head_lines.split("\n"):
         name, _, value = line.partition(" = ")
         data[name] = _read_table(value) if value.startswith("{") else json.loads(value)
     return Record(
@@ -226,7 +228,7 @@ def parse_record(text: str) -> Record:
             Change(_text(doc), int(at), _text(old), _text(new))
             for doc, at, old, new in _CHANGE.findall(changed)
         ],
-        **{name: data.get(name, "") for name in _SAID},
+        **{name: data.get(name, "") for name in _OPTIONAL_TEXTS},
     )
 
 
@@ -248,7 +250,7 @@ def _text(literal: str) -> str:
 
 
 def next_sequence(last: str | None) -> int:
-    """Return the sequence number that follows the record `last` (None: there is no history yet)."""
+    """Return the sequence number after the record `last`; 1 if `last` is None."""
     if last is None:
         return 1
     found = _SEQ.search(last)  # the backend has verified the record
@@ -264,8 +266,8 @@ def envelope_of(text: str | None) -> tuple[int, str]:
 
 
 def operation_of(text: str) -> tuple[str, str]:
-    """Return a record's operation id and its content, without parsing the rest; "" where there is none."""
-    # Every value is on one line, so no stored text can look like one of these.
+    """Return a record's operation id and the fingerprint of its request; "" if missing. The rest is not parsed."""
+    # Every value is on one line, so no stored text can look like one of these lines.
     found = {name: _text(value) for name, value in _OPERATION.findall(text)}
     return found.get("operation", ""), found.get("content", "")
 
@@ -282,15 +284,15 @@ def is_snapshot(text: str) -> bool:
 
 
 def is_lost(text: str | None) -> bool:
-    """Return whether a record stands for removed ones, without parsing it."""
+    """Return whether a record is a placeholder for removed records, without parsing it."""
     return text is not None and f'"\ntype = "{LOST}"\n' in text[:200]
 
 
 def redo(text: str, record: Record, doc: str) -> str:
-    """Apply a record's changes of document `doc` to the text it was based on.
+    """Apply a record's changes of document `doc` to its base text.
 
     Raises:
-        DocumentError: `text` is not the one the record was based on.
+        DocumentError: `text` is not the base text of the record.
     """
     shift = 0
     for change in record.changes:
@@ -305,10 +307,10 @@ def redo(text: str, record: Record, doc: str) -> str:
 
 
 def undo(text: str, record: Record, doc: str) -> str:
-    """Undo a record's changes of document `doc` in the text it led to.
+    """Undo a record's changes of document `doc` in the resulting text.
 
     Raises:
-        DocumentError: `text` is not the one the record led to.
+        DocumentError: `text` is not the result of the record.
     """
     changes = [change for change in record.changes if change.doc == doc]
     shift = sum(len(change.new) - len(change.old) for change in changes)
@@ -342,12 +344,12 @@ def block_changes(doc: str, old: list[Block], new: list[Block]) -> list[Change]:
         at += sum([len(block.text) for block in old[i - same : i]])
         first, start = i, j
         if i + 1 < len(old) and j + 1 < len(new) and old[i + 1] is new[j + 1]:
-            # One block was rewritten: no need to look where it might have gone.
+            # One block was rewritten in place, so it is not necessary to search for removed blocks.
             i, j = i + 1, j + 1
         else:
             if i < len(old) and not places:
                 places = {id(block): number for number, block in enumerate(new)}
-            # Blocks do not move: what does not come on the other side was removed or added here.
+            # Moves are not detected: a block that does not follow on the other side was removed or added here.
             while i < len(old) and places.get(id(old[i]), -1) < j:
                 i += 1
             while j < len(new) and (i == len(old) or new[j] is not old[i]):
@@ -360,12 +362,12 @@ def block_changes(doc: str, old: list[Block], new: list[Block]) -> list[Change]:
 
 
 def _common(old: list[Block], i: int, new: list[Block], j: int) -> int:
-    """Return how many blocks from here on are the same."""
+    """Return the number of blocks from positions `i` and `j` on that are identical."""
     return sum(takewhile(bool, map(is_, islice(old, i, None), islice(new, j, None))))
 
 
 def _change(doc: str, at: int, old: list[Block], new: list[Block]) -> Change:
-    """Return a change of blocks without those that only get a blank line behind them, as more follows now."""
+    """Return a change of blocks, without unchanged blocks that only get a blank line before added ones."""
     texts = [block.text for block in new]
     before, kept = "".join([block.text for block in old]), "".join(texts[: len(old)])
     distance = kept[len(before) :]

@@ -38,11 +38,11 @@ class KeptHistory(Viewed):
 
 
 class Retention:
-    """The retention of one user's history.
+    """Reports and limits the kept history of one user.
 
     Args:
         engine: Reads the history and drops old transactions.
-        user_id: The user whose history is kept.
+        user_id: The user.
     """
 
     def __init__(self, engine: Engine, user_id: str) -> None:
@@ -50,7 +50,7 @@ class Retention:
         self._user = user_id
 
     def kept_history(self) -> KeptHistory:
-        """Return how far back history is kept."""
+        """Return the range of kept transactions."""
         first = last = None
         for first in Timeline(self._engine.backend, self._user).records():
             last = last or first
@@ -71,17 +71,17 @@ class Retention:
 
         Args:
             before: Drop transactions before this time: a datetime, a date or ISO 8601 text (without a zone: UTC).
-            keep: Drop all but this many transactions, at least 1.
+            keep: The number of newest transactions to keep, at least 1.
             dry_run: Return the range that would be kept, and drop nothing.
 
         Raises:
-            InvalidValue: Neither or both are given, or `keep` is below 1, or `before` is no time.
+            InvalidValue: Neither or both are given, `keep` is below 1, or `before` is not a time.
             NestedTransaction: A transaction of this user is open here.
             DocumentError: History is damaged, so no snapshot can be created. Nothing was dropped.
             BackendError: The storage failed; the remaining history is consistent.
         """
         if (before is None) == (keep is None):
-            raise InvalidValue("say what to drop: before=… a time, or all but keep=… transactions.")
+            raise InvalidValue("pass exactly one of before=… (a time) and keep=… (transactions).")
         least = 0 if keep is None else checked_count(keep, "keep", least=1)
         limit = None if before is None else in_utc(before)
 
@@ -109,7 +109,7 @@ class Retention:
         return self.kept_history()
 
     def _snapshot(self, dropped: Sequence[Record]) -> Record | None:
-        """Return the snapshot that replaces these records; None if the last one is a snapshot already."""
+        """Return the snapshot that replaces these records, or None if the last one is already a snapshot."""
         last = dropped[-1]
         if last.type == SNAPSHOT:
             return None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.kinds import entry_key, entry_kind, entry_path, own_tables, own_values
 from tomldiary.errors import EntryConflict, InvalidValue, RollbackConflict
-from tomldiary.history.record import SNAPSHOT, Record, Source
+from tomldiary.history.record import SNAPSHOT, Record, Source, is_lost
 from tomldiary.history.timeline import check_follows, out_of_reach, pruned
 from tomldiary.runtime.views import Viewed, counted
 from tomldiary.toml.block_edit import split_tail
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Rollback", "Undo"]
 
 _State = tuple["Block | None", dict[str, Any]]
-"""A table: its block, if it has one that holds nothing else, and its values; see `own_values`."""
+"""A table: its block, if the block holds nothing else, and its values; see `own_values`."""
 _States = dict[tuple[str, "Path"], "_State | None"]
 
 
@@ -38,7 +38,7 @@ class Rollback(Viewed):
     keys: list[str]
     """The entries that changed."""
     conflicts: list[str] = field(default_factory=list[str])
-    """Entries that were changed since; overwritten only with `force`."""
+    """Entries that were changed since; they are overwritten only with `force`."""
     forbidden: list[str] = field(default_factory=list[str])
     """Facts whose type forbids the rollback, even with `force`."""
     is_done: bool = True
@@ -71,29 +71,35 @@ class Undo:
         """Undo the last `steps` transactions by writing their inverse as a new one.
 
         History is never erased, so undoing the rollback restores the same entries byte for byte. A hand edit
-        that history does not have yet is no transaction.
+        that history does not have yet is logged first, and is then the last transaction.
 
         Args:
-            steps: How many transactions to undo; history must hold as many.
+            steps: The number of transactions to undo; history must have at least as many.
             session_id: Undo only transactions of this session.
             to: Undo all transactions after this transaction or time (as for `as_of`), instead of `steps`;
                 0 undoes all.
-            dry_run: Return the expected result and write nothing.
+            dry_run: Return the expected result and undo nothing.
             force: Overwrite entries that were changed since.
-            actor: Who requested the rollback, for history.
-            reason: Why, for history.
+            actor: The author of the rollback, for history.
+            reason: The reason for the rollback, for history.
 
         Raises:
             InvalidValue: `steps` is not an integer of at least 1, or `to` is not a point of history.
             Conflict: There are fewer transactions to undo, an entry was changed since (`keys` lists them), or
-                an erasure happened since. Nothing is written.
-            HistoryPruned: A transaction to undo is older than the kept history. Nothing is written.
-            DocumentError: Another program has removed records of history. Nothing is written.
+                an erasure happened since. Nothing is undone.
+            HistoryPruned: A transaction to undo is older than the kept history. Nothing is undone.
+            DocumentError: Another program has removed records of history. Nothing is undone.
         """
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-            raise InvalidValue(f"expected a number from 1 on, found {steps!r}.", where="steps")
+            raise InvalidValue(
+                f"expected an integer of at least 1, found {steps!r}.", where="steps"
+            )
         source = Source("rollback", session_id or "", actor, reason)
-        with self._past.engine.transaction(self._past.user_id, source) as transaction:
+        engine, user = self._past.engine, self._past.user_id
+        # With lost records, the transactions to undo are unknown, and the error below says so.
+        if not is_lost(engine.backend.last_record(user)):
+            engine.log_hand_edits(user, self._past.kinds())
+        with engine.transaction(user, source) as transaction:
             records = self._undoable(steps, session_id, to)
             if not records:
                 raise RollbackConflict("there is no transaction to undo.")
@@ -121,7 +127,7 @@ class Undo:
                 return done
             if done.forbidden:
                 raise RollbackConflict(
-                    f"{', '.join(done.forbidden)} cannot go back: the constraint of its type forbids it."
+                    f"{', '.join(done.forbidden)} cannot be rolled back: the constraint of its type forbids it."
                     " Nothing was undone.",
                     keys=done.forbidden,
                 )
@@ -137,11 +143,11 @@ class Undo:
             return done
 
     def _forbidden(self, transaction: Transaction, before: _States) -> list[str]:
-        """Return the keys of the entries that a rule forbids to restore."""
+        """Return the keys of the entries whose former state a rule forbids."""
         found: dict[str, dict[Path, Any]] = {}
         for (document, path), state in before.items():
             kind = entry_kind(document)
-            # Rules are about all parts of a kind together.
+            # Rules apply to all parts of a kind together.
             name = kind.name if kind.is_split else document
             found.setdefault(name, {})[path] = state and state[1]
         read = transaction.engine.entries
@@ -165,12 +171,11 @@ class Undo:
             after: Path | None = None
             behind = ""
             order: list[Block] = []
-            if any(
-                edit.table(path) is None for path in states
-            ):  # existing entries keep their place
+            # The former order is needed only for missing entries, because existing ones keep their place.
+            if any(edit.table(path) is None for path in states):
                 text = self._past.texts(oldest - 1, [kind])[kind]
                 order = [block for block in split_blocks(text) if block.path and not block.is_array]
-            # In document order, so that each block is restored behind its former predecessor.
+            # In document order, so that each block is restored after its former predecessor.
             for block in order:
                 was, values = states.get(block.path, (None, {}))
                 if was is not None:
@@ -201,7 +206,7 @@ class Undo:
                 continue
             if forgotten:
                 raise RollbackConflict(
-                    f"something was forgotten in transaction {forgotten}, so earlier transactions cannot be undone."
+                    f"data was forgotten in transaction {forgotten}, so earlier transactions cannot be undone."
                     f" Undo at most the transactions after {forgotten}. Nothing was undone."
                 )
             found.append(record)
@@ -245,7 +250,7 @@ def _inverse(records: Sequence[Record]) -> tuple[_States, _States]:
 
 
 def _placed(transaction: Transaction, states: _States) -> _States:
-    """Return states with the documents that hold the entries now: they may be in another part."""
+    """Return states by the documents that hold the entries now, because entries may have moved to another part."""
     found: _States = {}
     for (document, path), state in states.items():
         place = (transaction.holder(document, path), path)

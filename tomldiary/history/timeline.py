@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 __all__ = ["EMPTY", "Timeline", "check_follows", "out_of_reach", "pruned"]
 
 EMPTY = digest("")
-"""Fingerprint of a document that does not exist; a change based on it holds the whole text."""
+"""The fingerprint of a document that does not exist; a change based on it has the whole text."""
 
 
-# A batch may change hundreds of documents in one record, which is then parsed for each of them.
+# Cached, because a batch may change hundreds of documents in one record, which is read for each of them.
 _parse = cleared_on_forget(lru_cache(maxsize=2)(parse_record))
 
 
@@ -90,7 +90,9 @@ class Timeline:
         )
 
     def text(self, kind: str, seq: int | None = None) -> str:
-        """Return a document's text right after transaction `seq` (None: the newest); "" if it had none.
+        """Return a document's text right after transaction `seq`; "" if the document did not exist.
+
+        None is the newest transaction.
 
         Raises:
             HistoryPruned: History is kept, but not that far back.
@@ -106,7 +108,7 @@ class Timeline:
         Args:
             kinds: The documents.
             seq: The transaction; None is the newest.
-            now: Texts at the end of history, if known; undoing from them may be shorter.
+            now: Texts at the end of history, if known; undoing from them may need fewer records.
 
         Raises:
             HistoryPruned: History is kept, but not that far back.
@@ -174,7 +176,7 @@ class Timeline:
     def _replayed(
         self, kinds: Collection[str], texts: Iterable[tuple[int, str]], ends: Mapping[str, str]
     ) -> dict[str, str]:
-        """Return the documents after these records; `ends` holds candidate texts."""
+        """Return the documents after these records; `ends` has texts that may already be the result."""
         steps: dict[str, list[Record]] = {kind: [] for kind in kinds}
         missing = set(steps)
         found: dict[str, str] = {}
@@ -198,7 +200,7 @@ class Timeline:
 
         Args:
             moment: The time.
-            newest: The number of the newest transaction, of which the record may be missing.
+            newest: The number of the newest transaction, whose record may be missing.
 
         Raises:
             HistoryPruned: History is kept, but not that far back.
@@ -215,7 +217,7 @@ class Timeline:
         return 0
 
     def moment_of(self, seq: int) -> datetime:
-        """Return when transaction `seq` or the last one before it was stored; the year 1 if there is none."""
+        """Return the time of transaction `seq`, or of the last one before it; the year 1 if there is none."""
         for text in self._source.records(self._user):
             if 0 < _sequence(text) <= seq:
                 return datetime.fromisoformat(parse_record(text).time)
@@ -228,20 +230,20 @@ def pruned(snapshot: Record) -> HistoryPruned:
 
 
 def check_follows(seq: int, later: int) -> None:
-    """Check that the newest transaction before `later` is the one before it.
+    """Check that no transaction is missing between `seq` and `later`.
 
     Raises:
-        DocumentError: Another program has removed the records between.
+        DocumentError: Another program has removed records between them.
     """
     if 0 < seq < later - 1:
         raise DocumentError(
-            f"history lacks the records of transactions {seq + 1} to {later - 1}, so this state is not known. Run"
+            f"the records of transactions {seq + 1} to {later - 1} are missing, so this state cannot be rebuilt. Run"
             ' "tomldiary doctor" for the place, and restore the file from a backup.'
         )
 
 
 def _whole(texts: Iterable[tuple[int, str]], later: int) -> Iterator[tuple[int, str]]:
-    """Yield the records before transaction `later`; raise an error where some are missing."""
+    """Yield the records before transaction `later`; raise an error if one is missing."""
     for number, text in texts:
         seq = _sequence(text)
         check_follows(seq, later)
@@ -285,7 +287,7 @@ def _redone(kind: str, steps: list[Record]) -> str:
 
 
 def out_of_reach(first: int) -> DocumentError:
-    """Return the error for a point before the first record that is left, without a snapshot."""
+    """Return the error for a point before the first kept record, if that record is not a snapshot."""
     return DocumentError(
         f"history is kept from transaction {first} on; earlier states are not known."
     )

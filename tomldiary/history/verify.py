@@ -39,7 +39,7 @@ class Damage:
     place: str
     """`segment:line`, or the number of the record if the backend has no files."""
     seq: int | None
-    """Number of the transaction, if it is known."""
+    """The number of the transaction, or None if it is unknown."""
     message: str
     is_torn: bool = False
     """Whether the record is a torn append that was never acknowledged."""
@@ -72,7 +72,7 @@ def verify(backend: Backend, user: str) -> Damage | None:
 
 def walk(backend: Backend, user: str) -> Walked:
     """Check a user's history from its beginning to the first damage."""
-    # Documents are read first: a transaction is in history before its number is in a document.
+    # Documents are read first, because a transaction is in history before its number is in a document.
     seen = _named_in_documents(backend, user)
     walked = Walked()
     texts: dict[str, str] = {}
@@ -95,7 +95,7 @@ def walk(backend: Backend, user: str) -> Walked:
     elif isinstance(backend, LocalBackend) and (
         aside := damaged(backend.files, backend.folder(user) / "history")
     ):
-        # It explains a missing number.
+        # This cause replaces other damage, such as a missing number, because it explains the damage.
         walked.damage = Damage(
             str(aside[0]),
             None,
@@ -106,7 +106,7 @@ def walk(backend: Backend, user: str) -> Walked:
 
 
 def stored_text(backend: Backend, user: str, kind: str) -> str | None:
-    """Return a document as it is stored, without the repairs of a normal read; None if it does not exist.
+    """Return the stored text of a document, without the repairs of a normal read; None if it does not exist.
 
     Raises:
         BackendError: The document cannot be read.
@@ -121,14 +121,14 @@ def stored_text(backend: Backend, user: str, kind: str) -> str | None:
 
 
 def stored_kinds(backend: Backend, user: str) -> list[str]:
-    """Return the names of the documents as they are stored, without the recovery of a normal listing."""
+    """Return the names of the stored documents, without the recovery of a normal listing."""
     if not isinstance(backend, LocalBackend):
         return backend.kinds(user)
     return kinds_in(backend.files, backend.folder(user))
 
 
 def _named_in_documents(backend: Backend, user: str) -> dict[str, int]:
-    """Return the transaction number in each document."""
+    """Return the number of the transaction that wrote each document."""
     found: dict[str, int] = {}
     for kind in stored_kinds(backend, user):
         with suppress(BackendError, InvalidTOML):
@@ -159,7 +159,7 @@ def _records(backend: Backend, user: str) -> Iterator[tuple[str, bytes, bool]]:
 def _parsed(data: bytes) -> Record | None:
     try:
         return parse_record(data.decode("utf-8"))
-    except (ValueError, KeyError, TypeError):  # not UTF-8, no match with the checksum, or no record
+    except (ValueError, KeyError, TypeError):  # not UTF-8, altered, or not a record
         return None
 
 
@@ -210,7 +210,7 @@ def _follow(walked: Walked, texts: dict[str, str], record: Record, place: str) -
             kind in texts and texts[kind] and digest(texts[kind]) != wanted
             for kind, wanted in record.results.items()
         ):
-            return Damage(place, record.seq, "the snapshot differs from what the records led to.")
+            return Damage(place, record.seq, "the snapshot differs from the result of the records.")
     if before is not None and record.seq != before.seq + 1:
         return Damage(
             place,
@@ -222,7 +222,7 @@ def _follow(walked: Walked, texts: dict[str, str], record: Record, place: str) -
         base = "" if record.bases[kind] == EMPTY else texts.get(kind)
         is_changed = any(change.doc == kind for change in record.changes)
         if base is not None and not is_changed and digest(base) != record.bases[kind]:
-            # Redaction emptied the record of a document that could not be read.
+            # Redaction emptied this record, because the versions of the document could not be rebuilt.
             texts.pop(kind)
         elif base is not None:
             try:

@@ -1,4 +1,4 @@
-"""`add`, `edit`, `pull` and `push`: changes by hand, also of documents in a database."""
+"""`add`, `edit`, `pull` and `push`: hand edits, also of documents in a database."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 __all__ = ["add", "edit", "pull", "push"]
 
 _FORGOTTEN = (
-    "something of this user was forgotten since this text was read, and it may hold that. Nothing was stored; edit the"
-    " present text."
+    "data of this user was forgotten since this text was read, and the text may contain it. Nothing was stored; edit the"
+    " current text."
 )
-_SETTLED = 2.0  # seconds; longer than the engine waits
+_SAVE_AGE = 2.0  # seconds; longer than the engine waits for a save to be complete
 
-_Folder = Annotated[Path, typer.Argument(help="A folder of this machine.")]
+_Folder = Annotated[Path, typer.Argument(help="A local folder.")]
 
 
 def add(
@@ -53,16 +53,16 @@ def add(
         str,
         typer.Argument(
             metavar="CATEGORY[/ID] | blocks/NAME",
-            help="Where it is stored.",
+            help="The category or block to store the text in.",
             autocompletion=complete_category,
         ),
     ],
-    text: Annotated[str, typer.Argument(help="What to remember.")],
+    text: Annotated[str, typer.Argument(help="The text to store.")],
     *,
     user: Annotated[
         str | None,
         typer.Option(
-            help="Whose memory, also of a new user; without it, that of the only user.",
+            help="The user, who may be new; by default the only user.",
             envvar="TOMLDIARY_USER",
             autocompletion=complete_user,
         ),
@@ -74,7 +74,7 @@ def add(
     table: PreferenceTable = None,
     as_json: AsJson = False,
 ) -> None:
-    """Store a preference, or the text of a block. An entry with the id is changed."""
+    """Store a preference, or the text of a block. An existing entry with the ID is changed."""
     alice = user_to_change(path, user, load_table(table) if table else None)
     first, _, name = where.partition("/")
     if first == BLOCKS.name and name:
@@ -106,9 +106,9 @@ def edit(
     path: MemoryPath = DEFAULT_PATH,
     as_json: AsJson = False,
 ) -> None:
-    """Open a document in $EDITOR and store what was saved. What others write meanwhile is kept.
+    """Open a document in $EDITOR and store the edited text. Concurrent writes are kept.
 
-    Mistakes are explained with their lines before anything is stored, and the editor opens again.
+    Mistakes are shown with their lines before the text is stored, and the editor can open it again.
     """
     alice = known_user(path, user)
     backend = alice.diary.engine.backend
@@ -116,7 +116,7 @@ def edit(
     stored = backend.read(alice.user_id, document)
     if stored is None:
         names = ", ".join(backend.kinds(alice.user_id))
-        raise InvalidValue(f"there is no such document; there are {names}", where=document)
+        raise InvalidValue(f"there is no such document; the documents are {names}", where=document)
     with ExitStack() as cleaned_up:
         folder = tempfile.mkdtemp(prefix="tomldiary-")
         cleaned_up.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -125,10 +125,10 @@ def edit(
         file.chmod(0o600)
         text = _edited(file)
         while text != stored.text and (found := mistakes(alice.diary, document, text, stored.text)):
-            for told in found:
-                (print_error if as_json else print_text)(told.explained)
+            for mistake in found:
+                (print_error if as_json else print_text)(mistake.explained)
             if not _is_wanted_again():
-                if any(told.is_fatal for told in found):
+                if any(mistake.is_fatal for mistake in found):
                     raise InvalidValue("nothing was stored", where=document)
                 break
             text = _edited(file)
@@ -159,43 +159,45 @@ def _is_wanted_again() -> bool:
 
 
 def save_text(diary: Diary, user: str, document: str, text: str, epoch: int | None) -> None:
-    """Store a hand edit as an editor does; the engine merges it with the writes since it was opened."""
+    """Store a hand edit as an editor would; the engine merges it with the writes since the text was read."""
     engine, backend = diary.engine, diary.engine.backend
 
     def save() -> None:
-        # A hand edit that is not in history yet would be lost under the next one.
-        version = engine.log_hand_edit(user, document)
+        engine.document(user, document)  # raises an error if it cannot be read
+        # Otherwise this edit would overwrite an earlier one that is not in history yet.
+        version = engine.log_hand_edits(user, [document]).get(document)
         if isinstance(backend, SharedBackend):
             backend.save_edit(user, document, text, version=version, fencing_token=epoch)
             return
-        with backend.lock(user, engine.lock_timeout):  # an erasure comes before or after
+        # An erasure takes the same lock, so it runs before or after the save.
+        with backend.lock(user, engine.lock_timeout):
             if backend.epoch(user) != epoch:
                 raise Forgotten(f"{document}: {_FORGOTTEN}")
             file = Path(backend.place(user, document))
             folder = file.parents[document.count("/")]
-            # Like a document of a transaction that is not in history: after a kill, recovery removes it.
+            # Named like a staged document of a transaction, so that recovery removes it after a kill.
             seq = next_sequence(backend.last_record(user))
             replace_file(file, text, Path(staged_path(folder, document, text.encode(), seq)))
 
     repeated(save, engine.lock_timeout)
-    repeated(lambda: engine.log_hand_edit(user, document), engine.lock_timeout)
+    repeated(lambda: engine.log_hand_edits(user, [document]), engine.lock_timeout)
 
 
 def replace_file(file: Path, text: str, staged: Path | None = None) -> None:
-    """Replace a file by way of a staged one, with a time at which the engine considers the save complete."""
+    """Replace a file atomically, with a modification time at which the engine considers the save complete."""
     fresh = staged or file.with_name(f".{file.name}.new")
     fresh.unlink(missing_ok=True)
     write_new(fresh, text)
     # The engine waits before it merges a recent save with fewer entries, because it may be incomplete.
-    whole = time.time() - _SETTLED
-    os.utime(fresh, (whole, whole))
+    modified = time.time() - _SAVE_AGE
+    os.utime(fresh, (modified, modified))
     fresh.replace(file)
 
 
 def pull(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = False) -> None:
-    """Write all documents of a database to a folder, to edit them.
+    """Write all documents of a database to a folder for editing.
 
-    Files of documents that exist no more are removed. A folder with edits that were not pushed is left as it is.
+    Files of removed documents are deleted. A folder with edits that were not pushed is refused.
     """
     backend = open_memory(path).engine.backend
     writable(str(folder))
@@ -209,7 +211,8 @@ def pull(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
         )
     names: set[str] = set()
     for user in backend.users():
-        epoch = backend.epoch(user)  # first: an erasure behind it makes edits of the texts refused
+        # Read before the texts, so that edits of these texts are refused after an erasure.
+        epoch = backend.epoch(user)
         for kind in backend.kinds(user):
             stored = backend.read(user, kind)
             if stored is not None:
@@ -225,28 +228,30 @@ def pull(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
 def push(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = False) -> None:
     """Store the documents that were edited since `pull`.
 
-    What others wrote meanwhile is kept. All files are checked before any is stored.
+    Concurrent writes are kept. All files are checked before the first one is stored.
     """
     diary = open_memory(path)
     backend = diary.engine.backend
     if not isinstance(backend, SharedBackend):
         raise InvalidValue(
-            "push is for a database; in a folder, edit the files themselves", where=path
+            "push requires a database; in a folder, edit the files directly", where=path
         )
     if not folder.is_dir():
-        raise InvalidValue("there is no such folder; pull writes one", where=str(folder))
+        raise InvalidValue("there is no such folder; run pull first", where=str(folder))
     pulled = _PulledFolder(folder)
     edited: list[tuple[str, str, str, str]] = []
     for file, data in pulled.edited().items():
         name = file.relative_to(folder).as_posix()
         directory, _, kind = name.removesuffix(".toml").partition("/")
-        user = decode_folder(directory)
+        user = decode_folder(directory) or _user_of_hash(backend, directory)
         is_new = pulled.epoch(name) is None
-        if user is None or (is_new and entry_kind(kind).name not in KINDS):
-            raise InvalidValue("is not a file that pull wrote", where=str(file))
+        if is_new and (user is None or entry_kind(kind).name not in KINDS):
+            raise InvalidValue(
+                "is not a document of a user; move the file out of the folder", where=str(file)
+            )
         text = decode_utf8(data, path=str(file))
         readable(text, str(file))
-        if pulled.epoch(name) not in (None, backend.epoch(user)):
+        if user is None or pulled.epoch(name) not in (None, backend.epoch(user)):
             raise Forgotten(f"{file}: {_FORGOTTEN}")
         edited.append((name, user, kind, text))
     for name, user, kind, text in edited:
@@ -266,11 +271,16 @@ def push(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
         print_text(problem)
 
 
-class _PulledFolder:
-    """A folder that `pull` wrote. The file `.pulled` tells which files were edited since.
+def _user_of_hash(backend: SharedBackend, folder: str) -> str | None:
+    """Return the user whose id is too long for the name of a folder, or None if there is no such user."""
+    return next((user for user in backend.users() if encode_folder(user) == folder), None)
 
-    It has one line for each text that was written or pushed, with the user's fencing token of that time. A line is
-    added before its file is written, so an interrupted `pull` leaves no file that looks edited.
+
+class _PulledFolder:
+    """A folder that `pull` wrote, with a list of its texts that shows which files were edited since.
+
+    The list is the file `.pulled`. It has one line for each text that was written or pushed, with the user's fencing
+    token at that time. A line is added before its file is written, so no file looks edited after an interrupted `pull`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -279,10 +289,10 @@ class _PulledFolder:
         self._texts: dict[str, set[str]] = {}
         self._epochs: dict[str, int] = {}
         self._lines: dict[str, str] = {}
-        """The last line of each file, as far as it was written now."""
+        """The newest line of each file that this object has written."""
         lines = self._list.read_text("utf-8").splitlines() if self._list.exists() else []
         for line in lines:
-            # The last line of an interrupted pull may be torn; its file was not written.
+            # The last line of an interrupted pull may be incomplete; its file was not written.
             with suppress(ValueError):
                 name, digest, epoch = json.loads(line)
                 self._texts.setdefault(name, set()).add(digest)
@@ -291,36 +301,40 @@ class _PulledFolder:
     def edited(self) -> dict[Path, bytes]:
         """Return the files that were added or edited, with their contents."""
         found: dict[Path, bytes] = {}
-        for file in sorted(self._folder.rglob("*.toml")):
+        for file in sorted(self._files()):
             data = file.read_bytes()
             if _digest(data) not in self._texts.get(file.relative_to(self._folder).as_posix(), ()):
                 found[file] = data
         return found
 
+    def _files(self) -> list[Path]:
+        """Return all documents; the folder of a user may end in `.toml` too."""
+        return [file for file in self._folder.rglob("*.toml") if not file.is_dir()]
+
     def epoch(self, name: str) -> int | None:
-        """Return the fencing token of a file's user as of the last `pull`; None for a file that was added."""
+        """Return the user's fencing token in the newest line of a file; None for a file that was added."""
         return self._epochs.get(name)
 
     def note(self, name: str, data: bytes, epoch: int) -> None:
-        """Note that a file has a text that is stored."""
+        """Add a line to the list: the file has this text, which is stored."""
         self._texts.setdefault(name, set()).add(_digest(data))
         self._epochs[name] = epoch
         self._lines[name] = f"{json.dumps([name, _digest(data), epoch])}\n"
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self._list, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as out:  # noqa: PTH123 - a descriptor is no path
+        with open(descriptor, "w", encoding="utf-8") as out:  # noqa: PTH123 - `Path.open` accepts no descriptor
             out.write(self._lines[name])
 
     def write(self, name: str, text: str, epoch: int) -> None:
-        """Write a file, whole or not at all."""
+        """Add a file to the list, then write it atomically."""
         self.note(name, text.encode(), epoch)
         file = self._folder / name
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_file(file, text)
 
     def keep_only(self, names: set[str]) -> None:
-        """Remove the files that are not in `names`, and what is noted of texts that no file has."""
-        for file in self._folder.rglob("*.toml"):
+        """Remove the files that are not in `names`, and the lines of texts that no file has."""
+        for file in self._files():
             if file.relative_to(self._folder).as_posix() not in names:
                 file.unlink()
         if names:
@@ -334,14 +348,18 @@ def _digest(data: bytes) -> str:
 
 
 def _edited(file: Path) -> str:
-    """Return the text of a file after the editor has closed it."""
+    """Open a file in the editor, wait, and return its text."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     try:
         command = shlex.split(editor)
     except ValueError as error:
-        raise InvalidValue(f"$VISUAL or $EDITOR is no command ({error})", where=editor) from None
+        raise InvalidValue(
+            f"$VISUAL or $EDITOR is not a valid command ({error})", where=editor
+        ) from None
     done = subprocess.run([*command, str(file)], check=False)  # noqa: S603 - the user's own editor
     if done.returncode != 0:
-        raise InvalidValue(f"ended with code {done.returncode}; nothing was stored", where=editor)
+        raise InvalidValue(
+            f"the editor ended with code {done.returncode}; nothing was stored", where=editor
+        )
     with file.open(encoding="utf-8", errors="surrogateescape", newline="") as saved:
         return saved.read()
