@@ -249,7 +249,7 @@ def test_search_finds_the_best_entry_first(memories):
     found = call("search", "what is she allergic to?", "--user", "alice", "--path", memories)
     assert "allergies/pref001  I'm allergic to walnuts." in found.stdout.splitlines()[0]
     none = call("search", "zebra", "--user", "alice", "--path", memories, check=0)
-    assert none.stdout == "No entry has these words.\n"
+    assert none.stdout == "No entry matches.\n"
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_an_error_is_wrapped_between_words_on_a_terminal():
     told = on_a_terminal(*line, columns=40, code=2)
     assert told == (
         "a-folder-that-does-not-exist: there is\n"
-        "        no such folder, name another one\n"
+        "        no such folder; name another one\n"
         "        with --path.\n"
     )
 
@@ -516,14 +516,17 @@ def errors(tmp_path):
 
 CASES = {
     "no folder": (["show"], "./memories: there is no such folder"),
-    "unknown user": (["show", "bob", "--path", "m"], "nothing is known about 'bob'"),
+    "unknown user": (["show", "bob", "--path", "m"], "there is no user 'bob'"),
     "empty user": (["show", "", "--path", "m"], "the user id is empty"),
     "unknown category": (["show", "al", "--path", "ok", "--category", "x"], "unknown category 'x'"),
-    "search an unknown user": (["search", "x", "--user", "bob", "--path", "m"], "nothing is known"),
+    "search an unknown user": (
+        ["search", "x", "--user", "bob", "--path", "m"],
+        "there is no user 'bob'",
+    ),
     "a broken file": (["show", "ann", "--path", "torn"], "preferences.toml:1:13"),
     "no such log": (["ingest", "no.json", "--user", "u"], "no.json: there is no such file"),
     "an empty log": (["ingest", "empty.json", "--user", "u"], "the file is empty"),
-    "no chat": (["ingest", "odd.json", "--user", "u"], "there is no chat message"),
+    "no chat": (["ingest", "odd.json", "--user", "u"], "the file has no chat message"),
     "wrong format": (
         ["ingest", "log.json", "--user", "u", "--format", "x"],
         "format 'x' is unknown",
@@ -531,21 +534,24 @@ CASES = {
     "nobody's log": (["ingest", "log.json", "--user", ""], "the user id is empty"),
     "a file as folder": (["ingest", "log.json", "--user", "u", "--path", "file"], "file"),
     "no such table": (["schema", "preferences", "no.py:Food"], "no.py: there is no such file."),
-    "table without class": (["schema", "preferences", "food.py"], "a table is named FILE.py:Class"),
-    "no such class": (["schema", "preferences", "food.py:Foo"], "no class Foo in it; it has Food."),
+    "table without class": (["schema", "preferences", "food.py"], "expected FILE.py:Class"),
+    "no such class": (
+        ["schema", "preferences", "food.py:Foo"],
+        "the file has no class Foo; its tables are Food.",
+    ),
     "wrong class": (["schema", "preferences", "food.py:Other"], "Other: has no category"),
     "no class at all": (["schema", "preferences", "food.py:annotations"], "food.py: "),
     "a table that fails": (
         ["schema", "preferences", "broken.py:A"],
-        "broken.py:1: running it failed",
+        "broken.py:1: running the file failed",
     ),
     "a table that quits": (
         ["schema", "preferences", "quits.py:A"],
-        "quits.py:2: running it failed",
+        "quits.py:2: running the file failed",
     ),
     "a table that is no Python": (
         ["schema", "preferences", "syntax.py:A"],
-        "syntax.py:1: this is not",
+        "syntax.py:1: the file is not",
     ),
     "unknown schema format": (["schema", "conversations", "-f", "x"], "unknown format 'x'"),
 }

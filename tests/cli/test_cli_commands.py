@@ -150,7 +150,7 @@ def test_add_without_any_memory_says_how_to_begin_one(tmp_path):
     for folder in (missing, empty):
         done = call("add", "likes", "tea", "--path", str(folder))
         assert done.returncode == 2
-        assert "begin a memory with --user NAME" in done.stderr
+        assert "add --user NAME to create one" in done.stderr
     assert not missing.exists()
 
 
@@ -173,7 +173,7 @@ def test_add_stores_a_preference_or_a_block(memories):
 
 def test_stats_show_what_a_crash_loses(memories):
     told = call("stats", "--path", memories, "--user", "alice", check=0).stdout
-    assert "full; a crash loses nothing that was acknowledged" in told
+    assert "full; a crash loses no acknowledged write" in told
     assert "allergies 1, likes 2" in told
 
 
@@ -403,7 +403,7 @@ def test_edit_keeps_what_an_agent_wrote_meanwhile(memories, tmp_path):
     assert {"I love light roast.", "late tea"} <= {*likes(memories)}
 
 
-@pytest.mark.parametrize(("editor", "says"), [("'", "is no command"), ("false", "ended with code 1"), ("no-such-editor", "No such file")])  # fmt: skip
+@pytest.mark.parametrize(("editor", "says"), [("'", "is not a valid command"), ("false", "the editor ended with code 1"), ("no-such-editor", "No such file")])  # fmt: skip
 def test_an_editor_that_fails_stores_nothing(memories, editor, says):
     before = (memories / "alice/preferences.toml").read_bytes()
     done = call("edit", "--path", memories, VISUAL=editor)
@@ -501,7 +501,7 @@ def test_import_from_is_a_dry_run_without_yes(tmp_path):
     for more in ([], ["--dry-run"], ["--yes", "--dry-run"]):
         told = call(*line, *more, check=0).stdout
         assert "would add      4\n" in told
-        assert told.endswith("Nothing was changed; to do it, add --yes.\n")
+        assert told.endswith("Nothing was changed. Add --yes to apply the changes.\n")
         assert not (tmp_path / "m").exists()
     assert "added          4\n" in call(*line, "--yes", check=0).stdout
     again = json.loads(call(*line, "--yes", "--json", check=0).stdout)
@@ -522,8 +522,8 @@ def test_import_from_accepts_more_than_a_diary_and_says_so(tmp_path):
     ("more", "says"),
     [
         (["--from", "mem1"], "unknown source. Use one of: mem0"),
-        (["--from", "mem0", "--replace"], "--replace: is for exports"),
-        (["--category", "likes"], "--category: goes with --from"),
+        (["--from", "mem0", "--replace"], "--replace: is only valid for exports"),
+        (["--category", "likes"], "--category: is only valid with --from"),
         (["--from", "memstate", "--singleton", "x"], "expected TYPE=FIELD"),
         (["--from", "mem0", "--category", "gaols"], "unknown category 'gaols'"),
     ],

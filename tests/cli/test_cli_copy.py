@@ -34,7 +34,7 @@ def test_copy_moves_all_users_and_says_what_it_did(tmp_path):
 
 def test_copy_of_a_missing_folder_makes_none(tmp_path):
     run = CliRunner().invoke(app, ["copy", str(tmp_path / "none"), str(tmp_path / "two")])
-    assert "there is no such folder, so there is nothing to copy" in str(run.exception)
+    assert "there is no such folder; name the folder to copy" in str(run.exception)
     assert not (tmp_path / "two").exists()
 
 
@@ -58,7 +58,7 @@ def test_a_copy_into_the_source_or_around_it_is_refused(tmp_path, source, target
 def test_a_copy_to_memory_is_refused(tmp_path):
     Diary(tmp_path / "one", agent="rules").user("alice").upsert_preference("likes", "tea")
     run = CliRunner().invoke(app, ["copy", str(tmp_path / "one"), "memory:"])
-    assert "a copy in memory ends with this command" in str(run.exception)
+    assert "a copy in memory is lost when this command ends" in str(run.exception)
 
 
 @needs("redis")

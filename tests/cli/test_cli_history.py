@@ -60,7 +60,7 @@ def test_history_drops_old_transactions_only_with_yes(alice, call):
     for more in ([], ["--dry-run"], ["--dry-run", "--yes"]):
         out = call("history", "--keep", "2", *more, check=0)[1].splitlines()
         assert out[0].startswith("would drop: transactions 1; transactions 2 (20")
-        assert out[1] == "Nothing was changed; to do it, add --yes."
+        assert out[1] == "Nothing was changed. Add --yes to apply the changes."
     assert len(alice.history()) == 4
     planned = json.loads(call("history", "--keep", "2", "--json", check=0)[1])
     done = json.loads(call("history", "--keep", "2", "--yes", "--json", check=0)[1])
@@ -206,7 +206,7 @@ def test_rollback_is_a_dry_run_without_yes(alice, call, tmp_path):
         assert out.splitlines() == [
             "would undo: 4",
             "  goals/pref001",
-            "Nothing was changed; to do it, add --yes.",
+            "Nothing was changed. Add --yes to apply the changes.",
         ]
         assert (tmp_path / "m/alice/preferences.toml").read_bytes() == before
     assert alice.last_transaction() == 4
@@ -252,7 +252,7 @@ def test_a_conflict_changes_nothing_and_names_the_option(alice, call):
     assert "--yes --force" in plan
     code, out, err = call("rollback", "--session", "s1", "--yes")
     assert (code, out) == (2, "")
-    assert err == "likes/pref001 changed since. Nothing was undone; --force overwrites.\n"
+    assert err == "likes/pref001 changed since. Nothing was undone; use --force to overwrite.\n"
     assert texts(alice) == ["green tea"]
     call("rollback", "--session", "s1", "--yes", "--force", check=0)
     assert texts(alice) == []
@@ -264,10 +264,10 @@ CASES = {
     "no such entry": (["why", "likes/pref9"], "does not exist"),
     "no key": (
         ["history", "nonsense"],
-        "such as likes/pref001, found 'nonsense'. --user names a user",
+        "such as likes/pref001, found 'nonsense'. Name a user with --user",
     ),
     "no point": (["diff", "yesterday"], "yesterday: expected a transaction number, or a time"),
-    "a number too high": (["diff", "5"], "5: there is no such transaction, the newest is 4"),
+    "a number too high": (["diff", "5"], "5: there is no such transaction; the newest is 4"),
     "a number much too high": (["show", "--at", "9" * 5000], "the newest is 4"),
     "two ways at once": (["rollback", "--steps", "1", "--to", "1"], "not both"),
     "too many steps": (["rollback", "--steps", "9999"], "there are only 4. Nothing was undone"),
@@ -290,12 +290,12 @@ def test_errors_are_one_sentence_and_exit_code_2(alice, call, case):
 def test_an_unknown_user_is_an_error(alice, call, command):
     code, out, err = call(command, user="bob")
     assert (code, out) == (2, "")
-    assert "nothing is known about 'bob'" in err
+    assert "there is no user 'bob'" in err
 
 
 def test_show_at_requires_a_user(alice, tmp_path):
     done = CliRunner().invoke(app, ["show", "--at", "1", "--path", str(tmp_path / "m")])
-    assert "needs a user" in str(done.exception)
+    assert "--at: requires a user" in str(done.exception)
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]], ids="".join)

@@ -80,7 +80,7 @@ def test_no_memory_is_begun_in_the_folder_of_a_user(memories, tmp_path):
 def test_consolidate_refuses_an_unknown_user(memories):
     done = call("consolidate", "--user", "alcie", "--path", str(memories))
     assert done.returncode == 2
-    assert "nothing is known about 'alcie'" in done.stderr
+    assert "there is no user 'alcie'" in done.stderr
 
 
 def test_a_second_import_of_an_export_changes_nothing(memories, tmp_path):
@@ -89,7 +89,7 @@ def test_a_second_import_of_an_export_changes_nothing(memories, tmp_path):
     file.write_text(exported.stdout)
     words = ["import", str(file), "--user", "bob", "--path", str(memories)]
     assert call(*words).stdout == "imported: blocks, preferences\n"
-    assert call(*words).stdout == "Everything in it exists already.\n"
+    assert call(*words).stdout == "All entries of the export are already stored.\n"
 
 
 @pytest.mark.parametrize("command", ["import", "ingest", "eval"])
@@ -152,7 +152,7 @@ def test_a_dry_run_of_an_import_creates_no_folder(memories, tmp_path):
         place = ("--user", "bob", "--path", str(tmp_path / "m"))
         done = call("import", str(source), *place, *option)
         assert f"+ {key}" in done.stdout
-        assert done.stdout.endswith("Nothing was changed; to do it, add --yes.\n")
+        assert done.stdout.endswith("Nothing was changed. Add --yes to apply the changes.\n")
         assert not (tmp_path / "m").exists()
 
 

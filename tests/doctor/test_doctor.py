@@ -233,7 +233,7 @@ def test_an_unfinished_forget_job_is_found(root):
     assert wrong(root) == []  # it may be under way
     os.utime(job, (0, 0))
     found = only(wrong(root))
-    assert (found.place, "forgotten" in found.message) == (str(job), True)
+    assert (found.place, "forget operation" in found.message) == (str(job), True)
 
 
 def test_history_is_consistent_after_forget(root):
@@ -463,19 +463,19 @@ def test_a_document_behind_history_is_found(root):
     file.write_bytes(before)  # as if the last renames had been lost with the power
     found = only(wrong(root))
     assert (found.level, found.place) == ("warning", str(file))
-    assert found.message == "the file is behind history: transaction 5 is not in it."
+    assert found.message == "the file is older than history: it lacks transaction 5."
 
 
 def test_an_unpublished_document_is_found(root):
     (root / "bob/preferences.toml").rename(root / "bob/other.txt")
     found = only(wrong(root, ["bob"]))
-    assert found.message == "the file is behind history: transaction 1 is not in it."
+    assert found.message == "the file is older than history: it lacks transaction 1."
 
 
 def test_a_missing_document_is_found(root):
     (root / "alice/conversations.toml").unlink()
     found = only(wrong(root))
-    assert found.message == "the file is gone; history has it up to transaction 3."
+    assert found.message == "the file was deleted. History contains it up to transaction 3."
 
 
 # History

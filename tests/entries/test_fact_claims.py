@@ -109,7 +109,7 @@ def test_equal_facts_without_a_key_are_one_in_any_spelling():
 
 def test_a_less_sure_claim_does_not_displace_a_surer_one(alice):
     key = say(alice, "lives_in", "Paris", confidence=0.9)
-    with pytest.raises(WeakClaim, match=r"confidence 0.9, and this claim has 0.05") as told:
+    with pytest.raises(WeakClaim, match=r"confidence 0.9, and the new value only 0.05") as told:
         say(alice, "lives_in", "Tokyo", confidence=0.05)
     assert pickle.loads(pickle.dumps(told.value)).claimed == 0.05  # noqa: S301 - our own bytes
     assert objects(alice) == ["Paris"]

@@ -272,7 +272,7 @@ def test_two_keys_that_look_alike_are_two_facts(tmp_path):
         ("a/b", Diet, {}, "cannot name a type"),
         ("_x", Diet, {}, "cannot name a type"),
         ("", Diet, {}, "cannot name a type"),
-        ("other", Diet, {}, "is registered as 'diet'"),
+        ("other", Diet, {}, "is already registered as 'diet'"),
         ("diet", Diet, {"singleton_key": "nope"}, "'nope' is no field of Diet"),
         ("diet", Diet, {"immutable": True, "temporal": True}, "exclude each other"),
         ("diet", Diet, {"limit": 0}, "limit: expected a number from 1 on"),

@@ -586,7 +586,7 @@ def test_rollback_counts_the_facts_of_all_parts_for_their_limit(split):
     assert holder(alice, "[facts.diet.r11]", "facts") != "facts"
     alice.facts.delete("diet/r11", session_id="s9")
     alice.facts.commit(Diet(role="r99", food="bread"))
-    with pytest.raises(DiaryError, match="cannot go back"):
+    with pytest.raises(DiaryError, match="cannot be rolled back"):
         alice.rollback(session_id="s9", force=True)
 
 

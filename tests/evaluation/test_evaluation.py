@@ -292,7 +292,7 @@ def test_options_for_texts_are_refused_without_texts(tmp_path, option):
     Diary(tmp_path / "m").user("anna").upsert_preference("likes", "tea with milk")
     own = write(tmp_path / "own.jsonl", [{"question": "Tea?", "gold": ["likes/pref001"]}])
     result = CliRunner().invoke(app, ["eval", str(own), "--path", str(tmp_path / "m"), *option])
-    assert f"{option[0]}: needs a file" in str(result.exception)
+    assert f"{option[0]}: requires a file" in str(result.exception)
 
 
 def test_the_command_prints_a_table_and_json(own, tmp_path):

@@ -179,7 +179,7 @@ def check_nothing_comes_back(teller, other, epochs, gone):
             & gone
         )
         for crossing in ({"to": 0}, {"steps": 10**6}):
-            with pytest.raises(Conflict, match="something was forgotten"):
+            with pytest.raises(Conflict, match="data was forgotten"):
                 user.rollback(**crossing, force=True)
     for name in ("alice", "bob", "carol"):
         # Who had read it before writes on, and finishes what it began before.

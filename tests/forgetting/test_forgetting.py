@@ -692,7 +692,7 @@ def test_only_transactions_after_forget_can_be_rolled_back(diary):
     before = every_text(diary)
     for crossing in ({"steps": 2}, {"steps": 99}, {"to": 1}, {"session_id": "kept-1", "steps": 2}):
         for dry_run in (False, True):
-            with pytest.raises(Conflict, match="something was forgotten in transaction 3"):
+            with pytest.raises(Conflict, match="data was forgotten in transaction 3"):
                 alice.rollback(**crossing, dry_run=dry_run)
     assert every_text(diary) == before
     assert alice.rollback().undone == [4]
@@ -893,7 +893,7 @@ def test_forgetting_inside_a_transaction_is_refused(diary, dry_run):
     diary.engine.lock_timeout = 1.0
     with alice.transaction():
         alice.upsert_preference("likes", "tea", session_id="s")
-        with pytest.raises(NestedTransaction, match="Forget and drop history outside"):
+        with pytest.raises(NestedTransaction, match="Forget and drop history after"):
             alice.forget(session_id="s", dry_run=dry_run)
     assert texts(alice) == {"pref001": "tea"}
 

@@ -30,7 +30,7 @@ def test_a_user_stored_as_second_label_is_reported(diary, selection, dry_run):
     receipt = diary.user("ann").forget(**selection, dry_run=dry_run)
     assert receipt.found_elsewhere == (("acme", "team", "ann"), ("memories", "ann"))
     assert "('acme', 'team', 'ann') and 1 more" in receipt.hint
-    assert "was not forgotten" in str(receipt)
+    assert "were not forgotten" in str(receipt)
     assert "user_label=2" in str(receipt)
     assert "therapy" not in f"{asdict(receipt)}{receipt!r}{receipt._repr_html_()}"
     assert store.get(("memories", "ann"), "seat") is not None

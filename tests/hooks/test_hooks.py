@@ -286,7 +286,7 @@ def test_rebuild_delivers_everything_anew(diary, index):
     assert diary.hooks.rebuild("index").added == 4
     assert index.entries == before
     diary.hooks.add(lambda changes: None, name="log")
-    with pytest.raises(NotSupported, match="cannot be emptied"):
+    with pytest.raises(NotSupported, match="cannot be cleared"):
         diary.hooks.rebuild("log")
 
 
@@ -436,7 +436,7 @@ def test_long_and_odd_user_ids_have_cursors(tmp_path, index):
 
 
 def test_wrong_arguments_and_backends_are_refused_with_a_remedy(diary, index):
-    with pytest.raises(InvalidValue, match="1 to 40 of a-z"):
+    with pytest.raises(InvalidValue, match="1 to 40 characters of a-z"):
         diary.hooks.add(index, name="My Index")
     with pytest.raises(InvalidValue, match="apply"):
         diary.hooks.add(object(), name="index")

@@ -120,9 +120,11 @@ def test_memories_of_mem0_keep_text_time_and_category(alice, file):
 
 
 def test_memories_of_other_users_are_left_out(alice, file):
-    assert "records of others: bob" in carry_over(alice, "mem0", file("mem0")).left_out
+    assert "records of other users: bob" in carry_over(alice, "mem0", file("mem0")).left_out
     carol = alice.diary.user("carol")
-    with pytest.raises(InvalidValue, match="nothing of 'carol', but of alice, bob"):
+    with pytest.raises(
+        InvalidValue, match="no records of 'carol' were found, but records of alice, bob"
+    ):
         carry_over(carol, "mem0", file("mem0"))
     done = carry_over(carol, "mem0", file("mem0"), their_user="bob")
     assert texts(carol) == {"Bob plays chess"}
@@ -172,7 +174,7 @@ def test_items_keep_their_time_to_live_and_expired_ones_are_left_out(alice, file
         database.execute(change, ("+30 minutes", "n/1"))
         database.execute(change, ("-1 minute", "m1"))
     done = carry_over(alice, "langgraph-store", place)
-    assert any("item that has expired" in line for line in done.left_out)
+    assert any("expired item" in line for line in done.left_out)
     assert "items/memories/m1" not in str(done.added)
     (kept,) = [text for name, text in alice.export()["documents"].items() if "items" in name]
     assert "_ttl = 60" in kept
@@ -228,14 +230,14 @@ def test_an_observation_that_is_no_text_is_listed_as_left_out(alice, tmp_path):
     entity = {"type": "entity", "name": "Alice", "observations": ["likes tea", 5, None, {"a": 1}]}
     (tmp_path / "graph.jsonl").write_text(json.dumps(entity))
     done = carry_over(alice, "mcp-memory", str(tmp_path / "graph.jsonl"))
-    assert done.left_out == ["observation that is no text: 3"]
+    assert done.left_out == ["observation that is not text: 3"]
     found = ItemStore(alice.diary).run([Get(("alice", "knowledge-graph", "entities"), "Alice")])[0]
     assert found.value["observations"] == ["likes tea"]
 
 
 def test_facts_of_memstate_keep_type_session_and_time(alice, file):
     done = carry_over(alice, "memstate", file("memstate"), singletons={"diet": "role"})
-    assert done.left_out == ["record of its log: 3"]
+    assert done.left_out == ["record of the log: 3"]
     found = alice.facts.get("diet/user")
     assert (found.data.model_dump(), found.created_by) == ({"role": "user", "food": "vegan"}, "s1")
     assert found.created.startswith("2026-11-22T")

@@ -104,7 +104,7 @@ def test_omitted_content_is_reported_and_counted(tmp_path):
         "Left out 1 image.",
         "Left out 1 content that is neither text nor a list of parts.",
         "Left out 1 message with an unknown role.",
-        "Left out 1 record that is no message of the format openai.",
+        "Left out 1 record that is not a message of the format openai.",
         "Left out 1 assistant message that answers no user message.",
         "Left out 1 assistant message that only calls tools.",
         "Left out 2 user messages without text.",
@@ -403,7 +403,7 @@ def test_in_locomo_the_first_speaker_is_the_user(tmp_path, value):
         ("conv-1-session_10", "ten", "", "locomo/conv-1/session_10/0", None),
     ]
     assert log.skipped == [
-        "Left out 1 opening message of Bob in conv-1, said before Ann says anything in that session."
+        "Left out 1 opening message of Bob in conv-1, before the first message of Ann in the session."
     ]
 
 
@@ -443,7 +443,7 @@ def test_an_invalid_locomo_date_is_reported(tmp_path):
     talk = sample(session_1=lines(("Ann", "Hi")), session_1_date_time="1:00 pm on 31 June, 2023")
     log = read_turns(write(tmp_path, talk))
     assert log.turns[0].when is None
-    assert log.skipped == ["Left out 1 session time that is no date."]
+    assert log.skipped == ["Left out 1 session time that is not a date."]
 
 
 def test_a_speaker_is_refused_if_the_format_names_the_user(tmp_path):
@@ -581,7 +581,7 @@ def test_lone_surrogates_are_replaced_and_reported(tmp_path):
     log = read_turns(write(tmp_path, text))
     assert log.turns[0].user_msg == "a\ufffdb \U0001f600"
     assert log.turns[0].session_id == "s\ufffd"
-    assert log.skipped == ["Replaced 2 characters that are no valid text by U+FFFD."]
+    assert log.skipped == ["Replaced 2 characters that are not valid text by U+FFFD."]
 
 
 @pytest.mark.parametrize("odd", [None, True, 3, 2.5, "x", [], {}, [[]], [{}], {"a": 1}])

@@ -79,9 +79,9 @@ SHOWN = {
         """text = "And I hate phone calls.\"""",
     ],
     "pydantic_ai_two_agents.py": [
-        "planner is told: - likes: short flights / - likes: a window seat",
-        "planner is told: - likes: an aisle seat / - likes: short flights",
-        "planner is told: nothing new",
+        "planner is shown: - likes: short flights / - likes: a window seat",
+        "planner is shown: - likes: an aisle seat / - likes: short flights",
+        "planner is shown: nothing new",
     ],
     "pydantic_ai_stream.py": [
         "the reader has seen 'And 0, ' and leaves",

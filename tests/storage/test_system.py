@@ -303,5 +303,8 @@ def test_doctor_names_another_owner_of_the_package(shared, tmp_path):
     done = shared("-m", "tomldiary", "doctor", "--path", "m")
     assert done.returncode == 1
     shown = " ".join(done.stdout.split())
-    assert "problem the package tomldiary: tomldiary 0.9.0 is installed" in shown
+    assert (
+        "problem the package tomldiary: tomldiary 0.9.0 and tomldiary-kit are both installed"
+        in shown
+    )
     assert "python -m pip uninstall tomldiary" in shown

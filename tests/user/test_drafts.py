@@ -252,9 +252,9 @@ def test_a_point_of_history_has_no_drafts(alice):
     alice.upsert_preference("likes", "tea")
     past = alice.as_of(alice.last_transaction())
     alice.upsert_preference("likes", "coffee")
-    with pytest.raises(DiaryError, match="cannot be changed, and has no history"):
+    with pytest.raises(DiaryError, match="cannot be changed and has no history"):
         past.draft("s1").preferences()
-    with pytest.raises(DiaryError, match="cannot be changed, and has no history"):
+    with pytest.raises(DiaryError, match="cannot be changed and has no history"):
         past.blocks.set("persona", "A gardener.", session_id="s1", ephemeral=True)
     assert alice.drafts() == []
     assert repr(alice.draft("s1")) == "UserDiary('alice', draft='s1')"

@@ -548,17 +548,20 @@ def test_export_and_import_from_the_command_line(tmp_path, call):
     assert "imported: blocks, conversations" in call("import", file, user="bob")
     bob = opened(tmp_path / "m").user("bob")
     assert documents(bob) == documents(alice)
-    assert "exists already" in call("import", file, user="bob")
+    assert "are already stored" in call("import", file, user="bob")
     bob.blocks.set("persona", "Other.")
-    assert "blocks.persona exists with different content" in call(
+    assert "stored with different content: blocks.persona" in call(
         "import", file, user="bob", check=2
     )
-    assert "--replace replaces" in call("import", file, user="bob", check=2)
+    assert "use --replace to replace" in call("import", file, user="bob", check=2)
     before = documents(bob)
     for more in ([], ["--dry-run"], ["--dry-run", "--yes"]):
         plan = call("import", file, "--replace", *more, user="bob").splitlines()
         assert plan[0] == "would import: 0 entries added, 1 changed, 0 removed"
-        assert plan[1:] == ["  ~ blocks/persona", "Nothing was changed; to do it, add --yes."]
+        assert plan[1:] == [
+            "  ~ blocks/persona",
+            "Nothing was changed. Add --yes to apply the changes.",
+        ]
     assert documents(bob) == before
     told = json.loads(call("import", file, "--replace", "--json", user="bob"))
     assert [one["key"] for one in told] == ["blocks/persona"]
@@ -583,7 +586,7 @@ def test_the_forget_command_is_a_dry_run_without_yes(tmp_path, call):
     for more in ([], ["--dry-run"], ["--dry-run", "--yes"]):
         told = call("forget", "--session", "s1", *more).splitlines()
         assert re.match(r"would forget: [3-9] entries, 1 conversation; \d+ transactions", told[0])
-        assert told[1] == "Nothing was changed; to do it, add --yes."
+        assert told[1] == "Nothing was changed. Add --yes to apply the changes."
         assert call("forget", "--session", "nobody", *more).startswith("would forget: 0 entries, 0")
     assert len(alice.episodes()) == 1
     planned = json.loads(call("forget", "--session", "s1", "--json"))

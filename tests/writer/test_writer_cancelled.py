@@ -179,6 +179,6 @@ def test_a_turn_of_a_failed_group_is_not_withdrawn():
         lines.push(Job(Turn("alice", "s", text, "ok"), text, is_new=True))
     job = lines.pop(2)
     assert [each.operation for each in job.group] == ["juice"]
-    lines.put_back(job)
+    lines.requeue(job)
     assert not lines.remove(job)
     assert len(lines) == 2

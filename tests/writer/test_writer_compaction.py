@@ -87,7 +87,7 @@ def test_a_failing_part_is_retried_then_parked_and_the_others_are_stored(tmp_pat
     assert compactor.seen.count(["food"]) == 2
     assert (stats["compactions"], stats["compactions_failed"]) == (4, 1)
     assert (stats["completed"], stats["failed"]) == (2, 0)
-    assert "failed 2 times and is parked: ValueError" in caplog.text
+    assert "failed 2 times and is left until the next compaction: ValueError" in caplog.text
     assert "secret" not in caplog.text
 
 

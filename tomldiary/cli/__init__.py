@@ -1,7 +1,7 @@
 """The command line: `tomldiary` and `python -m tomldiary`. It needs the extra `cli`.
 
 May import every layer below; only `__main__` imports it.
-`commands/` has the commands; a module is imported when one of its commands is called.
-`memory` opens a folder, `options` declares shared options, `output` and `rows` print, `completion` answers shells.
+`commands/` contains the commands; a module is imported when one of its commands is called.
+`memory` opens a memory, `options` declares shared options, `output` and `rows` print, `completion` completes in shells.
 Begin reading in `app`.
 """

@@ -1,4 +1,4 @@
-"""The program: its commands, and one line for each error."""
+"""The `tomldiary` program: the list of its commands, and errors printed as one line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import Annotated, Any
 
-import rich  # noqa: F401  # pyright: ignore[reportUnusedImport] - commands need it; __main__ tells if it is missing
+import rich  # noqa: F401  # pyright: ignore[reportUnusedImport] - commands need rich; __main__ reports if it is missing
 import typer
 from typer.core import TyperGroup
 
@@ -49,26 +49,26 @@ _COMMANDS = {
     "completion": "completion:completion",
 }
 _EXIT_UNUSABLE = 2
-# Help and wrong usage are in frames on a terminal only.
+# Help and usage errors have frames only on a terminal.
 _MARKUP = "rich" if sys.stdout.isatty() and sys.stderr.isatty() else None
 
 
 class _Commands(TyperGroup):
-    """The commands by name."""
+    """Finds commands by name and imports them when they are called."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the base class passes it
         """Return the names, in the order of the help."""
         return list(_COMMANDS)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that is called; for an unknown name, the error says which is meant."""
+        """Return the called command; for an unknown name, the error suggests a similar one."""
         close = get_close_matches(args[0], _COMMANDS, n=1)
         if args[0] not in _COMMANDS and close:
             ctx.fail(f"No such command {args[0]!r}. Did you mean {close[0]!r}?")
         return super().resolve_command(ctx, args)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - the same
-        """Import a command; None if there is none of this name."""
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - the base class passes it
+        """Import a command and return it; return None if no command has this name."""
         if cmd_name not in _COMMANDS:
             return None
         module, _, name = _COMMANDS[cmd_name].partition(":")
@@ -90,7 +90,7 @@ app = typer.Typer(
     cls=_Commands,
     help="An agent's memory as TOML files that people read, edit and diff.",
     no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},  # of all commands
+    context_settings={"help_option_names": ["-h", "--help"]},  # for all commands
     pretty_exceptions_enable=False,
     rich_markup_mode=_MARKUP,
 )
@@ -98,7 +98,7 @@ app = typer.Typer(
 
 def _show_version(is_asked: bool) -> None:  # noqa: FBT001 - typer calls it with the value
     if is_asked:
-        from importlib.metadata import version  # noqa: PLC0415 - slow to import, hardly ever needed
+        from importlib.metadata import version  # noqa: PLC0415 - slow to import and rarely needed
 
         sys.stdout.write(f"tomldiary {version('tomldiary-kit')}\n")
         raise typer.Exit
@@ -116,14 +116,14 @@ def _options(
 
 
 def run() -> None:
-    """Run the command in `sys.argv` and exit; a `DiaryError` is one line on stderr."""
+    """Run the command in `sys.argv` and exit. A `DiaryError` is printed as one line on stderr."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A character that the terminal cannot show is printed as an escape.
             stream.reconfigure(errors="backslashreplace")
-    # Start-up time: pydantic would read what each installed distribution offers to it.
+    # For a fast start: otherwise pydantic searches every installed distribution for plugins.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
-    # It logs each failed attempt to connect; the error says it once.
+    # psycopg logs each failed attempt to connect; one error message is enough.
     logging.getLogger("psycopg.pool").setLevel(logging.CRITICAL)
     try:
         app()

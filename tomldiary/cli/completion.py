@@ -1,4 +1,4 @@
-"""Completion: what a shell offers of the memory that the command line names, and `completion`, which prints its script."""
+"""Shell completion of users, categories, documents and keys, and `completion`, which prints the script for a shell."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ __all__ = [
     "completion",
 ]
 
-_MOST = 500
+_LIMIT = 500  # completions
 _PLAIN = re.compile(r"[\w@%+:,./][\w@%+:,./-]*")
-"""What every shell reads as it is. A shell inserts a completion unquoted, and would run a `$(…)` in it."""
+"""Text without special characters of a shell. Shells insert completions unquoted, so a shell would run `$(…)` in one."""
 _PROGRAM, _VARIABLE = "tomldiary", "_TOMLDIARY_COMPLETE"
 
 
 def complete_user(ctx: Any, incomplete: str) -> list[str]:
-    """Return the users that begin with what was typed."""
+    """Return the users that begin with the typed text."""
     return _offered(lambda: _users(ctx), incomplete)
 
 
 def complete_category(ctx: Any, incomplete: str) -> list[str]:
-    """Return the categories that begin with what was typed."""
+    """Return the categories that begin with the typed text."""
     return _offered(lambda: _user(ctx).diary.allowed, incomplete)
 
 
 def complete_document(ctx: Any, incomplete: str) -> list[str]:
-    """Return the documents that begin with what was typed."""
+    """Return the documents that begin with the typed text."""
     return _offered(lambda: _user(ctx).documents(), incomplete)
 
 
 def complete_key(ctx: Any, incomplete: str) -> list[str]:
-    """Return the keys of entries that begin with what was typed."""
+    """Return the keys of entries that begin with the typed text."""
     return _offered(lambda: _keys(_user(ctx)), incomplete)
 
 
 def _offered(values: Callable[[], Iterable[str]], incomplete: str) -> list[str]:
     found: list[str] = []
-    with suppress(Exception):  # a completion that fails is empty, and prints nothing
+    with suppress(Exception):  # a completion that fails returns nothing and prints nothing
         for value in values():
             if value.startswith(incomplete) and _PLAIN.fullmatch(value):
                 found.append(value)
-                if len(found) == _MOST:
+                if len(found) == _LIMIT:
                     break
     return found
 
@@ -77,7 +77,7 @@ def _user(ctx: Any) -> UserDiary:
 
     name = ctx.params.get("user") or ctx.params.get("name") or os.environ.get("TOMLDIARY_USER")
     if not name and any(each.name == "name" for each in ctx.command.params):
-        # An option that lacks its value ends the parsing before the arguments.
+        # Parsing stops at an option without its value, so the arguments are not parsed.
         name = next((word for word in ctx.args if not word.startswith("-")), None)
     return known_user(_path(ctx), name)
 
@@ -89,7 +89,7 @@ def _keys(alice: UserDiary) -> Iterator[str]:
 
 
 class Shell(StrEnum):
-    """The shells that there is a script for."""
+    """The shells with a completion script."""
 
     bash = "bash"
     zsh = "zsh"
@@ -100,13 +100,13 @@ def completion(
     shell: Annotated[Shell, typer.Argument(help="The shell.")] = Shell.bash,
     *,
     install: Annotated[
-        bool, typer.Option("--install", help="Add it to the shell's start-up.")
+        bool, typer.Option("--install", help="Add the script to the shell's start-up file.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print the completion script of a shell, or install it.
 
-    Use it at once with eval "$(tomldiary completion bash)".
+    For the current shell only, run: eval "$(tomldiary completion bash)"
     """
     import typer.completion  # noqa: PLC0415 - the other commands need no script
 

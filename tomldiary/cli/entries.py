@@ -1,4 +1,4 @@
-"""The stored entries of a user, of every kind: as rows on a terminal, as documents everywhere else, or as JSON."""
+"""Prints the stored entries of a user: as tables on a terminal, as documents elsewhere, or as JSON."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _COLUMNS = (
 
 
 def _print_entries(entries: Iterable[Stored]) -> None:
-    """Print entries as a table: how often each was said, when it was updated, and its text."""
+    """Print entries as a table of keys, numbers of mentions, update times and texts."""
     rows = [(each.key, _times(each.fields), _day(each.fields), _text(each)) for each in entries]
     print_rows(_COLUMNS, rows)
 
 
 def _text(entry: Stored) -> str:
-    """Return what an entry says, with its labels below."""
+    """Return the text of an entry, followed by a line with its labels."""
     kind, fields = entry_kind(entry.kind), entry.fields
     labels: Any = fields.get(kind.labels) if kind.labels else None
     if not isinstance(labels, list) or not labels:
@@ -64,7 +64,7 @@ def _day(fields: Mapping[str, Any]) -> str:
 def show_memory(
     path: str, user: str, *, category: str | None, at: str | None, raw: bool, as_json: bool
 ) -> None:
-    """Print the memory of a user, or one category of it, now or at a point of history."""
+    """Print the memory of a user, or one category of it, now or at a point in history."""
     alice = known_user(path, user)
     if at is not None:
         alice = alice.as_of(point(at, alice))
@@ -95,7 +95,7 @@ def show_memory(
 
 
 def _joined(documents: Mapping[str, Document]) -> dict[str, Document]:
-    """Return documents with all parts of a kind as one."""
+    """Return the documents, with the parts of each split kind joined into one document."""
     found: dict[str, Document] = {}
     for name, document in documents.items():
         kind = entry_kind(name)
@@ -120,7 +120,10 @@ def _show_entries(alice: UserDiary, category: str | None) -> None:
 
 
 def _show_documents(shown: Mapping[str, Document]) -> None:
-    """Print documents for people, empty ones only where there is nothing else."""
+    """Print the documents in a readable form.
+
+    Empty documents are omitted. Empty preferences are printed if there are no entries except conversations.
+    """
     preferences = shown["preferences"]
     others = {
         kind: shown[kind]
@@ -154,7 +157,7 @@ def _check_category(document: Document, category: str) -> None:
     """Refuse an unknown category.
 
     Raises:
-        UnknownCategory: Neither the document nor the table it was written with has such a category.
+        UnknownCategory: Neither the document nor the built-in table, if the document uses it, has this category.
     """
     known = stored_preferences(document)
     schema = (document.table(("_meta",)) or {}).get("schema_name", DefaultPrefTable.__name__)
@@ -164,7 +167,7 @@ def _check_category(document: Document, category: str) -> None:
 
 
 def _narrowed(document: Document, category: str) -> Document:
-    """Remove the other categories."""
+    """Return the document without the other categories."""
     edit = Edit(document)
     for other in stored_preferences(document):
         if other != category:

@@ -1,10 +1,10 @@
-"""`eval`: how well memory finds what labelled questions need."""
+"""`eval`: measures how well searches answer labelled questions."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from pathlib import Path  # noqa: TC003 - typer reads annotations as it runs
+from pathlib import Path  # noqa: TC003 - typer reads annotations at run time
 from typing import Annotated
 
 import typer
@@ -26,40 +26,41 @@ def evaluate_questions(
     questions: Annotated[
         Path,
         typer.Argument(
-            help="A .jsonl file of your own, or a file or folder of LoCoMo, PrefEval or BEAM."
+            help="Your own .jsonl file, or a file or folder of LoCoMo, PrefEval or BEAM."
         ),
     ],
     *,
     embedder: Annotated[
         list[str] | None,
-        typer.Option(
-            help='"words" (no embedder), "local", or another name; give it again to compare.'
-        ),
+        typer.Option(help='"words" (no embedder), "local" or another name; repeat it to compare.'),
     ] = None,
     k: Annotated[
-        list[int] | None, typer.Option("-k", help="Hits to count; may be repeated.", min=1)
+        list[int] | None,
+        typer.Option("-k", help="The number of hits to count; may be repeated.", min=1),
     ] = None,
     budget: Annotated[
-        list[int] | None, typer.Option(help="Tokens of the prompt block; may be repeated.", min=1)
+        list[int] | None,
+        typer.Option(help="The token budget of the prompt block; may be repeated.", min=1),
     ] = None,
     as_one: Annotated[
-        bool, typer.Option("--together", help="Store all collections as one user's.")
+        bool, typer.Option("--together", help="Store all collections as one user.")
     ] = False,
-    plot: Annotated[Path | None, typer.Option(help="Write a picture (.png, .svg, .pdf).")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write a plot to this file (.png, .svg or .pdf).")
+    ] = None,
     path: MemoryPath = DEFAULT_PATH,
     as_json: AsJson = False,
 ) -> None:
-    """Measure how well questions find what answers them.
+    """Measure how well searches answer labelled questions.
 
-    It prints recall, rank, coverage of the prompt block and time on labelled questions. Texts that the file brings along are stored in a diary in memory. Without texts, the questions are asked
-    of the diary at --path; nothing is written.
+    Prints recall, rank, coverage of the prompt block and time. Texts of the file are stored in a temporary diary. Without texts, the questions search the diary at --path, which is not changed.
     """
     collections = load_questions(questions)
     has_texts = any(each.entries for each in collections)
     for option, given in (("--embedder", embedder), ("--together", as_one)):
         if given and not has_texts:
             raise InvalidValue(
-                "needs a file with texts; this file has only questions, which are asked of the diary at --path",
+                "requires a file with texts; this file has only questions, which search the diary at --path",
                 where=option,
             )
     if as_one:
@@ -79,7 +80,7 @@ def evaluate_questions(
 
 
 def _run_stored(path: str, collections: list[Collection], ks: list[int], budgets: list[int]) -> Run:
-    """Ask each user in a diary that has the user's own categories."""
+    """Evaluate the questions of each user on a diary with the categories of that user."""
     runs: list[Run] = []
     for each in collections:
         user = known_user(path, each.name or None)

@@ -1,4 +1,4 @@
-"""Opens a folder with any preference table, and reads points of history and keys as people type them."""
+"""Opens a memory with the categories of its own files, and parses typed transactions, times and keys."""
 
 from __future__ import annotations
 
@@ -32,36 +32,38 @@ __all__ = [
     "user_to_change",
 ]
 
-_BEGIN = "begin a memory with --user NAME"
-_NAMED = 10  # users in an error
+_CREATE = "add --user NAME to create one"
+_NAMED = 10  # the maximum number of users in an error message
 
 
 def open_memory(path: str) -> Diary:
     """Open a database, or a folder that exists.
 
     Raises:
-        InvalidValue: There is no such folder; reading must not create one.
+        InvalidValue: The folder does not exist; reading must not create it.
     """
     return Diary(open_storage(path), agent="rules")
 
 
 def known_user(path: str, user: str | None, categories: Iterable[str] = ()) -> UserDiary:
-    """Return one user who is in a folder, with the categories that the user's file has.
+    """Return a stored user, with the categories of the user's file.
 
     Args:
         path: The folder, or the URL of a database.
-        user: Whose memory; None is the only user, who is then named on a terminal.
+        user: The user; None is the only user, whose name is then printed on a terminal.
         categories: Further categories.
 
     Raises:
-        InvalidValue: There is no such folder, or `user` is None and there is not exactly one user.
-        IdentifierError: Nothing is known about the user.
+        InvalidValue: The folder does not exist, or `user` is None and the memory does not have exactly one user.
+        IdentifierError: The memory has no such user.
     """
     diary = open_memory(path)
     if user is None:
         user = _only_user(diary, path)
     if not diary.engine.backend.kinds(user):
-        raise IdentifierError(f"nothing is known about {user!r} in {shown(path)}")
+        raise IdentifierError(
+            f'there is no user {user!r} in {shown(path)}; the command "users" lists all users'
+        )
     document = diary.engine.entries(user, PREFERENCES.name)
     table = _table_of(document, categories)
     return Diary(diary.engine.backend, table, agent="rules").user(user)
@@ -70,14 +72,14 @@ def known_user(path: str, user: str | None, categories: Iterable[str] = ()) -> U
 def user_to_change(
     path: str, user: str | None, table: type[BaseModel] | None, *, limit: int = 100
 ) -> UserDiary:
-    """Return a user whose memory is changed by hand; a named one may be new.
+    """Return a user whose memory a command changes; a named user may be new.
 
-    The categories are those of `table`, else those of the user's file and, unless that was written with another
-    table, of the built-in table.
+    The categories are those of `table`. Without `table`, they are those of the built-in table if it fits the user's
+    file, and otherwise those of the file.
     """
     if user is None:
-        diary = Diary(open_storage(path, _BEGIN), agent="rules")
-        user = _only_user(diary, path, _BEGIN)
+        diary = Diary(open_storage(path, _CREATE), agent="rules")
+        user = _only_user(diary, path, _CREATE)
     else:
         diary = Diary(writable(path), agent="rules", max_prefs_per_category=limit)
     if table is None:
@@ -98,7 +100,7 @@ def _only_user(diary: Diary, path: str, remedy: str = "") -> str:
         return users[0]
     if not users:
         problem = "there are no users in it yet"
-        raise InvalidValue(f"{problem}, {remedy}" if remedy else problem, where=shown(path))
+        raise InvalidValue(f"{problem}; {remedy}" if remedy else problem, where=shown(path))
     named = ", ".join(users[:_NAMED]) + (", …" if len(users) > _NAMED else "")
     raise InvalidValue(
         f"there are {len(users)} users in it; name one with --user: {named}", where=shown(path)
@@ -106,7 +108,10 @@ def _only_user(diary: Diary, path: str, remedy: str = "") -> str:
 
 
 def stored_preferences(document: Document) -> dict[str, dict[str, Any]]:
-    """Return all entries by category and id, in the order of the file; both layouts are read."""
+    """Return all preferences by category and id, in the order of the file.
+
+    A category may be a table below `preferences` or at the top level.
+    """
     found: dict[str, dict[str, Any]] = {}
     everything = document.table(()) or {}
     short = {key: value for key, value in everything.items() if key not in {"_meta", "preferences"}}
@@ -126,37 +131,37 @@ def _table_of(document: Document, categories: Iterable[str] = ()) -> type[BaseMo
     }
     schema = str((document.table(("_meta",)) or {}).get("schema_name") or "Preferences")
     with warnings.catch_warnings():
-        # A category may be called like a method of pydantic's; only its name matters here.
+        # pydantic warns of a category with the name of one of its methods, which is harmless here.
         warnings.simplefilter("ignore")
-        # Only its fields are read, and building a validator takes long.
+        # Only the fields are read, so the slow building of a validator is deferred.
         return create_model(schema, __config__=ConfigDict(defer_build=True), **fields)
 
 
 def point(written: str, user: UserDiary) -> int | datetime:
-    """Return the transaction number, or the ISO 8601 time (without a zone: UTC), that was typed.
+    """Return a typed transaction number or ISO 8601 time; a time without a zone is UTC.
 
     Raises:
-        InvalidValue: It is neither, or the user has no such transaction.
+        InvalidValue: The text is neither, or the user has no such transaction.
     """
     if written.isascii() and written.isdecimal():
         newest = user.last_transaction()
         if len(written) > len(str(newest)) or int(written) > newest:
             raise InvalidValue(
-                f"there is no such transaction, the newest is {newest}", where=written
+                f"there is no such transaction; the newest is {newest}", where=written
             )
         return int(written)
     return point_of(written, written)
 
 
 def full_key(written: str) -> str:
-    """Return the key in its long form, which also finds entries of a category that is empty by now.
+    """Return a typed key in its long form, which also finds entries of a category that is now empty.
 
     Raises:
-        InvalidValue: It is one word, as a user's name may be.
+        InvalidValue: The key has no slash, so it may be the name of a user.
     """
     if "/" not in written:
         raise InvalidValue(
-            f"expected a key such as likes/pref001, found {one_line(written)!r}. --user names a user.",
+            f"expected a key such as likes/pref001, found {one_line(written)!r}. Name a user with --user.",
             where="key",
         )
     first = written.partition("/")[0]

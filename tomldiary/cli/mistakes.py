@@ -1,4 +1,4 @@
-"""Mistakes in an edited document: each with its line, the line itself and the remedy."""
+"""Mistakes in an edited document, each with its line number, the line and a remedy."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ __all__ = ["Mistake", "mistakes", "readable"]
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """One mistake; `is_fatal` if the document cannot be read with it, else only its entry is ignored."""
+    """One mistake. If `is_fatal`, the document cannot be parsed; otherwise only its entry is ignored."""
 
     message: str
     line: int | None = None
     column: int | None = None
     text: str = ""
-    """The line."""
+    """The text of the line."""
     is_fatal: bool = False
 
     @property
     def explained(self) -> str:
-        """The message, and the line below it with a mark under the column."""
+        """The message, followed by the line with a mark below the column."""
         shown = one_line(self.message)
         if self.line is None:
             return shown
@@ -45,30 +45,30 @@ class Mistake:
 
 
 def readable(text: str, path: str) -> Document:
-    """Return the document of an edited text, in which surrogates stand for bytes that are not UTF-8.
+    """Parse an edited text, in which surrogates represent bytes that are not UTF-8.
 
     Raises:
-        DocumentError: It cannot be read, or is empty, as an editor leaves it that was given up.
+        DocumentError: The text cannot be parsed, or it is empty, as after a failed save.
     """
     decode_utf8(text.encode("utf-8", "surrogateescape"), path=path)
     document = Document.parse(text, path=path)
     check_version(document, path)
     if is_blank(text):
         raise DocumentError(
-            "the text is empty, which counts as a failed save; to erase it, use `tomldiary forget`.",
+            "the text is empty, which counts as a failed save; to erase the content, use `tomldiary forget`.",
             path=path,
         )
     return document
 
 
 def mistakes(diary: Diary, document: str, text: str, before: str) -> list[Mistake]:
-    """Return what is wrong with an edited document, and was not wrong before.
+    """Return the mistakes of an edited document that it did not have before the edit.
 
     Args:
-        diary: Its tables and types say which fields entries may have.
+        diary: Provides the preference table and the types of facts and items.
         document: The name of the document.
         text: The text to check.
-        before: The text that was edited.
+        before: The text before the edit.
     """
     name = f"{document}.toml"
     try:
@@ -96,7 +96,7 @@ def _problems(diary: Diary, document: str, text: str) -> Iterator[tuple[str, str
 
 
 def _located(name: str, document: Document, where: str, message: str) -> Mistake:
-    """Return a mistake with the line of the field, or of the table, that a place in TOML words names."""
+    """Return a mistake with the line of the field or table at `where`, a path in TOML syntax."""
     lines = document.text.split("\n")
     line, number = None, 1
     for block in document.blocks:

@@ -1,6 +1,6 @@
-"""The options that several commands take.
+"""Options that several commands share.
 
-Commands that remove or overwrite are dry runs unless `--yes` is given; `--dry-run` wins over `--yes`.
+Commands that remove or overwrite are dry runs unless `--yes` is given; `--dry-run` overrides `--yes`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ __all__ = [
     "DryRun",
     "MemoryPath",
     "PreferenceTable",
+    "RequiredUser",
     "UserName",
-    "Whose",
     "Yes",
 ]
 
@@ -31,12 +31,12 @@ MemoryPath = Annotated[
         envvar=["TOMLDIARY_URL", "TOMLDIARY_PATH"],
     ),
 ]
-Whose = Annotated[str, typer.Option(help="Whose memory.", autocompletion=complete_user)]
+RequiredUser = Annotated[str, typer.Option(help="The user.", autocompletion=complete_user)]
 UserName = Annotated[
     str | None,
     typer.Option(
         "--user",
-        help="Whose memory; without it, that of the only user.",
+        help="The user; by default the only user.",
         envvar="TOMLDIARY_USER",
         autocompletion=complete_user,
     ),
@@ -46,5 +46,7 @@ PreferenceTable = Annotated[
     str | None,
     typer.Option(metavar="FILE.py:Class", help="The preference table; the file is run."),
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Do it; without this it is a dry run.")]
+Yes = Annotated[
+    bool, typer.Option("--yes", help="Apply the changes; without it, the command is a dry run.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would happen.")]

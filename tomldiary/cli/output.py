@@ -38,22 +38,22 @@ _DIFF_STYLES = {
 
 
 def is_terminal() -> bool:
-    """Whether a person is reading the output."""
+    """Return whether standard output is a terminal."""
     return sys.stdout.isatty()
 
 
 def width() -> int:
-    """Return how many characters a line has: as many as the terminal, or 80 where there is none."""
+    """Return the maximum length of a line: the width of the terminal, or 80 characters without one."""
     return shutil.get_terminal_size().columns if is_terminal() else _WIDTH
 
 
 def print_text(text: str = "") -> None:
-    """Print stored text; control characters are shown as escapes, and long lines are wrapped between words."""
+    """Print text with control characters as escapes; on a terminal, wrap long lines between words."""
     _write(text, sys.stdout, is_wrapped=is_terminal())
 
 
 def print_error(text: str) -> None:
-    """Print stored text on stderr, as `print_text` does on stdout."""
+    """Print text on stderr, as `print_text` does on stdout."""
     _write(text, sys.stderr, is_wrapped=sys.stderr.isatty())
 
 
@@ -65,18 +65,18 @@ def _write(text: str, stream: TextIO, *, is_wrapped: bool) -> None:
 
 
 def print_note(text: str) -> None:
-    """Print on stderr what was chosen by default, if a person reads it there."""
+    """Print a note about a default value on stderr if it is a terminal."""
     if sys.stderr.isatty():
         sys.stderr.write(f"{printable(text)}\n")
 
 
 def print_not_done(needed: str = "--yes") -> None:
-    """Print that it was a dry run, and which options apply it."""
-    print_text(f"Nothing was changed; to do it, add {needed}.")
+    """Print that nothing was changed, and which options apply the change."""
+    print_text(f"Nothing was changed. Add {needed} to apply the changes.")
 
 
 def ranges(numbers: list[int]) -> str:
-    """Return whole numbers as ranges, lowest first: 1-3, 7."""
+    """Return integers as text with ranges, lowest first: 1-3, 7."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:
@@ -87,7 +87,7 @@ def ranges(numbers: list[int]) -> str:
 
 
 def heading(text: str) -> None:
-    """Print a headline, bold on a terminal."""
+    """Print a heading, which is bold on a terminal."""
     if is_terminal():
         from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
 
@@ -97,7 +97,7 @@ def heading(text: str) -> None:
 
 
 def print_toml(text: str) -> None:
-    """Print TOML, coloured on a terminal and as it is everywhere else."""
+    """Print TOML, with syntax highlighting on a terminal."""
     if not is_terminal():
         print_text(text.rstrip("\n"))
         return
@@ -112,7 +112,7 @@ def print_diff(text: str) -> None:
     """Print a unified diff; on a terminal it is coloured, and long lines are wrapped between words."""
     shown = printable(_lines(text))
     if not is_terminal():
-        sys.stdout.write(f"{shown}\n")  # a patch: lines stay whole
+        sys.stdout.write(f"{shown}\n")  # not wrapped, because it may be used as a patch
         return
     from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
     from rich.text import Text  # noqa: PLC0415 - the same
@@ -124,7 +124,7 @@ def print_diff(text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print JSON in plain ASCII, so it contains no control characters; a dataclass is the table of its fields."""
+    """Print JSON in plain ASCII, without control characters. A dataclass is printed as an object of its fields."""
     sys.stdout.write(json.dumps(value, indent=2, default=_plain) + "\n")
 
 
@@ -136,7 +136,10 @@ def _plain(value: Any) -> Any:
 
 @contextmanager
 def progress_bar(what: str) -> Generator[Callable[[int, int], object] | None]:
-    """Yield a function to call with the number of steps done and of all; it shows a bar if stderr is a terminal."""
+    """Show a progress bar, and yield a function that sets the numbers of finished and of all steps.
+
+    Yields None without showing a bar if stderr is not a terminal.
+    """
     if not sys.stderr.isatty():
         yield None
         return
@@ -156,7 +159,7 @@ def progress_bar(what: str) -> Generator[Callable[[int, int], object] | None]:
 
 
 def _wrapped(line: str, columns: int) -> list[str]:
-    """Return a line in parts that fit, the further ones indented below the first."""
+    """Split a line into parts of at most `columns` columns; all parts except the first are indented."""
     from rich.cells import cell_len, chop_cells  # noqa: PLC0415 - only a terminal needs it
 
     columns = max(columns, _NARROWEST)
@@ -170,7 +173,7 @@ def _wrapped(line: str, columns: int) -> list[str]:
         end = len(fitting)
         if left[end : end + 1] != " ":
             space = fitting.rfind(" ")
-            if fitting[:space].strip():  # else the word is longer than a line
+            if fitting[:space].strip():  # otherwise the word is longer than a line
                 end = space if space > 0 else end
         parts.append(f"{start}{left[:end]}".rstrip(" "))
         left, start = left[end:].lstrip(" "), indent

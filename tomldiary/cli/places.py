@@ -1,4 +1,4 @@
-"""The storage that `--path` names, and files that commands write."""
+"""Opens the storage at `--path`, and writes files for the commands."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def open_storage(path: str, remedy: str = "name another one with --path") -> Bac
         remedy: What to do if the folder is missing.
 
     Raises:
-        InvalidValue: There is no such folder; reading must not create one.
+        InvalidValue: The folder does not exist; reading must not create it.
     """
-    is_address = "://" in path  # an unknown one is refused by name
+    is_address = "://" in path  # `open_backend` refuses an unknown scheme
     if not is_address and not Path(path).is_dir():
-        raise InvalidValue(f"there is no such folder, {remedy}", where=path)
+        raise InvalidValue(f"there is no such folder; {remedy}", where=path)
     return open_backend(writable(path), None)
 
 
 def writable(path: str) -> str:
-    """Return the path of a database, or of a folder that may be new.
+    """Return `path` if it is a database, or a folder where a memory can be; the folder may be new.
 
     Raises:
-        InvalidValue: The folder is inside a memory, where it counts as a user.
+        InvalidValue: The folder is inside a memory, where each folder is one user.
     """
     if "://" not in path and _is_of_one_user(Path(path)):
         raise InvalidValue(
@@ -48,19 +48,19 @@ def writable(path: str) -> str:
 
 
 def _is_of_one_user(folder: Path) -> bool:
-    """Whether a folder is inside that of a memory, and none itself."""
+    """Return whether a folder is inside a memory and is not a memory itself."""
     return not (folder / SYSTEM).is_dir() and (folder.resolve().parent / SYSTEM).is_dir()
 
 
 def write_new(file: Path, text: str) -> None:
-    """Write a new private file, whole or not at all.
+    """Create a file that only its owner can read; if writing fails, no file remains.
 
     Raises:
-        OSError: Names the file.
+        OSError: The file exists or cannot be written; `filename` is its path.
     """
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        with open(descriptor, "wb") as out:  # noqa: PTH123 - a descriptor is no path
+        with open(descriptor, "wb") as out:  # noqa: PTH123 - `Path.open` accepts no descriptor
             out.write(text.encode())
     except BaseException as error:
         file.unlink(missing_ok=True)
@@ -70,5 +70,5 @@ def write_new(file: Path, text: str) -> None:
 
 
 def shown(path: str) -> str:
-    """Return a folder, or an address without its password, for messages."""
+    """Return a path for messages: a folder unchanged, a URL without its password."""
     return without_secrets(path)

@@ -1,4 +1,4 @@
-"""`review`: list, accept, edit and reject changes from sources that are not trusted."""
+"""`review`: list, accept, edit and reject changes from untrusted sources."""
 
 from __future__ import annotations
 
@@ -31,26 +31,30 @@ _COLUMNS = (
 
 def review(
     action: Annotated[str, typer.Argument(help="list, accept, reject or edit.")] = "list",
-    ids: Annotated[list[str] | None, typer.Argument(help="What the list shows first.")] = None,
+    ids: Annotated[
+        list[str] | None, typer.Argument(help="The ids of changes, as list shows them.")
+    ] = None,
     *,
     user: UserName = None,
     text: Annotated[str | None, typer.Option(help="The new text, for edit.")] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Accept although the entry was changed since.")
+        bool, typer.Option("--force", help="Accept even if the entry was changed since.")
     ] = False,
     path: MemoryPath = DEFAULT_PATH,
     as_json: AsJson = False,
 ) -> None:
-    """Decide on changes that wait, as their source is not trusted.
+    """List, accept or reject changes from untrusted sources.
 
-    No prompt shows them before.
+    No prompt contains a change before it is accepted.
     """
     if action not in _ACTIONS:
         raise InvalidValue(f"expected {', '.join(_ACTIONS)}, found {action!r}", where="action")
     if (action == "list") == bool(ids):
-        raise InvalidValue("give the ids that the list shows, and none for list", where="ids")
+        raise InvalidValue(
+            "list takes no ids; each other action requires ids that list shows", where="ids"
+        )
     if (action == "edit") != (text is not None):
-        raise InvalidValue("edit needs --text, and nothing else takes it", where="--text")
+        raise InvalidValue("edit requires --text; no other action accepts it", where="--text")
     reader = known_user(path, user)
     waiting = reader.review()
     categories = {each.path[1] for each in waiting if each.path[:1] == ("preferences",)}
@@ -80,6 +84,6 @@ def review(
         ],
     )
     if action == "list":
-        print_text(counted(len(found), "change waits", "changes wait"))
+        print_text(counted(len(found), "pending change"))
     else:
         print_text(f"{counted(len(found), 'change')} {_DONE[action]}")

@@ -1,4 +1,4 @@
-"""Rows of values: aligned columns with a head on a terminal, one plain line each everywhere else."""
+"""Prints rows of values: as a table on a terminal, and elsewhere as one plain line for each row."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Column", "Row", "print_rows"]
 
 _GAP = 2
 _TEXT_SHARE = 0.35
-"""The part of a line that the text needs beside the other columns; with less it goes below them."""
+"""The minimum share of a line for the text column; with less space, the text is printed below the other columns."""
 _BELOW = "    "
 _CHANGES = {"+": "green", "-": "red"}
 
@@ -27,20 +27,20 @@ Row = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: `style` is one of rich, and the last column is the text, which is wrapped between words."""
+    """One column, with a style of rich. The last column is the text, which is wrapped between words."""
 
     title: str
     style: str = ""
     is_number: bool = False
     is_change: bool = False
-    """Whether its texts begin with + or -, and their first lines are coloured so."""
+    """Whether the texts begin with + or -, which determines the colour of their first line."""
 
 
 def print_rows(columns: Sequence[Column], rows: Sequence[Row]) -> None:
     """Print rows of one cell for each column. Only the last cell may have several lines.
 
-    Piped output has no head, no colour, no padding and no wrapping, so a line depends on its own row alone:
-    cells are separated by two spaces, empty ones are left out, and further lines of a text are indented.
+    Piped output has no headings, colours, padding or wrapping, so each line depends only on its own row. Cells are
+    separated by two spaces, empty cells are omitted, and further lines of a text are indented.
     """
     cells = [
         (*map(one_line, row[:-1]), printable(row[-1].replace("\r\n", "\n").replace("\t", " ")))
@@ -48,7 +48,7 @@ def print_rows(columns: Sequence[Column], rows: Sequence[Row]) -> None:
     ]
     if is_terminal():
         if cells:
-            _print_for_people(columns, cells)
+            _print_on_terminal(columns, cells)
         return
     for row in cells:
         first, *further = row[-1].split("\n")
@@ -56,10 +56,11 @@ def print_rows(columns: Sequence[Column], rows: Sequence[Row]) -> None:
         sys.stdout.write("\n".join([line, *(f"{_BELOW}{line}" for line in further)]) + "\n")
 
 
-def _print_for_people(columns: Sequence[Column], rows: Sequence[Row]) -> None:
+def _print_on_terminal(columns: Sequence[Column], rows: Sequence[Row]) -> None:
     from rich.cells import cell_len  # noqa: PLC0415 - only a terminal needs it
 
-    rows = [(*(cell.strip() for cell in row[:-1]), row[-1]) for row in rows]  # rich aligns
+    # Cells are stripped because rich aligns them.
+    rows = [(*(cell.strip() for cell in row[:-1]), row[-1]) for row in rows]
     heads = tuple(column.title for column in columns)
     shown = [at for at in range(len(columns) - 1) if any(row[at] for row in rows)]
     widths = {at: max(cell_len(row[at]) for row in [heads, *rows]) for at in shown}
@@ -98,7 +99,7 @@ def _print_texts_below(
 def _print_table(
     columns: Sequence[Column], heads: Row, rows: Sequence[Row], shown: Sequence[int]
 ) -> None:
-    """Print the columns that have something in them, and the text, beside each other."""
+    """Print the columns that have values, and the text, as a table."""
     from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
     from rich.table import Table  # noqa: PLC0415 - the same
     from rich.text import Text  # noqa: PLC0415 - the same

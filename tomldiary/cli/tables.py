@@ -1,4 +1,4 @@
-"""A preference table from the Python file that the user named; the file is run."""
+"""Loads a preference table from a Python file, which is run."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ def load_table(place: str) -> type[BaseModel]:
     """Run `FILE.py` of `FILE.py:Class` and return the class.
 
     Raises:
-        InvalidValue: No such file, no class of that name, or the file fails when it is run.
+        InvalidValue: The file or the class does not exist, or running the file fails.
         SchemaError: The class is not a preference table.
     """
     file, colon, name = place.rpartition(":")
     if not colon or not file or not name.isidentifier():
-        raise InvalidValue("a table is named FILE.py:Class, such as prefs.py:MyTable", where=place)
+        raise InvalidValue("expected FILE.py:Class, such as prefs.py:MyTable", where=place)
     path = Path(file)
     if not path.is_file():
         raise InvalidValue("there is no such file", where=file)
     module = ModuleType(_MODULE)
     module.__file__ = str(path)
-    # Annotations are resolved in the module by name, and the file may import modules beside it.
+    # Annotations are resolved in the module of this name. The file may import modules from its folder.
     sys.modules[_MODULE] = module
     sys.path.insert(0, str(path.resolve().parent))
     try:
         _run(path, module)
         table: Any = getattr(module, name, None)
         if table is None:
-            raise InvalidValue(f"there is no class {name} in it{_offer(module)}", where=file)
+            raise InvalidValue(f"the file has no class {name}{_offer(module)}", where=file)
         try:
             categories(table)
         except SchemaError as error:
@@ -57,7 +57,7 @@ def _run(path: Path, module: ModuleType) -> None:
         exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)  # noqa: S102 - the user asked for it
     except SyntaxError as error:
         raise InvalidValue(
-            f"this is not Python ({error.msg})", where=f"{path}:{error.lineno or 1}"
+            f"the file is not valid Python ({error.msg})", where=f"{path}:{error.lineno or 1}"
         ) from error
     except (Exception, SystemExit) as error:
         lines = [
@@ -67,12 +67,12 @@ def _run(path: Path, module: ModuleType) -> None:
         ]
         where = f"{path}:{lines[-1]}" if lines else str(path)
         raise InvalidValue(
-            f"running it failed ({type(error).__name__}: {error})", where=where
+            f"running the file failed ({type(error).__name__}: {error})", where=where
         ) from error
 
 
 def _offer(module: ModuleType) -> str:
-    """Return the names of the preference tables that the file defines."""
+    """Return the end of an error message: the preference tables that the file defines."""
     found: list[str] = []
     for name, value in vars(module).items():
         if isinstance(value, type) and value.__module__ == _MODULE:
@@ -81,4 +81,4 @@ def _offer(module: ModuleType) -> str:
             except SchemaError:
                 continue
             found.append(name)
-    return f"; it has {', '.join(found)}" if found else ""
+    return f"; its tables are {', '.join(found)}" if found else ""

@@ -34,7 +34,7 @@ _OTHER_PARTS: Final = {
 
 
 def content_text(content: object, omissions: Omissions, *, separator: str) -> str:
-    """Return all text in the content; other parts are left out and counted."""
+    """Return all text of a message's content; other parts are left out and counted."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -50,7 +50,7 @@ def content_text(content: object, omissions: Omissions, *, separator: str) -> st
 
 
 def refers_to_tools(content: object) -> bool:
-    """Whether one of the parts is a call of a tool."""
+    """Return whether one of the content's parts is a tool call."""
     return any(as_text(as_object(part).get("type")) in _TOOL_PARTS for part in as_list(content))
 
 
@@ -63,7 +63,7 @@ def _part_text(part: object, omissions: Omissions) -> str:
         return as_text(fields.get("refusal"))
     text = fields.get("text")
     if kind in _TEXT_PARTS:
-        # The Assistants API wraps the text once more: {"text": {"value": …, "annotations": […]}}.
+        # The Assistants API has the text in another object: {"text": {"value": …, "annotations": […]}}.
         found = text if isinstance(text, str) else as_object(text).get("value")
         if isinstance(found, str):
             return found

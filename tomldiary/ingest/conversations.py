@@ -1,7 +1,7 @@
-"""Records as conversations, conversations as turns; the same for all formats made of messages.
+"""Groups records into conversations and conversations into turns, for all formats that consist of messages.
 
-A file holds messages, or conversations (`{"messages": […]}`, an array of messages or an export), or a mix. Messages
-that name their session are grouped by that name.
+A file contains messages, conversations (`{"messages": […]}`, an array of messages or an export), or both. Messages
+with a session name are grouped by this name.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Names:
         self._last: dict[str, int] = {}
 
     def distinct(self, wanted: str) -> str:
-        """`wanted`, or `wanted` with the next free number from 2 on."""
+        """Return `wanted`; if the name is taken, with the next free number, beginning at 2."""
         name = wanted
         while name in self._taken:
             self._last[wanted] = self._last.get(wanted, 1) + 1
@@ -49,7 +49,7 @@ class Names:
 
 @dataclass(slots=True)
 class _Conversation:
-    """Raw messages with their index; `ordinal` is the place among the file's records."""
+    """The raw messages of a conversation with their indexes; `ordinal` is its index in the file's records."""
 
     ordinal: int
     name: str | None = None
@@ -58,7 +58,7 @@ class _Conversation:
 
 
 def name_of(source: JsonObject, keys: Iterable[str], omissions: Omissions) -> str | None:
-    """The first of the keys that holds a usable id, as text."""
+    """Return the first usable id among the values of some keys as text; None if there is none."""
     for key in keys:
         value = source.get(key)
         if isinstance(value, int) and not isinstance(value, bool):
@@ -69,7 +69,7 @@ def name_of(source: JsonObject, keys: Iterable[str], omissions: Omissions) -> st
 
 
 def all_messages(records: Sequence[object]) -> Iterable[JsonObject]:
-    """Every object in the records that could be a message, in the file's order."""
+    """Yield each object in the records that may be a message, in the order of the file."""
     for record in records:
         nested = _nested(record)
         for raw in [record] if nested is None else nested:
@@ -80,7 +80,7 @@ def all_messages(records: Sequence[object]) -> Iterable[JsonObject]:
 def read_conversations(
     records: Sequence[object], message_format: MessageFormat, stem: str, omissions: Omissions
 ) -> list[ChatTurn]:
-    """All turns. A conversation that the file does not name is called after `stem`."""
+    """Return all turns; a conversation without a name is named `stem`."""
     sessions, places = Names(), Names()
     turns: list[ChatTurn] = []
     for conversation in _split(records, omissions):
@@ -94,7 +94,7 @@ def read_conversations(
 
 
 def _nested(record: object) -> list[object] | None:
-    """The messages inside a conversation; None if the record is not one."""
+    """Return the messages inside a conversation; None if the record is not a conversation."""
     if is_list(record):
         return record
     envelope = as_object(record)
@@ -134,9 +134,9 @@ def _split(records: Sequence[object], omissions: Omissions) -> list[_Conversatio
 def _by_session(
     conversation: _Conversation, message_format: MessageFormat, omissions: Omissions
 ) -> list[tuple[str | None, list[tuple[int, Utterance]]]]:
-    """The conversation's utterances under the name of their session, in order of appearance.
+    """Return the conversation's utterances by session name, in order of appearance.
 
-    A message without a name belongs to the session of the message before it.
+    A message without a session name belongs to the session of the message before it.
     """
     groups: dict[str | None, list[tuple[int, Utterance]]] = {}
     name = conversation.name
@@ -144,8 +144,8 @@ def _by_session(
         message = as_object(raw)
         if not message_format.recognises(message):
             omissions.leave_out(
-                f"record that is no message of the format {message_format.name}",
-                f"records that are no messages of the format {message_format.name}",
+                f"record that is not a message of the format {message_format.name}",
+                f"records that are not messages of the format {message_format.name}",
             )
             continue
         utterance = message_format.read_message(message, omissions)
@@ -154,6 +154,7 @@ def _by_session(
         if conversation.name is None and utterance.session is not None:
             name = utterance.session
             if name not in groups and None in groups:
-                groups[name] = groups.pop(None)  # the nameless beginning belongs to the first name
+                # The messages before the first name belong to its session.
+                groups[name] = groups.pop(None)
         groups.setdefault(name, []).append((index, utterance))
     return list(groups.items())

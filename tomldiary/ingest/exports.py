@@ -1,7 +1,7 @@
 """Data exports of ChatGPT and Claude, both named `conversations.json`.
 
-ChatGPT has a tree of messages for each conversation. Only the branch that it shows is read: from `current_node` back
-to the root. Answers that were replaced, and hidden messages, are left out. Claude has a list, `chat_messages`.
+ChatGPT stores each conversation as a tree of messages. Only the branch that it displays is read, from `current_node`
+back to the root. Replaced answers and hidden messages are left out. Claude stores a list, `chat_messages`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ROLES: Final = ("human", "assistant")
 
 
 def messages_of(conversation: JsonObject) -> list[JsonObject]:
-    """Return the messages of the branch that the conversation shows, the oldest first."""
+    """Return the messages of the displayed branch of a conversation, oldest first."""
     nodes = as_object(conversation.get("mapping"))
     branch = [
         as_object(as_object(nodes[name]).get("message")) for name in _branch(conversation, nodes)
@@ -49,7 +49,7 @@ def messages_of(conversation: JsonObject) -> list[JsonObject]:
 
 
 def _branch(conversation: JsonObject, nodes: JsonObject) -> Iterator[str]:
-    """Yield the names of the nodes from the shown leaf to the root; without one, from the last node."""
+    """Yield the names of the nodes from `current_node` to the root; without `current_node`, from the last node."""
     name = as_text(conversation.get("current_node")) or next(reversed(nodes), "")
     seen: set[str] = set()
     while name in nodes and name not in seen:
@@ -59,25 +59,25 @@ def _branch(conversation: JsonObject, nodes: JsonObject) -> Iterator[str]:
 
 
 def recognises_chatgpt(raw: JsonObject) -> bool:
-    """Whether this is a message of this format."""
+    """Return whether a record is a message of a ChatGPT export."""
     return bool(as_text(as_object(raw.get("author")).get("role"))) and "content" in raw
 
 
 def message_text(raw: JsonObject) -> str:
-    """Return all text of a message."""
+    """Return all text of a ChatGPT message."""
     content = as_object(raw.get("content"))
     parts = [_part_text(part) for part in as_list(content.get("parts"))]
     return "\n".join(part for part in [as_text(content.get("text")), *parts] if part)
 
 
 def _part_text(part: object) -> str:
-    """Return a part that is text, or was spoken and has a transcript; else an empty text."""
+    """Return the text of a part, or the transcript of a spoken part; otherwise ""."""
     spoken = as_object(part)
     return as_text(spoken.get("text") if spoken.get("content_type") == _SPOKEN else part)
 
 
 def read_chatgpt(raw: JsonObject, omissions: Omissions) -> Utterance | None:
-    """Return the utterance; None for messages that neither the user nor the assistant says."""
+    """Return the utterance; None for hidden messages, other content, and roles except user and assistant."""
     role = as_text(as_object(raw.get("author")).get("role"))
     content = as_object(raw.get("content"))
     if role not in ("user", "assistant"):
@@ -87,7 +87,7 @@ def read_chatgpt(raw: JsonObject, omissions: Omissions) -> Utterance | None:
         omissions.leave_out("hidden message")
         return None
     if as_text(content.get("content_type")) not in _TEXTS:
-        omissions.leave_out("message that is no text", "messages that are no text")
+        omissions.leave_out("message that is not text", "messages that are not text")
         return None
     for part in as_list(content.get("parts")):
         if as_object(part) and not _part_text(part):
@@ -102,12 +102,12 @@ def read_chatgpt(raw: JsonObject, omissions: Omissions) -> Utterance | None:
 
 
 def recognises_claude(raw: JsonObject) -> bool:
-    """Whether this is a message of this format."""
+    """Return whether a record is a message of a Claude export."""
     return raw.get("sender") in _ROLES and ("text" in raw or "content" in raw)
 
 
 def read_claude(raw: JsonObject, omissions: Omissions) -> Utterance | None:
-    """Return the utterance; its files are left out and counted."""
+    """Return the utterance; attached files are left out and counted."""
     for _ in (*as_list(raw.get("attachments")), *as_list(raw.get("files"))):
         omissions.leave_out("attached file")
     parts = raw.get("content")

@@ -1,4 +1,4 @@
-"""The known formats: recognised by content alone, and read into turns."""
+"""The supported formats: detected only by their content, and read as turns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["KNOWN_FORMATS", "MessageFormat", "read_turns"]
 
 @dataclass(frozen=True, slots=True)
 class MessageFormat:
-    """A format whose files are made of messages: how one is recognised and read."""
+    """A format that consists of messages: the functions that recognise and read a message."""
 
     name: str
     recognises: Callable[[JsonObject], bool]
@@ -34,25 +34,25 @@ MESSAGE_FORMATS: Final = {
     for known in (
         MessageFormat("chatgpt", exports.recognises_chatgpt, exports.read_chatgpt),
         MessageFormat("claude", exports.recognises_claude, exports.read_claude),
-        # A LangChain ChatMessage has a "role" as well, so OpenAI is asked last.
+        # OpenAI's format is checked last, because a LangChain ChatMessage also has a "role".
         MessageFormat("pydantic-ai", pydantic_ai.recognises, pydantic_ai.read_message),
         MessageFormat("langchain", langchain.recognises, langchain.read_message),
         MessageFormat("openai", openai.recognises, openai.read_message),
     )
 }
 KNOWN_FORMATS: Final = ("openai", "langchain", "pydantic-ai", "chatgpt", "claude", "locomo")
-"""Names of the formats, besides "auto"."""
+"""The names of the formats, without "auto"."""
 
 
 def _holds(records: Sequence[object], name: str) -> bool:
-    """Whether anything in the records belongs to the named format."""
+    """Return whether any of the records belongs to the named format."""
     if name == "locomo":
         return any(locomo.recognises(as_object(record)) for record in records)
     return any(map(MESSAGE_FORMATS[name].recognises, all_messages(records)))
 
 
 def _detect(records: Sequence[object]) -> str | None:
-    """The format of the first record that a format recognises."""
+    """Return the name of the format: LoCoMo if a record is a sample, otherwise that of the first known message."""
     if _holds(records, "locomo"):
         return "locomo"
     for message in all_messages(records):
@@ -72,18 +72,18 @@ def read_turns(
     speaker: str | None = None,
     max_bytes: int = MOST_BYTES,
 ) -> ChatLog:
-    """Read every turn of a chat log in JSON or JSON Lines; omitted content is counted.
+    """Read all turns of a chat log in JSON or JSON Lines; omitted content is counted.
 
     Args:
-        path: The file. Its name is only used as session id of conversations without one.
-        format: One of `KNOWN_FORMATS`, or "auto" to detect it by the content.
-        speaker: For LoCoMo, whose memory this is: a name, "speaker_a" (the default) or "speaker_b". Needed where
-            the file has conversations of several people.
-        max_bytes: Larger files are refused.
+        path: The file. Its name without the suffix is the session id of conversations without an id.
+        format: One of `KNOWN_FORMATS`, or "auto" to detect the format by the content.
+        speaker: The person of a LoCoMo file who is the user: a name, "speaker_a" (the default) or "speaker_b". A name
+            is required if the file has conversations of several people.
+        max_bytes: The maximum size of the file in bytes.
 
     Raises:
-        InvalidValue: The file is missing, unreadable, too large, empty or not JSON, or no speaker has the name `speaker`.
-        UnsupportedFormat: The format's name is unknown, or the file is not in it.
+        InvalidValue: The file is missing, unreadable, too large, empty or not JSON, or `speaker` is not in the file.
+        UnsupportedFormat: The name of the format is unknown, or the file has a different format.
     """
     path = Path(path)
     wanted = format.strip().lower().replace("_", "-")
@@ -98,7 +98,7 @@ def read_turns(
         turns = locomo.read_dialogues(records, speaker, path, omissions)
     elif speaker is not None:
         raise InvalidValue(
-            f"the format {name} says who the user is. Leave speaker out.", where=str(path)
+            f"the format {name} does not support speaker. Leave speaker out.", where=str(path)
         )
     else:
         stem = omissions.clean(path.stem)
@@ -107,14 +107,14 @@ def read_turns(
 
 
 def _format_of(records: Sequence[object], wanted: str, path: Path) -> str:
-    """Return the format to read; the records contain it."""
+    """Return the format of the records; raise if it is unknown or not the requested one."""
     if wanted != "auto" and _holds(records, wanted):
         return wanted
     found = _detect(records)
     if found is None:
-        what = "a format that is known" if wanted == "auto" else f"the format {wanted}"
+        what = "a known format" if wanted == "auto" else f"the format {wanted}"
         raise UnsupportedFormat(
-            f"{path}: there is no chat message in {what}. Give a chat log in one of: {_KNOWN}."
+            f"{path}: the file has no chat message in {what}. Give a chat log in one of: {_KNOWN}."
         )
     if wanted != "auto":
         raise UnsupportedFormat(

@@ -1,4 +1,4 @@
-"""Typed access to parsed JSON of unchecked shape."""
+"""Typed access to parsed JSON of an unknown structure."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ __all__ = ["JsonObject", "as_list", "as_object", "as_text", "first_moment", "is_
 JsonObject: TypeAlias = "dict[str, object]"
 
 _MILLISECONDS_FROM = 1e11
-"""Larger numbers are milliseconds: as seconds they would be beyond the year 5000."""
+"""Larger numbers are milliseconds, because as seconds they would be after the year 5000."""
 
 
 def as_object(value: object) -> JsonObject:
-    """The value if it is a JSON object, else an empty one."""
+    """Return the value if it is a JSON object, otherwise an empty object."""
     return cast("JsonObject", value) if isinstance(value, dict) else {}
 
 
 def as_list(value: object) -> list[object]:
-    """The value if it is a JSON array, else an empty one."""
+    """Return the value if it is a JSON array, otherwise an empty array."""
     return value if is_list(value) else []
 
 
 def is_list(value: object) -> TypeGuard[list[object]]:
-    """Whether the value is a JSON array."""
+    """Return whether the value is a JSON array."""
     return isinstance(value, list)
 
 
 def as_text(value: object) -> str:
-    """The value if it is a string, else an empty one."""
+    """Return the value if it is a string, otherwise an empty string."""
     return value if isinstance(value, str) else ""
 
 
 def json_time(value: object) -> datetime | None:
-    """A time in UTC from a time, ISO 8601 text or a Unix time in seconds or milliseconds, else None.
+    """Return a datetime, ISO 8601 text or Unix time (seconds or milliseconds) as a datetime in UTC; None if invalid.
 
-    A time without a zone counts as UTC.
+    A time without a time zone is read as UTC.
     """
     if isinstance(value, str | datetime):
         return moment(value.strip() if isinstance(value, str) else value)
@@ -56,7 +56,7 @@ def json_time(value: object) -> datetime | None:
 
 
 def first_moment(source: JsonObject, keys: Iterable[str]) -> datetime | None:
-    """The first of the keys that holds a time."""
+    """Return the first time among the values of some keys; None if there is none."""
     for key in keys:
         if (found := json_time(source.get(key))) is not None:
             return found

@@ -1,8 +1,10 @@
-"""Dumps of LangChain's messages, in the three shapes that its own functions write.
+"""Dumps of LangChain messages, in the three formats that LangChain writes.
 
-`messages_to_dict`: `{"type": "human", "data": {"content": …}}`; `dumpd` and `dumps`:
-`{"lc": 1, "type": "constructor", "id": […, "HumanMessage"], "kwargs": {"content": …}}`; `model_dump`:
-`{"type": "human", "content": …}`. All are read as data: the named class is never looked up.
+- `messages_to_dict`: `{"type": "human", "data": {"content": …}}`
+- `dumpd` and `dumps`: `{"lc": 1, "type": "constructor", "id": […, "HumanMessage"], "kwargs": {"content": …}}`
+- `model_dump`: `{"type": "human", "content": …}`
+
+All are read as data. The class that a dump names is never imported.
 """
 
 from __future__ import annotations
@@ -26,13 +28,13 @@ _KINDS: Final = {"human", "ai", "chat", "system", "tool", "function", "remove"}
 
 
 def recognises(raw: JsonObject) -> bool:
-    """Whether this is a message of one of the three shapes."""
+    """Return whether a record is a message in one of the three formats."""
     kind, fields = _unwrap(raw)
     return kind in _KINDS and fields is not None
 
 
 def read_message(raw: JsonObject, omissions: Omissions) -> Utterance | None:
-    """The utterance, or None for messages that neither the user nor the assistant says."""
+    """Return the utterance; None if the message is not from the user or the assistant."""
     kind, fields = _unwrap(raw)
     fields = fields or {}
     role = _ROLES.get(as_text(fields.get("role")).lower() if kind == "chat" else kind)
@@ -46,7 +48,7 @@ def read_message(raw: JsonObject, omissions: Omissions) -> Utterance | None:
         when = when or first_moment(place, MOMENT_KEYS)
     return Utterance(
         role=role,
-        # LangChain's own `.text` joins without a separator: blocks may be pieces of one sentence.
+        # Without a separator, like LangChain's `.text`, because blocks may be pieces of one sentence.
         text=content_text(content, omissions, separator=""),
         when=when,
         calls_tools=bool(fields.get("tool_calls") or extra.get("tool_calls"))
@@ -55,7 +57,7 @@ def read_message(raw: JsonObject, omissions: Omissions) -> Utterance | None:
 
 
 def _unwrap(raw: JsonObject) -> tuple[str, JsonObject | None]:
-    """The message's kind ("human", "ai", …) and its fields, or None if it has none."""
+    """Return the message's kind ("human", "ai", …) and its fields; the fields are None if they are missing."""
     name = as_text(raw.get("type"))
     fields: JsonObject | None = None
     if "lc" in raw:

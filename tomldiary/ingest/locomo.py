@@ -1,11 +1,11 @@
-"""LoCoMo files: long conversations of two people in dated sessions, read from one person's side.
+"""LoCoMo files: long conversations of two people in dated sessions; one of the two is read as the user.
 
 Layout (Maharana et al., "Evaluating Very Long-Term Conversational Memory of LLM Agents", 2024):
 `[{"sample_id": …, "conversation": {"speaker_a": …, "speaker_b": …, "session_1": [{"speaker": …, "text": …}],
 "session_1_date_time": "1:56 pm on 8 May, 2023"}}]`.
 
-A turn is what the chosen person says plus the partner's reply. Where the partner opens a session, those
-words answer nothing and are left out. Session times name no zone and count as UTC.
+A turn consists of the user's messages and the partner's reply. If the partner begins a session, these messages are left
+out, because they answer nothing. Session times have no time zone and are read as UTC.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MONTHS: Final = {name: number for number, name in enumerate(_NAMES.split(), 1)}
 
 
 def recognises(record: JsonObject) -> bool:
-    """Whether this is a sample with two named speakers and at least one session."""
+    """Return whether a record is a sample with two named speakers and at least one session."""
     talk = as_object(record.get("conversation"))
     return bool(_speakers(talk)) and any(_SESSION.fullmatch(key) for key in talk)
 
@@ -44,12 +44,12 @@ def recognises(record: JsonObject) -> bool:
 def read_dialogues(
     records: Sequence[object], speaker: str | None, path: Path, omissions: Omissions
 ) -> list[ChatTurn]:
-    """All turns of `speaker`: a name, "speaker_a" (what None means too) or "speaker_b".
+    """Return all turns of `speaker`: a name, "speaker_a" or "speaker_b"; None is "speaker_a".
 
-    A name that occurs in several samples is read from each; samples without it are left out.
+    If a name occurs in several samples, all of them are read. Samples without the name are left out.
 
     Raises:
-        InvalidValue: No person in the file has that name, or the turns would be of several people.
+        InvalidValue: No person in the file has this name, or the turns belong to several people.
     """
     names = Names()
     turns: list[ChatTurn] = []
@@ -59,7 +59,7 @@ def read_dialogues(
     for record in map(as_object, records):
         if not recognises(record):
             omissions.leave_out(
-                "record that is no LoCoMo sample", "records that are no LoCoMo samples"
+                "record that is not a LoCoMo sample", "records that are not LoCoMo samples"
             )
             continue
         sample = names.distinct(
@@ -117,19 +117,19 @@ def _sample_turns(
         when = _session_time(talk.get(f"{key}_date_time"), omissions)
         utterances: list[tuple[int, Utterance]] = []
         if not is_list(messages := talk[key]):
-            omissions.leave_out("session that is no list", "sessions that are no lists")
+            omissions.leave_out("session that is not a list", "sessions that are not lists")
             continue
         for index, message in enumerate(map(as_object, messages)):
             name = message.get("speaker")
             if name not in (user, partner):
                 omissions.leave_out(
-                    f"message in {sample} of neither speaker",
-                    f"messages in {sample} of neither speaker",
+                    f"message in {sample} by neither speaker",
+                    f"messages in {sample} by neither speaker",
                 )
                 continue
             role = "user" if name == user else "assistant"
             utterances.append((index, Utterance(role, _text(message, omissions), when)))
-        opening = f"of {partner} in {sample}, said before {user} says anything in that session"
+        opening = f"of {partner} in {sample}, before the first message of {user} in the session"
         unasked = (f"opening message {opening}", f"opening messages {opening}")
         turns.extend(
             found.turn(f"{sample}-{key}", f"locomo/{sample}/{key}")
@@ -139,7 +139,7 @@ def _sample_turns(
 
 
 def _text(message: JsonObject, omissions: Omissions) -> str:
-    """Return the text, with the caption of a shared photo in brackets."""
+    """Return the text of a message, followed by the caption of a shared photo in brackets."""
     text = as_text(message.get("text"))
     caption = as_text(message.get("blip_caption")).strip()
     if caption:
@@ -166,5 +166,5 @@ def _session_time(value: object, omissions: Omissions) -> datetime | None:
         except ValueError:
             found = None
     if found is None:
-        omissions.leave_out("session time that is no date", "session times that are no dates")
+        omissions.leave_out("session time that is not a date", "session times that are not dates")
     return found

@@ -1,6 +1,6 @@
-"""Messages as OpenAI's APIs and fine-tuning files write them: `{"role": …, "content": …}`.
+"""Messages in the format of OpenAI's APIs and fine-tuning files: `{"role": …, "content": …}`.
 
-Items of the Responses API (`{"type": "message", "role": …}`) are read too.
+Items of the Responses API (`{"type": "message", "role": …}`) are also read.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _SILENT_ITEMS: Final = {"function_call", "function_call_output", "reasoning"}
 
 
 def recognises(raw: JsonObject) -> bool:
-    """Whether this is a message or an item of this format."""
+    """Return whether a record is a message or an item of this format."""
     if isinstance(raw.get("role"), str):
         return "content" in raw or "tool_calls" in raw or "function_call" in raw
     return as_text(raw.get("type")) in _SILENT_ITEMS
 
 
 def read_message(raw: JsonObject, omissions: Omissions) -> Utterance | None:
-    """The utterance, or None for messages that neither the user nor the assistant says."""
+    """Return the utterance; None if the message is not from the user or the assistant."""
     role = as_text(raw.get("role"))
     if role not in ("user", "assistant"):
         if role in _SILENT_ROLES:

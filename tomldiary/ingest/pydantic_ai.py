@@ -1,6 +1,6 @@
-"""Message histories of pydantic-ai, as its `ModelMessagesTypeAdapter` dumps them to JSON.
+"""Message histories of pydantic-ai, in the JSON that its `ModelMessagesTypeAdapter` writes.
 
-A message is a request or a response with parts; `part_kind` says what a part is.
+A message is a request or a response with parts; `part_kind` is the type of a part.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _SILENT_PARTS: Final = {
 
 
 def recognises(raw: JsonObject) -> bool:
-    """Whether this is a request or a response with parts."""
+    """Return whether a record is a request or a response with parts."""
     return as_text(raw.get("kind")) in ("request", "response") and isinstance(
         raw.get("parts"), list
     )
 
 
 def read_message(raw: JsonObject, omissions: Omissions) -> Utterance | None:
-    """The utterance, or None for a request that only carries instructions or tool results."""
+    """Return the utterance; None for a request that has only instructions or tool results."""
     is_request = as_text(raw.get("kind")) == "request"
     spoken_kind = "user-prompt" if is_request else "text"
     texts: list[str] = []
@@ -56,7 +56,7 @@ def read_message(raw: JsonObject, omissions: Omissions) -> Utterance | None:
             if kind in _SILENT_PARTS:
                 omissions.leave_out(_SILENT_PARTS[kind])
             else:
-                omissions.leave_out("part of another kind", "parts of another kind")
+                omissions.leave_out("part of an unknown kind", "parts of an unknown kind")
     if is_request and not spoke:
         return None
     return Utterance(
@@ -69,7 +69,7 @@ def read_message(raw: JsonObject, omissions: Omissions) -> Utterance | None:
 
 
 def _texts(content: object, omissions: Omissions) -> list[str]:
-    """The texts of a prompt, which is a string or a list of strings, texts, images, files, …."""
+    """Return the texts of a prompt, which is a string, or a list of strings, text parts, images, files and others."""
     if isinstance(content, str):
         return [omissions.clean(content)]
     found: list[str] = []
@@ -82,5 +82,5 @@ def _texts(content: object, omissions: Omissions) -> list[str]:
                 "image, file or other part of a prompt", "images, files or other parts of prompts"
             )
     if content is not None and not isinstance(content, list):
-        omissions.leave_out("prompt that is no text", "prompts that are no text")
+        omissions.leave_out("prompt that is not text", "prompts that are not text")
     return found

@@ -1,7 +1,7 @@
 """Ingest of a chat log: each turn is applied exactly once, also after an interruption.
 
-Each turn is committed with an operation id derived from its place in the log and from its texts. History keeps the id
-and is the commit point, so a rerun recognises the turns that are stored. Forgetting a turn removes its id as well.
+Each turn is committed with an operation id derived from its place in the log and from its texts. History is the commit
+point and stores the id, so a rerun recognises the stored turns. Forgetting a turn also removes its id.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _ID_DIGITS = 32
 class IngestReport(Viewed):
     """The result of an ingest.
 
-    turns   : turns in the log
-    applied : turns that this call applied
-    skipped : turns that an earlier call applied
-    seconds : duration
-    entries : preferences of the user afterwards
+    turns   : number of turns in the log
+    applied : number of turns that this call applied
+    skipped : number of turns that were already applied
+    seconds : duration of the call
+    entries : number of the user's preferences afterwards
     bytes   : size of the user's documents afterwards
-    notes   : one sentence for each kind of content that was left out
+    notes   : one sentence for each kind of omitted content, and for each category that is full
     """
 
     turns: int
@@ -62,24 +62,24 @@ def ingest(
 ) -> IngestReport:
     """Apply the turns of a chat log to a user's memory, each exactly once.
 
-    A turn is identified by its place in the log and by its texts, not by the name of the file. The same words at the
-    same place of two logs without conversation ids are one turn. Dates in memory are those of the log. An ingest that
-    was interrupted continues when it is started again. Retention drops operation ids with the history they are in.
+    A turn is identified by its place in the log and by its texts, not by the name of the file. Therefore the same texts
+    at the same place of two logs without conversation ids are one turn. Dates in memory are those of the log. An
+    interrupted ingest continues when it is started again. Retention removes operation ids together with their history.
 
     Args:
         diary: Applies the turns, with its extractor and its preference table.
-        path: A chat log that `read_turns` understands.
+        path: A chat log that `read_turns` supports.
         user_id: The user whose memory is changed.
         format: As for `read_turns`.
         speaker: As for `read_turns`.
-        progress: Called after each turn with the number of turns done and of all turns. True shows a bar, False
-            none; None shows one in IPython, if tqdm is installed and the ingest takes over a second.
+        progress: Called after each turn with the number of finished turns and of all turns. True shows a progress bar,
+            False shows no bar. None shows a bar in IPython if tqdm is installed and the ingest takes over a second.
 
     Raises:
         InvalidValue, UnsupportedFormat: The log cannot be read. Nothing was changed.
         ExtractionError: The extractor failed on a turn. The turns before it are stored; start again to continue.
         Forgotten: Something of the user was forgotten during the ingest. The remaining turns were not applied.
-        BackendError: The backend keeps no history, or the storage failed.
+        BackendError: The backend has no history, or the storage failed.
     """
     started = time.perf_counter()
     log = read_turns(path, format=format, speaker=speaker)
@@ -108,12 +108,12 @@ def _apply_all(
     turns: Sequence[ChatTurn],
     report: Callable[[int, int], object] | None,
 ) -> int:
-    """Apply the turns that no earlier call applied, and return their number."""
+    """Apply the turns that are not yet applied, and return their number."""
     backend, user = diary.engine.backend, diary.user(user_id)
     if not backend.is_atomic:
         raise BackendError(
-            f"{backend!r} keeps no history, so turns that were read before cannot be recognised."
-            " Read the log into a diary in a folder."
+            f"{backend!r} has no history, so turns that were already applied cannot be recognised."
+            " Use a diary in a folder."
         )
     epoch, last = backend.epoch(user_id), user.last_transaction()
     done = diary.engine.done_operations(user_id)
@@ -124,8 +124,8 @@ def _apply_all(
     for id_, turn in todo:
         if backend.epoch(user_id) != epoch or user.last_transaction() < last:
             raise Forgotten(
-                "something of this user was forgotten while a chat log was read. The remaining turns were not"
-                " applied; read the log again if they are still wanted."
+                "something of this user was forgotten during the ingest. The remaining turns were not applied."
+                " Ingest the log again if they are still wanted."
             )
         if not _apply(diary, user_id, turn, id_, epoch):
             applied += 1
@@ -137,7 +137,7 @@ def _apply_all(
 
 
 def operation_id(turn: ChatTurn) -> str:
-    """Return the operation id of a turn: equal for the same texts at the same place of a log."""
+    """Return the operation id of a turn, which is the same for the same texts at the same place of a log."""
     hashed = sha256()
     for part in (turn.position, turn.user_msg, turn.assistant_msg):
         data = part.encode("utf-8", "surrogatepass")
@@ -146,7 +146,7 @@ def operation_id(turn: ChatTurn) -> str:
 
 
 def _apply(diary: Diary, user_id: str, turn: ChatTurn, id_: str, epoch: int) -> bool:
-    """Apply one turn; return whether another ingest had applied it."""
+    """Apply one turn; return whether it was already applied."""
     began, _ = diary.sessions.take(user_id, turn.session_id)
     return run_coroutine(
         diary.turns.process(

@@ -1,4 +1,4 @@
-"""A file's bytes as text and as records, whether it is JSON or JSON Lines; an error names path:line:column."""
+"""Reads JSON and JSON Lines files as text and as records; errors contain path:line:column."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def load(path: Path, *, known: str, max_bytes: int) -> list[object]:
-    """Return the records of a file, which is read once.
+    """Return the records of a file.
 
-    A JSON array is its elements, a JSON object is one record, JSON Lines is one record a line. So a
-    log keeps its positions when lines are appended or when it is reformatted.
+    The records are the elements of a JSON array, a single JSON object, or the lines of JSON Lines. Therefore the
+    positions of records stay the same when lines are appended or the file is reformatted.
 
     Args:
         path: The file.
-        known: What the file should be, for errors: "JSON or JSON Lines".
-        max_bytes: Larger files are refused.
+        known: The expected content, for errors, such as "JSON or JSON Lines".
+        max_bytes: The maximum size of the file in bytes.
 
     Raises:
-        InvalidValue: Missing, unreadable, larger than `max_bytes`, empty, not text or not JSON; names
-            path:line:column where that is known.
+        InvalidValue: The file is missing, unreadable, larger than `max_bytes`, empty, not text or not JSON. The error
+            contains path:line:column if they are known.
     """
     text = read_text(path, max_bytes=max_bytes)
     if not text.strip(_BLANK):
@@ -53,10 +53,10 @@ def load(path: Path, *, known: str, max_bytes: int) -> list[object]:
 
 
 def read_text(path: Path, *, max_bytes: int = MOST_BYTES) -> str:
-    """Return the text of a file in UTF-8, or in UTF-16 with its mark.
+    """Return the text of a file in UTF-8, or in UTF-16 with a byte order mark.
 
     Raises:
-        InvalidValue: Missing, unreadable, larger than `max_bytes` or not text.
+        InvalidValue: The file is missing, unreadable, larger than `max_bytes` or not text.
     """
     return decode(_read(path, max_bytes), str(path))
 
@@ -88,10 +88,10 @@ def _read(path: Path, max_bytes: int) -> bytes:
 
 
 def decode(raw: bytes, where: str) -> str:
-    """Return the text of a file's bytes.
+    """Return the text of a file's bytes in UTF-8, or in UTF-16 with a byte order mark.
 
     Raises:
-        InvalidValue: It is not UTF-8.
+        InvalidValue: The bytes cannot be decoded.
     """
     encoding = "utf-16" if raw.startswith(_UTF16) else "utf-8-sig"
     try:
@@ -105,10 +105,10 @@ def decode(raw: bytes, where: str) -> str:
 
 
 def parse(text: str, where: str, known: str, *, line: int = 0) -> object:
-    """Return one JSON value: a whole file, or its line of this number.
+    """Return the value of a JSON text, which is a whole file, or the line of a file with the number `line`.
 
     Raises:
-        InvalidValue: It is not JSON.
+        InvalidValue: The text is not JSON.
     """
     place = f"{where}:{line}" if line else where
     try:
@@ -119,7 +119,7 @@ def parse(text: str, where: str, known: str, *, line: int = 0) -> object:
     except RecursionError as error:
         reason, cause = "the JSON is nested too deeply", error
     except ValueError as error:
-        reason, cause = "this JSON holds a number that is too long", error
+        reason, cause = "this JSON contains a number that is too long", error
     raise InvalidValue(f"{reason}. Fix the file, or give {known}.", where=place) from cause
 
 

@@ -1,4 +1,4 @@
-"""Turns, and the pairing of utterances into turns."""
+"""Turns of a chat log, and the pairing of utterances to turns."""
 
 from __future__ import annotations
 
@@ -16,45 +16,45 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Omissions:
-    """Counts of omitted content, reported as sentences."""
+    """Counts omitted content, and reports it in sentences."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], int] = {}
         self._replaced = 0
 
     def leave_out(self, one: str, many: str = "") -> None:
-        """Count one more thing; `one` and `many` are its singular and plural, "" is the one with an "s"."""
+        """Count an omission; `one` and `many` name it in singular and plural, and "" adds an "s" to `one`."""
         kind = one, many or f"{one}s"
         self._counts[kind] = self._counts.get(kind, 0) + 1
 
     def clean(self, text: str) -> str:
-        """The text with each lone surrogate, which no file can store, replaced by U+FFFD."""
+        """Return a text with each lone surrogate replaced by U+FFFD, because no file can store it."""
         cleaned, replaced = _SURROGATE.subn("\ufffd", text)
         self._replaced += replaced
         return cleaned
 
     def sentences(self) -> list[str]:
-        """One sentence for each kind, in the order of first occurrence."""
-        told = [
+        """Return one sentence for each kind of omission, in the order of first occurrence."""
+        found = [
             _SURROGATE.sub("\ufffd", f"Left out {count} {one if count == 1 else many}.")
             for (one, many), count in self._counts.items()
         ]
         if self._replaced:
             noun = "character that is" if self._replaced == 1 else "characters that are"
-            told.append(f"Replaced {self._replaced} {noun} no valid text by U+FFFD.")
-        return told
+            found.append(f"Replaced {self._replaced} {noun} not valid text by U+FFFD.")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
 class ChatTurn:
-    """What a user said and the reply that followed.
+    """One exchange: messages of the user, and the reply that followed.
 
-    session_id    : the conversation, as the file names it or after the file's stem
+    session_id    : id of the conversation; the file's name without the suffix if it has no id
     user_msg      : consecutive messages of the user, joined by line feeds
     assistant_msg : the reply, joined the same way; empty without an answer
     position      : place in the file, the same on every read and after messages were appended;
                     it does not depend on the file's name unless the conversation id does
-    when          : time of the turn in UTC if the log knows it; times without a zone count as UTC
+    when          : time of the turn in UTC if the log has it; times without a time zone are read as UTC
     """
 
     session_id: str
@@ -68,7 +68,7 @@ class ChatTurn:
 class ChatLog:
     """All turns of one file, in the file's order.
 
-    format  : name of the format that was read
+    format  : name of the file's format
     turns   : the turns
     skipped : one sentence for each kind of content that was left out or changed
     """
@@ -80,7 +80,7 @@ class ChatLog:
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
-    """One message of the user or the assistant; `session` if the message names one."""
+    """One message of the user or the assistant; `session` is the session that the message names, if any."""
 
     role: Literal["user", "assistant"]
     text: str
@@ -91,7 +91,7 @@ class Utterance:
 
 @dataclass(slots=True)
 class Pair:
-    """A turn before it has a session: `index` is the place of its first message."""
+    """A turn whose session is not set yet; `index` is the index of its first message."""
 
     index: int
     when: datetime | None
@@ -99,7 +99,7 @@ class Pair:
     answered: list[str] = field(default_factory=list[str])
 
     def turn(self, session_id: str, place: str) -> ChatTurn:
-        """The finished turn; `place` is the conversation's part of the position."""
+        """Return the turn with its session; `place` is the conversation's part of the position."""
         return ChatTurn(
             session_id=session_id,
             user_msg="\n".join(self.said),
@@ -115,10 +115,10 @@ def pair(
     *,
     unasked: tuple[str, str],
 ) -> list[Pair]:
-    """Join the user's consecutive messages and give them the reply that follows.
+    """Join consecutive messages of the user, and pair them with the reply that follows.
 
-    Every non-empty user utterance is in exactly one turn. Replies without a question are left out and
-    counted under `unasked` (singular, plural).
+    Every non-empty message of the user is in exactly one turn. A reply to no message of the user is left out and
+    counted as `unasked` (singular, plural).
     """
     pairs: list[Pair] = []
     current: Pair | None = None

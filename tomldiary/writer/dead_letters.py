@@ -1,8 +1,8 @@
 """Dead letters: turns that could not be applied, in a hidden document of their user.
 
 A turn is written to this document before it is removed from the queue. A requeued turn is removed from the document
-after it is in the queue again. So a crash at any moment leaves a turn in at least one of the two. A turn in both is
-applied once, since both copies have the same operation id.
+after it is in the queue again. Therefore a crash at any moment leaves the turn in at least one of the two. A turn in
+both is applied once, since both copies have the same operation id.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DeadLetter", "DeadLetters"]
 
-_TIMEOUT = 30.0  # seconds to wait for a user's lock
+_TIMEOUT = 30.0  # the time limit in seconds for a user's lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +36,16 @@ class DeadLetter:
     """A turn that could not be applied."""
 
     id: str
-    """Its operation id."""
+    """The turn's operation id."""
     turn: Turn
     error: str
     attempts: int
     queued: str
-    """When it was submitted (ISO 8601)."""
+    """When the turn was submitted (ISO 8601)."""
     parked: str
-    """When it was parked (ISO 8601)."""
+    """When the turn was parked (ISO 8601)."""
     epoch: int
-    """The user's fencing token when it was submitted: a later erasure may cover the turn."""
+    """The user's fencing token when the turn was submitted; only later erasures can select the turn."""
 
 
 class DeadLetters:
@@ -74,7 +74,7 @@ class DeadLetters:
             if job.journal is not None:
                 job.journal.check(job)
             if any(each.turn == turn for each in _parsed(old)):
-                return old  # parked just before a crash
+                return old  # the turn was parked just before a crash
             return f"{old}\n{text}" if old and not old.endswith("\n") else old + text
 
         self._backend.change_hidden(job.turn.user_id, DEAD_LETTERS, change)
@@ -92,10 +92,10 @@ class DeadLetters:
 
         Args:
             ids: The operation ids of the turns; None is all.
-            user: Only turns of this user. None is turns of any user, unless several have one of the ids.
+            user: The user of the turns; None is any user.
 
         Raises:
-            InvalidValue: No turn has one of the ids, or `user` is required, as several users have a turn with it.
+            InvalidValue: One of the ids belongs to no turn, or to turns of several users; give `user` in this case.
         """
         found = [
             each
@@ -127,19 +127,19 @@ class DeadLetters:
     def requeue(self, letters: Iterable[DeadLetter]) -> list[DeadLetter]:
         """Queue turns again, for any writer, and return those that were not removed meanwhile.
 
-        The turns keep their operation ids, so none is applied twice. In a folder they are written to a new journal,
-        which the next writer takes over.
+        The turns keep their operation ids, so no turn is applied twice. In a folder they are written to a new
+        journal, which the next writer takes over.
 
         Raises:
             Forgotten: Something of a user was forgotten meanwhile.
             BackendError: The turns could not be queued.
         """
         backend, again = self._backend, list[DeadLetter]()
-        assert isinstance(backend, LocalBackend | SharedBackend)  # noqa: S101 - others keep no journal
+        assert isinstance(backend, LocalBackend | SharedBackend)  # noqa: S101 - others have no journal
         with ExitStack() as stack:
             journal: Journal | None = None
             for user, wanted in _by_user(letters).items():
-                # An erasure on this machine holds the lock, and finds a turn here or in the queue.
+                # An erasure on this machine takes the same lock, so it finds each turn here or in the queue.
                 with backend.lock(user, _TIMEOUT):
                     epoch = backend.epoch(user)
                     mine = [each for each in self._of(user) if each in wanted]
@@ -173,7 +173,7 @@ def _queue(backend: SharedBackend, user: str, letters: list[DeadLetter], epoch: 
 
 
 def _job(letter: DeadLetter) -> Job:
-    """Return a turn to queue. It keeps the token of its letter: a concurrent erasure must find it."""
+    """Return a job for a letter; the caller queues it with the letter's token, so that an erasure finds the turn."""
     job = Job(letter.turn, letter.id, is_new=False)
     job.rendered = render_turn(letter.turn, letter.id, letter.queued)
     return job
@@ -196,14 +196,14 @@ def _check_known(ids: Collection[str], letters: list[DeadLetter]) -> None:
 
 
 def _check_owners(letters: list[DeadLetter]) -> None:
-    """Refuse an id that turns of several users have: callers choose the ids."""
+    """Refuse an id that turns of several users have; this can happen because callers choose the ids."""
     owners: dict[str, str] = {}
     for letter in letters:
         user = letter.turn.user_id
         if owners.setdefault(letter.id, user) != user:
             raise InvalidValue(
-                f"several users have a turn with the id {letter.id!r}, {owners[letter.id]!r} and {user!r} among"
-                " them. Name the user with --user NAME."
+                f"several users have a turn with the id {letter.id!r}, including {owners[letter.id]!r} and {user!r}."
+                " Name the user with --user NAME."
             )
 
 

@@ -2,9 +2,9 @@
 
 Applying a turn has three steps: extract, record the extracted operations in the journal, commit.
 
-A compaction is divided into parts (a category of preferences, the conversations). The compactor reads each part,
-and each part is a transaction of its own. A part that fails is tried once more after a pause, then left until the
-next compaction.
+A compaction is divided into parts: each category of preferences, and the conversations. The compactor reads each part
+separately, and each part is a separate transaction. A part that fails is tried once more after a pause, then left until
+the next compaction.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 __all__ = ["CompactionJobs", "ConsolidationJobs", "apply_turn", "is_overridden"]
 
 _COMPACTION_ATTEMPTS = 2
-_CONSOLIDATION_ATTEMPTS = 5  # at one episode; a call of `consolidate` tries it again
-_GRACE = 1.0  # seconds that a cancelled compaction has to end
-_LONGEST_CHECK = 60.0  # seconds between two checks of what is due
-_LONGEST_PAUSE = 3600.0  # seconds until a failed consolidation is tried again
+_CONSOLIDATION_ATTEMPTS = 5  # for one episode; after these, only an explicit `consolidate` reads it
+_GRACE = 1.0  # the time in seconds for a cancelled compaction to end
+_LONGEST_CHECK = 60.0  # the maximum time in seconds between two checks for due users
+_LONGEST_PAUSE = 3600.0  # the maximum time in seconds until a failed consolidation is tried again
 _DOUBLINGS = 16
 
 _logger = get_logger(__name__)
@@ -59,22 +59,22 @@ def is_overridden(diary: Any) -> bool:
 async def apply_turn(diary: Any, job: Job, *, timeout: float | None) -> Applied | None:  # noqa: ASYNC109 - of the model call alone
     """Apply a turn, and the turns that are grouped with it, exactly once.
 
-    An overridden `update_memory` is called again after a crash. Only the effect of `Diary.update_memory` inside it is
-    not repeated.
+    An overridden `update_memory` is called again after a crash. A call of `Diary.update_memory` inside it still takes
+    effect only once.
 
     Args:
         diary: The diary to update.
         job: The turn.
-        timeout: Seconds that the extractor may take.
+        timeout: The extractor's time limit in seconds; None is no limit.
 
     Raises:
-        TimeoutError: The extractor took longer. Nothing was changed.
+        TimeoutError: The extractor exceeded its time limit. Nothing was changed.
         Forgotten: Something of the user was forgotten since the turn was submitted. Nothing was changed.
     """
     is_retried_as_a_whole.set(True)
     turn = job.turn
-    if job.asked is not None:
-        job.epoch, job.asked = await asyncio.wrap_future(job.asked), None
+    if job.epoch_read is not None:
+        job.epoch, job.epoch_read = await asyncio.wrap_future(job.epoch_read), None
     last = job.group[-1] if job.group else job
     earlier = None if turn.earlier is None else tuple(turn.earlier)
     operation = TurnOperation(
@@ -135,7 +135,7 @@ def _commit(
 
 
 def _kept(diary: Diary, job: Job) -> KeptTurn | None:
-    """Return a turn as the diary keeps it word for word; None if it does not."""
+    """Return a turn as the diary stores it word for word; None if it stores no episode."""
     turn = job.turn
     if not (diary.episodes if turn.episode is None else turn.episode):
         return None
@@ -150,7 +150,7 @@ def _finish(job: Job) -> None:
 
 
 def _messages(jobs: Sequence[Job]) -> tuple[str, str]:
-    """Return the messages of both sides; an answer of an unfinished run is marked."""
+    """Return the user messages and the assistant messages; the answer of an unfinished run is marked."""
     answers: list[str] = []
     for job in jobs:
         answer = job.turn.assistant_msg
@@ -195,11 +195,11 @@ class CompactionJobs:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is running; hold the lock."""
+        """Whether nothing is running; the caller holds the lock."""
         return not self.running
 
     def stop(self) -> None:
-        """Cancel what is running; finished parts are stored, and the others stay due."""
+        """Cancel the running compactions; finished parts are stored, and the others stay due."""
         with self._state:
             for task in self.running.values():
                 task.get_loop().call_soon_threadsafe(task.cancel)
@@ -215,7 +215,7 @@ class CompactionJobs:
                     await diary.compaction.note_done(user, session, due, now)
         except Exception as error:
             _logger.error("a compaction failed: %s; it stays due", type(error).__name__)  # noqa: TRY400 - see below
-            _logger.debug("why a compaction failed", exc_info=error)
+            _logger.debug("traceback of a compaction that failed", exc_info=error)
             with self._state:
                 self._metrics.compactions_failed += 1
         finally:
@@ -232,12 +232,12 @@ class CompactionJobs:
                     await diary.compaction.run_part(user, session, part, now)
             except Exception as error:
                 # The error may quote the memory, so details are logged at debug level only.
-                _logger.debug("why a part of a compaction failed", exc_info=error)
+                _logger.debug("traceback of a part of a compaction that failed", exc_info=error)
                 if attempt < _COMPACTION_ATTEMPTS:
                     await asyncio.sleep(self._options.retry.pause(attempt, error))
                     continue
                 _logger.error(  # noqa: TRY400 - see above
-                    "a part of a compaction failed %d times and is parked: %s",
+                    "a part of a compaction failed %d times and is left until the next compaction: %s",
                     _COMPACTION_ATTEMPTS, type(error).__name__,
                 )  # fmt: skip
                 with self._state:
@@ -252,14 +252,14 @@ class CompactionJobs:
 
 
 class ConsolidationJobs:
-    """Consolidates episodes in the writer's event loop, one user at a time: when asked, and when it is due.
+    """Consolidates episodes in the writer's event loop, one user at a time, on request or when they are due.
 
-    What is due is worked out from the episodes and their marks, so a killed process loses nothing: the next writer
-    begins with all users.
+    Unread episodes are found by their marks in the diary, and a new writer checks all users first. Therefore a killed
+    process loses nothing.
 
     Args:
-        diary: Has the episodes and the extractor.
-        options: When the episodes of a user are due.
+        diary: Provides the episodes and the extractor.
+        options: The settings that determine when the episodes of a user are due.
         state: The writer's lock.
     """
 
@@ -271,11 +271,11 @@ class ConsolidationJobs:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._running: set[Future[Consolidated]] = set()
         self._known: dict[str, int] = {}
-        """The last transaction of a user at which its episodes were due."""
+        """The sequence number from which `consolidate_every` counts each user's transactions."""
         self._due: dict[str, float] = {}
-        """When the episodes of a user are to be looked at, on the monotonic clock."""
+        """When the episodes of each user are due (monotonic clock)."""
         self._failures: dict[str, int] = {}
-        """How often in a row a consolidation of a user failed."""
+        """The number of consecutive failed consolidations of each user."""
         self._is_busy = False
         self._woken = asyncio.Event()
         self._watcher: Future[None]
@@ -283,17 +283,17 @@ class ConsolidationJobs:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is running; hold the lock."""
+        """Whether nothing is running; the caller holds the lock."""
         return not self._running and not self._is_busy
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start to watch the users, beginning with the episodes that were left."""
+        """Start to watch the users, beginning with the episodes that earlier processes left unread."""
         self._loop, engine, self._is_busy = loop, self._diary.engine, True
         engine.after_change = (*engine.after_change, self.note)
         self._watcher = asyncio.run_coroutine_threadsafe(self._watch(), loop)
 
     def stop(self) -> None:
-        """Stop watching, and cancel what is running; episodes that were not read stay due."""
+        """Stop watching, and cancel the running consolidations; unread episodes stay due."""
         self.unwatch()
         with self._state:
             running, self._is_busy = list(self._running), False
@@ -311,13 +311,13 @@ class ConsolidationJobs:
                 loop.call_soon_threadsafe(self._watcher.cancel)
 
     def note(self, user: str) -> None:
-        """Count the transactions of a user; called in any thread, for some of them twice."""
+        """Count the transactions of a user; called in any thread, and twice for some transactions."""
         backend, seq = self._diary.engine.backend, 0
         if self._every is not None:
             with suppress(DiaryError):
                 seq = next_sequence(backend.last_record(user)) - 1
         with self._state:
-            # After an erasure of the whole user, the numbers begin anew.
+            # After an erasure of the whole user, the numbers begin at 1 again.
             self._known[user] = min(seq, self._known.get(user, seq - 1))
             if self._after is not None:
                 later = time.monotonic() + self._after
@@ -331,7 +331,7 @@ class ConsolidationJobs:
                 self._loop.call_soon_threadsafe(self._woken.set)
 
     def start(self, user: str, loop: asyncio.AbstractEventLoop) -> Future[Consolidated]:
-        """Start a consolidation of all that was not read."""
+        """Start a consolidation of all unread episodes of a user."""
         with self._state:
             future = asyncio.run_coroutine_threadsafe(self._consolidate(user), loop)
             self._running.add(future)
@@ -350,7 +350,7 @@ class ConsolidationJobs:
             return await consolidate(self._diary, user, **options)
 
     async def _watch(self) -> None:
-        """Read what is due, until this is cancelled."""
+        """Consolidate the episodes of due users until this task is cancelled."""
         pause = min(_LONGEST_CHECK, (self._after or _LONGEST_CHECK) / 2)
         has_begun = False
         while True:
@@ -363,10 +363,10 @@ class ConsolidationJobs:
                     await self._woken.wait()
 
     async def _note_all_users(self) -> bool:
-        """Let the episodes of all users be due: a process that ended may have left some; return whether they are."""
+        """Mark all users as due, since they may have unread episodes; return False if they cannot be listed."""
         try:
             users = await in_thread(self._diary.engine.backend.users)
-        except DiaryError as error:  # tried again later
+        except DiaryError as error:  # the next check tries again
             _logger.error("the users cannot be listed: %s", type(error).__name__)  # noqa: TRY400 - it may quote names
             return False
         with self._state:
@@ -393,8 +393,8 @@ class ConsolidationJobs:
             is_failed = bool(done.failed)
         except Exception as error:
             # The error may quote the memory, so details are logged at debug level only.
-            _logger.error("a consolidation failed: %s; it is tried again", type(error).__name__)  # noqa: TRY400 - see above
-            _logger.debug("why a consolidation failed", exc_info=error)
+            _logger.error("a consolidation failed: %s; it will be retried", type(error).__name__)  # noqa: TRY400 - see above
+            _logger.debug("traceback of a consolidation that failed", exc_info=error)
         failures = self._failures.pop(user, 0) + 1
         if is_failed:
             pause = (self._after or _LONGEST_CHECK) * 2.0 ** min(failures, _DOUBLINGS)

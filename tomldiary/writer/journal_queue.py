@@ -1,7 +1,7 @@
-"""The queue in front of the journal: turns submitted during a sync share the next one (group commit).
+"""The queue of turns to be stored in the journal: turns submitted during a sync share the next sync (group commit).
 
-Turns are stored in the order of their submission, and passed to the workers once they are stored. A turn that could
-not be stored is never applied.
+Turns are stored in the order of their submission, and then passed to the workers. A turn that could not be stored is
+never applied.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _logger = get_logger(__name__)
 
 
 class StoringQueue:
-    """Stores turns in a thread, which starts with the first turn and ends with this object.
+    """Stores turns in a thread, which starts with the first turn and ends when this object is garbage-collected.
 
     Args:
         name: The name of the thread.
-        root: Where the turns are stored, for messages.
+        root: The place where the turns are stored, for messages.
         state: The writer's lock.
         deliver: Called with stored turns and the lock held.
         refuse: Called with turns that could not be stored, the reason, and the lock held.
-        poll: Seconds between two searches for turns of dead writers.
-        last: Called in the thread when this object is collected; it may not refer to it.
+        poll: The time in seconds between two searches for turns of dead writers.
+        last: Called in the thread when this object is garbage-collected; it must not refer to this object.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class StoringQueue:
         self._pending: list[Job] = []
         self._batch: list[Job] = []
         self._withdrawn: list[Job] = []
-        self._looked = float("-inf")
+        self._searched_at = float("-inf")
         self._is_due = False  # whether `flush` waits for the thread
         self._is_woken = False
         self._is_stopped = False
@@ -113,7 +113,7 @@ class StoringQueue:
     def adopt_soon(self) -> None:
         """Schedule a search for turns of dead writers."""
         self._work_soon()
-        self._looked = float("-inf")
+        self._searched_at = float("-inf")
 
     def _work_soon(self) -> None:
         """Wake the thread.
@@ -151,18 +151,18 @@ class StoringQueue:
             self._state.notify_all()
 
     def _work(self) -> None:
-        """Store the batch, and look for turns of dead writers if that is due."""
+        """Store the batch, and search for turns of dead writers if that is due."""
         raise NotImplementedError
 
-    def _is_look_due(self) -> bool:
+    def _is_search_due(self) -> bool:
         now = time.monotonic()
-        if self._is_stopped or now - self._looked < self._poll:
+        if self._is_stopped or now - self._searched_at < self._poll:
             return False
-        self._looked = now
+        self._searched_at = now
         return True
 
     def _fail(self, jobs: list[Job], error: Exception) -> None:
-        """Refuse turns of the batch that could not be stored, even if a later sync succeeds."""
+        """Refuse turns of the batch that could not be stored; they stay refused even if a later sync succeeds."""
         _logger.error("%s could not be stored: %s", counted(len(jobs), "turn"), error)
         with self._state:
             self._leave_batch(jobs)
@@ -197,7 +197,7 @@ def _call_all(
         if work is None:
             return
         work()
-        del work  # which keeps the queue
+        del work  # a bound method would keep the queue object alive
 
 
 def _end(calls: SimpleQueue[Callable[[], None] | None], last: Callable[[], None] | None) -> None:
@@ -214,7 +214,7 @@ class JournalQueue(StoringQueue):
         state: The writer's lock.
         deliver: Called with stored turns and the lock held.
         refuse: Called with turns that could not be stored, the reason, and the lock held.
-        interval: Seconds within which a journal of a dead writer is found.
+        interval: The maximum time in seconds until a journal of a dead writer is found.
     """
 
     def __init__(
@@ -227,7 +227,7 @@ class JournalQueue(StoringQueue):
         *,
         interval: float,
     ) -> None:
-        # A turn may be stored just before a search is due, and the next poll is counted from there.
+        # Half the interval, because storing a turn just before a search is due restarts the poll.
         poll = min(interval / 2, threading.TIMEOUT_MAX)
         self.journals: list[Journal] = []
         """The journals that this writer owns; new turns are appended only to `_journal`."""
@@ -243,8 +243,8 @@ class JournalQueue(StoringQueue):
         """Journals to be closed."""
 
     def _work(self) -> None:
-        if self._is_look_due():
-            # This comes first: turns submitted before a crash precede turns submitted now.
+        if self._is_search_due():
+            # First, because turns submitted before a crash precede the turns of the batch.
             self._adopt()
         if self._batch:
             self._store(self._batch)
@@ -279,7 +279,7 @@ class JournalQueue(StoringQueue):
             self._deliver(stored)
             if erased:
                 self._fail(erased, Forgotten.since_run())
-        wake(stored, None)  # without the lock, which the next submit of a woken caller needs
+        wake(stored, None)  # without the lock, because a woken caller may submit its next turn
 
     def _is_erased(self, turn: Turn, epoch: int) -> bool:
         return is_erased(self._backend, turn.user_id, turn.epoch, epoch)
@@ -333,7 +333,7 @@ class JournalQueue(StoringQueue):
 
 
 def _close_journals(journals: list[Journal]) -> None:
-    """Close journals, and let go of them."""
+    """Close journals and remove them from the list."""
     for journal in journals:
         journal.close()
     journals.clear()

@@ -12,13 +12,13 @@ A journal file is a record log (see `storage.log`), so it is valid TOML:
     user_msg = "I moved to Lyon."
     assistant_msg = "Noted."
 
-    [[operations]]                    # the model's result: a replay does not call the model again
+    [[operations]]                    # the model's result, so that a recovery does not call the model again
     check = "…"
     numbers = [7]
     operation = "9f0c…-7"
     operations = [{ op = "UpsertPreference", category = "likes", … }]
 
-    [[done]]                          # applied, parked or withdrawn
+    [[done]]                          # turns that were applied, parked or withdrawn
     check = "…"
     numbers = [5, 7]
 
@@ -144,7 +144,7 @@ def render_done(numbers: Sequence[int]) -> str:
 def render_dead(
     turn: Turn, operation: str, *, error: str, attempts: int, queued: str, epoch: int
 ) -> str:
-    """Return the record of a dead letter: a turn that could not be applied, and why."""
+    """Return the record of a dead letter: a turn that could not be applied, and the error."""
     # An error message may quote text that no file can store.
     storable = error.encode("utf-8", "backslashreplace").decode()
     body = (
@@ -199,7 +199,7 @@ def segment_files(folder: Path) -> list[Path]:
 
 
 def read_journal(files: FileSystem, folder: Path) -> JournalContent:
-    """Read the journal of a dead writer; cut off each torn log tail and copy damaged records to a file."""
+    """Read the journal of a dead writer; cut off each torn log tail, and copy damaged records to another file."""
     found = JournalContent()
     records: list[LogRecord] = []
     places: dict[int, int] = {}
@@ -228,7 +228,7 @@ def _records(files: FileSystem, path: Path) -> list[LogRecord]:
         if damaged:
             aside = path.with_suffix(".damaged")
             _logger.error(
-                "%s: %s failed the checksum; left out here and kept in %s",
+                "%s: %s failed the checksum; not applied, and copied to %s",
                 path, counted(len(damaged), "record"), aside.name,
             )  # fmt: skip
             copy = files.open(aside, _DAMAGED_FLAGS, 0o600)
@@ -278,14 +278,14 @@ def forget_turns(  # noqa: D417 - see `epoch` in its text
 ) -> None:
     """Remove a user's selected turns from all journals.
 
-    The operations extracted from the user's other turns are removed too: the model had read the memory for them.
-    `epoch` is the user's new fencing token: turns with this token were submitted later and stay.
+    The operations extracted from the user's other turns are removed too, because the model had read the memory for
+    them. `epoch` is the user's new fencing token: turns with this token were submitted later and stay.
 
     Args:
         root: The folder of the journals.
-        user: The user whose turns are removed.
+        user: The user.
         selection: The table of the `Selection` to remove.
-        files: Makes the file operations.
+        files: Performs the file operations.
 
     Raises:
         OSError: A file could not be written. Call this again.
@@ -305,14 +305,14 @@ def forget_turns(  # noqa: D417 - see `epoch` in its text
 def kept_records(
     records: list[LogRecord], user: str, selection: Selection, epoch: int, foreign: set[int]
 ) -> list[str]:
-    """Return the records to keep; the numbers of other users' turns are added to `foreign`."""
+    """Return the records to keep; `foreign` collects the numbers of other users' turns and of turns submitted later."""
     kept: list[str] = []
     for record in records:
         data = record.data
         if data is None:
-            continue  # an unreadable record may hold a selected turn
+            continue  # dropped, because an unreadable record may contain a selected turn
         if record.kind == "operations":
-            # The user of a turn whose record was removed is unknown.
+            # The user of a turn whose record was removed is unknown, so operations are kept only for `foreign` turns.
             if foreign.issuperset(data["numbers"]):
                 kept.append(record.text)
         elif record.kind in {"done", "owner"}:
@@ -330,7 +330,7 @@ def kept_records(
 
 
 def _without_quotations(record: LogRecord, data: dict[str, Any]) -> str:
-    """Return a turn's record without what may quote forgotten text: the earlier exchanges, and an error but its type."""
+    """Return a turn's record without the earlier exchanges and the error's message, which may quote forgotten text."""
     kept: list[str] = []
     for each in (record.body or "").splitlines(keepends=True):
         if each.startswith(_ERROR):
@@ -347,11 +347,12 @@ def _is_selected(turn: Turn, data: dict[str, Any], selection: Selection) -> bool
     if selection.session_id:
         return turn.session_id == selection.session_id
     if selection.source:
-        return selection.names(turn.session_id, selection.source)  # the turn has no number yet
+        # Only the session can be compared, because the turn has no number yet.
+        return selection.names(turn.session_id, selection.source)
     if selection.matching:
         steps = (text for step in turn.steps for text in step)
         return selection.mentions([turn.user_msg, turn.assistant_msg, *steps])
     said = turn.context_now or datetime.fromisoformat(data["time"])
     said = said if said.tzinfo is not None else said.replace(tzinfo=UTC)
-    # It is not known whether the turn will say what a key names.
+    # A selection by key selects no turn, because the keys of a turn are unknown before its extraction.
     return selection.before is not None and said < selection.before

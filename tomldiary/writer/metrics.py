@@ -62,9 +62,9 @@ class Metrics:
     dead_letters: int = 0
     """Failed turns that were parked."""
     last_failure: str | None = None
-    """Why the last turn failed, without text of the conversation; None after a turn was applied."""
+    """The reason of the last failure, without text of the conversation; None after a turn was applied."""
     recovered: int = 0
-    """Turns taken over from dead writers; `submitted` includes them."""
+    """Turns taken over from dead writers, which `submitted` includes."""
     repeated: int = 0
     """Completed turns that were already applied before."""
     compactions: int = 0
@@ -72,7 +72,7 @@ class Metrics:
     last_success: float | None = None
     """When a turn was last applied, in seconds since 1970."""
     recent: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
-    """When each of the last turns was applied, in seconds since 1970, and how many seconds after it was submitted."""
+    """The time in seconds since 1970 and the latency in seconds of each of the turns applied last."""
 
     def complete(self, seconds: float, count: int = 1) -> None:
         """Count applied turns; `seconds` is the time from submitting to applying them."""
@@ -82,13 +82,13 @@ class Metrics:
         self.recent.append((self.last_success, seconds))
 
     def counters(self) -> dict[str, Any]:
-        """Return all but the durations by name."""
+        """Return all fields except the durations, by name."""
         return {
             each.name: getattr(self, each.name) for each in fields(self) if each.name != "recent"
         }
 
     def latencies(self) -> dict[str, float]:
-        """Return by name the seconds within which so many percent of the last 1,024 turns were applied."""
+        """Return percentiles of the latency in seconds, of the last 1,024 applied turns, by name."""
         ordered = sorted(seconds for _, seconds in self.recent) or [0.0]
         return {
             f"latency_p{percent}": ordered[math.ceil(percent / 100 * len(ordered)) - 1]
@@ -99,7 +99,7 @@ class Metrics:
 def stats_of(
     metrics: Metrics, options: Options, workers: Workers, admission: Admission
 ) -> WriterStats:
-    """Return what `MemoryWriter.stats` returns; the caller holds the writer's lock."""
+    """Return the statistics of a writer; the caller holds the writer's lock."""
     journal_queue = admission.journal_queue
     finished = metrics.completed + metrics.failed
     active, queued = workers.active, admission.queued
@@ -143,7 +143,7 @@ class WriterStats(DictView[str, Any]):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Health(Viewed):
-    """A verdict for a health endpoint."""
+    """The health of a writer, for a health endpoint."""
 
     status: str
     """ "healthy", "degraded" (turns fail or wait too long) or "unhealthy" (no turn is applied)."""
@@ -152,21 +152,21 @@ class Health(Viewed):
 
     @property
     def http_status(self) -> int:
-        """The HTTP status code: 503 if unhealthy, else 200."""
+        """The HTTP status code: 503 if unhealthy, otherwise 200."""
         return 503 if self.status == "unhealthy" else 200
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the verdict as JSON values."""
+        """Return the health as JSON values."""
         return {"status": self.status, "reasons": self.reasons, "stats": dict(self.stats)}
 
 
 def health_of(
     stats: Mapping[str, Any], *, longest_wait: float = 300.0, most_errors: float = 0.05
 ) -> Health:
-    """Judge a writer by its `stats()`.
+    """Return the health of a writer, derived from its `stats()`.
 
     Args:
-        stats: What `MemoryWriter.stats` returns.
+        stats: The result of `MemoryWriter.stats`.
         longest_wait: The maximum age of the oldest turn in seconds.
         most_errors: The maximum share of failed turns.
     """
@@ -201,15 +201,15 @@ _COUNTERS = {
     "retries": "Attempts after the first.",
     "dead_letters": "Turns parked in the dead letters.",
     "recovered": "Turns taken over from dead writers.",
-    "compactions": "Compactions done.",
-    "compactions_failed": "Compactions given up.",
+    "compactions": "Parts of compactions applied.",
+    "compactions_failed": "Compactions, or parts of them, that failed.",
 }
 _GAUGES = {
     "pending": "Turns waiting or in work.",
     "queue_size": "Turns waiting.",
-    "queue_capacity": "Turns that may wait.",
+    "queue_capacity": "The maximum number of waiting turns.",
     "active_workers": "Turns in work.",
-    "oldest_age": "Seconds that the oldest turn has been waiting.",
+    "oldest_age": "Age of the oldest unfinished turn in seconds.",
     "loss_window": "Turns that a killed process would lose now.",
     "breaker_is_open": "1 while the model is considered down.",
     "last_success": "When a turn was last applied, in seconds since 1970.",
@@ -217,7 +217,7 @@ _GAUGES = {
 
 
 def prometheus_text(stats: Mapping[str, Any]) -> str:
-    """Return a writer's `stats()` in the text format that Prometheus reads, version 0.0.4."""
+    """Return a writer's `stats()` in the Prometheus text format, version 0.0.4."""
     lines: list[str] = []
     for names, kind, ending in ((_COUNTERS, "counter", "_total"), (_GAUGES, "gauge", "")):
         for name, meaning in names.items():
@@ -227,7 +227,7 @@ def prometheus_text(stats: Mapping[str, Any]) -> str:
             metric = f"{_PREFIX}_{name}{ending}"
             lines += [f"# HELP {metric} {meaning}", f"# TYPE {metric} {kind}"]
             lines.append(
-                f"{metric} {value!r}"  # all digits: seconds since 1970 have ten before the decimal point
+                f"{metric} {value!r}"  # `repr` keeps all digits of seconds since 1970
                 if isinstance(value, float)
                 else f"{metric} {int(value)}"
             )
@@ -326,7 +326,7 @@ class Telemetry:
 
 
 def _type_of(error: BaseException) -> str:
-    """Return the type of an error; its message may quote the conversation."""
+    """Return the type name of an error, because its message may quote the conversation."""
     return type(error.__cause__ or error).__name__
 
 

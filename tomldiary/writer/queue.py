@@ -1,4 +1,4 @@
-"""Admission of turns (back-pressure, repeated ids, cancelled submits) and the queue of each user."""
+"""Admission of turns (back-pressure, repeated ids, cancelled submits) and one queue for each user."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _CLOSED = "MemoryWriter is closed"
 
 
 class Admission:
-    """Admits turns and passes them to the journal if there is one, else to the workers.
+    """Admits turns and passes them to the journal, or to the workers if there is no journal.
 
     Args:
         qsize: The maximum number of waiting turns.
@@ -45,7 +45,7 @@ class Admission:
         metrics: Counts turns.
         workers: Apply turns.
         start: Starts the writer's thread; called with the lock held before a turn is counted.
-        sessions: Provides the time of a session's last turn; None if the diary is not a `Diary`.
+        sessions: Provides the time of a session's previous turn; None if the diary is not a `Diary`.
     """
 
     def __init__(
@@ -75,13 +75,13 @@ class Admission:
 
     @property
     def queued(self) -> int:
-        """The number of admitted turns that wait, stored or not."""
+        """The number of admitted turns that wait, whether stored or not."""
         unstored = len(self.journal_queue) if self.journal_queue is not None else 0
         return len(self._workers.queues) + unstored
 
     @property
     def _is_full(self) -> bool:
-        """Whether a new turn must wait; it may not overtake those that do."""
+        """Whether a new turn must wait; it must not overtake waiting submits."""
         return bool(self.waiting) or self.queued >= self._qsize
 
     async def submit(self, turn: Turn) -> Receipt:
@@ -103,8 +103,8 @@ class Admission:
         try:
             if space is not None:
                 await self._note_epoch(job)
-                # `admit_waiting` also queues the turn. If the woken submit queued it, another submit could
-                # overtake it.
+                # `admit_waiting` queues the turn before it wakes this call. If this call queued the turn, another
+                # submit could overtake it.
                 await asyncio.wrap_future(space)
             if same is not None:
                 await same.receipt.astored()
@@ -145,16 +145,16 @@ class Admission:
             try:
                 job.epoch = _fenced(self._backend, turn)
             except Forgotten as error:
-                job.asked = Future()
-                job.asked.set_exception(error)
+                job.epoch_read = Future()
+                job.epoch_read.set_exception(error)
         elif self._backend is not None:
-            # In another thread: the backend may use a disk, and the caller may be an event loop.
+            # In another thread, because the backend may use a disk and the caller may run in an event loop.
             self._epoch_reader = self._epoch_reader or ThreadPoolExecutor(1, "tomldiary-epoch")
-            job.asked = self._epoch_reader.submit(_fenced, self._backend, turn)
+            job.epoch_read = self._epoch_reader.submit(_fenced, self._backend, turn)
         return job
 
     async def _note_epoch(self, job: Job) -> None:
-        """Note when a turn began to wait for space: an erasure of everything meanwhile refuses it."""
+        """Record the fencing token of a turn that waits for space, so that a later erasure of the user refuses it."""
         if self.journal_queue is None or self._backend is None or job.turn.epoch is not None:
             return
         epoch = await in_thread(self._backend.epoch, job.turn.user_id)
@@ -183,7 +183,7 @@ class Admission:
 
     def _admit(self, job: Job) -> None:
         """Count a turn and pass it to the journal or the workers; the caller holds the lock."""
-        self._start()  # first: no turn may be queued if the thread cannot start
+        self._start()  # first, because no turn may be queued if the thread cannot start
         self._metrics.submitted += 1
         job.is_counted = True
         if not job.is_new:
@@ -197,7 +197,7 @@ class Admission:
     def deliver(self, jobs: list[Job]) -> None:
         """Queue turns that are in a journal; called with the lock held."""
         cancelled = [job for job in jobs if not job.wanted]
-        if cancelled:  # while they were being stored
+        if cancelled:  # they were cancelled while they were being stored
             jobs = [job for job in jobs if job.wanted]
             for job in cancelled:
                 self._withdraw(job)
@@ -226,7 +226,7 @@ class Admission:
         """Admit waiting submits while the queue has space; called with the lock held."""
         while self.waiting and self.queued < self._qsize:
             if self.journal_queue is not None and self.waiting[0][0].turn.epoch is None:
-                return  # called again when the token is known
+                return  # `_note_epoch` calls this again when the token is known
             job, space = self.waiting.popleft()
             if space.set_running_or_notify_cancel():
                 self._admit(job)
@@ -255,7 +255,10 @@ class Admission:
         self.forget_operation(job)
 
     def forget_operation(self, job: Job) -> None:
-        """Forget the operation id of a turn; history has it if the turn was applied; called with the lock held."""
+        """Drop the operation id of a finished turn; called with the lock held.
+
+        History has the ids of applied turns.
+        """
         if not job.is_new and self._by_operation.get((job.turn.user_id, job.operation)) is job:
             del self._by_operation[job.turn.user_id, job.operation]
 
@@ -273,7 +276,7 @@ def _fenced(backend: Backend, turn: Turn) -> int:
     """Return the user's fencing token, for a turn without a journal.
 
     Raises:
-        Forgotten: Everything of the user was erased since the run of the turn began.
+        Forgotten: The whole user was erased since the run of the turn began.
     """
     epoch = backend.epoch(turn.user_id)
     if is_erased(backend, turn.user_id, turn.epoch, epoch):
@@ -284,7 +287,7 @@ def _fenced(backend: Backend, turn: Turn) -> int:
 class UserQueues:
     """One queue of turns for each user, served round robin. Not thread-safe: callers hold the writer's lock.
 
-    A user with a turn in work, or in a pause before another attempt, is held. The next turn of a held user waits.
+    A user is held while one of its turns is in work or waits for another attempt. The other turns of a held user wait.
     """
 
     def __init__(self) -> None:
@@ -297,7 +300,7 @@ class UserQueues:
         return self._count
 
     def is_ready(self) -> bool:
-        """Whether a turn can be started now."""
+        """Return whether a turn can be started."""
         return bool(self._ready)
 
     def oldest(self) -> float | None:
@@ -316,13 +319,13 @@ class UserQueues:
             queue.append(job)
         self._count += 1 + len(job.group)
 
-    def put_back(self, job: Job) -> None:
-        """Return a turn to the head of its user's queue; the user stays held until `release`."""
+    def requeue(self, job: Job) -> None:
+        """Put a turn at the head of its user's queue; the user stays held until `release`."""
         self._queues.setdefault(job.turn.user_id, deque()).appendleft(job)
         self._count += 1 + len(job.group)
 
     def pop(self, together: int = 1) -> Job | None:
-        """Return the next turn, grouped with up to `together` - 1 later turns, and hold its user."""
+        """Return the next turn, grouped with up to `together - 1` later turns, and hold its user."""
         if not self._ready:
             return None
         user = self._ready.popleft()
@@ -338,13 +341,13 @@ class UserQueues:
         return job
 
     def release(self, user: str) -> None:
-        """Release a user behind the users that are ready, so a busy user delays no other."""
+        """Release a user and place it after the users that are ready, so that a busy user delays no other."""
         self._held.discard(user)
         if user in self._queues:
             self._ready.append(user)
 
     def remove(self, job: Job) -> bool:
-        """Remove a waiting turn; False if it is not waiting, or is part of a group."""
+        """Remove a waiting turn; return False if it is not waiting or is part of a group."""
         user = job.turn.user_id
         queue = self._queues.get(user)
         if queue is None or job not in queue or job.group:
@@ -375,8 +378,8 @@ class UserQueues:
 def _can_be_grouped(first: Job, other: Job) -> bool:
     """Return whether two turns may be read in one call of the model.
 
-    A turn with an operation id of the caller is read alone, since history must show this id. So is a turn after an
-    attempt.
+    A turn with an operation id of the caller is read alone, since history must contain this id. A turn that was
+    attempted before is also read alone.
     """
     return (
         first.turn.session_id == other.turn.session_id
@@ -384,7 +387,7 @@ def _can_be_grouped(first: Job, other: Job) -> bool:
         and first.journal is other.journal  # a group's records go to one journal
         and all(
             job.is_new and job.operations is None and not job.attempts and job.turn.context_now is None
-            and (job.asked is None or job.turn.epoch is None)  # else it may be refused
+            and (job.epoch_read is None or job.turn.epoch is None)  # otherwise it may be refused
             for job in (first, other)
         )
     )  # fmt: skip

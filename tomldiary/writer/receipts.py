@@ -51,18 +51,19 @@ class Turn:
     earlier: Sequence[tuple[str, str]] | None = None
     """The exchanges before this one, oldest first: pairs of user message and assistant message.
 
-    The extractor sees the last `Diary.context_turns` of them as context for short answers. Each message is cut
-    to 1,000 characters. None uses the exchanges that this process saw in the session.
+    The extractor gets the last `Diary.context_turns` of them as context for short answers. Each message is cut
+    to 1,000 characters. None uses the session's exchanges in this process.
     """
 
     steps: Sequence[ToolStep] = ()
-    """The tools that were called, in their order; kept in the episode."""
+    """The tool calls of the run, in order; stored in the episode."""
     episode: bool | None = None
-    """Whether the turn is kept word for word as an episode; None is what the diary says."""
+    """Whether the turn is stored word for word as an episode; None uses the diary's setting."""
     epoch: int | None = field(default=None, compare=False)
-    """`alice.epoch` when the run of the turn began; None is when the turn is stored, or begins to wait for room.
+    """The value of `alice.epoch` when the run of the turn began.
 
-    If everything of the user was erased since, the turn is refused with `Forgotten`. Other erasures leave it.
+    With None, the value is read when the turn is stored, or when the turn begins to wait because the queue is full. If
+    the whole user was erased since, the turn is refused with `Forgotten`. Other erasures do not refuse it.
     """
 
     def __post_init__(self) -> None:
@@ -100,7 +101,7 @@ class Receipt(Viewed):
 
     @property
     def result(self) -> Applied | BaseException | None:
-        """What became of the turn, or why it failed, without waiting; None while it is not done."""
+        """The effect of the turn, or its error, without waiting; None while the turn is not done."""
         return (self._done.exception() or self._done.result()) if self._done.done() else None
 
     def __await__(self) -> Generator[Any, None, Applied | None]:
@@ -120,21 +121,21 @@ class Receipt(Viewed):
         """Block until the turn was applied and return its effect.
 
         Args:
-            timeout: Seconds to wait; None waits without limit.
+            timeout: The time limit in seconds; None is no limit.
 
         Raises:
             TimeoutError: The turn was not applied in time; it may be applied later.
-            RuntimeError: The writer was closed before the turn was finished. The message says whether the
-                journal keeps the turn. A turn in work that is not kept may have been applied.
+            RuntimeError: The writer was closed before the turn was finished. The message states whether the
+                journal keeps the turn. If it does not, a turn in work may have been applied.
             Exception: The error of the extractor or the storage. Nothing was changed.
         """
         return self._done.result(timeout)
 
     def wait_stored(self, timeout: float | None = None) -> bool:
-        """Block until the turn is in the journal; False if the writer keeps its queue in memory.
+        """Block until the turn is in the journal; return False if the writer keeps its queue in memory.
 
         Args:
-            timeout: Seconds to wait; None waits without limit.
+            timeout: The time limit in seconds; None is no limit.
 
         Raises:
             TimeoutError: The turn was not stored in time; it may be stored later.
@@ -143,13 +144,13 @@ class Receipt(Viewed):
         return self._stored.result(timeout)
 
     async def astored(self) -> bool:
-        """Wait like `wait_stored` without holding the event loop."""
+        """Wait like `wait_stored` without blocking the event loop."""
         if self._stored.done():
             return self._stored.result()
         return await asyncio.shield(asyncio.wrap_future(self._stored))
 
     def settle_stored(self, answer: bool | BaseException) -> None:  # noqa: FBT001 - the result itself
-        """Set whether the turn is in the journal, or why not; the writer calls this."""
+        """Set whether the turn is in the journal, or the error that prevented it; the writer calls this."""
         _settle(self._stored, answer)
 
     def settle(self, result: Applied | None, error: BaseException | None = None) -> None:
@@ -162,7 +163,7 @@ class Job:
     """A turn in the writer, from its admission to its outcome."""
 
     __slots__ = (
-        "asked", "attempts", "began", "epoch", "group", "is_counted", "is_new", "journal", "number", "operation",
+        "attempts", "began", "epoch", "epoch_read", "group", "is_counted", "is_new", "journal", "number", "operation",
         "operations", "queued_at", "receipt", "rendered", "segment", "time", "turn", "waiter", "wanted",
     )  # fmt: skip
 
@@ -174,34 +175,34 @@ class Job:
         self.is_new = is_new
         """Whether the writer generated the id, so that the turn cannot have been applied before."""
         self.is_counted = False
-        """Whether the metrics count it as submitted."""
+        """Whether the metrics count the turn as submitted."""
         self.journal: Journal | SharedQueue | None = None
         self.number = 0
-        """Its number in the journal."""
+        """The turn's number in the journal."""
         self.segment = 0
         self.rendered = ""
-        """Its record without the fields that the journal adds."""
+        """The turn's record without the fields that the journal adds."""
         self.epoch: int | None = None
-        self.asked: Future[int] | None = None
+        self.epoch_read: Future[int] | None = None
         """The pending read of the fencing token, for a turn without a journal."""
         self.time = ""
-        """When it was submitted (ISO 8601)."""
+        """When the turn was submitted (ISO 8601)."""
         self.began = ""
-        """When the session's last turn was submitted; "" if unknown."""
+        """When the session's previous turn was submitted (ISO 8601); "" if unknown."""
         self.operations: list[Operation] | None = None
         """The extracted operations; None before the extraction."""
         self.group: list[Job] = []
-        """Turns that are read together with it in one call of the model."""
+        """The turns that are read together with this one in a single call of the model."""
         self.attempts = 0
         self.queued_at = time.monotonic()
         self.waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
         """The event loop and future of a `submit` that waits until the turn is stored."""
         self.wanted = 1
-        """The number of callers that submitted it under the same id and were not cancelled."""
+        """The number of callers that submitted the turn under the same id and were not cancelled."""
 
     @property
     def content(self) -> str:
-        """Fingerprint of the turn's content; of a completed turn as `add_turn` makes it."""
+        """The fingerprint of the turn's content; for a completed turn it equals that of `add_turn`."""
         turn = self.turn
         ended = () if turn.status == "completed" else (turn.status,)
         return fingerprint(turn.session_id, turn.user_msg, turn.assistant_msg, *ended)

@@ -2,7 +2,7 @@
 
 The pause grows exponentially with jitter (AWS Architecture Blog 2015, "Exponential Backoff And Jitter"). Half of
 the pause is fixed and half is random. Errors of frameworks are recognised by their attributes and type names, so
-that no framework is imported.
+no framework is imported.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
     "kind_of",
 ]
 
-_DOUBLINGS = 64  # of a pause; more would overflow
+_DOUBLINGS = 64  # the maximum number of times that a pause doubles; more would overflow
 _TRANSIENT_STATUSES = {408, 409, 425, 429}
 _SERVER_ERROR = 500
 _TRANSIENT_NAMES = (
@@ -47,8 +47,8 @@ _TRANSIENT_NAMES = (
 def is_transient(error: BaseException) -> bool:
     """Return whether another attempt may help: time-outs, lost connections, rate limits, 5xx, broken JSON.
 
-    A status code decides if there is one, else the name of the error's type. The causes of the error are checked
-    too.
+    A status code decides if there is one, otherwise the name of the error's type. The causes of the error are also
+    checked.
     """
     for each in causes(error):
         if isinstance(each, TimeoutError | ConnectionError | BackendError | NoCompletion):
@@ -69,22 +69,22 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_of_the_model(error: BaseException) -> bool:
-    """Return whether a transient error comes from the model, not from our own storage."""
+    """Return whether a transient error comes from the model, not from the storage."""
     return not any(
         isinstance(each, LockTimeout | BackendError | Conflict) for each in causes(error)
     )
 
 
 def kind_of(error: BaseException) -> str:
-    """Return the type of the error's cause; of the system's errors, what the system says, without the path."""
-    # A time limit of asyncio is raised from the cancellation that it made.
+    """Return the type name of the error's cause, with the system's message but no path for an OSError."""
+    # The cause of a TimeoutError of asyncio is only the cancellation.
     cause = error if isinstance(error, TimeoutError) else error.__cause__ or error
     said = f" ({cause.strerror})" if isinstance(cause, OSError) and cause.strerror else ""
     return f"{type(cause).__name__}{said}"
 
 
 def _asked_pause(error: BaseException) -> float | None:
-    """Return the seconds that a server asked to wait, if it did; a header may also be a date."""
+    """Return the pause in seconds that a server asked for, or None; its header may also be a date."""
     value: Any = getattr(error, "retry_after", None)
     if value is None:
         headers: Any = getattr(getattr(error, "response", None), "headers", None)
@@ -105,11 +105,11 @@ class RetryPolicy:
 
     Args:
         attempts: The total number of attempts after transient errors.
-        first_pause: Seconds before the second attempt; doubles with each further one.
-        longest_pause: The upper limit of a pause in seconds, even if a server asks for a longer one.
+        first_pause: The pause in seconds before the second attempt; doubles with each further attempt.
+        longest_pause: The maximum pause in seconds, even if a server asks for a longer one.
 
     Raises:
-        InvalidValue: An argument is not such a number.
+        InvalidValue: An argument is not a number or out of its range.
     """
 
     attempts: int = 5
@@ -123,7 +123,7 @@ class RetryPolicy:
             checked_number(pause, name, "0 or more seconds", lambda each: each >= 0)
 
     def pause(self, attempts: int, error: BaseException) -> float:
-        """Return the seconds to wait after this number of attempts."""
+        """Return the pause in seconds after this number of attempts."""
         grown = self.first_pause * 2.0 ** min(attempts - 1, _DOUBLINGS)
         jittered = grown * (0.5 + random.random() / 2)  # noqa: S311 - not for secrets
         asked = next(filter(None, map(_asked_pause, causes(error))), 0.0)
@@ -135,7 +135,7 @@ class Options:
     """The settings of one writer, checked; see `MemoryWriter`.
 
     Raises:
-        InvalidValue: One of them is none, or out of its range.
+        InvalidValue: A setting has the wrong type or is out of its range.
     """
 
     workers: int
@@ -164,7 +164,7 @@ class Options:
 
     @property
     def consolidates(self) -> bool:
-        """Whether some consolidations start by themselves."""
+        """Whether consolidations start automatically."""
         return self.consolidate_every is not None or self.consolidate_after is not None
 
 
@@ -175,20 +175,21 @@ class Breaker:
 
     Args:
         failures: The number of consecutive transient failures, of any users, that opens it.
-        pause: Seconds until an attempt is let through. It doubles with each failed attempt, up to 32 times `pause`.
+        pause: The time in seconds until an attempt is let through. It doubles with each failed attempt, up to 32 times
+            `pause`.
     """
 
     def __init__(self, failures: int, pause: float) -> None:
         self._failures = failures
         self._first = self._pause = pause
-        self._row = 0
+        self._consecutive = 0
         self._until = 0.0
         self._is_trying = False
 
     @property
     def is_open(self) -> bool:
         """Whether the model is considered down."""
-        return self._row >= self._failures
+        return self._consecutive >= self._failures
 
     def wait(self) -> float:
         """Return the seconds until the next attempt is allowed; 0 is now."""
@@ -208,14 +209,14 @@ class Breaker:
 
     def succeed(self) -> None:
         """Record that the model answered, even if it refused."""
-        self._row = 0
+        self._consecutive = 0
         self._is_trying = False
         self._pause = self._first
 
     def fail(self) -> bool:
         """Record that the model did not answer; return whether this opened the breaker."""
         was_open, self._is_trying = self.is_open, False
-        self._row += 1
+        self._consecutive += 1
         if not self.is_open:
             return False
         if was_open:

@@ -1,4 +1,4 @@
-"""Shutdown: closes writers and background tasks, and owns the event loop threads of the writers."""
+"""Shutdown of writers and background tasks, and the event loop threads of the writers."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def close_at_exit(writer: MemoryWriter) -> None:
         return
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_reset_writers)
-    # The public atexit runs too late: by then, thread pools accept no work. Hooks run in reverse order, and
-    # importing ThreadPoolExecutor registered its hook before this one.
+    # `atexit` runs too late, because thread pools accept no work by then. These hooks run in reverse order, so this
+    # one runs before the hook that the import of ThreadPoolExecutor registered.
     register = getattr(threading, "_register_atexit", None)
     if register is not None:
         register(_close_writers)
@@ -57,12 +57,12 @@ def fire_and_forget(coro: Coroutine[Any, Any, T], *, name: str | None = None) ->
 
 
 async def shutdown_all_background_tasks(timeout: float = 30) -> None:  # noqa: ASYNC109 - the ancestor's signature
-    """Close all writers and wait for tasks of `fire_and_forget`, at most `timeout` seconds."""
+    """Close all writers and wait for the tasks of `fire_and_forget`, at most `timeout` seconds."""
     deadline = time.monotonic() + timeout
     writers = [writer for writer in list(_writers) if writer.is_running]
     await asyncio.gather(*(writer.close(timeout) for writer in writers))
     loop = asyncio.get_running_loop()
-    # A copy, as other threads may start tasks in their loops.
+    # A copy, because other threads may start tasks in their loops.
     mine = [task for task in list(background_tasks) if task.get_loop() is loop]
     if mine:
         _, late = await asyncio.wait(mine, timeout=max(0.0, deadline - time.monotonic()))
@@ -130,13 +130,13 @@ def _run(loop: asyncio.AbstractEventLoop, pool: ThreadPoolExecutor) -> None:
         loop.run_until_complete(loop.shutdown_asyncgens())
         try:
             loop.run_until_complete(loop.shutdown_default_executor())
-        except RuntimeError:  # it would start a thread while the interpreter ends
+        except RuntimeError:  # the call would start a thread while the interpreter ends
             pool.shutdown()
         loop.close()
 
 
 def _started_pool(threads: int) -> ThreadPoolExecutor:
-    """Return a pool with running threads: since Python 3.12, no thread can start while the interpreter ends."""
+    """Return a pool with running threads, because since Python 3.12 none can start while the interpreter ends."""
     pool = ThreadPoolExecutor(threads, "tomldiary-writer")
     gate = threading.Barrier(threads)
     try:

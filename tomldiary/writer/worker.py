@@ -46,8 +46,8 @@ __all__ = ["Workers"]
 _LEFT = "the writer was closed before this turn was finished"
 _KEPT = f"{_LEFT}; it is kept in the journal, and the next writer of this diary applies it"
 
-_PARKED = "It is kept in the dead letters; `tomldiary writer list` shows why, `tomldiary writer retry --all` tries again."
-_LOST = "It is lost, as this diary keeps no journal."
+_PARKED = "It is in the dead letters: `tomldiary writer list` shows the error, and `tomldiary writer retry --all` retries it."
+_LOST = "It is lost, because this diary has no journal."
 
 _logger = get_logger(__name__)
 
@@ -55,7 +55,7 @@ _logger = get_logger(__name__)
 class Workers:
     """Applies queued turns: turns of one user in sequence, turns of several users concurrently.
 
-    Turns are applied in one event loop; `state` guards the fields that other threads read.
+    Turns are applied in one event loop. The lock `state` guards the fields that other threads read.
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class Workers:
         self.breaker = breaker
         self.journal_queue: JournalQueue | SharedQueue | None = None
         self.letters: DeadLetters | None = None
-        self.has_dequeued: Callable[[], None]
-        """Called with the lock held after a turn left the queue."""
-        self.has_applied: Callable[[Job], None]
-        """Called after a turn was applied."""
-        self.has_settled: Callable[[Job], None]
-        """Called with the lock held after a turn was applied, parked or abandoned."""
+        self.on_dequeued: Callable[[], None]
+        """A callback for a turn that left the queue; called with the lock held."""
+        self.on_applied: Callable[[Job], None]
+        """A callback for a turn that was applied."""
+        self.on_settled: Callable[[Job], None]
+        """A callback for a turn that was applied, parked or abandoned; called with the lock held."""
         self._diary = diary
         self._options = options
         self._state = state
@@ -88,7 +88,8 @@ class Workers:
         self._context = context
         self._telemetry = telemetry
         self.thread: LoopThread | None = None
-        self._timer: asyncio.TimerHandle | None = None  # until the model may be called again
+        self._timer: asyncio.TimerHandle | None = None
+        """The timer that calls `_dispatch` when the model may be called again."""
         self._is_ending = False
         self._is_scheduled = False  # whether `_dispatch` is scheduled
 
@@ -138,7 +139,7 @@ class Workers:
                 self.working[job] = asyncio.get_running_loop().create_task(
                     self._process(job), context=self._context.copy()
                 )
-                self.has_dequeued()
+                self.on_dequeued()
 
     async def _process(self, job: Job) -> None:
         result: Applied | None = None
@@ -149,7 +150,7 @@ class Workers:
         except BaseException as caught:
             if isinstance(caught, GeneratorExit) and self._is_ending:
                 raise  # the event loop is closed; `close` has set the outcome
-            error = caught  # of any kind: the receipt gets it
+            error = caught  # an error of any type is set on the receipt
         job.attempts += 1
         try:
             if error is None:
@@ -167,17 +168,17 @@ class Workers:
     def _complete(self, job: Job, result: Applied | None) -> None:
         self.breaker.succeed()
         jobs = [job, *job.group]
-        self.has_applied(job)  # first: `flush` also waits for compactions
+        self.on_applied(job)  # before the turn ends, so that `flush` also waits for its compaction
         with self._state:
             if self.working.pop(job, None) is None:
-                return  # `close` has abandoned it
+                return  # `close` has abandoned the turn
             self._metrics.complete(time.monotonic() - job.queued_at, len(jobs))
             if result is not None and result.is_repeated:
                 self._metrics.repeated += 1
             self._end(job, jobs, result)
 
     def _hand_over(self, job: Job) -> None:
-        """Leave a user's turns to the writer that has taken them over."""
+        """Stop working on a user's turns, which another writer has taken over."""
         with self._state:
             if self.working.pop(job, None) is None:
                 return
@@ -199,13 +200,13 @@ class Workers:
             error = caught
         if result is None and error is None:
             error = ExtractionError(
-                "another writer could not apply the turn, or it was forgotten; see `tomldiary writer list`."
+                "another writer could not apply the turn, or the turn was forgotten. See `tomldiary writer list`."
             )
         with self._state:
             self._metrics.completed += result is not None
             self._metrics.failed += result is None
             self._settle([job], result, error)
-            self.has_dequeued()
+            self.on_dequeued()
             self._state.notify_all()
 
     async def _fail(self, job: Job, error: BaseException) -> None:
@@ -214,34 +215,34 @@ class Workers:
         cancelled = isinstance(error, asyncio.CancelledError | FutureCancelled)
         transient = not cancelled and is_transient(error)
         if transient and is_of_the_model(error):
-            self._note_silence(job)
+            self._note_no_answer(job)
         elif cancelled or _is_of_the_diary(error):
-            self.breaker.end()  # failed before or after the model was called
+            self.breaker.end()  # it failed before or after the model was called
         else:
             self.breaker.succeed()
         if cancelled and self._is_ending:
             return  # `close` sets the outcome
         # The error may quote the conversation, so details are logged at debug level only.
         kind = kind_of(error)
-        _logger.debug("why a turn could not be applied", exc_info=error)
+        _logger.debug("traceback of a turn that could not be applied", exc_info=error)
         if isinstance(error, Forgotten) and job.journal is not None:
             await self._after_forgetting(job, error)
         elif transient and job.attempts < self._options.retry.attempts:
             pause = self._options.retry.pause(max(1, job.attempts), error)
-            _logger.warning("a turn could not be applied: %s; again in %.1f s", kind, pause)
+            _logger.warning("a turn could not be applied: %s; retrying in %.1f s", kind, pause)
             self._retry_later(job, pause)
         elif job.group and isinstance(error, ExtractionError):
-            _logger.warning("turns could not be read together: %s; they are read one by one", kind)
+            _logger.warning("turns could not be read together: %s; reading them one by one", kind)
             self._ungroup(job)
         else:
             await self._park(job, error, kind)
 
-    def _note_silence(self, job: Job) -> None:
-        """Tell the circuit breaker that the model did not answer."""
+    def _note_no_answer(self, job: Job) -> None:
+        """Report to the circuit breaker that the model did not answer."""
         if self.breaker.is_open:
             job.attempts -= 1  # the model is down for all users, so the attempt does not count
         if self.breaker.fail():
-            _logger.error("the model does not answer; turns wait until it does")
+            _logger.error("the model does not answer; turns wait until it answers again")
 
     async def _after_forgetting(self, job: Job, error: Forgotten) -> None:
         """Requeue the turns that were not forgotten; they are read one by one with the current memory."""
@@ -249,7 +250,7 @@ class Workers:
         try:
             wanted = await in_thread(self._still_wanted, jobs)
         except (BackendError, LockTimeout):
-            # Unknown for now, and a forgotten turn must not be parked.
+            # It is unknown whether the turn was forgotten, and a forgotten turn must not be parked.
             job.attempts -= 1
             self._retry_later(job, self._options.retry.pause(1, error))
             return
@@ -258,7 +259,7 @@ class Workers:
             await in_thread(job.journal.finish, gone)
             _logger.error("%s could not be applied: Forgotten", counted(len(gone), "turn"))
         if wanted:
-            _logger.info("something else of the user was forgotten; a turn is read again")
+            _logger.info("other data of the user was forgotten; a turn is read again")
         with self._state:
             if self.working.pop(job, None) is None:
                 return
@@ -269,13 +270,13 @@ class Workers:
     def _still_wanted(self, jobs: list[Job]) -> list[Job]:
         """Return the turns that are still in the journal, with the user's current fencing token."""
         backend, user = self._diary.engine.backend, jobs[0].turn.user_id
-        # An erasure changes the token before the journals, and holds the user's lock for both.
+        # An erasure changes the token first and the journals next, and holds the user's lock for both.
         with backend.lock(user, self._diary.engine.lock_timeout):
             epoch = backend.epoch(user)
             wanted = [job for job in jobs if job.journal is not None and job.journal.holds(job)]
         for job in wanted:
             job.epoch, job.operations = epoch, None
-            job.turn = replace(job.turn, earlier=())  # it may quote forgotten text
+            job.turn = replace(job.turn, earlier=())  # earlier exchanges may quote forgotten text
         return wanted
 
     def _retry_later(self, job: Job, pause: float) -> None:
@@ -283,7 +284,7 @@ class Workers:
             if self.working.pop(job, None) is None:
                 return
             self._metrics.retries += 1
-            self.queues.put_back(job)
+            self.queues.requeue(job)
             if self._is_ending:
                 return
         asyncio.get_running_loop().call_later(pause, self._resume, job.turn.user_id)
@@ -334,15 +335,18 @@ class Workers:
             self._end(job, jobs, error=error)
 
     def _give_up(self, job: Job, failure: BaseException) -> None:
-        """Fail a turn that could not be parked; it stays in the journal, and is tried again if storage was away."""
+        """Fail a turn that could not be parked, or retry it later if the storage failed; it stays in the journal."""
         if isinstance(failure, asyncio.CancelledError) and self._is_ending:
             return
         if isinstance(failure, BackendError | LockTimeout):
             kind = kind_of(failure)
-            _logger.error("a turn could neither be applied nor parked: %s; it waits", kind)
+            pause = self._options.retry.longest_pause
+            _logger.error(
+                "a turn could neither be applied nor parked: %s; retrying in %.1f s", kind, pause
+            )
             self._metrics.last_failure = f"{kind}."
             job.attempts -= 1
-            self._retry_later(job, self._options.retry.longest_pause)
+            self._retry_later(job, pause)
             return
         with self._state:
             if self.working.pop(job, None) is None:
@@ -360,7 +364,7 @@ class Workers:
     ) -> None:
         """Set outcomes and requeue turns after an attempt, and release the user; called with the lock held."""
         for each in reversed(again):
-            self.queues.put_back(each)
+            self.queues.requeue(each)
         if error is not None:
             self._metrics.failed += len(done)
         self._settle(done, result, error)
@@ -368,14 +372,14 @@ class Workers:
         if isinstance(self.journal_queue, JournalQueue) and isinstance(job.journal, Journal):
             self.journal_queue.close_if_done(job.journal)
         if not self.working and not len(self.queues):
-            self._state.notify_all()  # waiters only wait for the end of all work
+            self._state.notify_all()  # only now, because waiters wait for the end of all work
 
     def _settle(
         self, jobs: Sequence[Job], result: Applied | None, error: BaseException | None
     ) -> None:
         for each in jobs:
             each.receipt.settle(result, error)
-            self.has_settled(each)
+            self.on_settled(each)
 
     # Ending
 
@@ -407,12 +411,12 @@ class Workers:
 
 
 def _is_of_the_diary(error: BaseException) -> bool:
-    """Return whether an error is one of the diary, not of its extractor."""
+    """Return whether an error comes from the diary, not from its extractor."""
     return isinstance(error, DiaryError) and not isinstance(error, ExtractionError)
 
 
 def _reason(error: BaseException, kind: str) -> str:
-    """Return why a turn failed; errors that may quote the conversation are named by their type."""
+    """Return the reason of a failure, but only the type of an error that may quote the conversation."""
     if isinstance(error, MissingExtra | SchemaError | ExtractorUnusable):
         return str(error)
     return f"{kind}."

@@ -72,37 +72,41 @@ __all__ = [
 WORKERS = max(8, 2 * (os.cpu_count() or 1))
 QUEUE_MAXSIZE = 1000
 SHUTDOWN_TIMEOUT = 30
-"""Seconds that `close` waits for queued turns."""
-_GRACE = 1.0  # seconds that a cancelled turn has to end
+"""The default time limit of `close` for queued turns, in seconds."""
+_GRACE = 1.0  # the time in seconds for a cancelled turn to end
 
 _logger = get_logger(__name__)
 
 
 class MemoryWriter(Viewed):
-    """A queue of turns in front of a diary.
+    """Queues turns and applies them to a diary in the background.
 
-    A turn runs with the context variables of the writer's creation, never with those of a request. If the diary is
-    a folder and its durability is not "none", a journal keeps turns until they are applied. If it is on a shared
-    database, the database keeps them, for the writers of all machines. For any other diary, turns are kept in memory.
+    A turn runs with the context variables of the writer's creation, never with those of a request. The queue is
+    stored in one of three places:
+
+    - A journal, if the diary is a folder and its durability is not "none".
+    - The shared database, if the diary is on one. Writers on all machines share this queue.
+    - The memory of the process, for any other diary.
 
     Args:
         diary: The diary that applies the turns.
-        workers: The maximum number of turns in work at the same time, each of another user. With 0 the writer only
-            stores turns in a shared database, and other writers apply them; closing does not wait for these.
+        workers: The maximum number of turns in work at the same time, each of a different user. With 0, the writer
+            only stores turns in a shared database, and other writers apply them. Closing does not wait for them.
         qsize: The maximum number of waiting turns; at this limit `submit` waits and `submit_nowait` raises.
-        timeout: Seconds that the extractor may take for one turn; None sets no limit.
+        timeout: The extractor's time limit for one turn in seconds; None is no limit.
         retry: The number of attempts after transient errors, and the pauses between them.
-        coalesce: The maximum number of waiting turns of one session that one call of the model reads together.
+        coalesce: The maximum number of waiting turns of one session that are read in one call of the model.
         breaker: The number of consecutive transient errors, of any users, after which the model is considered down.
-        breaker_pause: Seconds until the model is called again; doubles while it stays down.
-        takeover_interval: Seconds within which the journal of a dead writer is found.
-        lease: Seconds without a sign of life after which other writers on a shared database take over.
-        consolidate_every: Transactions of a user after which its episodes that were not read yet are consolidated.
-        consolidate_after: Seconds without a transaction of a user after which they are consolidated. With one of these
-            two options, what an ended process left is consolidated first. Set them in one process of a diary only.
+        breaker_pause: The time in seconds until the model is called again; doubles while it stays down.
+        takeover_interval: The maximum time in seconds until the journal of a dead writer is found.
+        lease: The time in seconds without a heartbeat after which other writers on a shared database take over.
+        consolidate_every: The number of transactions of a user after which the user's unread episodes are consolidated.
+        consolidate_after: The time in seconds without a transaction of a user after which they are consolidated. With
+            either option, the writer begins with the episodes that earlier processes left unread. Set these options
+            in only one process of a diary.
 
     Raises:
-        InvalidValue: An option is not a number or out of its range, or `diary` does not support it.
+        InvalidValue: An option has the wrong type, is out of its range, or is not supported by `diary`.
     """
 
     def __init__(
@@ -142,7 +146,9 @@ class MemoryWriter(Viewed):
                 "workers=0 needs a diary on PostgreSQL, Redis or Firestore, where other writers apply the turns."
             )
         if self._options.consolidates and (own is None or not workers):
-            raise InvalidValue("a writer that consolidates needs a Diary and workers.")
+            raise InvalidValue(
+                "consolidate_every and consolidate_after need a Diary and at least one worker."
+            )
         self._context = contextvars.copy_context()
         self._closed = False
         problem = self._setup_problem()
@@ -166,7 +172,8 @@ class MemoryWriter(Viewed):
     def _reset(self) -> None:
         self._reported = 0  # failed turns that `flush` and `close` have reported
         self._state = threading.Condition()
-        self._ending, self._has_ended = threading.RLock(), False  # a signal handler may close too
+        # Reentrant, because a signal handler may close the writer while `close_sync` runs.
+        self._ending, self._has_ended = threading.RLock(), False
         self._metrics = Metrics()
         store = type(self.diary).__name__ if self._backend is None else repr(self._backend)
         self._workers = Workers(
@@ -184,10 +191,10 @@ class MemoryWriter(Viewed):
             self._sessions,
         )
         self._admission.is_closed = self._closed
-        self._workers.has_dequeued = self._admission.admit_waiting
-        self._workers.has_settled = self._admission.forget_operation
+        self._workers.on_dequeued = self._admission.admit_waiting
+        self._workers.on_settled = self._admission.forget_operation
         self._compactions = CompactionJobs(self.diary, self._options, self._state, self._metrics)
-        self._workers.has_applied = self._compactions.after_turn
+        self._workers.on_applied = self._compactions.after_turn
         self._consolidations = ConsolidationJobs(self.diary, self._options, self._state)
         self._journal_queue = self._new_journal_queue()
 
@@ -243,16 +250,16 @@ class MemoryWriter(Viewed):
     ) -> Receipt:
         """Store a turn in the journal and return its receipt; wait while the queue is full.
 
-        Cancelling a waiting `submit` withdraws the turn. A turn stays if it is in work, or if another caller has
-        submitted it under the same operation id. `user_message` and `assistant_response` are aliases of the two
-        messages; for the other arguments see `Turn`.
+        Cancelling a waiting `submit` withdraws the turn, unless the turn is in work or another caller has submitted
+        it under the same operation id. `user_message` and `assistant_response` are aliases of the two messages. For
+        the other arguments see `Turn`.
 
         Raises:
             RuntimeError: The writer is closed.
             InvalidValue: A text cannot be stored in a file.
             Conflict: A turn with this operation id and different content was already submitted.
             BackendError: The journal could not be written. The turn was not stored.
-            Forgotten: Everything of the user was erased since `epoch`, or while the call waited. The turn was not stored.
+            Forgotten: The whole user was erased since `epoch`, or while the call waited. The turn was not stored.
         """
         turn = Turn(
             user_id,
@@ -285,7 +292,7 @@ class MemoryWriter(Viewed):
         return self._admission.submit_nowait(self._redacted(turn))
 
     def _redacted(self, turn: Turn) -> Turn:
-        """Return a turn without what the diary does not store: it is queued and journaled like this."""
+        """Return a turn with its texts redacted by the diary, so that no queue or journal contains the originals."""
         if self._own is None or self._own.redactor is None:
             return turn
         redacted = self._own.redacted
@@ -307,7 +314,7 @@ class MemoryWriter(Viewed):
                 weakref.finalize(self, self._consolidations.unwatch).atexit = False
 
     def look_for_dead_writers(self) -> None:
-        """Schedule a search for journals of dead writers, which is done periodically, too."""
+        """Schedule a search for journals of dead writers, in addition to the periodic search."""
         with self._state:
             if self._journal_queue is not None and not self._closed:
                 self._journal_queue.adopt_soon()
@@ -331,7 +338,7 @@ class MemoryWriter(Viewed):
         return WriterStats({**stats, **counted, "setup_problem": self._setup_problem()})
 
     def health(self, *, longest_wait: float = 300.0, most_errors: float = 0.05) -> Health:
-        """Return a verdict for a health endpoint.
+        """Return the writer's health, for a health endpoint.
 
         Args:
             longest_wait: The maximum age of the oldest turn in seconds.
@@ -340,10 +347,10 @@ class MemoryWriter(Viewed):
         return health_of(self.stats(), longest_wait=longest_wait, most_errors=most_errors)
 
     def plot_queue(self, ax: Any = None) -> Any:
-        """Plot how many of the last 1,024 applied turns were waiting or in work over time; return the Axes.
+        """Plot the number of turns waiting or in work over time, from the last 1,024 applied turns; return the Axes.
 
         Args:
-            ax: The matplotlib Axes to draw on; None makes a new figure.
+            ax: The matplotlib Axes to draw on; None creates a figure.
 
         Raises:
             MissingExtra: matplotlib is not installed.
@@ -359,8 +366,8 @@ class MemoryWriter(Viewed):
     def consolidate(self, user_id: str) -> Future[Consolidated]:
         """Start `alice.consolidate()` in the background, and return its future; `flush` waits for it.
 
-        Closing the writer waits for it as for turns, and then cancels it: what was read is stored, the rest is read
-        next time.
+        Closing the writer waits for the consolidation as for turns, and then cancels it. The results of episodes that
+        were already read are stored. The next consolidation reads the others.
 
         Raises:
             RuntimeError: The writer is closed.
@@ -368,11 +375,11 @@ class MemoryWriter(Viewed):
         user_id = checked_user(user_id)
         with self._state:
             if self._closed:
-                raise RuntimeError("the writer is closed. Make another one.")
+                raise RuntimeError("the writer is closed. Create another one.")
             self._start()
             thread = self._workers.thread
             assert thread is not None  # noqa: S101 - it was just started
-            # With the lock held: a `close` meanwhile waits for it.
+            # The lock is held, so a concurrent `close` waits for this consolidation.
             return self._consolidations.start(user_id, thread.loop)
 
     def flush(self, timeout: float | None = None) -> bool:
@@ -406,7 +413,7 @@ class MemoryWriter(Viewed):
         )
 
     async def aflush(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - the twin of flush
-        """Wait like `flush` without holding the event loop."""
+        """Wait like `flush` without blocking the event loop."""
         return await asyncio.to_thread(self.flush, timeout)
 
     def close_sync(self, timeout: float | None = None, *, drain: bool = True) -> WriterStats:
@@ -415,16 +422,16 @@ class MemoryWriter(Viewed):
         Failed turns are reported as by `flush`.
 
         Args:
-            timeout: Seconds to wait; None uses `SHUTDOWN_TIMEOUT`. Turns that are not done by then are cancelled,
-                and their receipts raise a RuntimeError. Turns in a journal stay there and count as pending.
-                Turns of a queue in memory are lost and count as failed.
+            timeout: The time limit in seconds; None uses `SHUTDOWN_TIMEOUT`. Turns that are not done by then are
+                cancelled, and their receipts raise a RuntimeError. Turns in a journal stay there and count as
+                pending. Turns of a queue in memory are lost and count as failed.
             drain: Whether to finish the waiting turns; False leaves them.
         """
         self._closed = True
         self._admission.close()
         wait = SHUTDOWN_TIMEOUT if timeout is None else timeout
         self.flush(max(0.0, wait) if drain and self._options.workers else 0)
-        with self._ending:  # several threads may close, and each may do so again
+        with self._ending:  # several threads may close the writer, and each more than once
             if not self._has_ended:
                 self._end()
                 self._has_ended = True
@@ -448,7 +455,7 @@ class MemoryWriter(Viewed):
         self._stop()
 
     async def close(self, timeout: float | None = None, *, drain: bool = True) -> WriterStats:  # noqa: ASYNC109 - the twin of close_sync
-        """Close like `close_sync` without holding the event loop."""
+        """Close like `close_sync` without blocking the event loop."""
         return await asyncio.to_thread(self.close_sync, timeout, drain=drain)
 
     def _stop(self) -> None:
@@ -462,7 +469,8 @@ class MemoryWriter(Viewed):
         if thread is None or not thread.thread.is_alive():
             self._journal_queue.close()
         else:
-            # A turn that ignores its cancellation may still write to the journal, so the journal stays locked until then.
+            # A turn that ignores its cancellation may still write to the journal, so the journal stays locked until it
+            # has ended.
             threading.Thread(
                 target=_close_after, args=(thread.thread, self._journal_queue), daemon=True
             ).start()

@@ -865,7 +865,7 @@ def test_words_during_another_user_s_pending_approval_are_a_turn_of_their_own(wr
     talk(agent, "I am Ann.", in_room("ann"))
     talk(agent, "I am Bob.", in_room("bob"))
     assert said_by(writer) == [("bob", "I am Bob.", "ok")]
-    assert "no part of this turn" in caplog.text
+    assert "not part of this turn" in caplog.text
 
 
 @both
@@ -996,7 +996,7 @@ def test_what_tools_look_up_in_one_memory_is_no_step_in_another(writer):
     [
         ({"writer": "rules"}, "expected a MemoryWriter, found str"),
         ({"writer": Diary("memory:")}, "expected a MemoryWriter, found Diary"),
-        ({"name": "our team"}, "cannot begin the name of a tool"),
+        ({"name": "our team"}, "cannot be the prefix of a tool name"),
         ({"tools": "write"}, "unknown"),
         ({"max_tokens": 0}, "max_tokens: expected a whole number from 1 on, found 0"),
     ],

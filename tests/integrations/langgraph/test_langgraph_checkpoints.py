@@ -329,7 +329,7 @@ def test_unanswered_words_of_another_user_are_in_no_turn(
     for user, given in (("bob", BOB), ("ann", ANN)):
         in_room(given, user, place, mode, tmp_path, noted, answering([]), inner=inner)
     assert noted.turns == [("bob", "I am Bob.", "Noted."), ("ann", "I am Ann.", "Noted.")]
-    assert "no part of this turn" in caplog.text
+    assert "not part of this turn" in caplog.text
 
 
 def test_branches_that_recall_note_whose_words_they_saw(tmp_path):

@@ -514,7 +514,7 @@ def wrong_options(path: Path) -> dict[str, tuple[dict[str, Any], str]]:
         "writer of rules": ({"writer": "rules"}, "expected a MemoryWriter, found str"),
         "writer elsewhere": (
             {"writer": MemoryWriter(Diary(path / "other", agent="rules"))},
-            "Make one of the same diary",
+            "Create it with the same diary",
         ),
         "writer unused": ({"writer": MemoryWriter(mine), "record": False}, "record=False"),
         "store": ({"diary": Store(mine)}, r"Give its `\.diary`"),

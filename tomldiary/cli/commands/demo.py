@@ -1,4 +1,4 @@
-"""`demo`: a scripted chat, the file it becomes, and each installed framework reading it. Needs no key and no network.
+"""`demo`: a scripted chat, the resulting file, and each installed framework that reads it. Needs no key or network.
 
 Frameworks and adapters are imported by name when the demo runs, so the core depends on none of them.
 """
@@ -48,7 +48,7 @@ def demo(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a chat, its file, and the frameworks that read it."""
+    """Show a chat, the resulting file, and frameworks that read it."""
     with _folder(path) as folder:
         diary = Diary(folder, agent="rules")
         readings = _as_json(diary) if as_json else _as_text(diary, path)
@@ -78,7 +78,7 @@ def _as_text(diary: Diary, path: str | None) -> list[Reading]:
     heading("\n2. This is the memory: alice/preferences.toml, yours to read, edit and diff.")
     alice = diary.user(_USER)
     print_toml(alice.document("preferences"))
-    heading(f"\n3. Asked: {_QUESTION}")
+    heading(f"\n3. A search for: {_QUESTION}")
     for hit in alice.recall(_QUESTION, limit=2):
         words = ", ".join(map(one_line, hit.reasons))
         print_text(
@@ -127,8 +127,8 @@ class _Adapter:
     framework: str
     module: str
     """A module of the framework; if it cannot be found, the framework is not installed."""
-    entrance: str
-    """The class of the adapter that is used."""
+    class_name: str
+    """The class of the adapter's package that the demo uses."""
     read: Callable[[Any, Diary], str]
 
     @property
@@ -143,9 +143,9 @@ class _Adapter:
 
 
 def _readings(diary: Diary) -> list[Reading]:
-    """Ask the question through every adapter."""
+    """Search for the question with each adapter."""
     for name in _REMOTE_TRACING:
-        os.environ[name] = "false"  # offline: no remote tracing either
+        os.environ[name] = "false"  # the demo is offline, so it sends no traces
     return [_read_with(adapter, diary) for adapter in _ADAPTERS]
 
 
@@ -155,8 +155,8 @@ def _read_with(adapter: _Adapter, diary: Diary) -> Reading:
         if not _is_installed(adapter.module):
             command = f'python -m pip install "tomldiary-kit[{adapter.extra}]"'
             return Reading(name, "not installed", f"is not installed. Run: {command}")
-        entrance = getattr(import_module(adapter.package), adapter.entrance)
-        text = adapter.read(entrance, diary)
+        adapter_class = getattr(import_module(adapter.package), adapter.class_name)
+        text = adapter.read(adapter_class, diary)
     except Exception as error:  # noqa: BLE001 - the other adapters are still tried
         return Reading(name, "failed", f"failed ({type(error).__name__}: {error}).")
     if _ANSWER not in text:

@@ -1,4 +1,4 @@
-"""`doctor`: the health of a folder of memory; it looks and changes nothing."""
+"""`doctor`: checks the health of a memory and changes nothing."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _COLUMNS = (Column("level", "yellow"), Column("place", "cyan"), Column("finding"
 def doctor(
     *,
     path: MemoryPath = DEFAULT_PATH,
-    user: Annotated[str | None, typer.Option(help="Look at this user only.")] = None,
+    user: Annotated[str | None, typer.Option(help="Check only this user.")] = None,
     table: PreferenceTable = None,
     as_json: AsJson = False,
 ) -> None:
     """Check files, permissions, history and the disk.
 
-    It changes nothing. Exit code 1: something is wrong.
+    It changes nothing. The exit code is 1 if there is a problem or a warning.
     """
     diary = open_memory(path)
     backend = diary.engine.backend
@@ -43,14 +43,16 @@ def doctor(
         if table is not None:
             diary = Diary(backend, load_table(table), agent="rules")
         if user is not None and not backend.kinds(user):
-            raise IdentifierError(f"nothing is known about {user!r} in {shown(path)}")
+            raise IdentifierError(
+                f'there is no user {user!r} in {shown(path)}; the command "users" lists all users'
+            )
         count = _report(diary, None if user is None else [user], as_json=as_json)
     if count["problem"] or count["warning"]:
         raise typer.Exit(1)
 
 
 def _report(diary: Diary, users: list[str] | None, *, as_json: bool) -> Counter[str]:
-    """Print the findings, and return how many there are of each level."""
+    """Print the findings, and return their number by level."""
     count: Counter[str] = Counter()
     if as_json:
         found = check(diary, users)
@@ -62,7 +64,7 @@ def _report(diary: Diary, users: list[str] | None, *, as_json: bool) -> Counter[
     for finding in findings(diary, users):
         count[finding.level] += 1
         (notes if finding.level == "note" else rows).append(_row(finding))
-        if not is_terminal():  # at once: many users take a while
+        if not is_terminal():  # print at once, because checking many users takes long
             print_rows(_COLUMNS, rows)
             rows.clear()
     print_rows(_COLUMNS, [*rows, *notes])
@@ -71,8 +73,8 @@ def _report(diary: Diary, users: list[str] | None, *, as_json: bool) -> Counter[
 
 
 def _row(finding: Finding) -> Row:
-    told = " ".join(map(_sentence, filter(None, (finding.message, finding.remedy))))
-    return finding.level, f"{one_line(finding.place)}:", told
+    text = " ".join(map(_sentence, filter(None, (finding.message, finding.remedy))))
+    return finding.level, f"{one_line(finding.place)}:", text
 
 
 def _sentence(text: str) -> str:

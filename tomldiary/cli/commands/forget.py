@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tomldiary.cli.memory import known_user, open_memory
-from tomldiary.cli.options import DEFAULT_PATH, AsJson, DryRun, MemoryPath, Whose, Yes
+from tomldiary.cli.options import DEFAULT_PATH, AsJson, DryRun, MemoryPath, RequiredUser, Yes
 from tomldiary.cli.output import print_json, print_not_done, print_text
 from tomldiary.cli.places import shown
 from tomldiary.errors import InvalidValue
@@ -19,7 +19,7 @@ __all__ = ["forget"]
 
 def forget(
     *,
-    user: Whose,
+    user: RequiredUser,
     path: MemoryPath = DEFAULT_PATH,
     session: Annotated[
         str | None, typer.Option(help="Content that only this session wrote.")
@@ -43,7 +43,7 @@ def forget(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Erase content for good; a dry run unless --yes is given."""
+    """Erase content permanently; a dry run unless --yes is given."""
     chosen = {
         "--session": session,
         "--before": before,
@@ -73,7 +73,7 @@ def forget(
     if as_json:
         print_json(receipt)
         return
-    if not is_known:  # no error, as in Python: forgetting may be repeated
+    if not is_known:  # no error, because an erasure may be repeated
         print_text(f"nothing is stored for {one_line(user)} in {one_line(shown(path))}")
     if receipt.hint:
         print_text(one_line(receipt.hint))

@@ -1,4 +1,4 @@
-"""`history`, `why`, `diff` and `rollback`: the changes of entries, their origin, differences, and going back."""
+"""`history`, `why`, `diff` and `rollback`: changes of entries, their origin, differences, and undo."""
 
 from __future__ import annotations
 
@@ -41,34 +41,34 @@ def history(
     key: Annotated[
         str | None,
         typer.Argument(
-            help="category/id or conversations/session; without it, all.",
+            help="category/id or conversations/session; by default all entries.",
             autocompletion=complete_key,
         ),
     ] = None,
     *,
     user: UserName = None,
     path: MemoryPath = DEFAULT_PATH,
-    limit: Annotated[int, typer.Option(help="Most changes shown.", min=1)] = 50,
+    limit: Annotated[int, typer.Option(help="The maximum number of changes.", min=1)] = 50,
     since: Annotated[
         str | None, typer.Option(metavar="N|TIME", help="Only after this transaction or time.")
     ] = None,
     before: Annotated[
         str | None, typer.Option(metavar="N|TIME", help="Only before this transaction or time.")
     ] = None,
-    session: Annotated[str | None, typer.Option(help="Only what this session did.")] = None,
+    session: Annotated[str | None, typer.Option(help="Only changes by this session.")] = None,
     grep: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Only changes that contain this text.")
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Also changes of counters and times only.")
+        bool, typer.Option("--all", help="Also changes that affect only counters and times.")
     ] = False,
     keep: Annotated[
         int | None,
-        typer.Option(help="Drop all but this many transactions, with --yes.", min=1),
+        typer.Option(help="Drop all but the newest N transactions; requires --yes.", min=1),
     ] = None,
     drop_before: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Drop transactions before this time, with --yes."),
+        typer.Option(metavar="TIME", help="Drop transactions before this time; requires --yes."),
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -96,7 +96,7 @@ def history(
         ]
 
     found = read(limit)
-    if len(found) < limit:  # omitted changes may have displaced older ones
+    if len(found) < limit:  # omitted changes count towards the limit, so read all
         found = read(_ALL)[:limit]
     if as_json:
         print_json(found)
@@ -107,17 +107,17 @@ def history(
 
 
 def _until(end: int | datetime | None) -> int | datetime | None:
-    """Return the last point that is before a point."""
+    """Return the last point in history before another one."""
     if end is None:
         return None
     return end - 1 if isinstance(end, int) else end - timedelta(microseconds=1)
 
 
 def _holds(change: HistoryEntry, text: str) -> bool:
-    told = [change.key, change.session, change.actor, change.reason]
+    searched = [change.key, change.session, change.actor, change.reason]
     for entry in (change.before or {}, change.after or {}):
-        told += _texts({name: each for name, each in entry.items() if name not in _UNSEARCHED})
-    return any(text.casefold() in each.casefold() for each in told)
+        searched += _texts({name: each for name, each in entry.items() if name not in _UNSEARCHED})
+    return any(text.casefold() in each.casefold() for each in searched)
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -133,7 +133,7 @@ def _texts(value: Any) -> Iterator[str]:
 def _drop(
     alice: UserDiary, keep: int | None, before: str | None, *, is_done: bool, as_json: bool
 ) -> None:
-    """Drop old transactions, or only list them."""
+    """Drop old transactions, or print which ones would be dropped."""
     moment = point(before, alice) if before is not None else None
     if isinstance(moment, int):
         raise InvalidValue("expected a time such as 2026-11-20", where=str(before))
@@ -143,9 +143,9 @@ def _drop(
         print_json({**asdict(kept), "is_done": is_done})
         return
     gone = list(range(first, kept.first))
-    told = f"transactions {ranges(gone)}" if gone else "nothing"
+    dropped = f"transactions {ranges(gone)}" if gone else "nothing"
     print_text(
-        f"{'dropped' if is_done else 'would drop'}: {told};"
+        f"{'dropped' if is_done else 'would drop'}: {dropped};"
         f" transactions {kept.first} ({kept.since}) to {kept.last} are kept"
     )
     if not is_done:
@@ -162,7 +162,7 @@ def why(
     path: MemoryPath = DEFAULT_PATH,
     as_json: AsJson = False,
 ) -> None:
-    """Show the origin of an entry, and every change since."""
+    """Show the origin of an entry and all its changes."""
     origin = known_user(path, user).why(full_key(key))
     if as_json:
         print_json(origin)
@@ -172,10 +172,10 @@ def why(
     print_text(f"turn           {one_line(origin.turn or 'unknown')}")
     print_text(f"confirmations  {origin.confirmations}")
     marks = [(change.after or {}).get("_verified") for change in origin.changes]
-    told = "yes" if True in marks else "unknown"
+    verified = "yes" if True in marks else "unknown"
     if not origin.is_verified:
-        told = "no (stored by the rules extractor, not checked)"
-    print_text(f"verified       {told}")
+        verified = "no (stored by the rules extractor, not checked)"
+    print_text(f"verified       {verified}")
     _print_changes(origin.changes)
 
 
@@ -183,20 +183,21 @@ def diff(
     before: Annotated[
         str | None,
         typer.Argument(
-            metavar="A", help="Transaction or ISO time; without it, before the last one."
+            metavar="A", help="Transaction or ISO time; by default before the last transaction."
         ),
     ] = None,
     after: Annotated[
-        str | None, typer.Argument(metavar="B", help="The same; without it, now.")
+        str | None, typer.Argument(metavar="B", help="Transaction or ISO time; by default now.")
     ] = None,
     *,
     user: UserName = None,
     path: MemoryPath = DEFAULT_PATH,
     every: Annotated[
-        bool, typer.Option("--all", help="Also counters and times, so that it is a patch.")
+        bool,
+        typer.Option("--all", help="Also counters and times; the output is then a complete patch."),
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the entries that differ, as JSON.")
+        bool, typer.Option("--json", help="Print the entries that differ as JSON.")
     ] = False,
 ) -> None:
     """Show what changed between two transactions or times.
@@ -219,7 +220,7 @@ def diff(
 
 
 def _is_routine(change: HistoryEntry) -> bool:
-    """Return whether nothing changed but counters and times; an entry without a text has nothing else."""
+    """Return whether only counters and times changed; an entry without text has only these."""
     if change.is_conflict:
         return False
     if change.before is None or change.after is None:
@@ -228,7 +229,7 @@ def _is_routine(change: HistoryEntry) -> bool:
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Return the fields that changed and are no bookkeeping; of the counters only a confirmation."""
+    """Return the changed fields without bookkeeping; `_count` is included unless it was removed."""
     return [
         name
         for name in dict.fromkeys([*before, *after])
@@ -243,8 +244,8 @@ def _print_changes(changes: Iterable[HistoryEntry]) -> None:
     rows: list[Row] = []
     for change in changes:
         moment = change.time[:19].replace("T", " ")
-        mark = "  (displaced by hand)" if change.is_conflict else ""
-        told = f"{_change_text(change.key, change.before, change.after)}{mark}"
+        mark = "  (replaced by a hand edit)" if change.is_conflict else ""
+        text = f"{_change_text(change.key, change.before, change.after)}{mark}"
         who = [
             f"{word} {one_line(value)}"
             for word, value in (("session", change.session), ("by", change.actor))
@@ -253,7 +254,7 @@ def _print_changes(changes: Iterable[HistoryEntry]) -> None:
         why = f": {one_line(change.reason)}" if change.reason else ""
         below = f"\n{', '.join(who)}{why}" if who or why else ""
         rows.append(
-            (f"{change.seq:>5}", moment, f"{change.type:<10}", change.key, f"{told}{below}")
+            (f"{change.seq:>5}", moment, f"{change.type:<10}", change.key, f"{text}{below}")
         )
     print_rows(_COLUMNS, rows)
 
@@ -295,14 +296,14 @@ def rollback(
     session: Annotated[str | None, typer.Option(help="Only transactions of this session.")] = None,
     dry_run: DryRun = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Also overwrite entries that others changed since.")
+        bool, typer.Option("--force", help="Also overwrite entries that were changed since.")
     ] = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Undo transactions, newest first.
 
-    It is a dry run unless --yes is given. The undo can be undone.
+    A dry run unless --yes is given. A rollback can itself be undone.
     """
     if steps is not None and to is not None:
         raise InvalidValue("use --steps or --to, not both")
@@ -321,7 +322,7 @@ def rollback(
     except EntryConflict as error:
         keys = ", ".join(map(one_line, error.keys))
         raise EntryConflict(
-            f"{keys} changed since. Nothing was undone; --force overwrites.", keys=error.keys
+            f"{keys} changed since. Nothing was undone; use --force to overwrite.", keys=error.keys
         ) from None
     if as_json:
         print_json(result)

@@ -1,4 +1,4 @@
-"""`ingest` applies a chat log to a user's memory, each turn once; `consolidate` reads kept episodes."""
+"""`ingest` applies a chat log to a user's memory, each turn once; `consolidate` reads stored episodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from typing import Annotated
 import typer
 
 from tomldiary.cli.memory import known_user
-from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, PreferenceTable, UserName, Whose
+from tomldiary.cli.options import (
+    DEFAULT_PATH,
+    AsJson,
+    MemoryPath,
+    PreferenceTable,
+    RequiredUser,
+    UserName,
+)
 from tomldiary.cli.output import print_json, print_text, progress_bar
 from tomldiary.cli.places import writable
 from tomldiary.cli.tables import load_table
@@ -25,19 +32,19 @@ _FORMATS = ", ".join(("auto", *KNOWN_FORMATS))
 def ingest(
     file: Annotated[str, typer.Argument(help="A chat log in JSON or JSON Lines.")],
     *,
-    user: Whose,
+    user: RequiredUser,
     path: MemoryPath = DEFAULT_PATH,
     log_format: Annotated[str, typer.Option("--format", help=f"One of: {_FORMATS}.")] = "auto",
     agent: Annotated[
         str, typer.Option(help='The extractor: "rules" (offline) or a model name.')
     ] = "rules",
     speaker: Annotated[
-        str | None, typer.Option(help="In a log of two people: the speaker whose memory it is.")
+        str | None, typer.Option(help="The speaker to remember, in a log of two people.")
     ] = None,
     table: PreferenceTable = None,
     as_json: AsJson = False,
 ) -> None:
-    """Apply a chat log to a memory. Turns applied before are skipped, so it may be interrupted."""
+    """Apply a chat log to a memory. After an interruption, run it again: applied turns are skipped."""
     chosen = load_table(table) if table else DefaultPrefTable
     diary = Diary(writable(path), chosen, agent=agent)
     with progress_bar("turns") as progress:
@@ -64,11 +71,13 @@ def consolidate(
     agent: Annotated[
         str, typer.Option(help='The extractor: "rules" (offline) or a model name.')
     ] = "rules",
-    limit: Annotated[int | None, typer.Option(help="Most episodes read.", min=1)] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="The maximum number of episodes.", min=1)
+    ] = None,
     table: PreferenceTable = None,
     as_json: AsJson = False,
 ) -> None:
-    """Extract memory from the episodes that were not read yet."""
+    """Extract memory from the episodes that have not been read."""
     user = known_user(path, user).user_id
     diary = Diary(path, load_table(table) if table else DefaultPrefTable, agent=agent)
     done = diary.user(user).consolidate(limit=limit)

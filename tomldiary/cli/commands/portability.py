@@ -1,4 +1,4 @@
-"""`export` and `import`: one user's whole memory as JSON, and those of other programs. `copy`: all users, from one storage to another."""
+"""`export`, `import` and `copy`: one user's memory as JSON, memories of other programs, and copies of all users."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["copy_memory", "export_memory", "import_memory"]
 
-_LIMIT = 1_000_000  # preferences in a category: an import is never cut off
+_LIMIT = 1_000_000  # preferences in a category, so that no entry of an import is refused
 _USUAL = 100
 _SHOWN = 20  # keys
 
@@ -50,8 +50,8 @@ def export_memory(
         Path | None,
         typer.Option(help="A new file, mode 0600; by default the export is printed."),
     ] = None,
-    as_json: Annotated[  # noqa: ARG001 - always so
-        bool, typer.Option("--json", help="Print JSON; always so.", hidden=True)
+    as_json: Annotated[  # noqa: ARG001 - an export is always JSON
+        bool, typer.Option("--json", help="Print JSON; an export is always JSON.", hidden=True)
     ] = True,
 ) -> None:
     """Print everything about a user as JSON, or write it to a file."""
@@ -70,14 +70,14 @@ def import_memory(
     file: Annotated[
         str,
         typer.Argument(
-            help="The export, - for standard input; with --from a file, folder or address.",
+            help="The export, or - for standard input. With --from: a file, folder or URL.",
             metavar="FILE_OR_URL",
         ),
     ],
     *,
     user: Annotated[
         str,
-        typer.Option(help="The user whose memory is changed.", autocompletion=complete_user),
+        typer.Option(help="The user to import into.", autocompletion=complete_user),
     ],
     path: MemoryPath = DEFAULT_PATH,
     source: Annotated[
@@ -85,17 +85,18 @@ def import_memory(
         typer.Option(
             "--from",
             metavar="SOURCE",
-            help="Another program's memory, with --yes: mem0, letta, mcp-memory, claude-md, memory-md,"
+            help="Import another program's memory; requires --yes: mem0, letta, mcp-memory, claude-md, memory-md,"
             " langgraph-store, langmem, memstate, loomflow, tomldiary-firestore or chatgpt.",
         ),
     ] = None,
     their_user: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The user's id there, if it is another one.")
+        str | None,
+        typer.Option(metavar="NAME", help="The user's id in the other program, if different."),
     ] = None,
     category: Annotated[
         str | None,
         typer.Option(
-            help="Where sentences go that name no category; biography by default.",
+            help="The category for texts without one; biography by default.",
             autocompletion=complete_category,
         ),
     ] = None,
@@ -108,7 +109,7 @@ def import_memory(
     table: PreferenceTable = None,
     replace: Annotated[
         bool,
-        typer.Option("--replace", help="Replace the memory by the export, with --yes."),
+        typer.Option("--replace", help="Replace the memory with the export; requires --yes."),
     ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -116,7 +117,7 @@ def import_memory(
 ) -> None:
     """Import an export or another program's memory, all or nothing.
 
-    With --replace or --from it is a dry run unless --yes is given.
+    With --replace or --from, it is a dry run unless --yes is given.
     """
     is_trial = dry_run or (not yes and (replace or source is not None))
     place = writable(path)
@@ -126,12 +127,14 @@ def import_memory(
         for_sources = {"--their-user": their_user, "--category": category, "--singleton": singleton}
         for name, given in for_sources.items():
             if given:
-                raise InvalidValue("goes with --from", where=name)
+                raise InvalidValue("is only valid with --from", where=name)
         alice = Diary(place, agent="rules").user(user)
         _import_export(alice, file, replace=replace, dry_run=is_trial, as_json=as_json)
         return
     if replace:
-        raise InvalidValue("is for exports; --from changes no entry that exists", where="--replace")
+        raise InvalidValue(
+            "is only valid for exports; --from never changes existing entries", where="--replace"
+        )
     alice = user_to_change(place, user, load_table(table) if table else None, limit=_LIMIT)
     _import_from(
         alice, source, file, their_user=their_user, category=category,
@@ -150,8 +153,8 @@ def _import_export(
         changed = alice.import_(data, replace=replace, actor="hand", reason="tomldiary import")
     except EntryConflict as error:
         raise EntryConflict(
-            f"{', '.join(error.keys)} exists with different content. Nothing was imported; --replace"
-            " replaces the memory by the export.",
+            f"already stored with different content: {', '.join(error.keys)}. Nothing was imported; use --replace"
+            " to replace the memory with the export.",
             keys=error.keys,
         ) from None
     if as_json:
@@ -159,7 +162,7 @@ def _import_export(
     elif changed:
         print_text(f"imported: {', '.join(map(one_line, changed))}")
     else:
-        print_text("Everything in it exists already.")
+        print_text("All entries of the export are already stored.")
 
 
 def _singletons(given: list[str]) -> dict[str, str]:
@@ -246,13 +249,14 @@ def copy_memory(
 ) -> None:
     """Copy all users with their history to another storage.
 
-    What the target has already is compared and left alone. Close writers first: turns that wait in a queue are not copied. Repeat the command if it was interrupted.
+    Users that the target already has are compared and not changed. Close all writers first, because turns in a queue are not copied. Repeat the command if it was interrupted.
     """
-    read = open_storage(source, "so there is nothing to copy")
+    read = open_storage(source, "name the folder to copy")
     written = Diary(target, agent="rules").engine.backend
     if isinstance(written, MemoryBackend):
         raise InvalidValue(
-            "a copy in memory ends with this command; name a folder or a database", where=target
+            "a copy in memory is lost when this command ends; name a folder or a database",
+            where=target,
         )
     users = read.users()
     copied: list[Copied] = []

@@ -1,4 +1,4 @@
-"""`schema`: what a preference table and a conversation entry look like, for people and programs."""
+"""`schema`: the fields of preference tables and conversations, as text, JSON Schema or Python."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["schema_commands"]
 
 schema_commands = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="Show what is stored, as a schema."
+    no_args_is_help=True, add_completion=False, help="Show the schema of stored entries."
 )
 
 _Format = Annotated[str, typer.Option("--format", "-f", help="pretty, json or python.")]
@@ -29,7 +29,8 @@ def preferences(
     table: Annotated[
         str | None,
         typer.Argument(
-            metavar="[FILE.py:Class]", help="The file is run; without it, the built-in table."
+            metavar="[FILE.py:Class]",
+            help="A table in a Python file, which is run; by default the built-in table.",
         ),
     ] = None,
     *,
@@ -43,7 +44,7 @@ def preferences(
 
 @schema_commands.command()
 def conversations(*, form: _Format = "pretty", as_json: AsJson = False) -> None:
-    """Show what is stored about a conversation."""
+    """Show the fields of a conversation."""
     print_text(show_conversations_schema(_form(form, as_json=as_json)))
 
 

@@ -1,4 +1,4 @@
-"""`search`: the entries and store items that answer a question best."""
+"""`search`: the entries and store items that match a question best."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def search(
     *,
     user: UserName = None,
     path: MemoryPath = DEFAULT_PATH,
-    limit: Annotated[int, typer.Option(help="Most entries shown.", min=1)] = 5,
+    limit: Annotated[int, typer.Option(help="The maximum number of results.", min=1)] = 5,
     as_json: AsJson = False,
 ) -> None:
     """Search entries and store items, best match first."""
@@ -36,7 +36,7 @@ def search(
         return
     print_rows(_COLUMNS, [_row(hit) for hit in hits])
     if not hits:
-        print_text("No entry has these words.")
+        print_text("No entry matches.")
 
 
 def _row(hit: Hit) -> Row:

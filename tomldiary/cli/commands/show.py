@@ -21,22 +21,24 @@ def show(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="Whose memory, as --user; without it, all users.", autocompletion=complete_user
+            help="The user, as with --user; by default all users are listed.",
+            autocompletion=complete_user,
         ),
     ] = None,
     *,
     user: Annotated[
-        str | None, typer.Option(help="Whose memory.", autocompletion=complete_user)
+        str | None, typer.Option(help="The user.", autocompletion=complete_user)
     ] = None,
     path: MemoryPath = DEFAULT_PATH,
     category: Annotated[
         str | None,
-        typer.Option(help="Preferences of this category only.", autocompletion=complete_category),
+        typer.Option(help="Only preferences of this category.", autocompletion=complete_category),
     ] = None,
     at: Annotated[
-        str | None, typer.Option(metavar="N|TIME", help="As it was after this transaction or time.")
+        str | None,
+        typer.Option(metavar="N|TIME", help="The state after this transaction or at this time."),
     ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="The TOML text as it is stored.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Print the stored TOML text.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the users, or show the memory of one."""
@@ -45,7 +47,7 @@ def show(
     user = name if user is None else user
     if user is None:
         if at is not None:
-            raise InvalidValue("--at needs a user", where="--at")
+            raise InvalidValue("requires a user", where="--at")
         _show_users(path, as_json=as_json)
         return
     from tomldiary.cli.entries import show_memory  # noqa: PLC0415 - a list of users needs no diary

@@ -1,4 +1,4 @@
-"""`users` and `stats`: how much is stored, and what the storage guarantees."""
+"""`users` and `stats`: the size of the memory of each user, and the guarantees of the storage."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _COLUMNS = (
     Column("last seen"),
 )
 _LOSS = {
-    "full": "nothing that was acknowledged",
-    "process": "what was written in the last seconds, if the machine loses power",
+    "full": "no acknowledged write",
+    "process": "the writes of the last seconds, if the machine loses power",
     "none": "everything, if the process ends",
 }
 
@@ -35,7 +35,7 @@ _LOSS = {
 def users(
     *,
     path: MemoryPath = DEFAULT_PATH,
-    limit: Annotated[int, typer.Option(help="Most users shown.", min=1)] = 100,
+    limit: Annotated[int, typer.Option(help="The maximum number of users.", min=1)] = 100,
     as_json: AsJson = False,
 ) -> None:
     """List the users with the size of their memory."""
@@ -67,7 +67,7 @@ def stats(
     user: Annotated[
         str | None,
         typer.Option(
-            help="Also how much it holds of this user.",
+            help="Also print the numbers of this user.",
             envvar="TOMLDIARY_USER",
             autocompletion=complete_user,
         ),
@@ -75,7 +75,7 @@ def stats(
     path: MemoryPath = DEFAULT_PATH,
     as_json: AsJson = False,
 ) -> None:
-    """Show what the storage guarantees and how much it holds."""
+    """Show the guarantees of the storage and the number of users."""
     diary = open_memory(path)
     guarantees: dict[str, Any] = diary.stats()
     names = diary.users()
@@ -91,7 +91,7 @@ def stats(
         ),
         (
             "a turn is",
-            "stored all or nothing" if guarantees["is_atomic"] else "not atomic over documents",
+            "stored all or nothing" if guarantees["is_atomic"] else "not atomic across documents",
         ),
         ("writers", "several processes" if guarantees["is_shared"] else "one process"),
         ("users", str(len(names))),
@@ -103,11 +103,11 @@ def stats(
             for name, value in figures.items()
             if value not in ({}, 0, "")
         ]
-    print_rows((Column("", "dim"), Column("")), [(f"{name:<13}", told) for name, told in rows])
+    print_rows((Column("", "dim"), Column("")), [(f"{name:<13}", text) for name, text in rows])
 
 
 def _figures(path: str, name: str) -> dict[str, Any]:
-    """Return the numbers of one user: entries of each kind, characters and kept transactions."""
+    """Return the counts of one user: entries of each kind, characters and transactions."""
     alice = known_user(path, name)
     profile = alice.profile()
     kept = alice.kept_history()
@@ -128,7 +128,7 @@ def _minute(time: str) -> str:
 
 
 def _entries(kind: str, count: int | dict[str, int]) -> int:
-    """Return the number of entries of a kind, by what a profile says of it: of each block, its characters."""
+    """Return the number of entries of a kind; `count` is its value in a profile, for blocks the length of each."""
     if isinstance(count, int):
         return count
     return len(count) if kind == BLOCKS.name else sum(count.values())

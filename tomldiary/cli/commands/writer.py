@@ -33,16 +33,18 @@ _COLUMNS = (
     Column("error and turn"),
 )
 _Ids = Annotated[list[str] | None, typer.Argument(help="Ids, as `list` shows them.", metavar="ID…")]
-_All = Annotated[bool, typer.Option("--all", help="All of them.")]
+_All = Annotated[bool, typer.Option("--all", help="All turns.")]
 _User = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="The user; needed if several users have turns with one id."),
+    typer.Option(
+        metavar="NAME", help="The user; required if turns of several users have the same id."
+    ),
 ]
 
 
 @writer_commands.command("list")
 def list_letters(*, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = False) -> None:
-    """Show these turns, oldest first, each with the error."""
+    """List the turns that failed, oldest first, with their errors."""
     found = _letters(path).list()
     if as_json:
         print_json(found)
@@ -60,7 +62,7 @@ def retry(
     every: _All = False,
     as_json: AsJson = False,
 ) -> None:
-    """Requeue turns. A running writer applies them within ten seconds, otherwise the next one."""
+    """Requeue turns. A running writer applies them within ten seconds; otherwise the next writer does."""
     letters = _letters(path)
     again = letters.requeue(letters.chosen(_ids(ids, every=every), user))
     _print_letters("requeued", again, as_json=as_json)
@@ -90,8 +92,8 @@ def drop(
 
 def _row(letter: DeadLetter) -> Row:
     turn, parked = letter.turn, letter.parked[:19].replace("T", " ")
-    told = f"{one_line(letter.error)}\nsaid: {one_line(turn.user_msg)}"
-    return letter.id, parked, str(letter.attempts), turn.user_id, turn.session_id, told
+    text = f"{one_line(letter.error)}\nsaid: {one_line(turn.user_msg)}"
+    return letter.id, parked, str(letter.attempts), turn.user_id, turn.session_id, text
 
 
 def _letters(path: str) -> DeadLetters:

@@ -1,15 +1,15 @@
-"""The claims of one writer, in the documents of waiting turns: each method is one step of the database.
+"""The claims of one writer on users with waiting turns: each method is one atomic step of the database.
 
-A writer claims a user by writing its id into the user's document. It does so when it stores a turn of a user without an
-owner, or of an owner that is dead.
+A writer claims a user by writing its id into the document of the user's waiting turns. It does so when it stores a turn
+and the user has no owner, or a dead one.
 
-A writer with claims changes its own hidden document several times during its lease. Another writer takes it for dead if
-this document is gone, or did not change for the time of the lease, measured by the observer's clock. The documents are
-those of sixteen users of this package: `.writers-0` to `.writers-f`, by the first digit of the writer's id. So few
-writers change one user, and none reads the signs of all.
+A writer with claims sends heartbeats: it changes its own hidden document several times per lease. Another writer
+considers it dead if this document is missing, or did not change for the time of the lease by the observer's clock. The
+documents belong to sixteen internal users, `.writers-0` to `.writers-f`, by the first digit of the writer's id. This
+limits the number of writers that change one user, and the number of documents that a writer reads.
 
-A claim changes the user's revision. A writer that was taken for dead checks its claim in the transaction that applies
-a turn, so it cannot apply one that another writer has taken over.
+A claim changes the user's revision. A writer that was considered dead checks its claim in the transaction that applies
+a turn. Therefore it cannot apply a turn that another writer has taken over.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 __all__ = ["Claims", "Heartbeats"]
 
 _logger = get_logger(__name__)
-_BEATS = 5  # signs of life in a lease
-_FORGET_AFTER = 20  # leases without a sign of life until a writer's document is removed
+_BEATS = 5  # heartbeats per lease
+_FORGET_AFTER = 20  # leases without a heartbeat until a writer's document is removed
 
 
 class Claims:
-    """What a writer does to the waiting turns of users.
+    """Reads and changes the documents of waiting turns for one writer.
 
     Args:
         backend: The database.
-        lease: Seconds without a sign of life after which another writer is dead.
-        works: Whether this writer claims users; without it, it only stores turns for others.
+        lease: The time in seconds without a heartbeat after which another writer is considered dead.
+        works: Whether this writer claims users; if not, it only stores turns for other writers.
     """
 
     def __init__(self, backend: SharedBackend, lease: float, *, works: bool) -> None:
@@ -53,15 +53,15 @@ class Claims:
         self._backend = backend
         self._works = works
         self._owners: dict[str, tuple[str, float]] = {}
-        """The owners of users whom others serve, and when each was read."""
+        """The owner of each user that another writer serves, and when it was read (monotonic clock)."""
 
     def store(self, user: str, jobs: Sequence[Job] = ()) -> Turns | None:
         """Store turns and claim the user in one step; return None if another writer has the claim.
 
-        A turn of a run that began before everything was erased is left out, and its `epoch` stays None.
+        A turn is left out if its run began before the whole user was erased; its `epoch` stays None.
         """
         if self._works:
-            self.heartbeats.beat()  # a claim of a writer that shows no life would be taken over
+            self.heartbeats.beat()  # first, because a claim without heartbeats would be taken over
 
         def change(turns: Turns, epoch: int) -> bool:
             is_mine = self._may_claim(turns.owner)
@@ -75,7 +75,7 @@ class Claims:
 
         claim = self._change(user, change)
         if claim is not None:
-            # The writer that had the claim last looks at once when turns without an owner follow.
+            # Drop the cached owner, so that later turns of this user without an owner are found at once.
             self._owners.pop(user, None)
         return claim
 
@@ -87,9 +87,9 @@ class Claims:
         return turns, self._may_claim(turns.owner)
 
     def without_owner(self, users: Iterable[str]) -> list[str]:
-        """Return those of some users with turns who may have no living owner.
+        """Return those of the given users whose owner is missing, unknown or dead.
 
-        The owner of a user is read once during a lease, and how the owners are several times.
+        A user's owner is read once per lease. Whether the owners are alive is checked several times per lease.
         """
         if not self._works:
             return []
@@ -103,12 +103,15 @@ class Claims:
         return owner != "" and is_recent and not self.heartbeats.is_dead(owner)
 
     def check(self, job: Job) -> None:
-        """Raise `TurnTaken` unless this writer still has the claim; in a transaction the commit fences it."""
+        """Raise `TurnTaken` unless this writer still has the claim on the turn's user.
+
+        Inside a transaction, the commit fails if the claim changes after this check.
+        """
         if not self.holds(job):
             raise TurnTaken("another writer has taken this turn over.")
 
     def holds(self, job: Job) -> bool:
-        """Return whether the turn still waits here; an erasure removes it."""
+        """Return whether the turn still waits and this writer has its claim; an erasure removes the turn."""
         turns = Turns.parse(self._backend.hidden(job.turn.user_id, QUEUE)[0])
         return turns.owner == self.writer and job.operation in turns.numbers()
 
@@ -118,7 +121,7 @@ class Claims:
         operations: Iterable[Operation],
         epoch_of: Callable[[str], int],  # noqa: ARG002 - the step has the token
     ) -> None:
-        """Store what the model returned for a turn, so that another writer does not ask it again.
+        """Store the model's result for a turn, so that another writer does not call the model again.
 
         Raises:
             Forgotten: Something of the user was forgotten since the turn was submitted.
@@ -136,11 +139,11 @@ class Claims:
         self._change(first.turn.user_id, change)
 
     def remove(self, user: str, ids: Sequence[str]) -> Turns | None:
-        """Remove turns; return what is left, or None if another writer has taken the user over."""
+        """Remove turns; return the remaining turns, or None if another writer has taken the user over."""
         return self._change_claimed(user, lambda turns: turns.remove(ids))
 
     def release(self, user: str) -> None:
-        """Give a claim up."""
+        """Release the claim on a user."""
 
         def change(turns: Turns) -> None:
             turns.owner = ""
@@ -148,7 +151,7 @@ class Claims:
         self._change_claimed(user, change)
 
     def _change_claimed(self, user: str, change: Callable[[Turns], None]) -> Turns | None:
-        """Change the turns of a user whom this writer has claimed; return None if it has not."""
+        """Change the turns of a user; do nothing and return None if this writer does not have the claim."""
 
         def change_mine(turns: Turns, _epoch: int) -> bool | None:
             if turns.owner != self.writer:
@@ -161,7 +164,8 @@ class Claims:
     def _change(self, user: str, change: Callable[[Turns, int], bool | None]) -> Turns | None:
         """Change the waiting turns of a user in one step; return them, or None if another writer has the claim.
 
-        `change` returns whether this one has it; None leaves all as it is. It is called again if another process was faster.
+        `change` returns whether this writer has the claim, or None to leave the document unchanged. It is called again
+        if another process changed the document meanwhile.
         """
         claims: list[Turns | None] = []
 
@@ -178,20 +182,20 @@ class Claims:
         return self._works and (owner in {"", self.writer} or self.heartbeats.is_dead(owner))
 
 
-# Signs of life
+# Heartbeats
 
 
 def _place(writer: str) -> str:
-    """Return the user whose document shows that a writer lives."""
+    """Return the internal user that has the heartbeat document of a writer."""
     return f".writers-{writer[:1]}"
 
 
 class Heartbeats:
-    """Shows that this writer is alive, and tells which others are.
+    """Sends the heartbeats of this writer, and detects dead writers.
 
     Args:
         backend: The database.
-        lease: Seconds without a sign of life after which a writer is dead.
+        lease: The time in seconds without a heartbeat after which a writer is considered dead.
     """
 
     def __init__(self, backend: SharedBackend, lease: float) -> None:
@@ -201,50 +205,50 @@ class Heartbeats:
         self._backend = backend
         self._interval = lease / _BEATS
         self._seen: dict[str, tuple[object, float]] = {}
-        """The version of each other writer's document, and when it was first seen."""
-        self._beaten = self._observed = -lease
+        """The version of each other writer's document, and when it was first seen (monotonic clock)."""
+        self._sent_at = self._observed = -lease
         self._beats = 0
 
     def beat(self) -> None:
-        """Show that this writer is alive, unless it did so a moment ago."""
-        if time.monotonic() - self._beaten < self._interval:
+        """Send a heartbeat, unless the last one is recent."""
+        if time.monotonic() - self._sent_at < self._interval:
             return
         self._beats += 1
         self._change(self.id, f"{self._beats}")
-        self._beaten = time.monotonic()
+        self._sent_at = time.monotonic()
 
     def observe(self, writers: Iterable[str]) -> None:
-        """Note which writers have shown life, unless that was done a moment ago."""
+        """Read the heartbeats of writers, unless the last reading is recent."""
         now = time.monotonic()
         if now - self._observed < self._interval:
             return
         self._observed = now
         for each in {writer[:1]: writer for writer in writers if writer}.values():
-            self._read_signs(each)
+            self._read_heartbeats(each)
 
     def is_dead(self, writer: str) -> bool:
-        """Return whether a writer has shown no life for the time of the lease, as the database says now."""
+        """Return whether a writer sent no heartbeat during the lease; True only after a read of the database."""
         if self._seems_dead(writer):
-            self._read_signs(writer)
+            self._read_heartbeats(writer)
         return self._seems_dead(writer)
 
     def unregister(self) -> None:
-        """Remove the document of this writer, which has no claims any more."""
+        """Remove the heartbeat document of this writer, which has no claims any more."""
         if self._beats:
             try:
                 self._change(self.id, "")
             except (BackendError, Conflict) as error:
-                _logger.warning("the writer %s cannot be signed off (%s)", self.id, error)
+                _logger.warning("the heartbeat of writer %s cannot be removed (%s)", self.id, error)
 
     def _seems_dead(self, writer: str) -> bool:
         seen = self._seen.get(writer)
         return seen is None or time.monotonic() - seen[1] > self.lease
 
-    def _read_signs(self, writer: str) -> None:
-        """Read the signs of a writer, and of those with documents beside it; remove those that ended long ago."""
+    def _read_heartbeats(self, writer: str) -> None:
+        """Read the heartbeats of all writers with the same internal user; remove those of writers dead for long."""
         now = time.monotonic()
-        known = {name: sign for name, sign in self._seen.items() if name[:1] == writer[:1]}
-        self._seen = {name: sign for name, sign in self._seen.items() if name not in known}
+        known = {name: seen for name, seen in self._seen.items() if name[:1] == writer[:1]}
+        self._seen = {name: seen for name, seen in self._seen.items() if name not in known}
         for kind, version in self._backend.versions(_place(writer)).items():
             name = kind.removeprefix(".")
             before = known.get(name)

@@ -1,7 +1,7 @@
-"""The queue of a writer on a shared database: stores turns, claims users, and hands their turns to the workers.
+"""The queue of a writer on a shared database: stores turns, claims users, and passes their turns to the workers.
 
-A thread of its own stores turns, and looks for users without an owner several times during a lease. What it does to the
-documents is in `claims`.
+A separate thread stores turns, and periodically searches for users without an owner. The changes of the documents are
+in `claims`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 __all__ = ["SharedQueue"]
 
 _logger = get_logger(__name__)
-_POLL = 1.0  # seconds between two searches for users without an owner
+_POLL = 1.0  # the time in seconds between two searches for users without an owner
 
 
 class SharedQueue(StoringQueue):
-    """The turns of one writer in the database of its diary. It has the methods of `Journal`, too.
+    """The turns of one writer in the database of its diary. The workers use it like a `Journal`.
 
     Args:
         backend: The database.
@@ -38,8 +38,8 @@ class SharedQueue(StoringQueue):
         deliver: Called with stored turns of claimed users and the lock held.
         refuse: Called with turns that could not be stored, the reason, and the lock held.
         resolve: Called with turns that another writer has finished, without the lock.
-        lease: Seconds without a sign of life after which another writer is dead.
-        works: Whether this writer claims users; without it, it only stores turns for others.
+        lease: The time in seconds without a heartbeat after which another writer is considered dead.
+        works: Whether this writer claims users; if not, it only stores turns for other writers.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class SharedQueue(StoringQueue):
         self._resolve = resolve
         self._works = works
         self._held: dict[str, set[str]] = {}
-        """The users whose turns this writer works on, with the operation ids that the workers have."""
+        """The operation ids of the turns that the workers have, by claimed user."""
         self._remote: dict[str, dict[str, Job]] = {}
-        """Turns that were submitted here and that another writer works on, by user and operation id."""
+        """Turns that were submitted here but that another writer applies, by user and operation id."""
 
     def __len__(self) -> int:
-        """The number of turns that are not stored yet, or that another writer works on."""
+        """The number of turns that are not stored yet, or that another writer applies."""
         return super().__len__() + sum(map(len, self._remote.values()))
 
     def oldest(self) -> float | None:
@@ -86,7 +86,7 @@ class SharedQueue(StoringQueue):
             self._remote.setdefault(job.turn.user_id, {})[job.operation] = job
 
     def drain(self) -> list[Job]:
-        """Remove and return the turns that were submitted here and that another writer will finish."""
+        """Remove and return the turns that were submitted here and that another writer will apply."""
         left = [job for jobs in self._remote.values() for job in jobs.values()]
         self._remote.clear()
         return left
@@ -104,15 +104,16 @@ class SharedQueue(StoringQueue):
                 self._fail(mine, error)
         if self._held:
             self.claims.heartbeats.beat()
-        if self._is_look_due():
+        if self._is_search_due():
             self._claim_users()
 
     def _store(self, user: str, jobs: list[Job]) -> None:
-        """Store turns of one user and claim the user if possible; then deliver what is claimed."""
+        """Store turns of one user and claim the user if possible; then deliver the claimed turns."""
         with self._state:
             self._leave_batch(jobs)
             for job in jobs:
-                # First: a worker that finishes a turn of this user may find the new ones before this returns.
+                # Before the turns are stored, because a worker that finishes a turn of this user may find the new
+                # turns at once.
                 job.journal = self
                 self._remote.setdefault(user, {})[job.operation] = job
         try:
@@ -135,7 +136,7 @@ class SharedQueue(StoringQueue):
             if erased:
                 self._fail(erased, Forgotten.since_run())
             if claim is not None and stored:
-                # A turn that the workers had may have ended since the step.
+                # If the user was held, deliver only the new turns. The others in `claim` may have ended meanwhile.
                 is_held = user in self._held
                 self._take(user, claim, {job.operation for job in stored} if is_held else None)
         wake(stored, None)
@@ -195,7 +196,7 @@ class SharedQueue(StoringQueue):
         for job in done:
             self._resolve(job)
 
-    # What the workers call, beside the methods of `claims`
+    # Called by the workers, like the methods of `claims`
 
     def finish(self, jobs: Sequence[Job]) -> None:
         """Remove turns that were applied, parked or cancelled; leave those that another writer took over."""
@@ -204,14 +205,15 @@ class SharedQueue(StoringQueue):
         try:
             left = self.claims.remove(user, ids)
         except (BackendError, Conflict) as error:
-            # History shows that the turn was applied; its next attempt has no effect.
+            # Another attempt at the turn has no effect, because history has its operation id.
             _logger.warning("%s: a finished turn stays in the queue (%s)", self.root, error)
             left = None
         with self._state:
             self._held.get(user, set[str]()).difference_update(ids)
             if left is not None and left.numbers():
                 self._take(user, left)  # another writer may have stored turns of this user
-            elif left is not None and not self._held.get(user):  # else a turn was stored meanwhile
+            elif left is not None and not self._held.get(user):
+                # No turn of this user was stored meanwhile.
                 self._held.pop(user, None)
 
     # Ending
@@ -219,7 +221,8 @@ class SharedQueue(StoringQueue):
     def close(self) -> None:
         """Release all claims."""
         for user in sorted(self._held):
-            with suppress(BackendError, Conflict):  # the lease ends
+            # If the release fails, the claim ends with the lease.
+            with suppress(BackendError, Conflict):
                 self.claims.release(user)
         self._held.clear()
         self.claims.heartbeats.unregister()

@@ -2,13 +2,13 @@
 
 It is a record log (see `storage.log`), with the records of a writer's journal:
 
-    [[owner]]                         # the writer that works on this user's turns
+    [[owner]]                         # the writer that applies this user's turns
     check = "1f6c0d9a"
     writer = "9f0c2a71"
 
     [[turn]]                          # see `journal_record`; turns are in the order of their submission
     …
-    [[operations]]                    # the model's result for a turn
+    [[operations]]                    # the model's result for one or several turns
     …
 
 A turn is removed once history has it, or once it is a dead letter. The document is removed with its last turn.
@@ -44,9 +44,9 @@ class Turns:
     """The waiting turns of one user."""
 
     owner: str = ""
-    """The writer that works on them; "" if there is none."""
+    """The id of the writer that applies them; "" if there is none."""
     records: list[LogRecord] = field(default_factory=list[Any])
-    """The records of turns and of their operations, in their order."""
+    """The records of the turns and their operations, in order."""
 
     @classmethod
     def parse(cls, text: str) -> Turns:
@@ -73,7 +73,7 @@ class Turns:
         return (each.data for each in self.records if each.kind == "turn" and each.data is not None)
 
     def add(self, jobs: Iterable[Job], epoch: int) -> None:
-        """Append turns; one whose operation id is there already stays as it is."""
+        """Append turns; skip a turn whose operation id is already in the document."""
         known = self.numbers()
         number = max(known.values(), default=0)
         for job in jobs:
@@ -83,7 +83,7 @@ class Turns:
                 self.records += scan_log(text.encode())
 
     def add_operations(self, ids: Collection[str], operations: Iterable[Operation]) -> None:
-        """Append what the model returned for turns that were read together."""
+        """Append the model's result for turns that were read together."""
         known = self.numbers()
         numbers = [known[each] for each in ids if each in known]
         text = render_operations(numbers, next(iter(ids)), operations)
@@ -106,7 +106,7 @@ class Turns:
 
 
 def redacted(text: str, user: str, selection: Mapping[str, Any], epoch: int) -> str:
-    """Return a document of waiting turns or of dead letters without the selected ones."""
+    """Return a document of waiting turns or of dead letters without the selected turns."""
     records = scan_log(text.encode())
     kept = kept_records(records, user, Selection.from_table(selection), epoch, set())
     has_turns = any(text.startswith(("[[turn]]", "[[dead]]")) for text in kept)
