@@ -1,12 +1,13 @@
-"""The shared backends beside the raw clients of their databases, and DiaryStore beside LangGraph's PostgresStore.
+"""Compare shared backends with raw clients of their databases, and DiaryStore with LangGraph's PostgresStore.
 
     python tests/support/servers.py python benchmarks/backends.py [--rounds 60] [--count 10]
 
-The raw client does the same with the same texts in the same run: it reads a document of 8 KB, or it replaces it and
-appends a history record if its version is still the expected one. The expected version is the one after the own last
-commit, as in most writes, or one that is read first. Short rounds alternate, so that both sides meet the same load,
-and both connect anew several times. Each figure is the median of the calls per second. Ratios above 1: the backend is
-faster. Needs the extras of the databases, and langgraph-checkpoint-postgres for the second table.
+The raw client performs the same operations with the same texts in the same run. It reads a document of 8 KB, or it
+replaces the document and appends a history record if the version is the expected one. The expected version is that of
+the client's last commit, as in most writes, or one that is read first. Short rounds alternate, so that the load of the
+machine affects both sides equally, and both sides reconnect several times. Each result is the median of the calls per
+second. The backend is faster if a ratio is above 1. Requires the extras of the databases, and
+langgraph-checkpoint-postgres for the second table.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ if TYPE_CHECKING:
 
 TEXT = '[preferences.likes.pref001]\ntext = "' + "x" * 8000 + '"\n'
 CLIENTS = 5
-"""How often both sides connect anew: which processor serves a connection decides as much as what it does."""
+"""How often both sides reconnect, because the processor that serves a connection strongly affects the rates."""
 Found = dict[str, tuple[list[float], list[float]]]
 Pair = tuple["Callable[[], object]", "Callable[[], object]"]
 Raw = tuple["Callable[[], int]", "Callable[[int], int]", "Callable[[], object]"]
-"""Reads the version; replaces the document at a version and returns the next one; reads the document."""
+"""Three operations: read the version; replace the document and return the next version; read the document."""
 
 
 def record(seq: int) -> str:
@@ -52,7 +53,7 @@ class Ours:
         self.seq = 0
 
     def commit(self) -> None:
-        """Replace the document and append a record, as a call of the library does."""
+        """Replace the document and append a record, as the library does."""
         with self.backend.attempt("alice", 10):
             self._commit()
 
@@ -75,7 +76,7 @@ class Ours:
 
 
 class Theirs:
-    """The same with a raw client."""
+    """Loads and commits one document with a raw client."""
 
     def __init__(self, raw: Raw) -> None:
         self._version, self._replace, self.load = raw
@@ -91,8 +92,8 @@ class Theirs:
 
 
 def raw_postgres(url: str, space: str) -> Raw:
-    """Return the operations with psycopg's pool, each in as few statements as possible."""
-    import psycopg_pool  # noqa: PLC0415 - with its server only
+    """Return the operations with psycopg's pool, each with as few statements as possible."""
+    import psycopg_pool  # noqa: PLC0415 - imported only if its server runs
 
     pool = psycopg_pool.ConnectionPool(url, min_size=1, kwargs={"autocommit": True}, open=True)
     with pool.connection() as connection:
@@ -100,7 +101,7 @@ def raw_postgres(url: str, space: str) -> Raw:
         connection.execute(
             f"CREATE TABLE h{space} (u text, seq bigint, r text, PRIMARY KEY (u, seq))"
         )
-        connection.execute(f"INSERT INTO d{space} VALUES ('alice', 0, %s)", [TEXT])  # noqa: S608 - our own name
+        connection.execute(f"INSERT INTO d{space} VALUES ('alice', 0, %s)", [TEXT])  # noqa: S608 - a constant name
     statement = (
         f"WITH d AS (UPDATE d{space} SET v = v + 1, c = %s WHERE u = %s AND v = %s RETURNING u, v)"  # noqa: S608 - see above
         f" INSERT INTO h{space} SELECT u, v, %s FROM d RETURNING seq"
@@ -119,7 +120,7 @@ def raw_postgres(url: str, space: str) -> Raw:
 
 def raw_redis(url: str, space: str) -> Raw:
     """Return the operations with redis-py and a Lua script."""
-    import redis  # noqa: PLC0415 - with its server only
+    import redis  # noqa: PLC0415 - imported only if its server runs
 
     client = redis.Redis.from_url(url, decode_responses=True)
     script = client.register_script(
@@ -141,7 +142,7 @@ def raw_redis(url: str, space: str) -> Raw:
 
 def raw_firestore(_url: str, space: str) -> Raw:
     """Return the operations with google-cloud-firestore and a precondition."""
-    from google.cloud import firestore  # noqa: PLC0415 - with its server only
+    from google.cloud import firestore  # noqa: PLC0415 - imported only if its server runs
 
     client = firestore.Client(project="bench")
     place = client.document(f"d{space}/alice")
@@ -165,7 +166,7 @@ def raw_firestore(_url: str, space: str) -> Raw:
 
 
 def rate(work: Callable[[], object], count: int) -> float:
-    """Return how often `work` runs per second."""
+    """Return the number of runs of `work` per second."""
     begin = time.perf_counter()
     for _ in range(count):
         work()
@@ -173,7 +174,7 @@ def rate(work: Callable[[], object], count: int) -> float:
 
 
 def measure(found: Found, pairs: dict[str, Pair], rounds: int, count: int) -> None:
-    """Add the rates of both sides of each pair, measured in turns."""
+    """Measure both sides of each pair alternately, and add their rates to the lists."""
     for each in range(rounds):
         for name, pair in pairs.items():
             rates = found.setdefault(name, ([], []))
@@ -209,7 +210,7 @@ def databases(rounds: int, count: int) -> None:
             pairs: dict[str, Pair] = {
                 f"{name} {verb}": (getattr(ours, verb), getattr(theirs, verb)) for verb in verbs
             }
-            for _ in range(10):  # from then on the backend knows that it writes alone
+            for _ in range(10):  # after this, the backend has checked that it is the only writer
                 for ours_does, theirs_does in pairs.values():
                     ours_does()
                     theirs_does()
@@ -224,7 +225,7 @@ def stores(rounds: int, count: int) -> None:
     if not server or importlib.util.find_spec("langgraph.store.postgres") is None:
         print("store: needs a PostgreSQL server and langgraph-checkpoint-postgres")
         return
-    from langgraph.store.postgres import PostgresStore  # noqa: PLC0415 - with its server only
+    from langgraph.store.postgres import PostgresStore  # noqa: PLC0415 - imported only if its server runs
 
     space = f"b{uuid4().hex[:8]}"
     ours = DiaryStore(Diary(f"{server}?schema={space}"))

@@ -1,12 +1,13 @@
-"""What the storage engine costs beside the raw file operations under it, measured in the same run.
+"""Compare the cost of the storage engine with that of the raw file operations, measured in the same run.
 
     python benchmarks/engine.py [--rounds 7] [--path DIR] [--profile ROW]
 
-Every round measures all rows, each with its floor right beside it, so that a busy disk slows both; the
-median of the rounds' ratios is shown. Rows in microseconds are processor time, which the load of the machine
-does not blow up as much. A put that is not synced stands beside both ways to put a file in place: the rename
-over the old one that everybody uses, which ext4 writes out at once, and the exchange of the two. `--path` chooses the disk, `--profile` shows where the time of one
-row goes. The last table sets the targets, which are the design's, beside what was measured.
+The floor of a row is the minimum: the file operations that it cannot avoid. Every round measures all rows, each
+directly followed by its floor, so that a busy disk slows both. The median ratio of the rounds is printed. Rows in
+microseconds are processor time, which depends less on the load of the machine. A put that is not synced is compared
+with both ways to replace a file: the common rename over the old file, which ext4 writes to the disk at once, and the
+exchange of both files. `--path` selects the disk, and `--profile` prints a profile of one row. The last table compares
+the targets of the design with the measured values.
 """
 
 from __future__ import annotations
@@ -41,18 +42,18 @@ NUMBERS = itertools.count()
 
 @dataclass
 class Row:
-    """One thing to measure: `ours` and `floor` do one operation each."""
+    """One row to measure: `ours` and `floor` perform one operation each."""
 
     name: str
     ours: Callable[[], object]
     floor: Callable[[], object]
     floor_name: str
     times: int
-    """Operations in one round."""
+    """The number of operations in one round."""
     floor_times: int = 0
-    """The same of the floor; 0 is as many."""
+    """The number of operations of the floor in one round; 0 is the same number."""
     shown: str = "rate"
-    """`rate`: ours per second over the floor's. `time`: time of ours over the floor's. `µs`: time of ours."""
+    """`rate`: the ratio of the rates, ours to the floor. `time`: the ratio of the times. `µs`: our time."""
     target: str = ""
     met: Callable[[float], bool] = lambda _: True
 
@@ -82,7 +83,7 @@ def put(user: UserDiary) -> Callable[[], object]:
 
 
 def put_item(folder: Path, entries: int) -> Callable[[], object]:
-    """Return an operation that changes one item in a namespace of so many, which is split over several files."""
+    """Return an operation that changes one item of a namespace that is split over several files."""
     memory = ItemStore(Diary(folder, agent="rules", durability="process"))
     names = ("memories", "alice")
     memory.run([Put(names, f"e{number}", {"text": f"thing {number}"}) for number in range(entries)])
@@ -91,7 +92,7 @@ def put_item(folder: Path, entries: int) -> Callable[[], object]:
 
 
 def batch(user: UserDiary, *, new: bool) -> None:
-    """Change or store many different entries at once."""
+    """Change or store many different entries in one call."""
     with user.transaction():
         for number in range(BATCH):
             key = None if new else f"e{number}"
@@ -101,7 +102,7 @@ def batch(user: UserDiary, *, new: bool) -> None:
 def raw_replace(
     folder: Path, size: int, *, sync: bool, exchanging: bool = False
 ) -> Callable[[], object]:
-    """Return the least that puts a document in place: temporary file, sync, rename, sync of the folder."""
+    """Return the minimal publishing of a document: temporary file, sync, rename, sync of the folder."""
     folder.mkdir(parents=True)
     data, temp, target = os.urandom(size), f"{folder}/temp", f"{folder}/target"
 
@@ -130,7 +131,7 @@ def raw_replace(
 
 
 def rows(root: Path) -> list[Row]:
-    """Prepare everything that is measured."""
+    """Prepare all rows."""
     full = filled(root / "full", DOCUMENT, "full")
     loose = filled(root / "loose", DOCUMENT, "process")
     sizes = {
@@ -159,11 +160,11 @@ def rows(root: Path) -> list[Row]:
             pass
 
     def stripe() -> None:
-        with backend._locks.hold("alice", 1):  # noqa: SLF001 - the lock alone, without the look for left-overs
+        with backend._locks.hold("alice", 1):  # noqa: SLF001 - only the lock, without the search for left-over files
             pass
 
     def looking_back(entries: int) -> list[Row]:
-        """Return the rows of one size: each beside the parsing of the document, or a put."""
+        """Return the rows of one size, with the parsing of the document or a put as the floor."""
         past, change = sizes[entries], put(sizes[entries])
         place = Path(past.diary.engine.backend.place("alice", "preferences"))
         last = past.last_transaction()
@@ -207,7 +208,7 @@ def rows(root: Path) -> list[Row]:
             target=">= 0.5", met=lambda value: value >= 0.5),
         Row("lock, acquire and release", stripe, lambda: None, "", 20_000,
             shown="µs", target="<= 5 µs", met=lambda value: value <= 5),
-        Row("backend.lock, with the look for left-overs", lock, lambda: None, "", 5_000, shown="µs"),
+        Row("backend.lock, with the search for left-over files", lock, lambda: None, "", 5_000, shown="µs"),
         Row("durable put into 10,000 entries", put(durable[10_000]), put(durable[100]),
             "durable put into 100", 20, shown="time", target="<= 4", met=lambda value: value <= 4),
         Row("put without sync into 10,000 items", items[10_000], items[100], "put into 100 items", 60,
@@ -224,7 +225,7 @@ def rows(root: Path) -> list[Row]:
 def seconds(
     operation: Callable[[], object], times: int, clock: Callable[[], float] = time.perf_counter
 ) -> float:
-    """Return how long one operation takes, as the mean of `times`."""
+    """Return the time of one operation, as the mean of `times` calls."""
     start = clock()
     for _ in range(times):
         operation()

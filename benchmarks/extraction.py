@@ -1,9 +1,8 @@
-"""Print what the offline rules find and miss, on PrefEval and LoCoMo, without a judge.
+"""Print the precision and recall of the offline rules on PrefEval and LoCoMo, without a judge.
 
-The rules were written while looking at one half of the PrefEval topics ("dev": every other file in
-sorted order); the other half was only counted. Both halves are printed. LoCoMo is two people
-talking to each other: each turn is treated as a user message, and the turns that its `observation`
-facts name count as the right ones.
+The rules were developed with one half of the PrefEval topics ("dev": every other file in sorted order). The
+other half was only measured. Both halves are printed. The conversations of LoCoMo have two people: each turn is
+treated as a user message, and the turns that its `observation` facts refer to count as correct.
 
     python benchmarks/extraction.py --data DIR
 """
@@ -61,7 +60,7 @@ EXTRACTORS: dict[str, Callable[[str], list[str]]] = {
 
 @dataclass
 class Topic:
-    """One PrefEval file and the half it belongs to."""
+    """One PrefEval file, and the half that contains it."""
 
     half: str
     pairs: list[dict[str, str]]
@@ -69,7 +68,7 @@ class Topic:
 
 @dataclass
 class Chat:
-    """The turns of one LoCoMo conversation and the facts that name them."""
+    """The turns of one LoCoMo conversation, and the facts that refer to them."""
 
     turns: dict[str, str]
     facts: list[tuple[str, list[str]]]
@@ -156,14 +155,14 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
 
 def main() -> None:
     default = os.environ.get("TOMLDIARY_BENCH_DATA") or Path(__file__).parents[1] / "../shared/data"
-    parser = argparse.ArgumentParser(description="Figures of the offline rules extractor.")
+    parser = argparse.ArgumentParser(description="Measure the offline rules extractor.")
     parser.add_argument(
         "--data", type=Path, default=Path(default), help="folder with prefeval/ and locomo/"
     )
     data: Path = parser.parse_args().data
     if not (data / "prefeval").is_dir() or not (data / "locomo" / "locomo-dev.json").is_file():
         sys.exit(
-            f"No data in {data}: it needs prefeval/*.json and locomo/locomo-dev.json. Name the folder with --data."
+            f"No data in {data}: expected prefeval/*.json and locomo/locomo-dev.json. Set the folder with --data."
         )
     topics, chats = load_prefeval(data), load_locomo(data)
     rows: list[list[str]] = []

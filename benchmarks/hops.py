@@ -1,9 +1,9 @@
-"""How many files of the package one operation passes through: a put, a turn from `submit` to disk, a recall.
+"""Count the files of the package that one operation uses: a put, a turn from `submit` to disk, a recall.
 
     python benchmarks/hops.py [--files]
 
-Each operation runs warm, on a fresh folder: its second call is traced, in every thread. A file counts if
-one of its functions is called. `--files` prints the names. tests/project/test_hops.py holds the limits.
+Each operation runs on a new folder, and its second call is traced in every thread. A file counts if one of
+its functions is called. `--files` prints the names. tests/project/test_hops.py checks the limits.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PACKAGE = Path(tomldiary.__file__).parent
 
 
 class Trace:
-    """Collects the functions of the package that are called while `is_on`, in threads that start later too."""
+    """Collects the called functions of the package while `is_on`, also in threads that start later."""
 
     def __init__(self) -> None:
         self.is_on = False
@@ -46,11 +46,11 @@ class Trace:
     def __exit__(self, *_: object) -> None:
         self.is_on = False
         sys.setprofile(None)
-        threading.setprofile(None)  # pyright: ignore[reportArgumentType] - None stops it
+        threading.setprofile(None)  # pyright: ignore[reportArgumentType] - None stops the tracing
 
     @property
     def files(self) -> list[str]:
-        """The files, relative to the package."""
+        """The paths of the files, relative to the package."""
         names = {Path(code.co_filename).relative_to(PACKAGE) for code in self.called}
         return sorted(map(Path.as_posix, names))
 
@@ -89,7 +89,7 @@ OPERATIONS: dict[str, Callable[[Path, Trace], None]] = {"put": put, "turn": turn
 
 
 def measured(name: str) -> Trace:
-    """Trace one operation on a folder of its own."""
+    """Trace one operation on a new folder."""
     trace = Trace()
     with tempfile.TemporaryDirectory() as folder, trace:
         OPERATIONS[name](Path(folder), trace)

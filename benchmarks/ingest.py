@@ -1,8 +1,8 @@
-"""Print how long it takes to read the LoCoMo conversations into memory, offline and durably.
+"""Measure how long it takes to ingest the LoCoMo conversations offline and durably.
 
-Each conversation is read as its own user, from the first speaker's side, with the rules extractor: one
-transaction a turn, on the disk before the next one begins. Then all are read once more, which must
-change nothing.
+Each conversation is ingested for a separate user, who is the first speaker, with the rules extractor. Each
+turn is one transaction and is on the disk before the next one begins. Then all conversations are ingested
+again, which must not change anything.
 
     python benchmarks/ingest.py --data DIR
 """
@@ -71,14 +71,12 @@ def measure(samples: list[dict[str, object]], durability: Durability) -> None:
 
 def main() -> None:
     default = os.environ.get("TOMLDIARY_BENCH_DATA") or Path(__file__).parents[1] / "../shared/data"
-    parser = argparse.ArgumentParser(description="Figures of reading chat logs into memory.")
+    parser = argparse.ArgumentParser(description="Measure the ingest of chat logs.")
     parser.add_argument("--data", type=Path, default=Path(default), help="folder with locomo/")
     data: Path = parser.parse_args().data
     file = data / "locomo" / "locomo-dev.json"
     if not file.is_file():
-        sys.exit(
-            f"No data in {data}: it needs locomo/locomo-dev.json. Name the folder with --data."
-        )
+        sys.exit(f"No data in {data}: expected locomo/locomo-dev.json. Set the folder with --data.")
     samples: list[dict[str, object]] = json.loads(file.read_text("utf-8"))
     measure(samples, "full")
     measure(samples, "process")

@@ -1,12 +1,12 @@
-"""What `DiaryMiddleware` adds to an agent's turn, for a user with 1,000 preferences.
+"""Measure the time that `DiaryMiddleware` adds to an agent's turn, for a user with 1,000 preferences.
 
     python benchmarks/langchain_turns.py [--turns 100] [--preferences 1000]
 
-Runs a real agent with a scripted model, once with `invoke` and once with `ainvoke`, and times the hooks
-of each turn. Between the turns, a record as long as the turn is appended to a file and synced with
-fdatasync: what a durable write costs on this machine at this moment. `after_agent` less that is what
-the middleware costs; the promise is at most 2 ms, and the exit status is 1 if it is broken. Extraction
-goes on in the background and is waited for after each turn, outside of the times.
+Runs a real agent with a scripted model, once with `invoke` and once with `ainvoke`, and measures the hooks
+of each turn. Between the turns, a record of the same length as the turn is appended to a file and synced with
+fdatasync, which is the current cost of a durable write on this machine. The cost of the middleware is the time
+of `after_agent` minus this cost. It must be at most 2 ms; otherwise the exit code is 1. Extraction runs in the
+background. The benchmark waits for it after each turn, outside of the measured times.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Times = defaultdict[str, list[float]]
 
 
 class Timed(DiaryMiddleware):
-    """Keeps how long its hooks take, in milliseconds."""
+    """Records the times of its hooks in milliseconds."""
 
     def __init__(self, diary: Diary) -> None:
         super().__init__(diary, user_id="alice")
@@ -52,7 +52,7 @@ class Timed(DiaryMiddleware):
         return result
 
     def after_agent(self, state: Any, runtime: Any) -> None:
-        """Time the submission, which is the same in an async run."""
+        """Measure the submission, which is the same in an async run."""
         start = time.perf_counter()
         super().after_agent(state, runtime)
         self._took("after_agent", start)
@@ -66,7 +66,7 @@ class Timed(DiaryMiddleware):
 
 
 def measure(folder: Path, mode: str, turns: int, preferences: int) -> Times:
-    """Run the turns, and return the times of the hooks and of the raw append."""
+    """Run the turns; return the times of the hooks and of the raw append."""
     diary = Diary(folder / "memories", agent="rules", max_prefs_per_category=10_000)
     alice = diary.user("alice")
     with alice.transaction() as transaction:
@@ -99,7 +99,7 @@ def measure(folder: Path, mode: str, turns: int, preferences: int) -> Times:
         middleware.writer.close_sync()
     stats = middleware.writer.stats()
     if (stats["completed"], stats["failed"]) != (turns, 0):
-        sys.exit(f"{turns} turns were run, and the writer says {stats}")
+        sys.exit(f"{turns} turns were run, and the writer reports {stats}")
     return middleware.times
 
 
@@ -119,10 +119,10 @@ def main() -> None:
             print(f"{what:<22} {statistics.median(took):>8.3f} {statistics.quantiles(took, n=20)[-1]:>8.3f}")  # fmt: skip
         added = statistics.median(times["after_agent"])
         less = added - statistics.median(times["append + fdatasync"])
-        print(f"after_agent less the append: {less:.3f}")
+        print(f"after_agent minus the append: {less:.3f}")
         worst = max(worst, less)
     if worst > PROMISED:
-        sys.exit(f"after_agent adds {worst:.3f} ms; at most {PROMISED} are promised")
+        sys.exit(f"after_agent adds {worst:.3f} ms; the limit is {PROMISED} ms")
 
 
 if __name__ == "__main__":

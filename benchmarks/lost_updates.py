@@ -1,9 +1,9 @@
-"""Counts lost updates: processes that change one document at the same time.
+"""Count the lost updates of processes that change one document at the same time.
 
     python benchmarks/lost_updates.py [--processes 4] [--updates 100]
 
-Each process appends its own marks to one item. With `DiaryStore` it calls `update`, which repeats the change on fresh
-state. With LangGraph's `SqliteStore` it does what `BaseStore` offers: get, change, put. Every write is acknowledged.
+Each process appends its own marks to one item. With `DiaryStore`, it calls `update`, which repeats the change on fresh
+state. With LangGraph's `SqliteStore`, it uses `BaseStore`: get, change, put. Every write is acknowledged.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def with_diary(path: str, marks: list[str], start: Barrier) -> None:
 
 
 def with_sqlite(path: str, marks: list[str], start: Barrier) -> None:
-    """Append the marks with get and put of `SqliteStore`."""
+    """Append the marks with `get` and `put` of `SqliteStore`."""
     with SqliteStore.from_conn_string(f"{path}/store.db") as store:
         start.wait()
         for mark in marks:
@@ -47,13 +47,13 @@ def with_sqlite(path: str, marks: list[str], start: Barrier) -> None:
 
 
 def kept(store: Any) -> int:
-    """Return how many marks the item holds."""
+    """Return the number of marks in the item."""
     item = store.get(PLACE, "profile")
     return len(item.value["marks"]) if item else 0
 
 
 def main() -> None:
-    """Run both and print what each kept."""
+    """Run both stores and print the number of updates that each kept."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--updates", type=int, default=100)

@@ -1,10 +1,10 @@
-"""What listings cost in a folder of very many users, each with a preference and a short history.
+"""Measure listings in a folder with very many users, each with a preference and a short history.
 
     python benchmarks/many_users.py [--users 100000] [--path DIR] [--doctor]
 
-The users are copies of one, made before anything is measured. Each row is measured in a fresh `Diary`, first with
-whatever the system has of the folder in memory, then again. `users()` and a page of namespaces scan names: the aim is
-two seconds for 100,000 users. All namespaces, and `doctor`, read every user.
+The users are copies of one user, created before the measurements. Each row is measured twice in a new `Diary`. Before
+the first measurement, the system may already have parts of the folder in its cache. `users()` and a page of namespaces
+scan names; the target is two seconds for 100,000 users. The rows "all namespaces" and `doctor` read every user.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 AIM = 2.0  # seconds for 100,000 users
-WHOLE = 1000  # users up to which everything is read without being asked for
+WHOLE = 1000  # the maximum number of users for which everything is read without --doctor
 
 
 def filled(root: Path, number: int) -> None:
-    """Make users: copies of one that is written as always."""
+    """Create users as copies of one user that is written by the library."""
     alice = Diary(root, agent="rules").user("user000000")
     alice.upsert_preference("likes", "tea")
     model = root / "user000000"
@@ -46,7 +46,7 @@ def filled(root: Path, number: int) -> None:
 
 
 def page(limit: int) -> Callable[[Diary], int]:
-    """Return what lists the first namespaces."""
+    """Return a function that lists the first namespaces."""
 
     def listed(diary: Diary) -> int:
         (found,) = ItemStore(diary).run([List(limit=limit)])
@@ -59,8 +59,12 @@ def main() -> None:
     """Measure and print the rows."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--users", type=int, default=100_000)
-    parser.add_argument("--path", help="where the folder is made; the system's temporary folder")
-    parser.add_argument("--doctor", action="store_true", help="also what reads every user")
+    parser.add_argument(
+        "--path", help="the parent of the folder; by default the system's temporary folder"
+    )
+    parser.add_argument(
+        "--doctor", action="store_true", help="also measure the rows that read every user"
+    )
     asked = parser.parse_args()
     rows: dict[str, Callable[[Diary], int]] = {
         "users()": lambda diary: len(diary.users()),
@@ -71,7 +75,7 @@ def main() -> None:
         rows["doctor"] = lambda diary: len(check(diary))
     with tempfile.TemporaryDirectory(dir=asked.path) as folder:
         filled(Path(folder), asked.users)
-        print(f"{asked.users} users; the aim of the first two rows is {AIM:g} s for 100,000")
+        print(f"{asked.users} users; the target of the first two rows is {AIM:g} s for 100,000")
         for name, row in rows.items():
             times: list[float] = []
             for _ in range(2):

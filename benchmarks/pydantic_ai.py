@@ -1,22 +1,22 @@
-"""What memory adds to a pydantic-ai run, in time and in characters sent, beside its peers.
+"""Measure what memory adds to a pydantic-ai run, in time and in characters sent, compared with other memories.
 
     python benchmarks/pydantic_ai.py [--runs 60] [--harness PYTHON] [--deep PYTHON]
 
-The first table is the time that memory adds to a run whose model only answers, and to one whose model
-notes something down first: each run is followed by the same run without memory, and by an append of
-200 bytes with fdatasync, so that all three see the same machine; medians in milliseconds. "less sync"
-takes one such append off, as every store that promises to keep what it was told has to pay for it;
-"CPU" is processor time, which says more on a busy machine, with what a writer does after the run.
+The first table shows the time that memory adds to a run whose model only answers, and to a run whose model
+first stores something. Each run is followed by the same run without memory and by an append of 200 bytes with
+fdatasync, so that the load of the machine affects all three equally. The values are medians in milliseconds.
+"less sync" subtracts one such append, which every durable store requires. "CPU" is processor time, which is more
+meaningful on a busy machine, and includes the work of a writer after the run.
 
-The second table is what 20 turns of one conversation send when memory gains a fact before each: 40
-facts of 51 characters at first, prompts and answers of 190. A unit is a character sent; one that
-continues the request before it unchanged counts a tenth, as prompt caches bill it.
+The second table shows the characters that 20 turns of one conversation send if memory gains a fact before each
+turn. Memory has 40 facts of 51 characters at first; prompts and answers have 190. A unit is one character sent.
+A character in an unchanged prefix of the previous request counts a tenth, as prompt caches bill it.
 
-The peers run in environments of their own (pydantic-ai-harness pins the framework), named here or in
-$TOMLDIARY_HARNESS_PYTHON and $TOMLDIARY_DEEP_PYTHON; without one, its rows are left out.
+The other memories run in separate environments, because pydantic-ai-harness pins the framework. Set them here or in
+$TOMLDIARY_HARNESS_PYTHON and $TOMLDIARY_DEEP_PYTHON; without an environment, its rows are omitted.
 """
 
-# ruff: noqa: PLC0415 - each side imports what its own environment has
+# ruff: noqa: PLC0415 - each side imports packages of its own environment
 from __future__ import annotations
 
 import argparse
@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-# Else this file would be found as the framework.
+# Otherwise this file would be imported in place of the framework.
 sys.path[:] = [place for place in sys.path if Path(place).resolve() != HERE]
 
 OURS = ("ours", "ours, writer", "ours, toolset", "ours, AgentMemoryToolset")
@@ -51,7 +51,7 @@ def read_nothing(_message: str, *, deps: Any) -> None:
 
 
 class Side:
-    """A memory with some facts, and the agent that has it."""
+    """A memory with some facts, and the agent that uses it."""
 
     def __init__(self, name: str, folder: str, facts: int) -> None:
         self.name, self.folder = name, folder
@@ -148,7 +148,7 @@ class Side:
 
 
 async def overhead(side: Side, runs: int) -> dict[str, float]:
-    """Return what memory adds to a run, medians of differences between neighbours, in milliseconds."""
+    """Return the time that memory adds to a run: the median difference of adjacent runs in milliseconds."""
     from pydantic_ai import Agent
     from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolReturnPart
     from pydantic_ai.models.function import FunctionModel
@@ -183,14 +183,15 @@ async def overhead(side: Side, runs: int) -> dict[str, float]:
                 await agent.run("hello")
                 times[name].append(time.perf_counter() - start)
                 if side.writer is not None and name == "with":
-                    await side.writer.aflush()  # else it would work while the next run is timed
+                    # Otherwise the writer would work while the next run is measured.
+                    await side.writer.aflush()
                 cpu.append(time.process_time() - used)
             times["CPU"].append(cpu[0] - cpu[1])
             start = time.perf_counter()
             os.write(descriptor, b"x" * 200)
             os.fdatasync(descriptor)
             times["raw"].append(time.perf_counter() - start)
-            if number == 4:  # imports, caches
+            if number == 4:  # loads imports and caches
                 times = {name: [] for name in times}
         pairs = zip(times["with"], times["without"], strict=True)
         added = statistics.median(one - other for one, other in pairs)
@@ -202,7 +203,7 @@ async def overhead(side: Side, runs: int) -> dict[str, float]:
 
 
 async def characters(side: Side) -> dict[str, float]:
-    """Return what a conversation of 20 turns sends, when memory gains a fact before each."""
+    """Return the characters that a conversation of 20 turns sends if memory gains a fact before each turn."""
     from pydantic_ai import Agent
     from pydantic_ai.messages import ModelResponse, TextPart
     from pydantic_ai.models.function import FunctionModel
@@ -223,7 +224,7 @@ async def characters(side: Side) -> dict[str, float]:
         history = result.all_messages()
     units, before = 0.0, ""
     for text in sent:
-        same = len(os.path.commonprefix([before, text]))  # noqa: RUF071 - of characters, as meant
+        same = len(os.path.commonprefix([before, text]))  # noqa: RUF071 - compares characters, not paths
         units += len(text) - same + 0.1 * same
         before = text
     return {"total": sum(map(len, sent)), "units": units, "last request": len(sent[-1])}
@@ -239,7 +240,7 @@ def _text(message: Any) -> str:
 
 
 def work(name: str, facts: int, runs: int) -> None:
-    """Measure one side, and print the figures as JSON."""
+    """Measure one side, and print the results as JSON."""
     from pydantic_ai import models
 
     models.ALLOW_MODEL_REQUESTS = False

@@ -1,17 +1,18 @@
-"""How often a question finds the text that answers it: recall and the store's search, by words and with vectors.
+"""Measure how often a question finds the text that answers it: recall and the store's search, by words and vectors.
 
     python benchmarks/retrieval.py [--data DIR]
     python benchmarks/retrieval.py --costs 1000 10000 100000 [--data DIR]
 
-LoCoMo: each turn of a conversation is an episode of recall, or an item of the store that was put in its session.
-PrefEval: each stated preference is an entry of one user, and the question is one for which it matters.
-recall@N is the share of a question's gold texts among the first N, averaged over the questions.
+In LoCoMo, each turn of a conversation is an episode for recall, or an item of the store in the session of the turn.
+In PrefEval, each stated preference is an entry of one user, and the question is one for which the preference matters.
+recall@N is the share of a question's gold texts among the first N results, averaged over the questions.
 
-SQLite FTS5 with Porter stemming runs beside them over the same texts, with and without function words, and so do
-BM25 over stems, the cosine of the local embedder alone, and the reciprocal ranks of FTS5 and cosine. --costs prints
-processor time and memory for numbers of texts: LoCoMo's turns, of which copies have a fifth of their words exchanged,
-or made-up texts without --data. Both data sets are CC BY-NC 4.0 and not part of this repository; get them from snap-research/locomo and
-amazon-science/PrefEval, and name their folder in --data or $TOMLDIARY_BENCH_DATA.
+The same texts are also searched with SQLite FTS5 with Porter stemming (with and without function words), with BM25 over
+stems, with only the cosine of the local embedder, and with the reciprocal ranks of FTS5 and cosine. --costs prints
+processor time and memory for given numbers of texts. The texts are LoCoMo's turns and copies with a fifth of their
+words exchanged, or generated texts without --data. Both data sets are CC BY-NC 4.0 and not part of this repository.
+Download them from snap-research/locomo and amazon-science/PrefEval, and set their folder with --data or
+$TOMLDIARY_BENCH_DATA.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from tomldiary.text.words import asked_words
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_WORDS = 20_000  # of made-up texts, as many as a long conversation has
+_WORDS = 20_000  # the number of different generated words, as in a long conversation
 _QUERIES = 25
 Texts = dict[str, tuple[str, str]]
 """Session and text by id."""
@@ -214,8 +215,8 @@ def measured(cases: list[Case], make: Callable[[Texts], Any]) -> dict[str, float
 
 
 def many(size: int, folder: Path | None) -> tuple[list[str], list[str]]:
-    """Return so many texts and some to put later, and questions."""
-    choose = random.Random(1)  # noqa: S311 - the same each time
+    """Return the texts, some texts to put later, and questions."""
+    choose = random.Random(1)  # noqa: S311 - a fixed seed, for the same texts in each run
     if folder is not None:
         cases = list(locomo(folder / "locomo"))
         turns = [text for texts, _ in cases for _, text in texts.values()]
@@ -237,7 +238,7 @@ def many(size: int, folder: Path | None) -> tuple[list[str], list[str]]:
 
 
 class _Text:
-    """A text as an index of words sees it."""
+    """A text for an index of words."""
 
     searched_names = ""
     turn = None
@@ -248,7 +249,7 @@ class _Text:
 
 
 def memory(texts: list[str]) -> float:
-    """Return the bytes that the index of words takes for each text."""
+    """Return the memory of the index of words in bytes for each text."""
     given = [_Text(text) for text in texts]
     tracemalloc.start()
     index: LexicalIndex[Any] = LexicalIndex()
@@ -260,7 +261,7 @@ def memory(texts: list[str]) -> float:
 
 
 def costs(size: int, folder: Path | None) -> None:
-    """Print what searches among so many texts cost, and what they cost after one put."""
+    """Print the cost of searches in a number of texts, and the cost of a search after one put."""
     texts, questions = many(size, folder)
     texts, later = texts[:size], texts[size:]
     found: dict[str, list[float]] = {}

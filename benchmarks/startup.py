@@ -1,8 +1,8 @@
-"""CPU time that `tomldiary show` needs, beside what it is made of.
+"""Measure the CPU time of `tomldiary show` and of its parts.
 
 Usage: python benchmarks/startup.py [RUNS]
 
-Prints the least of some runs in milliseconds of CPU, user and system, of a new process each.
+Prints the minimum of several runs in milliseconds of CPU time (user and system). Each run is a new process.
 """
 
 from __future__ import annotations

@@ -1,17 +1,18 @@
-"""A diary as a LangGraph store beside LangGraph's own stores: the same operations, in the same run.
+"""Compare a diary as a LangGraph store with LangGraph's own stores: the same operations in the same run.
 
     python benchmarks/store.py [--rounds 5] [--items 10000] [--path DIR] [--durability full] [--only ROW] [--profile ROW]
 
-Every round measures all stores one after the other for each row, so that a busy machine slows all, and begins with
-another one, as whoever comes behind another finds the processor's caches warm; the
-median of the rounds is shown, and ratios to SqliteStore (above 1: the diary is faster). SqliteStore and
-AsyncSqliteStore work on a file as they come (rollback journal, synchronous=FULL), the diary at `--durability`;
-InMemoryStore keeps nothing. A search by cosines
-is what the other stores do; by default a diary ranks by words as well, and each text here has many of ten words.
-With FULL a power cut can bring back the journal of the last transaction, which is
-rolled back then although it was acknowledged; with EXTRA the removal is synced (sqlite.org/pragma.html). So puts are
-measured beside a SqliteStore with synchronous=EXTRA as well ("as safe"): that one promises what the diary does.
-Needs langgraph-checkpoint-sqlite; vectors need numpy, and SqliteStore's a Python whose sqlite3 loads extensions.
+Every round measures all stores in order for each row, so that a busy machine slows all of them. Each round begins with
+another store, because a later store profits from warm processor caches. The median of the rounds is printed, with
+ratios to SqliteStore; above 1, the diary is faster. SqliteStore and AsyncSqliteStore use a file with their defaults
+(rollback journal, synchronous=FULL), the diary uses `--durability`, and InMemoryStore stores nothing durably. The other
+stores search by cosine. By default, a diary also ranks by words, and each text here has many of ten words.
+
+With FULL, a power cut can restore the journal of the last transaction, which is then rolled back although it was
+acknowledged. With EXTRA, the removal of the journal is synced (sqlite.org/pragma.html). Therefore puts are also
+compared with a SqliteStore with synchronous=EXTRA ("as safe"), which has the same guarantee as the diary.
+
+Requires langgraph-checkpoint-sqlite. Vectors require numpy, and for SqliteStore a Python whose sqlite3 loads extensions.
 """
 
 from __future__ import annotations
@@ -75,21 +76,21 @@ INDEX = {"dims": DIMS, "embed": embed, "fields": ["text"]}
 
 @dataclass
 class Row:
-    """One operation, done so many times a round."""
+    """One operation, with its number of repetitions in a round."""
 
     name: str
     does: Callable[[Any], object]
     times: int
     unit: int = 1
-    """Operations in one call."""
+    """The number of operations in one call."""
     target: float | None = None
-    """Least ratio to SqliteStore at the same durability that the project promises."""
+    """The minimum ratio to SqliteStore at the same durability; a target of the project."""
     puts: bool = False
-    """Whether it waits for the disk, and what it promises is to be alike."""
+    """Whether the operation waits for the disk, so that stores with equal durability are compared."""
     stores: dict[str, Any] = field(default_factory=dict)
     is_async: bool = False
     memory_target: float | None = None
-    """Least ratio to InMemoryStore."""
+    """The minimum ratio to InMemoryStore."""
 
 
 def filled(store: Any, count: int, *, embedded: bool = False) -> Any:
@@ -180,7 +181,7 @@ def vector_rows(counts: dict[int, dict[str, Any]]) -> list[Row]:
 
 
 def measured(row: Row, store: Any, run: Callable[[Any], Any]) -> float:
-    """Return microseconds for one operation."""
+    """Return the time of one operation in microseconds."""
     start = time.perf_counter()
     for _ in range(row.times):
         done = row.does(store)
@@ -207,8 +208,8 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=10_000)
     parser.add_argument("--path")
     parser.add_argument("--durability", default="full")
-    parser.add_argument("--profile", help="show where the time of one row goes")
-    parser.add_argument("--only", default="", help="rows whose name begins like this")
+    parser.add_argument("--profile", help="print a profile of one row")
+    parser.add_argument("--only", default="", help="only rows whose names begin with this text")
     parser.add_argument("--no-vectors", action="store_true")
     options = parser.parse_args()
     with ExitStack() as stack:
@@ -241,7 +242,7 @@ def main() -> None:
         if options.profile:
             profile(next(row for row in todo if row.name.startswith(options.profile)), runner)
             return
-        # The heap of all stores together is walked by no measured call.
+        # No measured call collects garbage in the heap of all stores.
         gc.collect()
         gc.freeze()
         results = {row.name: {name: [] for name in row.stores} for row in todo}
@@ -269,7 +270,7 @@ def vector_stores(place: Path, count: int, stack: ExitStack) -> dict[str, Any]:
         index = {**INDEX, "text_fields": INDEX["fields"]}
         made["sqlite"] = sqlite_store(place / f"vectors{count}.db", stack, index)
     for name, store in made.items():
-        if name != "cosine":  # another door to the same diary
+        if name != "cosine":  # a second store on the same diary
             filled(store, count, embedded=True)
     return made
 

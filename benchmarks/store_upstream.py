@@ -1,10 +1,10 @@
-"""LangGraph's own tests of its stores, on a diary: source distributions, test files unmodified.
+"""Run LangGraph's own tests of its stores on a diary, with unmodified test files.
 
-Downloads the source distributions from PyPI, puts `DiaryStore` in the place of the stores that their
-tests open, and runs them. Prints what passed and failed, by group. Ends with 1 if fewer than 324 pass,
-or if a test fails or is skipped that `docs/langgraph.md` does not name.
+Downloads the source distributions from PyPI, replaces the stores that their tests open with `DiaryStore`, and
+runs the tests. Prints the numbers of passed and failed tests by group. The exit code is 1 if fewer than 324 pass,
+or if a test fails or is skipped that `docs/langgraph.md` does not list.
 
-Needs: pip install -e '.[langgraph]' numpy pytest pytest-asyncio pytest-mock langgraph-checkpoint-sqlite
+Requires: pip install -e '.[langgraph]' numpy pytest pytest-asyncio pytest-mock langgraph-checkpoint-sqlite
 langgraph-checkpoint-postgres 'psycopg[binary]'. No PostgreSQL server is needed.
 Run: python benchmarks/store_upstream.py [FOLDER]
 """
@@ -141,7 +141,7 @@ psycopg.Connection.connect = psycopg.AsyncConnection.connect = lambda *_, **__: 
 
 
 def main(folder: Path) -> int:
-    """Download, unpack and run; return the exit code."""
+    """Download, unpack and run the tests; return the exit code."""
     _download(folder)
     named = _named()
     count: Counter[str] = Counter()
@@ -160,7 +160,7 @@ def main(folder: Path) -> int:
         for name, outcome in results:
             if outcome != "PASSED":
                 print(f"    {outcome.lower()}: {name}")
-    print(f"{'sum':15} {_figures(count)}; {LEAST} have to pass")
+    print(f"{'sum':15} {_figures(count)}; {LEAST} must pass")
     for name in unnamed:
         print(f"not named in docs/langgraph.md: {name}")
     for name in stale:
@@ -182,7 +182,7 @@ def _download(folder: Path) -> None:
 
 
 def _results(root: Path, file: str) -> list[tuple[str, str]]:
-    """Return name and outcome of each test of a file."""
+    """Return the name and the outcome of each test of a file."""
     paths = (root.parent, HERE, HERE / "integrations")
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "pytest", "-v", "-p", "on_a_diary", "-o", "addopts=",
@@ -199,7 +199,7 @@ def _results(root: Path, file: str) -> list[tuple[str, str]]:
 
 
 def _named() -> set[str]:
-    """Return `group test` for each test that the table in the documentation names."""
+    """Return `group test` for each test in the table of the documentation."""
     text = (HERE / "docs/langgraph.md").read_text()
     rows = re.findall(r"^\| ([a-z_, ]+) \| ((?:`test_\w+`[^|`]*)+)\|", text, re.MULTILINE)
     return {

@@ -1,9 +1,9 @@
-"""What one preference and one fact cost in a memory of 100, 1,000 and 10,000 entries.
+"""Measure writes of preferences and facts in a memory of 100, 1,000 and 10,000 entries.
 
     python benchmarks/typed_entries.py [--sizes 100,1000,10000] [--rounds 40]
 
-Each memory is a fresh folder at durability "process". A round upserts a new preference, confirms a stored one,
-commits a fact under a new singleton key, and replaces one; the median of the rounds is printed.
+Each memory is a new folder with durability "process". A round upserts a new preference, confirms a stored one,
+commits a fact under a new singleton key, and replaces a fact. The median of the rounds is printed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Visit(BaseModel):
 
 
 class Remark(BaseModel):
-    """A fact without one: equal facts are stored once."""
+    """A fact without a singleton key; equal facts are stored once."""
 
     note: str
 
@@ -55,7 +55,7 @@ def memory(folder: str, size: int) -> Diary:
 
 
 def calls(alice: UserDiary, half: int) -> list[Callable[[int], object]]:
-    """Return the measured operations, each on an entry that is new or in the middle."""
+    """Return the measured operations, each on a new entry or on one in the middle."""
     known = f"thing number {half} on a list of things"
     commit = alice.facts.commit
     return [

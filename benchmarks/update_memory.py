@@ -1,12 +1,12 @@
-"""Turns per second of `update_memory`, side by side with TOMLDiary 0.9 in a venv of its own.
+"""Compare the turns per second of `update_memory` with TOMLDiary 0.9 in a separate venv.
 
     python benchmarks/update_memory.py [--rounds 3] [--peer PYTHON]
 
-Both sides run the same scripted extractor, which calls `tomldiary.tools.upsert_preference` once a
-turn with the id of an entry that exists, on one user with 10, 100 and 1,000 preferences in a
-category, which each side has stored itself. The peer does not sync, so the comparison is with `durability="process"`; "full" is shown
-beside it. A second table runs both through a pydantic-ai agent with a scripted model, and shows what
-such an agent takes by itself: no memory can be faster than that. Rounds alternate; medians are shown.
+Both sides run the same scripted extractor, which calls `tomldiary.tools.upsert_preference` once for each turn
+with the id of an existing entry. The user has 10, 100 and 1,000 preferences in a category, which each side has
+stored itself. TOMLDiary 0.9 does not sync, so it is compared with `durability="process"`; "full" is also printed.
+A second table runs both sides with a pydantic-ai agent and a scripted model, and prints the rate of the agent
+without memory, which no memory can exceed. Rounds alternate, and medians are printed.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ asyncio.run(main())
 
 
 def measure(python: str, side: str, driver: str, size: int, seconds: float) -> dict[str, float]:
-    """Run one side in a process of its own and return turns per second and the longest stall (ms)."""
-    # The peer's Python must not find this project's modules.
+    """Run one side in a new process; return turns per second and the longest stall (ms)."""
+    # The Python of TOMLDiary 0.9 must not import modules of this project.
     paths = os.environ.get("PYTHONPATH", "") if python == sys.executable else ""
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
@@ -121,15 +121,15 @@ def measure(python: str, side: str, driver: str, size: int, seconds: float) -> d
 
 
 def peer_python(given: str | None) -> str:
-    """Return a Python with TOMLDiary 0.9, installing it into a venv of its own if none is given."""
+    """Return a Python with TOMLDiary 0.9; install it into a new venv if none is given."""
     if given:
         return given
     folder = Path(tempfile.gettempdir()) / "tomldiary-0.9-venv"
     python = folder / "bin" / "python"
     if not python.exists():
-        print("installing TOMLDiary 0.9.0 into a venv of its own …", flush=True)
+        print("installing TOMLDiary 0.9.0 into a new venv …", flush=True)
         venv.create(folder, with_pip=True)
-        # httpx is a dependency it forgets to name.
+        # TOMLDiary 0.9 does not declare its dependency httpx.
         command = [str(python), "-m", "pip", "install", "-q", "tomldiary==0.9.0", "httpx"]
         subprocess.run(command, check=True)
     return str(python)

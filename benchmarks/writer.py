@@ -1,23 +1,23 @@
-"""`MemoryWriter` beside the bare disk, LangGraph's SqliteStore and TOMLDiary 0.9.
+"""Compare `MemoryWriter` with raw appends, LangGraph's SqliteStore and TOMLDiary 0.9.
 
     python benchmarks/writer.py [--rounds 5] [--peer PYTHON] [--sqlite PYTHON] [--path DIR]
 
-`submit`: the time until a turn is durable, with one caller and with eight on one event loop. Blocks of 20 submits
-alternate in one process with blocks of 20 appends of as many bytes with `fdatasync`; the medians are compared, and the
-ratio for one caller is to be at least 0.7. `SqliteStore.put` (langgraph-checkpoint-sqlite) uses the same disk. The
-model never answers, so only submitting is measured.
+`submit` is the time until a turn is durable, with one caller and with eight callers on one event loop. Blocks of 20
+submits alternate in one process with blocks of 20 appends of the same size with `fdatasync`. The medians are compared;
+the ratio for one caller must be at least 0.7. `SqliteStore.put` (langgraph-checkpoint-sqlite) uses the same disk. The
+model never answers, so that only submitting is measured.
 
-Throughput: turns per second from the first `submit` to the end of `close`, with an extractor that waits as
-long as a model would (0 or 20 ms) and stores one preference with `tomldiary.tools.upsert_preference`: one turn of each
-of 500 new users, and ten turns of each of 50. The peer does not sync and keeps no journal, so the comparison is with
-`durability="process"`; "full" is shown beside it. "CPU" is the processor time of a turn in microseconds, all threads
-and the system's part in it: what is left of the figures on a busy machine. The last table counts which of 100 turns of
-one user are in memory afterwards, with 8 workers.
+Throughput is the number of turns per second from the first `submit` to the end of `close`. The extractor waits as long
+as a model would (0 or 20 ms) and stores one preference with `tomldiary.tools.upsert_preference`. There is one turn of
+each of 500 new users, and there are ten turns of each of 50 users. TOMLDiary 0.9 neither syncs nor has a journal, so it
+is compared with `durability="process"`; "full" is also printed. "CPU" is the processor time of a turn in microseconds,
+including all threads and the system, which is reliable on a busy machine. The last table counts how many of 100 turns
+of one user are in memory afterwards, with 8 workers.
 
-Every run has a process and a folder of its own; rounds alternate, every other one backwards, and medians are shown.
-`--path` chooses the disk. ext4 looks past the places of files that were removed in the last five minutes whenever it
-makes one, which costs a new user up to a millisecond: so folders stay until the end (up to 1 GB for three rounds),
-and nothing on that disk should have removed many files just before. A folder in memory knows nothing of it.
+Every run has a separate process and folder. Rounds alternate, every second one in reverse order, and medians are
+printed. `--path` selects the disk. When ext4 creates a file, it skips the inodes of files that were removed in the last
+five minutes, which costs a new user up to a millisecond. Therefore folders are kept until the end (up to 1 GB for three
+rounds), and no program should have removed many files from that disk just before. A folder in memory has no such cost.
 """
 
 from __future__ import annotations
@@ -139,10 +139,10 @@ asyncio.run(main())
 
 
 def measure(python: str, code: str, *arguments: object) -> dict[str, float]:
-    """Run one script in a process and folder of its own and return what it prints."""
+    """Run one script in a new process and folder, and return its output."""
     folder = tempfile.mkdtemp()
     command = [python, "-c", code, folder, *map(str, arguments)]
-    # The other Pythons must not find this project's modules.
+    # The other Pythons must not import modules of this project.
     paths = os.environ.get("PYTHONPATH", "") if python == sys.executable else ""
     environment = {**os.environ, "PYTHONPATH": paths}
     done = subprocess.run(
@@ -160,7 +160,7 @@ def sqlite_python(given: str | None) -> str:
     folder = Path(tempfile.gettempdir()) / "sqlite-store-venv"
     python = folder / "bin" / "python"
     if not python.exists():
-        print("installing langgraph-checkpoint-sqlite into a venv of its own …", flush=True)
+        print("installing langgraph-checkpoint-sqlite into a new venv …", flush=True)
         venv.create(folder, with_pip=True)
         command = [
             str(python),
@@ -176,7 +176,7 @@ def sqlite_python(given: str | None) -> str:
 
 
 def submits(rounds: int, count: int, sqlite: str) -> None:
-    """Print how long it takes until a turn is durable."""
+    """Print the time until a turn is durable."""
     found: dict[str, list[dict[str, float]]] = {}
     for _ in range(rounds):
         found.setdefault("one", []).append(measure(sys.executable, SUBMIT, count, 1))
@@ -228,7 +228,7 @@ def main() -> None:
 
 
 def run(options: argparse.Namespace, peer: str, sqlite: str) -> None:
-    """Measure everything that was asked for, in folders that stay until the end."""
+    """Run the selected measurements, in folders that are kept until the end."""
     print(
         f"load average {os.getloadavg()[0]:.2f}, {os.cpu_count()} cores; medians of {options.rounds}"
     )

@@ -1,7 +1,7 @@
 """A restaurant-booking agent that learns the preferences of its guests.
 
-Shows an extractor of your own: any object with `run(message, *, deps)`, here a scripted one that
-uses the same tools a model gets. Runs offline. Run: python examples/booking_agent.py [FOLDER]
+Shows a custom extractor: any object with `run(message, *, deps)`. The one here is scripted and uses
+the same tools as a model. Runs offline. Run: python examples/booking_agent.py [FOLDER]
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Guest(BaseModel):
 
 
 class Waiter:
-    """Searches for a few words, in place of a model."""
+    """Stands in for a model: it searches each message for a few cue words."""
 
     async def run(self, _message: str, *, deps: MemoryDeps) -> None:
-        """Store each sentence with a cue; confirm what is known instead of storing it twice."""
+        """Store each sentence with a cue, or confirm the entry that has the same cue."""
         context = SimpleNamespace(deps=deps)
         for sentence in deps.user_msg.split(". "):
             cue = self._cue(sentence)
@@ -48,14 +48,14 @@ class Waiter:
             category = CUES[cue]
             stored = deps.prefs["preferences"].get(category, {}).items()
             known = next((key for key, item in stored if self._cue(item["text"]) == cue), None)
-            text = None if known else sentence  # without a text the stored one is confirmed
+            text = None if known else sentence  # None confirms the stored text
             print("  tool:", await tools.upsert_preference(context, category, known, text))
         summary = f"Booked a table for {deps.session_id}."
         await tools.update_conversation_summary(context, summary, ["booking"])
 
     @staticmethod
     def _cue(text: str) -> str | None:
-        """Return the cue word of a text; texts with the same cue are the same wish."""
+        """Return the cue word of a text; texts with the same cue count as the same wish."""
         return next((cue for cue in CUES if cue in text), None)
 
 
@@ -75,5 +75,5 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    with TemporaryDirectory() as spare:
-        main(Path(sys.argv[1] if len(sys.argv) > 1 else spare))
+    with TemporaryDirectory() as temporary:
+        main(Path(sys.argv[1] if len(sys.argv) > 1 else temporary))

@@ -1,7 +1,7 @@
-"""A preference table of your own, with fields of your own, loaded and checked by type.
+"""A custom preference table with custom fields, loaded and validated by type.
 
-Shows an item subclass, what an extractor may put in its fields, typed loading of the file, and how
-to answer a request that does not fit. Runs offline. Run: python examples/custom_schema.py [FOLDER]
+Shows a subclass of `PreferenceItem`, an extractor that sets its fields, typed loading of the file, and
+answers to invalid requests. Runs offline. Run: python examples/custom_schema.py [FOLDER]
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Kitchen(BaseModel):
 
 
 def listen(_message: str, *, deps: MemoryDeps) -> None:
-    """Stand in for a model that heard how hot the curry should be."""
+    """Stand in for a model that extracts a dish and its heat."""
     deps.upsert("dishes", None, "green curry", ["weekend"], fields={"heat": 4})
 
 
 def request(loader: PreferenceLoader[Kitchen], category: str, body: Any) -> dict[str, Any]:
-    """Answer like a web API: the checked entries, or what is wrong with them."""
+    """Answer like a web API: with the accepted entries, or with the validation errors."""
     try:
         entries = loader.validate_partial(category, body)
     except ValidationError as error:
@@ -74,5 +74,5 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    with TemporaryDirectory() as spare:
-        main(Path(sys.argv[1] if len(sys.argv) > 1 else spare))
+    with TemporaryDirectory() as temporary:
+        main(Path(sys.argv[1] if len(sys.argv) > 1 else temporary))

@@ -1,8 +1,8 @@
 """A health endpoint for the background writer, and its metrics for Prometheus.
 
-Serves `/health/memory` (200 or 503, JSON) and `/metrics`; a handler of FastAPI returns the same two answers, see docs/writer.md.
-With `opentelemetry-api` installed the writer makes spans and metrics as well; `logfire.configure()` before it
-is made sends them to Logfire. Runs offline. Run: python examples/health_endpoint.py [FOLDER]
+Serves `/health/memory` (200 or 503, JSON) and `/metrics`. For handlers of FastAPI, see docs/writer.md. With
+`opentelemetry-api` installed, the writer also emits spans and metrics. Call `logfire.configure()` before you create
+the writer to send them to Logfire. Runs offline. Run: python examples/health_endpoint.py [FOLDER]
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def endpoint(writer: MemoryWriter) -> type[BaseHTTPRequestHandler]:
 
 
 def get(port: int, path: str) -> tuple[int, str]:
-    """Request the endpoint like a load balancer."""
+    """Send a request to the endpoint, as a load balancer does."""
     connection = HTTPConnection("127.0.0.1", port, timeout=10)
     connection.request("GET", path)
     response = connection.getresponse()
@@ -52,7 +52,7 @@ def get(port: int, path: str) -> tuple[int, str]:
 
 
 def main(folder: Path) -> None:
-    """Serve, write some turns, and print the answers before and after closing."""
+    """Start the server, write some turns, and print the answers before and after the writer is closed."""
     writer = MemoryWriter(Diary(folder, agent="rules"))
     server = ThreadingHTTPServer(("127.0.0.1", 0), endpoint(writer))
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -71,5 +71,5 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    with TemporaryDirectory() as spare:
-        main(Path(sys.argv[1] if len(sys.argv) > 1 else spare))
+    with TemporaryDirectory() as temporary:
+        main(Path(sys.argv[1] if len(sys.argv) > 1 else temporary))

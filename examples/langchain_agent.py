@@ -1,6 +1,6 @@
 """A LangChain agent that remembers its user from one thread to the next.
 
-Shows `DiaryMiddleware`: the model is shown what is known, and each turn is read in the background.
+Shows `DiaryMiddleware`: it adds the memory to the prompt and extracts each turn in the background.
 The model is scripted, so it runs offline. Run: python examples/langchain_agent.py [FOLDER]
 """
 
@@ -31,7 +31,7 @@ class Guest:
 
 
 class Baker(SimpleChatModel):
-    """Stands in for a model: it reads everything it is given before it recommends a cake."""
+    """Stands in for a model: it recommends the first cake that nothing in its messages excludes."""
 
     _llm_type = "baker"
 
@@ -42,7 +42,7 @@ class Baker(SimpleChatModel):
 
 
 def main(folder: Path) -> None:
-    """Tell the agent something in one thread, and ask it in another."""
+    """State a fact in one thread, and ask a question in another."""
     diary = Diary(folder, agent="rules")  # with a model: the same chat model, or a cheaper one
     memory = DiaryMiddleware(diary)
     agent = create_agent(
@@ -56,7 +56,7 @@ def main(folder: Path) -> None:
             context=Guest(user),
         )
         print(f"{user}, {thread}: {text}\n  {answer['messages'][-1].text}")
-        memory.writer.flush()  # only here, so that the next turn sees it
+        memory.writer.flush()  # only in this example, so that the next turn sees the entry
 
     say("ana", "monday", "I'm allergic to walnuts.")
     say("ana", "friday", "Which cake is good?")
@@ -66,5 +66,5 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    with TemporaryDirectory() as spare:
-        main(Path(sys.argv[1] if len(sys.argv) > 1 else spare))
+    with TemporaryDirectory() as temporary:
+        main(Path(sys.argv[1] if len(sys.argv) > 1 else temporary))

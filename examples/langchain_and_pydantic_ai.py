@@ -1,6 +1,6 @@
-"""One user, one file, two frameworks: what one stores, the other recalls.
+"""One user, one file, two frameworks: each framework recalls the entries of the other.
 
-Shows `DiaryMiddleware` and `DiaryToolset` on the same diary; there is nothing to synchronise.
+Shows `DiaryMiddleware` and `DiaryToolset` on the same diary, without any synchronisation.
 The models are scripted, so it runs offline. Run: python examples/langchain_and_pydantic_ai.py [FOLDER]
 """
 
@@ -30,7 +30,7 @@ models.ALLOW_MODEL_REQUESTS = False  # the models here are scripted
 
 
 class Concierge(SimpleChatModel):
-    """A scripted LangChain model that repeats what it was shown."""
+    """A scripted LangChain model that repeats the memory in its prompt."""
 
     _llm_type = "concierge"
 
@@ -41,7 +41,7 @@ class Concierge(SimpleChatModel):
 
 
 def travel_desk(messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
-    """A scripted pydantic-ai model that stores an entry, then recalls."""
+    """A scripted pydantic-ai model that stores one entry and recalls another."""
     told = [part.content for part in messages[-1].parts if part.part_kind == "tool-return"]
     if not told:
         noted = ToolCallPart("remember", {"category": "likes", "text": "night trains"})
@@ -68,5 +68,5 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    with TemporaryDirectory() as spare:
-        main(Path(sys.argv[1] if len(sys.argv) > 1 else spare))
+    with TemporaryDirectory() as temporary:
+        main(Path(sys.argv[1] if len(sys.argv) > 1 else temporary))

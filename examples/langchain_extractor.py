@@ -1,6 +1,6 @@
-"""Switching the model that reads the turns: one that calls tools, one that only writes, or none.
+"""Three extractors for one diary: a model that calls tools, a model that only writes text, and no model.
 
-Shows `ChatModelExtractor` on one diary: whatever reads the turns, the file stays the same kind of file.
+Shows `ChatModelExtractor`. The format of the file does not depend on the extractor.
 The models are scripted, so it runs offline. Run: python examples/langchain_extractor.py [FOLDER]
 """
 
@@ -25,7 +25,7 @@ class Calling(GenericFakeChatModel):
     """Stands in for a model that calls tools."""
 
     def bind_tools(self, tools: Any, **_kwargs: Any) -> Any:
-        """Take the tools."""
+        """Print the number of tools; the answers are scripted."""
         print(f"  offered {len(tools)} tools")
         return self
 
@@ -36,12 +36,12 @@ def call(**arguments: str) -> AIMessage:
 
 
 def write(**arguments: str) -> AIMessage:
-    """Return a message with a call as text."""
+    """Return a message that contains a tool call as JSON text."""
     return AIMessage(json.dumps({"calls": [{"tool": "upsert_preference", "arguments": arguments}]}))
 
 
 def scripted(*answers: BaseMessage) -> Any:
-    """Return the answers of a model, in order."""
+    """Return an iterator over the answers of a model."""
     return iter(answers)
 
 
@@ -66,5 +66,5 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    with TemporaryDirectory() as spare:
-        main(Path(sys.argv[1] if len(sys.argv) > 1 else spare))
+    with TemporaryDirectory() as temporary:
+        main(Path(sys.argv[1] if len(sys.argv) > 1 else temporary))

@@ -1,6 +1,6 @@
 """Answers from a person's diary: `DiaryRetriever` in a LangChain chain.
 
-Shows the retriever like any other: `k`, scores, where a fact was said. One chain serves all users.
+Shows that it works like any retriever, with `k`, scores and sources. One chain serves all users.
 The model is scripted, so it runs offline. Run: python examples/langchain_rag.py [FOLDER]
 """
 
@@ -30,7 +30,7 @@ SAID = {
 
 
 class FirstLine(SimpleChatModel):
-    """Stands in for a model: it answers with the fact that stands first."""
+    """Stands in for a model: it answers with the first fact."""
 
     _llm_type = "first line"
 
@@ -40,12 +40,12 @@ class FirstLine(SimpleChatModel):
 
 
 def listed(found: list[Document]) -> str:
-    """Return the facts with the turn each was taken from."""
+    """Return the facts, each with the turn it was extracted from."""
     return "\n".join(f"in {one.metadata['source']}: {one.page_content}" for one in found)
 
 
 def main(folder: Path) -> None:
-    """Fill a diary, and ask it through a chain."""
+    """Fill a diary, and ask questions through a chain."""
     diary = Diary(folder, agent="rules")
     for session, message in SAID.items():
         diary.user("eva").add_turn(message, "Noted.", session_id=session)
@@ -55,15 +55,15 @@ def main(folder: Path) -> None:
     asked = {"question": RunnablePassthrough(), "facts": retriever | listed}
     chain = asked | prompt | FirstLine() | StrOutputParser()
 
-    eva = {"configurable": {"user_id": "eva"}}  # the user of a run, never an argument of a model's
+    eva = {"configurable": {"user_id": "eva"}}  # set by the application, never by a model
     for question in ("Which restaurants do I avoid?", "Where do I like to sit, at the window?"):
         print(f"{question}\n  {chain.invoke(question, eva)}")
-    print(f"Somebody else asks\n  {chain.invoke('walnuts', {'configurable': {'user_id': 'tom'}})}")
+    print(f"Another user asks\n  {chain.invoke('walnuts', {'configurable': {'user_id': 'tom'}})}")
 
     best = retriever.invoke("walnuts", eva, k=1)[0]
     print(f"\n{best.metadata['id']} in {best.metadata['kind']}: score {best.metadata['score']:.2f}")
 
 
 if __name__ == "__main__":
-    with TemporaryDirectory() as spare:
-        main(Path(sys.argv[1] if len(sys.argv) > 1 else spare))
+    with TemporaryDirectory() as temporary:
+        main(Path(sys.argv[1] if len(sys.argv) > 1 else temporary))

@@ -1,7 +1,7 @@
-"""The same diary behind a pydantic-ai agent and under a LangGraph graph.
+"""One diary for a pydantic-ai agent and a LangGraph graph.
 
-Shows `DiaryCapability` beside `recall_node`: what one heard the other knows at once, from one file that
-people can edit. Run: python examples/pydantic_ai_and_langgraph.py [FOLDER]
+Shows `DiaryCapability` together with `recall_node`: the graph reads an entry of the agent, then an edit of
+the file. Run: python examples/pydantic_ai_and_langgraph.py [FOLDER]
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class State(TypedDict, total=False):
 
 
 def waiter(messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
-    """Stand in for a model: note down what the guest said."""
+    """Stand in for a model: store what the guest does not eat."""
     if any(part.part_kind == "tool-return" for part in messages[-1].parts):
         return ModelResponse([TextPart("With pleasure.")])
     fact = {"category": "dislikes", "text": "Does not eat mushrooms."}
@@ -69,5 +69,5 @@ async def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    with TemporaryDirectory() as spare:
-        asyncio.run(main(Path(sys.argv[1] if len(sys.argv) > 1 else spare)))
+    with TemporaryDirectory() as temporary:
+        asyncio.run(main(Path(sys.argv[1] if len(sys.argv) > 1 else temporary)))

@@ -1,4 +1,4 @@
-"""An agent that is described in a file, memory included; each run names its user.
+"""An agent that is defined in a file, including its memory; each run sets its user.
 
 Shows `Agent.from_file` with `DiaryCapability`. Run: python examples/pydantic_ai_spec.py [FOLDER]
 """
@@ -27,20 +27,20 @@ models.ALLOW_MODEL_REQUESTS = False  # the models here are scripted
 
 
 def librarian(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-    """Stand in for the model that the file names."""
+    """Stand in for the model of the file."""
     tools = ", ".join(tool.name for tool in info.function_tools)
     known = "crime novels" if "crime novels" in str(messages) else "nothing"
     return ModelResponse([TextPart(f"I know of {known}, and my tools are: {tools}.")])
 
 
 async def main(folder: Path) -> None:
-    """Write a spec, make the agent, and let two readers ask."""
+    """Write a spec, create the agent, and run it for two readers."""
     Diary(folder).user("ida").upsert_preference("likes", "crime novels")
     file = folder / "librarian.json"
-    # The librarian reads the entries of others and records no turns.
+    # The agent reads the memory that other agents write, and records no turns.
     memory = {"diary": str(folder), "tools": "read", "heading": "## Reader", "record": False}
     spec = {
-        "model": "test",  # yours: the name of a model
+        "model": "test",  # replace it with the name of a model
         "instructions": "You recommend books.",
         "capabilities": [{"DiaryCapability": memory}],
     }
@@ -54,5 +54,5 @@ async def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    with TemporaryDirectory() as spare:
-        asyncio.run(main(Path(sys.argv[1] if len(sys.argv) > 1 else spare)))
+    with TemporaryDirectory() as temporary:
+        asyncio.run(main(Path(sys.argv[1] if len(sys.argv) > 1 else temporary)))

@@ -1,6 +1,6 @@
-"""A stream that its reader leaves, and a cancelled run: both turns are recorded.
+"""A stream that its reader abandons, and a cancelled run: both turns are recorded.
 
-The turn says how its run ended. Run: python examples/pydantic_ai_stream.py [FOLDER]
+Each turn records how its run ended. Run: python examples/pydantic_ai_stream.py [FOLDER]
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Hanging:
         self.asked = asyncio.Event()
 
     async def respond(self, _messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
-        """Wait for ever."""
+        """Wait until the run is cancelled."""
         self.asked.set()
         return await asyncio.get_running_loop().create_future()
 
@@ -70,5 +70,5 @@ async def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    with TemporaryDirectory() as spare:
-        asyncio.run(main(Path(sys.argv[1] if len(sys.argv) > 1 else spare)))
+    with TemporaryDirectory() as temporary:
+        asyncio.run(main(Path(sys.argv[1] if len(sys.argv) > 1 else temporary)))

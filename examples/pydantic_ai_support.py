@@ -1,7 +1,7 @@
 """A support agent that remembers its customers from one conversation to the next.
 
-Shows `DiaryCapability`: the model is told what is known, can note things down itself, and every turn is
-read in the background. The model is scripted. Run: python examples/pydantic_ai_support.py [FOLDER]
+Shows `DiaryCapability`: it adds the memory to the prompt, has a tool that stores entries, and extracts each
+turn in the background. The model is scripted. Run: python examples/pydantic_ai_support.py [FOLDER]
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Customer:
 
 
 def support(messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
-    """Stand in for a model: store the device, and use the memory."""
+    """Stand in for a model: store the device, and answer according to the memory."""
     last, known = messages[-1].parts, str(messages)
     if any(part.part_kind == "tool-return" for part in last):
         return ModelResponse([TextPart("Noted. Have you tried turning it off and on?")])
@@ -49,7 +49,7 @@ def support(messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
 
 async def main(folder: Path) -> None:
     """Serve two customers, one of them twice."""
-    diary = Diary(folder, agent="rules")  # with a key: the name of a model
+    diary = Diary(folder, agent="rules")  # or the name of a model, with an API key
     with MemoryWriter(diary) as writer:
         agent = Agent(
             FunctionModel(support),
@@ -63,10 +63,10 @@ async def main(folder: Path) -> None:
         ):
             answer = await agent.run(text, deps=Customer(user))
             print(f"{user}: {text}\n  {answer.output}")
-            await writer.aflush()  # only here, so that the next conversation sees it
+            await writer.aflush()  # only in this example, so that the next run sees the entries
     print(f"\n{(folder / 'ana' / 'preferences.toml').read_text('utf-8')}")
 
 
 if __name__ == "__main__":
-    with TemporaryDirectory() as spare:
-        asyncio.run(main(Path(sys.argv[1] if len(sys.argv) > 1 else spare)))
+    with TemporaryDirectory() as temporary:
+        asyncio.run(main(Path(sys.argv[1] if len(sys.argv) > 1 else temporary)))

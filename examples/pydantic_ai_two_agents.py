@@ -1,6 +1,6 @@
-"""Two agents share a user's memory, and each keeps its own notes.
+"""Two agents share a user's memory, and one of them also keeps its own notes.
 
-Shows that what one agent writes the other is told as a change, in a conversation that goes on, and
+Shows that an agent receives the writes of the other as changes during a conversation, and
 `AgentMemoryToolset` for an agent's notes. Run: python examples/pydantic_ai_two_agents.py [FOLDER]
 """
 
@@ -27,13 +27,13 @@ models.ALLOW_MODEL_REQUESTS = False  # the models here are scripted
 
 
 def planner(messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
-    """Stand in for a model: store what the request says about the user."""
-    lines = [line for part in messages[-1].parts for line in told(part.content)]
+    """Stand in for a model: repeat the facts in the newest request."""
+    lines = [line for part in messages[-1].parts for line in facts_in(part.content)]
     return ModelResponse([TextPart(" / ".join(lines) or "nothing new")])
 
 
-def told(content: object) -> list[str]:
-    """Return the facts in a prompt: lines of a snapshot or of changes."""
+def facts_in(content: object) -> list[str]:
+    """Return the facts in a prompt, which are lines of a snapshot or of changes."""
     texts = (
         [getattr(item, "content", item) for item in content] if isinstance(content, list) else []
     )
@@ -51,7 +51,7 @@ def booker(messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
 
 
 async def main(folder: Path) -> None:
-    """Let the planner talk with the user before and after the booking."""
+    """Run the planner before and after the booking."""
     diary = Diary(folder)
     noor = diary.user("noor")
     noor.upsert_preference("likes", "a window seat", id="pref001", count_up=False)
@@ -62,14 +62,14 @@ async def main(folder: Path) -> None:
     booking = Agent(FunctionModel(booker), capabilities=[memory], toolsets=[notes])
 
     first = await planning.run("I'd like to fly to Oslo.")
-    print(f"planner is told: {first.output}")
+    print(f"planner is shown: {first.output}")
     print(f"booker: {(await booking.run('Oslo, on Monday.')).output}")
     second = await planning.run("Is it booked?", message_history=first.all_messages())
-    print(f"planner is told: {second.output}")
+    print(f"planner is shown: {second.output}")
     third = await planning.run("Thanks.", message_history=second.all_messages())
-    print(f"planner is told: {third.output}")
+    print(f"planner is shown: {third.output}")
 
 
 if __name__ == "__main__":
-    with TemporaryDirectory() as spare:
-        asyncio.run(main(Path(sys.argv[1] if len(sys.argv) > 1 else spare)))
+    with TemporaryDirectory() as temporary:
+        asyncio.run(main(Path(sys.argv[1] if len(sys.argv) > 1 else temporary)))

@@ -1,7 +1,7 @@
-"""Background writing under load, and how to tell whether it keeps up.
+"""Background writing under load, and a check whether the writer keeps up.
 
-Shows back-pressure (a full queue makes `submit` wait and `submit_nowait` raise), receipts, a turn that
-fails, and a health verdict from the counters. Runs offline. Run: python examples/writer_health.py [FOLDER]
+Shows back-pressure (with a full queue, `submit` waits and `submit_nowait` raises), receipts, a failed turn,
+and a health status from the counters. Runs offline. Run: python examples/writer_health.py [FOLDER]
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ kitchen_open = threading.Event()
 
 
 def slow_model(_message: str, *, deps: MemoryDeps) -> None:
-    """Stand in for a model that answers only when the kitchen opens, and fails on gibberish."""
+    """Stand in for a model that answers after `kitchen_open` is set, and fails for the message "???"."""
     started.release()
     kitchen_open.wait()
     if deps.user_msg == "???":
@@ -34,7 +34,7 @@ def slow_model(_message: str, *, deps: MemoryDeps) -> None:
 
 
 def verdict(writer: MemoryWriter) -> str:
-    """Return the verdict of a health check."""
+    """Return the result of a health check."""
     stats = writer.stats()
     full, errors = stats["queue_utilization"], stats["error_rate"]
     state = "degraded" if full >= 0.9 or errors > 0.05 else "healthy"  # noqa: PLR2004 - thresholds
@@ -49,7 +49,7 @@ async def serve(writer: MemoryWriter) -> None:
         for n in range(100):
             receipts.append(writer.submit_nowait(Turn(f"guest-{n}", "lunch", f"soup {n}", "Soon.")))
             if n < WORKERS:
-                started.acquire()  # only so that the numbers are the same each time
+                started.acquire()  # only in this example, so that each run prints the same numbers
     except WriterBusy as busy:
         print(f"submit_nowait: {busy}\n{verdict(writer)}")
 
@@ -75,5 +75,5 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    with TemporaryDirectory() as spare:
-        main(Path(sys.argv[1] if len(sys.argv) > 1 else spare))
+    with TemporaryDirectory() as temporary:
+        main(Path(sys.argv[1] if len(sys.argv) > 1 else temporary))

@@ -6,7 +6,7 @@
     alice = diary.user("alice")
     alice.add_turn("I'm allergic to walnuts.", "Noted.", session_id="s1")
 
-Importing the package loads next to nothing; each name is loaded when it is first used.
+Importing the package loads almost nothing; each public name is loaded at its first use.
 """
 
 from __future__ import annotations
@@ -203,12 +203,12 @@ __getattr__, __dir__ = lazy_names(
     },
 )
 
-# Every process that imports a module of the package can finish a forget job.
+# The sources are announced at import, so that every process can finish an interrupted forget job.
 announce_source("journal", "tomldiary.writer.journal_record:forget_turns")
 announce_hidden(HOOKS, "tomldiary.hooks.cursors:redacted")
 announce_hidden(QUEUE, "tomldiary.writer.shared.turns:redacted")
 announce_hidden(DEAD_LETTERS, "tomldiary.writer.shared.turns:redacted")
-# What draws objects in notebooks is imported when the first one is shown.
+# The views for notebooks are imported when the first object is displayed.
 announce_views("tomldiary.views")
 
 _other = other_owner()

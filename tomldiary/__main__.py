@@ -13,9 +13,9 @@ _EXIT_UNUSABLE = 2
 
 
 def main() -> None:
-    """Run the command in `sys.argv` and exit: 0 done, 1 done in part, 2 not possible."""
+    """Run the command in `sys.argv` and exit with 0 (success), 1 (partial success or findings) or 2 (failure)."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        # The caller may have closed it; no file of the memory must get its descriptor.
+        # The caller may have closed the stream. Open another file, so that no file of a memory gets its descriptor.
         if getattr(sys, name) is None:
             stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115 - open until the end
             setattr(sys, name, stream)

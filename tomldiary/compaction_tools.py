@@ -1,3 +1,3 @@
-"""The import path of TOMLDiary 0.9; new code uses `tomldiary.compaction.tools`."""
+"""The import path of TOMLDiary 0.9. New code uses `tomldiary.compaction.tools`."""
 
 from tomldiary.compaction.tools import *  # noqa: F403

@@ -1,4 +1,4 @@
-"""The `Diary`: storage, preference table, limits and extractor of many users' memories."""
+"""The `Diary`: storage, preference table, limits and extractor for the memories of many users."""
 
 from __future__ import annotations
 
@@ -79,39 +79,40 @@ class StorageStats(DictView[str, Any]):
 
 
 class Diary(Viewed, AncestorCoroutines):
-    """An agent's memory of its users. Thread-safe; serves several event loops at once.
+    """An agent's memory of its users. Thread-safe; several event loops may use it at the same time.
 
     Args:
         backend: A folder, "memory:", a backend of this package, or any object with the six async
             methods of `BackendProtocol`.
-        pref_table_cls: A pydantic model whose fields are the categories; None is a built-in table.
+        pref_table_cls: A pydantic model whose fields are the categories; None uses a built-in table.
         agent: The extractor: "rules" (offline), a model name, an extractor or agent with
-            `run(message, deps=…)`, a function, or a framework's model. None asks $EXTRACTOR_MODEL.
+            `run(message, deps=…)`, a function, or a framework's model. None reads $EXTRACTOR_MODEL.
             Resolved at the first turn, not by the constructor.
-        max_prefs_per_category: The most preferences of a category.
-        max_summary_chars: Longest summary of a conversation that a model may write.
-        max_conversations: Conversations kept; the least recently used one is dropped.
-        compaction_config: When to compact; None is never.
-        episodes: Whether each turn is also kept word for word, with its tool calls; a turn may say otherwise.
-        compactor: Compacts documents; None is the pydantic-ai compaction agent.
-        context_turns: The number of earlier exchanges of the session that the extractor gets with a turn.
-        extraction_timeout: Seconds that the extractor may take for a turn; None is unlimited. A
-            writer has its own limit.
-        similarity: Score from which a stored preference is suggested instead of a new one, 0 to 100.
-        scorer: Compares two normalised texts, 0 to 100; None is rapidfuzz `token_set_ratio`.
-        durability: What a returned write survives ("full", "process", "none"), for a folder only.
-        embedder: Ranks by meaning beside words: "local" (static vectors, offline), a function of a list of texts,
-            LangChain's `Embeddings` or pydantic-ai's `Embedder`. None ranks by words alone.
-        lock_timeout: Seconds a writer waits for another one of the same user.
-        quarantine: Actors whose changes wait for a review, such as {"web", "tool"}, or a function of the actor.
-            "rule" and "model" are the extractors. See `alice.review`.
-        draft_lifetime: How long a draft of a session waits to be promoted.
-        redact: Replaces secrets in every text before it is stored, queued, indexed or shown to a model: True for
-            all built-in kinds, some of `tomldiary.text.redaction.KINDS`, or a function of a text. None is off.
+        max_prefs_per_category: The maximum number of preferences in a category.
+        max_summary_chars: The maximum number of characters in a conversation summary written by a model.
+        max_conversations: The maximum number of conversations. The least recently used one is dropped.
+        compaction_config: When to compact; None disables compaction.
+        episodes: Whether to store the verbatim text and tool calls of each turn. A turn can override this.
+        compactor: The agent or function that compacts documents; None uses the pydantic-ai compaction agent.
+        context_turns: The number of earlier exchanges of the session that the extractor receives with a turn.
+        extraction_timeout: The time limit of the extractor for a turn, in seconds; None is unlimited. A
+            writer has a separate limit.
+        similarity: The minimum score, 0 to 100, at which a stored preference is suggested instead of a new one.
+        scorer: A function that compares two normalised texts, 0 to 100; None uses rapidfuzz `token_set_ratio`.
+        durability: The failures that a completed write survives ("full", "process", "none"), for a folder only.
+        embedder: Adds ranking by meaning: "local" (static vectors, offline), a function of a list of texts,
+            LangChain's `Embeddings` or pydantic-ai's `Embedder`. None ranks only by words.
+        lock_timeout: The time limit in seconds for the lock of a user.
+        quarantine: Actors whose changes require a review, such as {"web", "tool"}, or a function of the actor.
+            The extractors are "rule" and "model". See `alice.review`.
+        draft_lifetime: The time after which an unpromoted draft of a session expires.
+        redact: Replaces secrets in every text before it is stored, queued, indexed or shown to a model. True
+            selects all built-in kinds; otherwise some of `tomldiary.text.redaction.KINDS`, or a function of a
+            text. None disables redaction.
 
     Raises:
-        SchemaError: `pref_table_cls` cannot be read as categories, or `agent` is no extractor.
-        InvalidValue: An option is not a number, or out of its range.
+        SchemaError: `pref_table_cls` does not define categories, or `agent` is not an extractor.
+        InvalidValue: An option has the wrong type or is out of range.
     """
 
     def __init__(
@@ -155,7 +156,7 @@ class Diary(Viewed, AncestorCoroutines):
         self.context_turns = checked_count(context_turns, "context_turns")
         checked_number(lock_timeout, "lock_timeout", "0 or more seconds", lambda each: each >= 0)
         checked_seconds(extraction_timeout, "extraction_timeout")
-        # A score is above 1, unless 0 to 1 was meant.
+        # A score between 0 and 1 is refused, because the scale is 0 to 100.
         checked_number(similarity, "similarity", "0 to 100", lambda each: each == 0 or each > 1)
         _check_options(compaction_config, compactor, draft_lifetime, scorer)
         self.extraction_timeout = extraction_timeout
@@ -169,7 +170,7 @@ class Diary(Viewed, AncestorCoroutines):
         if self.redactor is not None:
             self.engine.redact = self.redacted_entry
         self.embedder = None if embedder is None else DiaryEmbedder(self.engine, embedder)
-        if embedder == "local":  # the scale of others is not known
+        if embedder == "local":  # the score scale of other embedders is unknown
             self.similarity.second = _local_vectors
         self._has_opened = isinstance(backend, str | os.PathLike)
         self.backend: Any = self.engine.backend if self._has_opened else backend
@@ -186,7 +187,7 @@ class Diary(Viewed, AncestorCoroutines):
         self.compaction = CompactionRunner(self)
         self.episodes = episodes
         self.reading: set[tuple[str, str]] = set()
-        """The episodes that `consolidate` reads at the moment, by user and id."""
+        """The episodes that `consolidate` is reading, as (user, id)."""
         if episodes:
             self.engine.check_kept(f"{EPISODES.name}/2026-01")
 
@@ -196,7 +197,7 @@ class Diary(Viewed, AncestorCoroutines):
     _repr_pretty_ = pretty
 
     def to_pandas(self) -> Any:
-        """Return a pandas DataFrame with a row for each user: entries of each kind, transactions, last write.
+        """Return a pandas DataFrame with one row per user: entries of each kind, transactions, last write.
 
         Raises:
             MissingExtra: pandas is not installed.
@@ -204,7 +205,7 @@ class Diary(Viewed, AncestorCoroutines):
         return drawn("frames:frame", self)
 
     def plot_growth(self, ax: Any = None) -> Any:
-        """Plot how many entries the users' histories hold over time, and return the matplotlib Axes.
+        """Plot the number of entries of all users over time, and return the matplotlib Axes.
 
         Args:
             ax: The Axes to draw on; None makes a new figure.
@@ -229,30 +230,30 @@ class Diary(Viewed, AncestorCoroutines):
         await in_thread(self.close)
 
     def user(self, user_id: str) -> UserDiary:
-        """Return everything about one user; any non-empty string is a user id.
+        """Return the memory of one user. Any non-empty string is a user id.
 
         Raises:
-            IdentifierError: It is not a text, or empty.
+            IdentifierError: `user_id` is not a non-empty string.
         """
         return UserDiary(self, checked_user(user_id))
 
     def register_schema(
         self, name: str, model: type[BaseModel], constraint: Constraint | None = None
     ) -> None:
-        """Let users commit facts of a type; registering the name again replaces model and rules.
+        """Register a type of facts. A second call with the same name replaces the model and the rules.
 
         Args:
-            name: The type's name: facts stand below `[facts.<name>]`.
-            model: A pydantic model, registered under one name only.
-            constraint: What facts of the type obey beside their model.
+            name: The name of the type. Its facts are stored below `[facts.<name>]`.
+            model: A pydantic model. It can be registered under one name only.
+            constraint: Further rules for facts of the type.
 
         Raises:
-            SchemaError: The name or the model cannot be used, or the model lacks the singleton key.
+            SchemaError: The name or the model is invalid, or the model lacks the singleton key.
         """
         schema = FactSchema(name, model, Constraint() if constraint is None else constraint)
         for other in self.fact_schemas.values():
             if other.model is model and other.name != name:
-                raise SchemaError(f"{model.__name__} is registered as {other.name!r} already.")
+                raise SchemaError(f"{model.__name__} is already registered as {other.name!r}.")
         self.fact_schemas = {**self.fact_schemas, name: schema}
         rules = schema.constraint
         if rules.append_only or rules.required or rules.ttl or self.entry_rules.of(f"facts/{name}"):
@@ -260,21 +261,21 @@ class Diary(Viewed, AncestorCoroutines):
         self.engine.guards[FACTS.name] = self.undo_edits
 
     def constrain(self, collection: str, constraint: Constraint) -> None:
-        """Set the rule of a collection, for all interfaces; a second call replaces it.
+        """Set the rule of a collection. A second call replaces it.
 
-        Every transaction is checked, also of tools, stores, imports and rollbacks. A hand edit that breaks a rule is
-        undone, except for `ttl`; history keeps it.
+        Every transaction is checked, including those of tools, stores, imports and rollbacks. A hand edit that
+        violates a rule other than `ttl` is undone, but remains in history.
 
         Args:
-            collection: `preferences/likes`, `blocks`, `blocks/persona`, `items/work`, `conversations` and so on; the
-                most specific one counts. Types of facts have their constraint from `register_schema`.
-            constraint: What they obey; `temporal`, `multi_valued` and `normalise` are for facts.
+            collection: `preferences/likes`, `blocks`, `blocks/persona`, `items/work`, `conversations` and so on. The
+                rule of the most specific collection applies. For types of facts, use `register_schema`.
+            constraint: The rule. `temporal`, `multi_valued` and `normalise` apply to facts only.
 
         Raises:
-            SchemaError: There is no such collection, or the rule does not apply to it.
+            SchemaError: The collection does not exist, or the rule does not apply to it.
         """
         if checked_text(collection, "collection").partition("/")[0] == FACTS.name:
-            raise SchemaError("facts have their constraint from register_schema.")
+            raise SchemaError("the constraint of facts is set with register_schema.")
         self._set_rule(collection, constraint)
 
     def _set_rule(self, collection: str, constraint: Constraint) -> None:
@@ -291,15 +292,15 @@ class Diary(Viewed, AncestorCoroutines):
         logged: Document,
         others: Sequence[tuple[Document, Document]],
     ) -> None:
-        """Undo the hand edits of a document that its rules forbid; see `EntryRules.undo_edits`."""
+        """Undo the hand edits of a document that violate its rules; see `EntryRules.undo_edits`."""
         entry_kind(document).undo_edits(edit, logged, self, others)
         self.entry_rules.undo_edits(edit, logged, document, others, self.engine.now())
 
     def with_agent(self, agent: Any) -> Self:
-        """Return a diary with another extractor; it shares everything else.
+        """Return a diary with another extractor that shares everything else with this one.
 
         Raises:
-            SchemaError: `agent` is no extractor.
+            SchemaError: `agent` is not an extractor.
         """
         check_extractor(agent)
         twin = copy(self)
@@ -309,8 +310,8 @@ class Diary(Viewed, AncestorCoroutines):
 
     @cached_property
     def hooks(self) -> Hooks:
-        """The hooks that follow the changes, such as outside indexes: `add`, `flush`, `reconcile`, `search`."""
-        from tomldiary.hooks.hooks import Hooks  # noqa: PLC0415 - start-up time: few diaries have hooks
+        """The hooks that receive all changes, such as external indexes: `add`, `flush`, `reconcile`, `search`."""
+        from tomldiary.hooks.hooks import Hooks  # noqa: PLC0415 - saves start-up time, because few diaries have hooks
 
         return Hooks(self.engine)
 
@@ -324,18 +325,18 @@ class Diary(Viewed, AncestorCoroutines):
     ) -> Feed:
         """Return the changes of all users after a cursor, to iterate over with `for` or `async for`.
 
-        The changes of one user come in their order. After an erasure a change with `is_reset` comes first, and
-        then each entry that the user still has.
+        The changes of one user are in order. After an erasure, the feed yields a change with `is_reset`, and then
+        each remaining entry of the user.
 
         Args:
-            since: The `cursor` of an earlier feed; None begins with the kept history.
-            users: Only these users; None is all.
-            follow: Whether to wait for more at the end.
-            poll: Seconds between two checks for changes of other processes.
+            since: The `cursor` of an earlier feed; None begins with the oldest kept transaction.
+            users: The users to include; None includes all.
+            follow: Whether to wait for further changes at the end.
+            poll: The interval in seconds between two checks for changes of other processes.
 
         Raises:
-            InvalidValue: `since` is no cursor, or `poll` is not above 0.
-            IdentifierError: One of `users` is no user id.
+            InvalidValue: `since` is not a cursor, or `poll` is not above 0.
+            IdentifierError: One of `users` is not a user id.
         """
         from tomldiary.hooks.feed import Feed  # noqa: PLC0415 - see `hooks`
 
@@ -343,14 +344,15 @@ class Diary(Viewed, AncestorCoroutines):
 
     @property
     def extractor(self) -> Extractor:
-        """Who reads the turns; see `Turns.extractor`."""
+        """The resolved extractor; see `Turns.extractor`."""
         return self.turns.extractor
 
     def close(self) -> None:
-        """Stop the hooks, and close the files or connections of a place; each write is complete when its call returns.
+        """Stop the hooks, and close the files or connections of the storage.
 
-        A backend object that was given keeps its connections until its own `close()`. Close writers first. The diary
-        can be used again: the next call connects anew, and what hooks lack is delivered when they are added again.
+        Close writers first. A backend that was passed as an object stays open until its own `close()`, except a
+        `LocalBackend`. The diary remains usable: the next call reconnects, and hooks that are added again receive the
+        changes they missed.
         """
         if "hooks" in vars(self):
             self.hooks.close()
@@ -362,15 +364,15 @@ class Diary(Viewed, AncestorCoroutines):
     def users(self) -> Users:
         """Return the ids of all users that have a document, sorted.
 
-        Reads only names: a folder of 100,000 users takes one or two seconds. The owner of shared namespaces
-        is left out.
+        Reads only names, so a folder of 100,000 users takes one or two seconds. The owner of shared namespaces
+        is excluded.
         """
         return Users(user for user in self.engine.backend.users() if user != SHARED)
 
     def stats(self) -> StorageStats:
         """Return the guarantees of the storage: durability, atomicity, concurrent writers, documents.
 
-        `documents` are the names of the documents that it keeps; None is any, episodes and items included.
+        `documents` lists the names of the supported documents. None means any, including episodes and items.
         Further keys are counters of the extractor, such as `unsupported_languages` of "rules".
         """
         backend = self.engine.backend
@@ -399,15 +401,15 @@ class Diary(Viewed, AncestorCoroutines):
         context_now: datetime | None = None,
         earlier: Sequence[tuple[str, str]] | None = None,
     ) -> None:
-        """Extract memory from one turn, and commit it together with the turn's count.
+        """Extract memory from one turn, and commit it together with the new turn count of the session.
 
         Args:
-            user_id: Whose memory.
-            session_id: The conversation.
-            user_msg: What the user said.
-            assistant_msg: What the assistant answered.
-            context_now: When it was said; None is now.
-            earlier: The exchanges before it; see `Turn.earlier`.
+            user_id: The user.
+            session_id: The session.
+            user_msg: The user's message.
+            assistant_msg: The assistant's answer.
+            context_now: The time of the turn; None is now.
+            earlier: The exchanges before the turn; see `Turn.earlier`.
 
         Raises:
             ExtractionError: The extractor failed. Nothing was changed.
@@ -429,27 +431,27 @@ class Diary(Viewed, AncestorCoroutines):
         steps: Sequence[ToolStep] = (),
         episode: bool | None = None,
     ) -> Applied:
-        """Do the same as `update_memory`, and return what was applied; see `Turns.process`."""
+        """Extract memory from one turn, and return the applied changes; see `Turns.process`."""
         return await self.turns.process(
             user_id, session_id, user_msg, assistant_msg, now=now, earlier=earlier,
             operation_id=operation_id, steps=steps, episode=episode,
         )  # fmt: skip
 
     def redacted_entry(self, path: Path, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the fields of the entry at a path as the diary stores them; see `redact`."""
+        """Return the fields of the entry at a path, redacted as for storage; see `redact`."""
         if self.redactor is None:
             return data
         return redacted_entry(path, data, self.redactor.entry, self.fact_schemas)
 
     def redacted(self, value: T) -> T:
-        """Return a text, or a list or table of texts, as the diary stores it; see `redact`."""
+        """Return a text, or a list or table of texts, redacted as for storage; see `redact`."""
         return value if self.redactor is None else self.redactor.values(value)
 
 
 def _check_options(
     compaction_config: Any, compactor: Any, draft_lifetime: Any, scorer: Any
 ) -> None:
-    """Raise InvalidValue for an option of a wrong type, which a later turn would find."""
+    """Raise InvalidValue for an option of a wrong type, which would otherwise fail in a later turn."""
     if compaction_config is not None and not hasattr(compaction_config, "should_run"):
         raise InvalidValue(
             f"expected a CompactionConfig(…), found {compaction_config!r}.",
@@ -473,7 +475,7 @@ _loaded_embedder = cache(local_embedder)
 
 
 def _local_vectors(texts: list[str]) -> list[list[float]]:
-    """Embed texts with the local embedder, which is loaded when it is first needed."""
+    """Return the vectors of texts from the local embedder, which is loaded at the first call."""
     return _loaded_embedder()(texts)
 
 
@@ -481,11 +483,11 @@ TOMLDiary = Diary
 
 
 def diary_of(given: Diary | str | os.PathLike[str]) -> Diary:
-    """Return a diary as it is, or the diary of a folder.
+    """Return a given diary, or a new diary for a folder.
 
     Raises:
-        InvalidValue: It is a writer or a store, which has a diary.
-        BackendError: It is nothing that can keep documents.
+        InvalidValue: `given` is an object with a `diary` attribute, such as a writer or a store.
+        BackendError: `given` has an unsupported type.
     """
     held = getattr(given, "diary", None)
     if isinstance(held, Diary):

@@ -1,12 +1,12 @@
-"""Every error the library raises on purpose.
+"""The exception classes of the library.
 
 ```
 DiaryError
-├── IdentifierError (ValueError)       a user, session or document name that cannot be used
-├── SchemaError (TypeError)            a preference table class that cannot be read as categories
-├── InvalidValue (ValueError)          a value that TOML or the entry's rule does not allow
-├── UnknownCategory (ValueError)       a category the schema does not have
-├── UnknownEntry (KeyError)            an id that is not in the diary
+├── IdentifierError (ValueError)       an invalid user, session or document name
+├── SchemaError (TypeError)            an invalid preference table or extractor
+├── InvalidValue (ValueError)          a value that TOML or a rule does not allow
+├── UnknownCategory (ValueError)       a category that is not in the preference table
+├── UnknownEntry (KeyError)            an entry that does not exist
 ├── LimitReached                       a collection that is full
 ├── ImmutableEntry                     an entry whose rule forbids changing or removing it
 ├── WeakClaim                          a less sure source would replace a fact
@@ -14,24 +14,24 @@ DiaryError
 │   ├── InvalidTOML (ValueError)       does not parse
 │   ├── UnsafeDocument (ValueError)    refused before parsing: size, nesting, dotted keys
 │   ├── NewerVersion                   written by a newer version; never rewritten
-│   └── HistoryPruned                  older than the history that is kept
+│   └── HistoryPruned                  a transaction older than the kept history
 ├── Conflict                           another writer changed what this write is based on
-│   ├── HandEditConflict               another program keeps saving the document
+│   ├── HandEditConflict               another program saved the document during the write
 │   ├── EntryConflict                  entries have other values than this write expects
-│   ├── SequenceConflict               another transaction is the last one
+│   ├── SequenceConflict               the last transaction is not the expected one
 │   ├── OperationConflict              an idempotency key was used for other content
-│   ├── RevisionConflict               another process changed the user in a shared database
-│   └── RollbackConflict               history cannot be undone that way
-├── Forgotten                          something was forgotten while this work was under way
-├── TurnTaken                          another writer has taken a turn over
+│   ├── RevisionConflict               another process changed the user's memory in a shared database
+│   └── RollbackConflict               the transactions cannot be undone
+├── Forgotten                          data of the user was erased during this operation
+├── TurnTaken                          another writer has taken over the turn
 ├── NestedTransaction (RuntimeError)   a transaction of another user is open
 ├── LockTimeout (TimeoutError)         another process or thread held the user's lock too long
 ├── HookError                          a strict hook refused a transaction; nothing was changed
 ├── BackendError                       the storage failed; nothing was changed
-│   └── CommittedUnpublished           the change is in history, the file will follow
+│   └── CommittedUnpublished           the change is in history, but its file is not replaced yet
 ├── NotSupported (NotImplementedError) a feature of a host's interface that a diary does not have
-├── MissingExtra (ImportError)         an optional dependency is not installed; names the install command
-├── UnsupportedFormat (ValueError)     a chat log in a format that is not known
+├── MissingExtra (ImportError)         an optional dependency is not installed
+├── UnsupportedFormat (ValueError)     a chat log in an unknown format
 ├── ExtractionError                    the extractor failed; nothing was changed
 │   └── ExtractorUnusable              the extractor cannot run: no key, package or model
 └── WriterBusy                         the writer's queue is full
@@ -88,20 +88,20 @@ class DiaryError(Exception):
     """Base of all errors of this library."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle and copy the message and the fields, not the arguments that they were made of."""
+        """Pickle and copy the message and the fields instead of the constructor's arguments."""
         return copyreg.__newobj__, (type(self), *self.args), vars(self)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType] - not in typeshed
 
 
 class IdentifierError(DiaryError, ValueError):
-    """A name that cannot identify a user, a session or a document."""
+    """An invalid name of a user, a session or a document."""
 
 
 class SchemaError(DiaryError, TypeError):
-    """A class that cannot serve as a preference table."""
+    """An invalid preference table, type of facts, rule or extractor."""
 
 
 class InvalidValue(DiaryError, ValueError):
-    """A value that cannot be stored; `where` names it in TOML words."""
+    """An invalid value. `where` is its path in TOML, or the name of an option."""
 
     def __init__(self, message: str, *, where: str = "") -> None:
         super().__init__(f"{where}: {message}" if where else message)
@@ -109,7 +109,7 @@ class InvalidValue(DiaryError, ValueError):
 
 
 class UnknownCategory(DiaryError, ValueError):
-    """A category that the preference table does not have."""
+    """A category that is not in the preference table."""
 
     def __init__(self, category: str, allowed: list[str]) -> None:
         known = ", ".join(allowed) or "none"
@@ -119,7 +119,7 @@ class UnknownCategory(DiaryError, ValueError):
 
 
 class UnknownEntry(DiaryError, KeyError):
-    """An id that is not in the diary; `where` names it."""
+    """An entry that does not exist. `where` is its key."""
 
     def __init__(self, where: str, hint: str = "") -> None:
         super().__init__(where)
@@ -131,7 +131,7 @@ class UnknownEntry(DiaryError, KeyError):
 
 
 class LimitReached(DiaryError):
-    """A collection that holds as many entries as its rule allows."""
+    """A collection that already has the maximum number of entries."""
 
     def __init__(self, where: str, limit: int, setting: str = "its Constraint(limit=…)") -> None:
         super().__init__(
@@ -142,26 +142,26 @@ class LimitReached(DiaryError):
 
 
 class ImmutableEntry(DiaryError):
-    """An entry whose rule forbids changing or removing it; `where` names it."""
+    """An entry whose rule forbids changes and removal. `where` is its key."""
 
     def __init__(self, where: str) -> None:
         super().__init__(
-            f"{where} is never changed: its Constraint(immutable=True) forbids it. Store another entry, or"
-            " forget the session it came from."
+            f"{where} is never changed, because its Constraint(immutable=True) forbids it. Store another entry, or"
+            " forget its session."
         )
         self.where = where
 
 
 class WeakClaim(DiaryError):
-    """A fact that a less sure source would replace.
+    """A new value for a fact has a lower confidence than the stored value.
 
-    `where` names it; `stored` and `claimed` are the confidences, from 0 to 1.
+    `where` is the key of the fact. `stored` and `claimed` are the confidences, from 0 to 1.
     """
 
     def __init__(self, where: str, stored: float, claimed: float) -> None:
         super().__init__(
-            f"{where} was said with confidence {stored:g}, and this claim has {claimed:g}. Nothing was changed;"
-            " force=True stores it."
+            f"{where} has confidence {stored:g}, and the new value only {claimed:g}. Nothing was changed."
+            " Use force=True to store it."
         )
         self.where = where
         self.stored = stored
@@ -169,7 +169,7 @@ class WeakClaim(DiaryError):
 
 
 class DocumentError(DiaryError):
-    """A document that cannot be used as it is. The file is left untouched."""
+    """An invalid or unsupported document. The file is left unchanged."""
 
     def __init__(
         self, message: str, *, path: str = "", line: int | None = None, column: int | None = None
@@ -182,28 +182,28 @@ class DocumentError(DiaryError):
 
 
 class InvalidTOML(DocumentError, ValueError):
-    """A document that does not parse."""
+    """A document that is not valid TOML."""
 
 
 class UnsafeDocument(DocumentError, ValueError):
-    """A document refused before parsing, because parsing it could take too long."""
+    """A document that was refused before parsing, because parsing could take too long."""
 
 
 class NewerVersion(DocumentError):
-    """A document written by a newer version of the format; it is never rewritten."""
+    """A document in a newer version of the format. It is never rewritten."""
 
 
 class HistoryPruned(DocumentError):
-    """The point is older than the kept history.
+    """The requested transaction is older than the kept history.
 
     Attributes:
-        first: The oldest transaction in the kept history.
-        since: Its time, ISO 8601.
+        first: The number of the oldest kept transaction.
+        since: The time of that transaction, in ISO 8601.
     """
 
     def __init__(self, first: int, since: str) -> None:
         super().__init__(
-            f"history is kept from transaction {first} ({since}) on; older transactions were dropped. Name"
+            f"history is kept from transaction {first} ({since}) on, and older transactions were dropped. Use"
             f" {first} or later."
         )
         self.first = first
@@ -211,14 +211,14 @@ class HistoryPruned(DocumentError):
 
 
 class Conflict(DiaryError):
-    """Another writer changed what this write is based on; nothing was written.
+    """Another writer changed the data that this write is based on. Nothing was written.
 
     Attributes:
         keys: The entries in conflict, or the idempotency key.
         where: The document or its file; "" if there is no single one.
-        expected: What the write is based on: values by entry key, or one value.
-        found: What is stored instead, in the same form.
-        hint: What to do.
+        expected: The expected values by entry key, or one expected value.
+        found: The stored values, in the same form.
+        hint: The next step for the caller.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class Conflict(DiaryError):
 
 
 class HandEditConflict(Conflict):
-    """Another program saved a document while it was being written."""
+    """Another program saved a document during the write."""
 
     @classmethod
     def changed(cls, where: str) -> HandEditConflict:
@@ -250,7 +250,7 @@ class HandEditConflict(Conflict):
 
     @classmethod
     def busy(cls, where: str, seconds: float) -> HandEditConflict:
-        """Return the error for a document whose save has not ended after some seconds."""
+        """Return the error for a document that another program is still saving after `seconds`."""
         return cls(
             f"still being written by another program after {seconds:g} s.",
             where=where,
@@ -259,7 +259,7 @@ class HandEditConflict(Conflict):
 
 
 class EntryConflict(Conflict):
-    """Entries have other values than this write expects; `keys` lists them."""
+    """Entries have other values than the write expects. `keys` lists them."""
 
 
 class SequenceConflict(Conflict):
@@ -267,7 +267,7 @@ class SequenceConflict(Conflict):
 
     @classmethod
     def of(cls, expected: int, last: int) -> SequenceConflict:
-        """Return the error for two transaction numbers."""
+        """Return the error for the expected and the last transaction number."""
         return cls(
             f"transaction {expected} was expected to be the last one, but {last} is.",
             expected=expected,
@@ -277,7 +277,7 @@ class SequenceConflict(Conflict):
 
 
 class RevisionConflict(Conflict):
-    """Another process changed the user's memory during a transaction; nothing was written."""
+    """Another process changed the user's memory during a transaction. Nothing was written."""
 
     @classmethod
     def of(cls, user: str) -> RevisionConflict:
@@ -289,7 +289,7 @@ class RevisionConflict(Conflict):
 
 
 class OperationConflict(Conflict):
-    """An idempotency key was used for other content; `keys` holds it."""
+    """An idempotency key was used for different content. `keys` contains it."""
 
     @classmethod
     def of(cls, operation: str) -> OperationConflict:
@@ -302,22 +302,22 @@ class OperationConflict(Conflict):
 
 
 class RollbackConflict(Conflict):
-    """The transactions cannot be undone; `keys` lists the entries in the way, if any."""
+    """The transactions cannot be undone. `keys` lists the conflicting entries, if any."""
 
 
 class Forgotten(DiaryError):
-    """Data of the user was erased since this work began; nothing was written."""
+    """Data of the user was erased during this operation. Nothing was written."""
 
     @classmethod
     def since_run(cls) -> Forgotten:
-        """Return the error for the words of a run during which everything was erased."""
+        """Return the error for a run during which everything was erased."""
         return cls(
             "everything of this user was forgotten since this run began. Nothing was stored."
         )
 
     @classmethod
     def meanwhile(cls) -> Forgotten:
-        """Return the error for work that began before something was erased, and may hold it."""
+        """Return the error for an operation that began before an erasure and may contain the erased data."""
         return cls(
             "something of this user was forgotten since this work began, and it may hold what was forgotten."
             " Nothing was written; do it again if it is still wanted."
@@ -325,7 +325,7 @@ class Forgotten(DiaryError):
 
 
 class TurnTaken(DiaryError):
-    """Another writer has taken a turn over; nothing was written."""
+    """Another writer has taken over the turn. Nothing was written."""
 
 
 class NestedTransaction(DiaryError, RuntimeError):
@@ -337,11 +337,11 @@ class LockTimeout(DiaryError, TimeoutError):
 
 
 class BackendError(DiaryError):
-    """The storage failed. Unless the message or the subclass says otherwise, nothing was changed."""
+    """The storage failed. Nothing was changed, unless the message or the subclass states otherwise."""
 
 
 class HookError(DiaryError):
-    """A strict hook failed, so the transaction was refused. Nothing was changed."""
+    """A strict hook refused the transaction or failed. Nothing was changed."""
 
 
 class CommittedUnpublished(BackendError):
@@ -349,11 +349,11 @@ class CommittedUnpublished(BackendError):
 
 
 class NotSupported(DiaryError, NotImplementedError):
-    """A feature of a host's interface that a diary does not have; names the alternative."""
+    """A feature of a framework's interface that a diary does not support. The message names an alternative."""
 
 
 class MissingExtra(DiaryError, ImportError):
-    """An optional dependency is missing; the message holds the command that installs it."""
+    """An optional dependency is missing. The message contains the install command."""
 
     def __init__(self, what: str, extra: str = "", *, package: str = "") -> None:
         install = package or f'"tomldiary-kit[{extra}]"'
@@ -364,29 +364,32 @@ class MissingExtra(DiaryError, ImportError):
 
 
 class UnsupportedFormat(DiaryError, ValueError):
-    """A chat log in a format that is not known."""
+    """A chat log in an unknown format."""
 
 
 class ExtractionError(DiaryError):
-    """The extractor failed, or its answer cannot be used; nothing was written."""
+    """The extractor failed, or its answer is invalid. Nothing was written."""
 
 
 class ExtractorUnusable(ExtractionError):
-    """The extractor cannot run at all: its key, package or model is missing, or was used before a fork. Nothing was changed."""
+    """The extractor cannot run. Nothing was changed.
+
+    Its key, package or model is missing, or it was used before a fork.
+    """
 
 
 class WriterBusy(DiaryError):
-    """The writer's queue is full; try again, or use `submit`, which waits."""
+    """The writer's queue is full. Try again later, or use `submit`, which waits."""
 
 
 def cause_of(error: BaseException) -> str:
-    """Return an error for a log: its type, and its message if that cannot quote stored text."""
+    """Return a description of an error for a log: its type, and its message if that never quotes stored text."""
     name = type(error).__name__
     if isinstance(error, OSError) and error.strerror:
         place = f": {error.filename}" if error.filename else ""
         return f"{name}: {error.strerror}{place}"
-    is_told = isinstance(error, _ABOUT_STORAGE) or str(error) in _STATES
-    return f"{name}: {error}" if is_told else name
+    is_safe = isinstance(error, _ABOUT_STORAGE) or str(error) in _STATES
+    return f"{name}: {error}" if is_safe else name
 
 
 _ABOUT_STORAGE = (
@@ -402,5 +405,5 @@ _PATHS = re.compile(
 
 
 def without_paths(message: str) -> str:
-    """Return an error's message for a model: of each absolute path only the file's name is left."""
+    """Return the message of an error for a model, with absolute paths reduced to file names."""
     return _PATHS.sub(lambda path: re.split(r"[/\\]", path[0].rstrip("/\\"))[-1], message)

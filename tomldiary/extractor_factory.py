@@ -1,4 +1,4 @@
-"""The import path of TOMLDiary 0.9; new code uses `tomldiary.extraction.extractor` and `prompt` beside it."""
+"""The import path of TOMLDiary 0.9. New code uses `extractor` and `prompt` of `tomldiary.extraction`."""
 
 from tomldiary.extraction.extractor import build_extractor, compactor_agent, extractor_agent
 from tomldiary.extraction.prompt import extractor_prompt_check

@@ -1,12 +1,12 @@
 """The library's log: standard `logging` below the name `tomldiary`, silent by default.
 
-What a person has to know at once, such as a missing key, goes to stderr as well where no logging is configured.
+If no logging is configured, urgent messages, such as a missing API key, are also written to stderr.
 
-Importing adds a NullHandler to the `tomldiary` logger and changes nothing else. A host application configures that
-logger like any other. Two environment variables do it without code:
+Importing the package only adds a NullHandler to the `tomldiary` logger. Applications configure this logger like any
+other, or with two environment variables:
 
-TOMLDIARY_LOG_LEVEL : DEBUG, INFO, WARNING, ERROR or CRITICAL; sets the level of the `tomldiary` logger
-TOMLDIARY_LOG_FILE  : a file the records are appended to; it is created readable by its owner only
+TOMLDIARY_LOG_LEVEL : the level of the `tomldiary` logger: DEBUG, INFO, WARNING, ERROR or CRITICAL
+TOMLDIARY_LOG_FILE  : a file to which records are appended; a new file is readable only by its owner
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 logger = logging.getLogger(_ROOT)
-"""The logger that all others of this library are below."""
+"""The parent of all loggers of this library."""
 
 if not any(isinstance(handler, logging.NullHandler) for handler in logger.handlers):
     logger.addHandler(logging.NullHandler())
@@ -46,19 +46,19 @@ _environment_read = False
 
 
 class _PrivateFileHandler(logging.FileHandler):
-    """Appends to a file of mode 0600, opened at the first record; never raises into the caller."""
+    """Appends to a file of mode 0600, which is opened at the first record. Never raises an error to the caller."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, encoding="utf-8", delay=True)
 
     def _open(self) -> TextIOWrapper:
-        # Path.open takes no opener, and only an opener creates the file with its mode from the start.
+        # `open` is used because `Path.open` has no `opener`, which sets the mode when the file is created.
         return open(self.baseFilename, "a", encoding="utf-8", opener=_open_private)
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             super().emit(record)
-        except OSError:  # a log that cannot be opened must not fail the write it reports on
+        except OSError:  # an unwritable log must not fail the operation that logs
             self.handleError(record)
 
 
@@ -67,10 +67,10 @@ def _open_private(path: str, flags: int) -> int:
 
 
 def get_logger(name: str) -> logging.Logger:
-    """The logger `tomldiary.<name>`; the first call applies the environment variables.
+    """Return the logger `tomldiary.<name>`. The first call applies the environment variables.
 
     Args:
-        name: Usually `__name__`. A name that is not below `tomldiary` is put there.
+        name: Usually `__name__`. Other names get the prefix `tomldiary.`.
     """
     if not _environment_read:
         configure_from_environment()
@@ -80,30 +80,29 @@ def get_logger(name: str) -> logging.Logger:
 
 
 def show(text: str) -> None:
-    """Write a line to stderr, unless a handler of the host or of the environment gets the library's records."""
+    """Write a line to stderr, unless a handler receives the records of the library."""
     each: logging.Logger | None = logger
     while each is not None:
         if any(not isinstance(handler, logging.NullHandler) for handler in each.handlers):
             return
         each = each.parent if each.propagate else None
     if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison] - None in programs without a console
-        print(f"tomldiary: {text}", file=sys.stderr)  # noqa: T201 - its purpose
+        print(f"tomldiary: {text}", file=sys.stderr)  # noqa: T201 - this function exists to print
 
 
 def tell(log: logging.Logger, text: str, level: int = logging.WARNING) -> None:
-    """Log a text that a person has to know at once: it is shown on stderr where no logging is configured."""
+    """Log an urgent message, which is also written to stderr if no logging is configured."""
     log.log(level, "%s", text)
     show(text)
 
 
 def configure_from_environment() -> None:
-    """Apply TOMLDIARY_LOG_LEVEL and TOMLDIARY_LOG_FILE to the `tomldiary` logger, and to no other.
+    """Apply TOMLDIARY_LOG_LEVEL and TOMLDIARY_LOG_FILE to the `tomldiary` logger.
 
-    May be called again after the variables changed: the file handler of an earlier call is replaced, handlers of the
-    host stay. With a file and no level, the level is INFO unless the host has set one. An unknown level is ignored with
-    a RuntimeWarning.
+    A further call replaces the file handler of an earlier one and keeps the application's handlers. If only a file is
+    set, the level is INFO, unless the application has set one. An unknown level is ignored with a RuntimeWarning.
     """
-    global _environment_read  # noqa: PLW0603 - read once a process, like the variables themselves
+    global _environment_read  # noqa: PLW0603 - the environment is read once per process
     with _lock:
         _environment_read = True
         level = os.environ.get("TOMLDIARY_LOG_LEVEL", "").strip().upper()
@@ -133,8 +132,8 @@ def _replace_file_handler(path: Path | None) -> None:
 
 
 def configure_stdlib_logging_intercept() -> None:
-    """Do nothing, and touch no sink of the host.
+    """Do nothing; kept for compatibility with TOMLDiary 0.9.
 
-    TOMLDiary 0.9 logged through another library and forwarded standard logging to it. Here everything is standard
-    logging already, so there is nothing to intercept; the name stays for programs that call it.
+    TOMLDiary 0.9 forwarded standard logging to another library. This library has nothing to intercept, because it
+    uses standard logging itself.
     """

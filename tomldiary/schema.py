@@ -1,3 +1,3 @@
-"""The import path of TOMLDiary 0.9; new code uses `tomldiary.entries.schema`."""
+"""The import path of TOMLDiary 0.9. New code uses `tomldiary.entries.schema`."""
 
 from tomldiary.entries.schema import *  # noqa: F403

@@ -1,4 +1,4 @@
-"""The import path of TOMLDiary 0.9; new code uses `tomldiary.extraction.tools`."""
+"""The import path of TOMLDiary 0.9. New code uses `tomldiary.extraction.tools`."""
 
 from tomldiary.extraction.tools import *  # noqa: F403
 from tomldiary.extraction.tools import (  # 0.9 documents both

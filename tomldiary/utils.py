@@ -1,4 +1,4 @@
-"""The import path of TOMLDiary 0.9; new code uses `tomldiary.entries.schema.categories`."""
+"""The import path of TOMLDiary 0.9. New code uses `tomldiary.entries.schema.categories`."""
 
 from __future__ import annotations
 
@@ -13,5 +13,9 @@ __all__ = ["extract_categories_from_schema"]
 
 
 def extract_categories_from_schema(pref_table_cls: type[BaseModel]) -> list[str]:
-    """The names of the categories, in the order of the class; raises SchemaError like `categories`."""
+    """Return the names of the categories, in the order of the class.
+
+    Raises:
+        SchemaError: The class is not a valid preference table.
+    """
     return list(categories(pref_table_cls))

@@ -1,7 +1,8 @@
-"""A web process of a deployment on several machines: it answers from memory, and stores turns for the writers.
+"""A web process of a deployment on several machines: it answers from memory, and stores turns for the workers.
 
-Any number of these run beside any number of `worker.py`; see docs/scaling.md. `TOMLDIARY_URL` is the address of
-the database. `APP_TOKENS` is a JSON file: the SHA-256 of each access token, with the user it belongs to.
+Any number of web processes and of `worker.py` processes can run at the same time; see docs/scaling.md.
+`TOMLDIARY_URL` is the URL of the database. `APP_TOKENS` is a JSON file that maps the SHA-256 of each access token to
+its user.
 Run: uvicorn --app-dir examples/fastapi web:app --port 8000
 """
 
@@ -23,7 +24,7 @@ from tomldiary import BackendError, Diary, MemoryWriter, UserDiary
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Open the memory and a writer without workers: it only stores turns."""
+    """Open the memory and a writer without workers, which only stores turns."""
     async with (
         Diary(os.environ["TOMLDIARY_URL"]) as app.state.diary,
         MemoryWriter(app.state.diary, workers=0) as app.state.writer,
@@ -38,7 +39,7 @@ app.state.tokens = json.loads(Path(os.environ["APP_TOKENS"]).read_text("utf-8"))
 def signed_in(
     request: Request, given: Annotated[HTTPAuthorizationCredentials, Depends(HTTPBearer())]
 ) -> UserDiary:
-    """Return the memory of the user whose token it is; user ids come from nowhere else."""
+    """Return the memory of the token's user; the token is the only source of user ids."""
     user = request.app.state.tokens.get(sha256(given.credentials.encode()).hexdigest())
     if user is None:
         raise HTTPException(401, "unknown token", {"WWW-Authenticate": "Bearer"})
@@ -65,7 +66,7 @@ async def remember(
     request: Request,
     idempotency_key: Annotated[str, Header(min_length=1, max_length=100)],
 ) -> dict[str, bool]:
-    """Store a turn. The database has it when this returns; repeat the request with the same key if it fails."""
+    """Store a turn in the database before answering; if this fails, repeat the request with the same key."""
     writer: MemoryWriter = request.app.state.writer
     await writer.submit(
         memory.user_id,
@@ -79,7 +80,7 @@ async def remember(
 
 @app.get("/memory")
 def known(memory: Memory) -> dict[str, Any]:
-    """Return what is known about the user, and how many turns each session has."""
+    """Return the preferences of the user, and the number of turns of each session."""
     return {
         "preferences": {
             category: [item.text for item in items.values()]
@@ -92,24 +93,24 @@ def known(memory: Memory) -> dict[str, Any]:
 
 @app.get("/recall")
 async def recall(memory: Memory, query: str) -> list[str]:
-    """Return what fits a question, best first."""
+    """Return the entries that match a question, best match first."""
     return [hit.text for hit in await memory.arecall(query, limit=5)]
 
 
 @app.delete("/memory")
 def forget(memory: Memory) -> dict[str, int]:
-    """Erase everything about the user, queued turns included."""
+    """Erase everything about the user, including queued turns."""
     return {"epoch": memory.forget(everything=True).epoch}
 
 
 @app.get("/health")
 def health(request: Request) -> JSONResponse:
-    """Return the verdict about the queue, for a load balancer."""
+    """Return the health of the queue, for a load balancer."""
     verdict = request.app.state.writer.health()
     return JSONResponse({"status": verdict.status}, verdict.http_status)
 
 
 @app.exception_handler(BackendError)
 async def unavailable(_request: Request, _error: BackendError) -> JSONResponse:
-    """Answer 503 while the database is away; the log has the reason."""
+    """Answer 503 while the database is unavailable; the log has the reason."""
     return JSONResponse({"detail": "the memory cannot be reached"}, 503, {"Retry-After": "1"})

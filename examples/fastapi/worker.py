@@ -1,7 +1,7 @@
 """A writer process of a deployment on several machines: it applies the turns that web processes have stored.
 
-Any number of these share the queue in the database `TOMLDIARY_URL`. `EXTRACTOR_MODEL` names the model; without it
-the offline rules read the turns. If a process dies, the others go on with its turns after `WRITER_LEASE` seconds.
+Any number of workers share the queue in the database `TOMLDIARY_URL`. `EXTRACTOR_MODEL` is the name of the model;
+without it, the offline rules read the turns. If a worker dies, others continue its turns after `WRITER_LEASE` seconds.
 Run: python examples/fastapi/worker.py
 """
 
@@ -15,7 +15,7 @@ from tomldiary import Diary, MemoryWriter
 
 
 def main() -> None:
-    """Work until the process is asked to end; then finish the turns in work."""
+    """Apply turns until the process receives a signal, then finish the running turns."""
     stop = threading.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stop.set())

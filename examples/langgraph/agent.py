@@ -1,6 +1,6 @@
 """A ReAct agent whose tools keep notes in a diary, through LangGraph's store interface.
 
-Shows `create_agent(store=DiaryStore(…))`: one tool gets the store by `ToolRuntime`, one by
+Shows `create_agent(store=DiaryStore(…))`: one tool receives the store as `ToolRuntime`, the other as
 `InjectedStore`. The model is scripted, so it runs offline. Run: python examples/langgraph/agent.py [FOLDER]
 """
 
@@ -24,7 +24,7 @@ from tomldiary_langgraph import DiaryStore
 
 @dataclass
 class Guest:
-    """Whom a run is about."""
+    """The context of a run: its user."""
 
     user_id: str
 
@@ -47,14 +47,14 @@ def look_up(
 
 
 class Host(BaseChatModel):
-    """Stands in for a model: it notes what it is told, and looks up what it is asked."""
+    """Stands in for a model: it notes statements, and looks up the answers to questions."""
 
     @property
     def _llm_type(self) -> str:
         return "host"
 
     def bind_tools(self, *_args: Any, **_kwargs: Any) -> Any:
-        """Know the tools already."""
+        """Return the model itself, because its tool calls are scripted."""
         return self
 
     def _generate(self, messages: list[BaseMessage], *_args: Any, **_kwargs: Any) -> ChatResult:
@@ -73,7 +73,7 @@ def _call(name: str, **arguments: str) -> Any:
 
 
 def main(folder: Path) -> None:
-    """Tell the agent something, and ask it in another run."""
+    """State a fact in one run, and ask for it in other runs."""
     store = DiaryStore(folder)
     agent = create_agent(Host(), [note, look_up], store=store, context_schema=Guest)
     for user, text in [

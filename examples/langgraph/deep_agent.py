@@ -1,6 +1,7 @@
-"""deepagents' files in a diary: `StoreBackend` keeps each file of an agent as an item.
+"""Files of deepagents in a diary: `StoreBackend` stores each file of an agent as an item.
 
-The backend is used directly here; `create_deep_agent(backend=…)` takes it. Needs: pip install deepagents
+This example calls the backend directly; an application passes it to `create_deep_agent(backend=…)`.
+Needs: pip install deepagents
 Run: python examples/langgraph/deep_agent.py [FOLDER]
 """
 

@@ -1,6 +1,6 @@
-"""langmem's memory tools on a diary: what the agent keeps is a TOML file.
+"""langmem's memory tools with a diary: the memories of the agent are a TOML file.
 
-The tools are called directly here; give them to an agent instead. Needs: pip install langmem
+This example calls the tools directly; an application passes them to an agent. Needs: pip install langmem
 Run: python examples/langgraph/langmem_tools.py [FOLDER]
 """
 
@@ -17,7 +17,7 @@ from tomldiary_langgraph import DiaryStore
 
 
 def main(folder: Path) -> None:
-    """Keep, change and find memories."""
+    """Store and find memories."""
     store = DiaryStore(folder)
     namespace = ("{langgraph_user_id}", "memories")  # a template of langmem's
     manage = create_manage_memory_tool(namespace, store=store)
@@ -25,7 +25,7 @@ def main(folder: Path) -> None:
     robin = {"configurable": {"langgraph_user_id": "robin"}}
     print(manage.invoke({"content": "Likes tables by the window."}, robin).split(" ")[0])
     print(manage.invoke({"content": "Is allergic to walnuts."}, robin).split(" ")[0])
-    for question in ("Which table?", "walnut"):  # the best match first, all others behind it
+    for question in ("Which table?", "walnut"):  # only the best match is returned
         found = search.invoke({"query": question.replace("table?", "tables"), "limit": 1}, robin)
         print(f"{question} {'window' in found} {'walnuts' in found}")
     entries = tomllib.loads((folder / "robin/items/memories.toml").read_text("utf-8"))["items"]

@@ -1,10 +1,10 @@
-"""The store, the authentication and a graph of a LangGraph server; `langgraph.json` beside it names them.
+"""The store, the authentication and a graph of a LangGraph server; `langgraph.json` refers to them.
 
     "store": {"path": "./server.py:make_store"}, "auth": {"path": "./server.py:auth"}
 
-The server opens the store once for each of its threads, and calls only the async methods; the stores
-share one folder, set by $DIARY_FOLDER. The user is the one that `auth` signed in, never what a client
-writes into a message, the context or the config. Run: DEMO_TOKENS="secret=robin" langgraph dev
+The server opens the store once in each of its threads and calls only the async methods. The stores share the
+folder $DIARY_FOLDER. The user is always the one that `auth` returns; user ids in a message, the context or the
+config are ignored. Run: DEMO_TOKENS="secret=robin" langgraph dev
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ auth = Auth()
 
 @auth.authenticate
 async def signed_in(authorization: str | None) -> str:
-    """Return the user that a token belongs to; a real server asks its identity provider."""
+    """Return the user of a token; a real server asks its identity provider."""
     pairs = (pair.split("=") for pair in os.environ.get("DEMO_TOKENS", "").split(",") if pair)
     users = {f"Bearer {token}": user for token, user in pairs}
     if authorization not in users:
@@ -38,10 +38,10 @@ async def signed_in(authorization: str | None) -> str:
 
 @asynccontextmanager
 async def make_store() -> AsyncIterator[DiaryStore]:
-    """Open the store; items expire after 30 days in which nobody reads them."""
+    """Open the store; items expire after 30 days without a read."""
     folder = os.environ.get("DIARY_FOLDER", "./memories")
     async with DiaryStore(folder, ttl={"default_ttl": 30 * 24 * 60}) as store:
-        store.start_ttl_sweeper()  # the server's own sweeper leaves custom stores alone
+        store.start_ttl_sweeper()  # the server's own sweeper ignores custom stores
         yield store
 
 

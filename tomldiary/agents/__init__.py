@@ -1,4 +1,4 @@
-"""What the framework adapters share: the verbs of an agent's tools, their options, and whose run it is.
+"""Shared parts of the framework adapters: tool verbs, options, and the user and session of a run.
 
-May import everything below `user`; imported by adapters only. Begin with `verbs`.
+May import everything below `user`. Only adapters import this package. Begin with `verbs`.
 """

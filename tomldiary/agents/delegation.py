@@ -1,4 +1,4 @@
-"""Whether an agent or a graph runs in a tool of another agent, so that a model wrote its prompt."""
+"""Detects that an agent or a graph runs in a tool of another agent, so that a model wrote its prompt."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ if TYPE_CHECKING:
 __all__ = ["LANGCHAIN", "PYDANTIC_AI", "RunTree", "is_within", "tell_within"]
 
 LANGCHAIN, PYDANTIC_AI = "langchain", "pydantic_ai"
-"""Frameworks whose adapters know when code runs in a tool of an agent; LangGraph is of the first one."""
+"""The frameworks whose adapters detect that code runs in a tool of an agent. LangGraph counts as LangChain."""
 _within: dict[str, list[Callable[[], bool]]] = {}
 
 _TOOL_NODE = "tools"
-"""The node in which LangChain's agents run their tools."""
+"""The name of the node that runs the tools in LangChain's agents."""
 _REPEATED = "retry:attempt:"
-"""Begins the tag with which LangChain's `with_retry` marks each attempt behind the first one."""
+"""The prefix of the tag that LangChain's `with_retry` adds to each attempt after the first one."""
 _TASK_OF_AGENT = ("subagent_name", "parent_thread_id")
-"""Metadata by which deepagents marks the thread of an agent's task in the background; a server adds it to the runs."""
+"""Metadata of the thread of a background task in deepagents; a server adds it to the runs."""
 
 
 def tell_within(framework: str, is_here: Callable[[], bool]) -> None:
-    """Let the adapters of other frameworks know when the calling code runs in a tool of an agent of this one."""
+    """Register a function that returns whether the calling code runs in a tool of a framework's agent."""
     _within.setdefault(framework, []).append(is_here)
 
 
 def is_within(framework: str) -> bool:
-    """Whether the calling code runs in a tool of an agent of a framework, as far as its adapter has seen that."""
+    """Return whether the calling code runs in a tool of an agent of a framework whose adapter detected this."""
     return any(is_here() for is_here in _within.get(framework, ()))
 
 
 class RunTree:
-    """What runs within what in this process; an adapter's handler of LangChain's callbacks derives from it."""
+    """The tree of LangChain runs in this process. Base class for the callback handlers of adapters."""
 
     run_inline = True  # a dictionary access needs no thread
     ignore_llm = ignore_chat_model = ignore_retriever = True
@@ -44,9 +44,9 @@ class RunTree:
         self._parents: dict[UUID, UUID] = {}
         self._children: dict[UUID, set[UUID]] = {}
         self._tools: set[UUID] = set()
-        """Those of the runs that are tools."""
+        """The runs that are tool calls."""
         self._repeated: set[UUID] = set()
-        """Those of the runs that `with_retry` started again."""
+        """The runs that are repeated attempts of `with_retry`."""
 
     def on_chain_start(
         self,
@@ -56,7 +56,7 @@ class RunTree:
         tags: list[str] | None = None,
         **__: Any,
     ) -> None:
-        """Note what a graph, a node or another chain runs in."""
+        """Record the parent run of a graph, a node or another chain."""
         if parent_run_id is not None:
             if any(tag.startswith(_REPEATED) for tag in tags or ()):
                 self._repeated.add(run_id)
@@ -66,13 +66,13 @@ class RunTree:
     def on_tool_start(
         self, *_: Any, run_id: UUID, parent_run_id: UUID | None = None, **__: Any
     ) -> None:
-        """Note that a tool runs within a chain; one that the host calls itself is no agent's."""
+        """Record a tool that runs within a chain. A tool that the application calls has no parent and is ignored."""
         if parent_run_id is not None:
             self._tools.add(run_id)
             RunTree.on_chain_start(self, run_id=run_id, parent_run_id=parent_run_id)
 
     def on_chain_end(self, *_: Any, run_id: UUID, **__: Any) -> None:
-        """Let a run go that has ended, and what ran in it: no event tells of the end of some that are cancelled."""
+        """Remove an ended run and its children, because some cancelled children send no end event."""
         parent = self._parents.pop(run_id, None)
         if parent is not None and (siblings := self._children.get(parent)):
             siblings.discard(run_id)
@@ -86,11 +86,11 @@ class RunTree:
     on_chain_error = on_tool_end = on_tool_error = on_chain_end
 
     def run_of(self, config: Any) -> UUID | None:
-        """Return the run that has a config of LangChain, such as that of a node."""
+        """Return the run id in a LangChain config, such as that of a node."""
         return getattr(field_of(config, "callbacks"), "parent_run_id", None)
 
     def attempt_of(self, config: Any) -> tuple[list[str], str]:
-        """Return the runs around a node, and which of them is a `with_retry` that tries again; "" is none."""
+        """Return the enclosing runs of a node, and the `with_retry` run of a repeated attempt, or ""."""
         around: list[str] = []
         retry, run = "", self.run_of(config)
         while run is not None and (parent := self._parents.get(run)) is not None:
@@ -100,13 +100,17 @@ class RunTree:
         return around, retry
 
     def is_delegated(self, config: Any) -> bool:
-        """Whether a graph runs for an agent, as its sub-agent or in a tool; the config is one of its nodes'."""
+        """Return whether the graph of a node runs for an agent, as a sub-agent or in a tool.
+
+        Args:
+            config: The config of the node.
+        """
         return self.is_of_agent(config) or is_within(PYDANTIC_AI)
 
     def is_of_agent(self, config: Any) -> bool:
-        """Whether what has this config runs for an agent of LangChain."""
+        """Return whether the run of a config belongs to an agent of LangChain."""
         settings = field_of(config, "configurable")
-        if field_of(settings, "ls_agent_type") == "subagent":  # deepagents says so
+        if field_of(settings, "ls_agent_type") == "subagent":  # set by deepagents
             return True
         metadata = field_of(config, "metadata")
         if all(field_of(metadata, key) for key in _TASK_OF_AGENT):

@@ -1,12 +1,12 @@
-"""The user and the session of a run: one order for every framework.
+"""Finds the user and the session of a run, in the same order for every framework.
 
-The user: given explicitly in the host's code (a text, or what a function returns) → the user that a
-server signed in → `user_id` in the context or deps of the run → in its settings,
-`config["configurable"]` → in its metadata → `langgraph_user_id`. The session: given explicitly →
-`session_id` in the same places → `thread_id` → `conversation_id`. A model decides neither.
+User: explicit in the application's code (a string, or the result of a function) → the user authenticated by a
+server → `user_id` in the context or deps of the run → in its settings, `config["configurable"]` → in its
+metadata → `langgraph_user_id`. Session: explicit → `session_id` in the same places → `thread_id` →
+`conversation_id`. A model never chooses them.
 
-A client writes context, settings and metadata. So another name beside a signed-in user is an error, and
-so is a name that cannot be used: the next place might name another user. An empty text is no name.
+Clients can write context, settings and metadata. Therefore a name that differs from the authenticated user is an
+error. An invalid name is also an error, because the next place could name another user. An empty string is ignored.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ def user_of(
     """Return the user of a run.
 
     Args:
-        explicit: The user that the host's code gives, see `given`; None looks in the run.
-        hint: How to name the user in this framework, for the error.
+        explicit: The user from the application's code, see `given`; None searches the run.
+        hint: How to name the user in this framework, for the error message.
         context: The context or deps of the run, an object or a mapping.
-        settings: What the run was configured with, likewise.
-        metadata: The metadata of the run, likewise.
-        around: The settings of the run that this one is part of, likewise.
+        settings: The settings of the run, in the same form.
+        metadata: The metadata of the run, in the same form.
+        around: The settings of the enclosing run, in the same form.
 
     Raises:
-        IdentifierError: No place names the user, a name cannot be used, or a name differs from the
-            signed-in user.
+        IdentifierError: No place names the user, a name is invalid, or a name differs from the
+            authenticated user.
     """
     if explicit is not None:
         return first_id("user", [("user_id", explicit)])
@@ -74,14 +74,14 @@ def user_of(
 
 
 def signed_in(*settings: Any) -> str | None:
-    """Return the user that a LangGraph server authenticated for this run or request; None without one.
+    """Return the user that a LangGraph server authenticated for this run or request, or None.
 
     Args:
-        settings: The settings of runs, in which the server writes `langgraph_auth_user`. If it wrote
-            nothing there, the request counts in which this is called.
+        settings: The settings of runs, in which the server writes `langgraph_auth_user`. Without this key, the
+            user of the current request is returned.
 
     Raises:
-        IdentifierError: There is a user without a usable identity, or two that differ.
+        IdentifierError: A user has no valid identity, or two users differ.
     """
     written = [
         each
@@ -96,8 +96,8 @@ def signed_in(*settings: Any) -> str | None:
         else:
             found.append(("langgraph_auth_user_id", field_of(each, "langgraph_auth_user_id")))
     if not written:
-        look = getattr(sys.modules.get("langgraph_api.utils"), "get_auth_ctx", None)
-        user = field_of(look(), "user") if look is not None else None
+        auth_context = getattr(sys.modules.get("langgraph_api.utils"), "get_auth_ctx", None)
+        user = field_of(auth_context(), "user") if auth_context is not None else None
         if user is not None:
             found.append(_identity("the user of the request", user))
     named = [(place, _given(name)) for place, name in found]
@@ -110,10 +110,10 @@ def signed_in(*settings: Any) -> str | None:
 
 
 def check_signed_in(user: str | None, place: str, name: Any) -> None:
-    """Refuse a name that differs from the signed-in user; None as either of them is no name.
+    """Refuse a name that differs from the authenticated user; None for either of them is ignored.
 
     Raises:
-        IdentifierError: They differ. The message quotes neither.
+        IdentifierError: The names differ. The message quotes neither.
     """
     if user is not None and name is not None and name != user:
         raise IdentifierError(
@@ -134,15 +134,15 @@ def session_of(
     """Return the session of a run; the arguments are those of `user_of`.
 
     Args:
-        explicit: What the host was given as the session; None looks in the run.
-        hint: How to name the session in this framework, for the error.
+        explicit: The session from the application's code; None searches the run.
+        hint: How to name the session in this framework, for the error message.
         context: The context or deps of the run.
-        settings: What the run was configured with.
+        settings: The settings of the run.
         metadata: The metadata of the run.
-        default: The answer if no place names a session; None makes that an error.
+        default: The result if no place names a session; None raises an error instead.
 
     Raises:
-        IdentifierError: No place names the session and there is no default, or a name cannot be used.
+        IdentifierError: No place names the session and there is no default, or a name is invalid.
     """
     found = [
         ("session_id", explicit),
@@ -154,7 +154,7 @@ def session_of(
 
 
 def given(what: str, explicit: Any, *arguments: Any) -> Any:
-    """Return a name as it was given; a function is called with `arguments` to tell it.
+    """Return a name, or the result of a function that is called with `arguments`.
 
     Raises:
         IdentifierError: The function returned None; other places could name a different user.
@@ -173,8 +173,8 @@ def first_id(
     """Return the first name among `(place, value)` pairs that is not None.
 
     Raises:
-        IdentifierError: There is none and no default, or the first one is blank or no text; names the
-            place.
+        IdentifierError: All values are None and there is no default, or the first name is blank or not a
+            string. The message names the place.
     """
     for place, name in found:
         if name is None:
@@ -192,43 +192,43 @@ def first_id(
 
 
 def field_of(holder: Any, name: str) -> Any:
-    """Return a key of a mapping or an attribute of an object; None if it has none."""
+    """Return the value of a key or an attribute, or None if it is missing."""
     if isinstance(holder, Mapping):
         return cast("Mapping[str, Any]", holder).get(name)
     return getattr(holder, name, None)
 
 
 def places_in(config: Any, context: Any) -> dict[str, Any]:
-    """Return where a run of LangChain or LangGraph may name its user and session, for `user_of`."""
+    """Return the parts of a LangChain or LangGraph run that can name its user and session, for `user_of`."""
     settings, metadata = field_of(config, "configurable"), field_of(config, "metadata")
     return {"context": context, "settings": settings, "metadata": metadata}
 
 
 def saves_checkpoints(settings: Any) -> bool:
-    """Whether a LangGraph run with these settings keeps its state in checkpoints."""
+    """Return whether a LangGraph run with these settings saves its state in checkpoints."""
     return field_of(settings, "__pregel_checkpointer") not in (None, False)
 
 
 def kept_thread(settings: Any) -> str:
-    """Return the id of the thread in whose checkpoints a graph keeps its state; "" without checkpoints."""
+    """Return the id of the thread that stores a graph's checkpoints; "" without checkpoints."""
     return str(field_of(settings, "thread_id") or "") if saves_checkpoints(settings) else ""
 
 
 def named_checkpoint(settings: Any) -> str:
-    """Return the id of the checkpoint that a LangGraph run goes on from if its config names one; else "".
+    """Return the id of the checkpoint from which a LangGraph run continues if its config names one; otherwise "".
 
-    For new input, LangGraph makes a checkpoint first, and it is that one.
+    For new input, LangGraph first creates a checkpoint, and its id is returned.
     """
     return str(field_of(field_of(settings, "__pregel_replay_state"), "checkpoint_id") or "")
 
 
 def current_checkpoint(settings: Any) -> str:
-    """Return the id of the outermost graph's checkpoint in a LangGraph run; ids of later ones are greater."""
+    """Return the id of the outermost graph's checkpoint in a LangGraph run. Later checkpoints have greater ids."""
     return str(field_of(field_of(settings, "checkpoint_map"), "") or "")
 
 
 def _identity(place: str, user: Any) -> tuple[str, Any]:
-    """Return a server's user by name: "" for an anonymous one, and never None."""
+    """Return a description and the identity of a server's user; "" for an anonymous user, but never None."""
     identity = field_of(user, "identity")
     if identity is None:
         raise IdentifierError(
@@ -243,7 +243,7 @@ def _places(name: str, context: Any, settings: Any, metadata: Any) -> list[tuple
 
 
 def _given(name: Any) -> Any:
-    """Return a name; None for the empty text that servers and forms write where there is none."""
+    """Return a name, or None for "", which servers and forms use for a missing name."""
     return None if name == "" else name
 
 
@@ -252,7 +252,7 @@ def _has(holder: Any, name: str) -> bool:
 
 
 def _as_text(thread: Any) -> Any:
-    """Return a number or a UUID as text: as the id of a thread, hosts take these too."""
+    """Return a number or a UUID as text, because frameworks also accept these as thread ids."""
     return (
         str(thread) if isinstance(thread, int | UUID) and not isinstance(thread, bool) else thread
     )

@@ -1,4 +1,4 @@
-"""The options that the adapters share: a diary, a writer, a number, one of a few words, and tools."""
+"""Checks of the options that the adapters share: writers, numbers, names, choices and tools."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
 
 
 def writer_of(given: MemoryWriter, diary: Diary) -> MemoryWriter:
-    """Return a writer if it fills the memory of `diary`.
+    """Return a given writer if it writes to the storage of `diary`.
 
     Raises:
-        InvalidValue: `given` is no writer, or a writer of another diary.
+        InvalidValue: `given` is not a writer, or it writes to another storage.
     """
     if not callable(getattr(given, "submit_nowait", None)):
         raise InvalidValue(
@@ -43,45 +43,45 @@ def writer_of(given: MemoryWriter, diary: Diary) -> MemoryWriter:
         )
     other: Any = getattr(given, "diary", None)
     engine: Any = getattr(other, "engine", None)
-    # Whether the objects are the same comes first: paths are asked of the disk.
+    # The objects are compared first, because comparing paths reads the disk.
     if (
         engine is not None
         and engine.backend is not diary.engine.backend
         and place_of(engine.backend) != place_of(diary.engine.backend)
     ):
         raise InvalidValue(
-            f"the writer writes to {other!r}, not to {diary!r}. Make one of the same diary, or leave it out.",
+            f"the writer writes to {other!r}, not to {diary!r}. Create it with the same diary, or leave it out.",
             where="writer",
         )
     return given
 
 
 def place_of(backend: Backend) -> object:
-    """Return what identifies the documents of a backend, as long as it is in use."""
+    """Return a key that identifies the storage of a backend while the backend exists."""
     if isinstance(backend, LocalFolder):
         return backend.base_path.resolve()
     return id(backend.wrapped if isinstance(backend, WrapsBackend) else backend)
 
 
 def memory_name(name: str) -> str:
-    """Return the name of one of an agent's memories; "" for the only one.
+    """Return the checked name of one of an agent's memories; "" for the only one.
 
     Raises:
-        InvalidValue: It cannot begin the name of a tool.
+        InvalidValue: The name cannot be the prefix of a tool's name.
     """
     if name and not _NAME.fullmatch(name):
         raise InvalidValue(
-            f"{name!r} cannot begin the name of a tool. Use a letter and up to 31 letters, digits and _.",
+            f"{name!r} cannot be the prefix of a tool name. Use a letter and up to 31 letters, digits and _.",
             where="name",
         )
     return name
 
 
 def known_keys(option: str, given: Collection[str], known: Sequence[str]) -> None:
-    """Refuse keys of a configuration that mean nothing: a misspelt one would have no effect.
+    """Refuse unknown keys of a configuration, because a misspelt key would have no effect.
 
     Raises:
-        InvalidValue: There is such a key.
+        InvalidValue: A key is unknown.
     """
     for key in given:
         if key not in known:
@@ -89,16 +89,16 @@ def known_keys(option: str, given: Collection[str], known: Sequence[str]) -> Non
 
 
 def one_of(option: str, value: T, allowed: Sequence[Any], also: str = "") -> T:
-    """Return a value if it is one of those that an option takes.
+    """Return a value if it is one of the allowed values of an option.
 
     Args:
-        option: Its name.
-        value: What it was given.
-        allowed: What it takes.
-        also: What else it takes, in words.
+        option: The name of the option.
+        value: The value.
+        allowed: The allowed values.
+        also: A description of further allowed values, for the error message.
 
     Raises:
-        InvalidValue: It is none of them.
+        InvalidValue: The value is not allowed.
     """
     if value not in allowed:
         choices = ", ".join(repr(choice) for choice in allowed)
@@ -107,10 +107,10 @@ def one_of(option: str, value: T, allowed: Sequence[Any], also: str = "") -> T:
 
 
 def known_tools(option: str, names: Collection[str], offered: Sequence[str]) -> frozenset[str]:
-    """Return the tools that an option names; one name may stand alone.
+    """Return the tools that an option names, as a collection or a single string.
 
     Raises:
-        InvalidValue: One of them is no tool.
+        InvalidValue: A name is not the name of a tool.
     """
     given = frozenset([names] if isinstance(names, str) else names)
     for name in sorted(given.difference(offered)):
@@ -123,10 +123,10 @@ def known_tools(option: str, names: Collection[str], offered: Sequence[str]) -> 
 def chosen_tools(
     tools: str | Collection[str], offered: Sequence[str], reading: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return the tools that "all", "read", "none" or a list of names stands for, in the order offered.
+    """Return the tools that "all", "read", "none" or a list of names selects, in the order of `offered`.
 
     Raises:
-        InvalidValue: It is none of these, or one of the names is no tool.
+        InvalidValue: `tools` is another string, or a name is not the name of a tool.
     """
     if isinstance(tools, str):
         sets = {"all": offered, "read": reading, "none": ()}

@@ -1,8 +1,8 @@
-"""The last turn in a thread of messages: where it begins, what was said, and which messages were submitted already.
+"""Finds the last turn in a thread of messages, its texts, and the messages that were already submitted.
 
-A turn has all messages of the user since the last answer: several in a row, one that arrives while a run waits for an
-approval, and those that an interrupted or failed run did not answer. Several agents may work on one turn, and a run
-may be repeated. `SubmittedMessages` ensures that each message is submitted once.
+A turn contains all user messages since the last answer: consecutive messages, a message that arrives while a run
+waits for an approval, and messages that an interrupted or failed run did not answer. Several agents may work on one
+turn, and a run may be repeated. `SubmittedMessages` ensures that each message is submitted once.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ OTHERS_TURN = "another user began this turn. Continue it as that user: name the 
 SOURCE = "lc_source"
 """LangChain's key for user messages that no user wrote: summaries, memory, prompts of other models."""
 _SOURCES = (SOURCE, "deepagents_notification")
-"""The second one marks the reports of a deep agent's background tasks."""
+"""The second key marks the reports of background tasks in deepagents."""
 _BY = {
     "human": "user", "HumanMessageChunk": "user", "ai": "assistant", "AIMessageChunk": "assistant",
     "tool": "tool", "ToolMessageChunk": "tool",
@@ -76,10 +76,10 @@ class Spoken(NamedTuple):
     """ "other" is an instruction, or a user message that no user wrote; see `SOURCE`."""
     text: str = ""
     is_answer: bool = False
-    """Whether it ended a turn: the assistant called no tool, or only with arguments that could not be parsed, or the
-    tool's result was the answer."""
+    """Whether the message ended a turn: the assistant called no tool, or only with arguments that could not be parsed,
+    or the tool's result was the answer."""
     id: str = ""
-    """Its id in the thread; "" if it has none."""
+    """The id of the message in the thread; "" if it has none."""
     calls: tuple[tuple[str, str, object], ...] = ()
     """Id, name and arguments of each tool that the assistant called."""
     call: str = ""
@@ -152,8 +152,8 @@ def turn_start(thread: Sequence[Spoken]) -> int | None:
     if not asked:
         return None
     answers = [number for number in range(asked[-1]) if thread[number].is_answer]
-    behind = answers[-1] if answers else -1
-    return next(number for number in asked if number > behind)
+    last_answer = answers[-1] if answers else -1
+    return next(number for number in asked if number > last_answer)
 
 
 def own_words(
@@ -168,7 +168,7 @@ def own_words(
     if own[-1:] != list(unanswered[-1:]):
         raise IdentifierError(OTHERS_TURN)
     if len(own) < len(unanswered):
-        _logger.warning("another user's messages without an answer are no part of this turn")
+        _logger.warning("unanswered messages of another user are not part of this turn")
     return own
 
 
@@ -232,7 +232,7 @@ def keep_out_of_steps(tools: Iterable[str]) -> None:
 
 
 def digest(*parts: str) -> str:
-    """Return a digest of 32 characters; the boundaries between the texts count."""
+    """Return a digest of 32 characters, which also depends on the boundaries between the texts."""
     known = hashlib.blake2b(digest_size=16)
     for part in parts:
         known.update(f"{len(part)}:{part}".encode("utf-8", "surrogatepass"))
@@ -240,7 +240,7 @@ def digest(*parts: str) -> str:
 
 
 class SubmittedMessages:
-    """The messages that this process submitted to a memory, so that it submits none twice. Thread-safe.
+    """The messages that this process submitted to a memory, so that each is submitted once. Thread-safe.
 
     Messages without an id are always new. The last 16,384 messages and turns are remembered.
     """
@@ -254,7 +254,7 @@ class SubmittedMessages:
         self._owners: Recent[str, tuple[str, bool]] = Recent(_KNOWN)
         """The user who wrote a message, and whether it was answered."""
         self._sayers: Recent[str, tuple[dict[str, None], str]] = Recent(_KNOWN)
-        """The users who wrote a text in a thread, and the last checkpoint of that."""
+        """The users who wrote a text in a thread, and the checkpoint at which it was last seen."""
         self._epochs: Recent[str, int] = Recent(_KNOWN)
 
     def first_ids(
@@ -290,7 +290,10 @@ class SubmittedMessages:
         asked: Sequence[Spoken],
         ids: tuple[str, ...],
     ) -> tuple[str, tuple[str, ...]]:
-        """Return session and ids of a turn; in a later attempt, told by `RunTree.attempt_of`, those of the first."""
+        """Return the session and ids of a turn; in a later attempt, those of the first.
+
+        `attempt` is the result of `RunTree.attempt_of`.
+        """
         around, retry = attempt
         words = exchange_of(asked)[0]
         with self._guard:
@@ -306,7 +309,7 @@ class SubmittedMessages:
     ) -> str:
         """Return the user who wrote an unanswered message of a persisted thread.
 
-        The checkpoint names the user, or this process has seen the message before, or it is the user of the run.
+        This is the user in the checkpoint, or the one recorded by this process, or the user of the run.
 
         Args:
             settings: LangGraph's settings of the run.
@@ -327,7 +330,7 @@ class SubmittedMessages:
             return self._owners.keep(key, (known.get(message.id, first), False))[0]
 
     def _sayer(self, settings: Any, where: str, message: Spoken, user: str) -> str:
-        """Return the user who wrote a message with an unknown id; in a replay, which gives new ids, by its text."""
+        """Return the user who wrote a message with an unknown id; a replay assigns new ids, so its text is compared."""
         key = digest(where, kept_thread(settings), "", message.text)
         sayers, seen_at = self._sayers.get(key, ({}, ""))
         if user not in sayers and "" < named_checkpoint(settings) < seen_at:
@@ -376,8 +379,8 @@ class SubmittedMessages:
             user: The user of the session.
             session: The session; message ids are unique in it.
             operation: The id of the turn; "" is none.
-            turn: Its messages.
-            as_said: Its messages before redaction, which another run may find again.
+            turn: The messages of the turn.
+            as_said: The messages before redaction, which another run may read again.
         """
         keys = [_key(user, session, one) if one.id else "" for one in turn]
         said = [_key(user, session, one) for one in as_said if one.id]
@@ -407,18 +410,18 @@ _kept: WeakValueDictionary[tuple[object, type[Any]], Any] = WeakValueDictionary(
 
 
 def with_ids(turn: Sequence[Spoken], ids: Sequence[str], others: Sequence[str]) -> list[Spoken]:
-    """Return the messages of a turn with other ids in place of `ids`."""
+    """Return the messages of a turn with `ids` replaced by `others`."""
     other = dict(zip(ids, others, strict=True))
     return [one._replace(id=other.get(one.id, one.id)) for one in turn]
 
 
 def of_memory(diary: Diary, kind: type[T]) -> T:
-    """Return the instance of `kind` that all diaries of one place share; the first call makes it."""
+    """Return the instance of `kind` that all diaries with the same storage share. The first call creates it."""
     return _kept.setdefault((memory_place(diary), kind), kind())
 
 
 def memory_place(diary: Diary) -> object:
-    """Return a key that all diaries of one place have in common.
+    """Return a key that all diaries with the same storage have in common.
 
     For a folder this is its path as given: resolving it reads the disk, which would block the event loop.
     """

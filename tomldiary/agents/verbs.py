@@ -67,13 +67,13 @@ __all__ = [
 ]
 
 VERBS = ("recall", "remember", "update", "forget")
-"""The names of the verbs, and of the tools that are made of them."""
+"""The names of the verbs and of their tools."""
 WRITING_VERBS = VERBS[1:]
 BLOCK_VERBS = ("read_block", "append_block", "replace_in_block")
-"""The same, for blocks: texts that are kept whole."""
+"""The names of the verbs for blocks and of their tools."""
 READING_VERBS = ("recall", "read_block")
 MOST_HITS = 20
-"""Most entries that one look-up returns."""
+"""The maximum number of entries in the result of `recall`."""
 
 _ANSWER_TOKENS = 4_000
 _ANSWER_CHARACTERS = 16_000
@@ -85,34 +85,34 @@ P = ParamSpec("P")
 
 
 class Answer(str):
-    """A sentence for a model, without hidden characters; `data` is the same for a program, or None."""
+    """An answer for a model, without hidden characters. `data` is the same answer for a program, or None."""
 
     __slots__ = ("data",)
 
     data: Any
 
     def __new__(cls, text: str, data: Any = None) -> Self:
-        """Make a sentence with its data."""
+        """Create an answer with its data."""
         answer = super().__new__(cls, visible(text))
         answer.data = data
         return answer
 
     @property
     def is_error(self) -> bool:
-        """Whether it says that something could not be done."""
+        """Whether the answer reports a failure."""
         return self.startswith("❌")
 
 
 class DoneBefore(Exception):
-    """The call is a repetition."""
+    """The call repeats an earlier call."""
 
 
 @contextmanager
 def once(user: UserDiary, session: str, operation: str) -> Generator[None]:
-    """Make the changes of one call a transaction; "" as its id is none.
+    """Run the changes of one call in a transaction. An `operation` of "" means that the call has no id.
 
     Raises:
-        DoneBefore: A call with this id was made before. Nothing was changed.
+        DoneBefore: A call with this id was already made. Nothing was changed.
     """
     with user.transaction(session_id=session, actor=_ACTOR, operation_id=operation) as tx:
         if operation and tx.has_done(operation):
@@ -121,18 +121,18 @@ def once(user: UserDiary, session: str, operation: str) -> Generator[None]:
 
 
 def failure(error: Exception) -> Answer:
-    """Return an error as a sentence for the model; raising would end its run."""
+    """Return an answer that describes an error, because raising it would end the model's run."""
     if isinstance(error, DoneBefore):
         return Answer("✅ Done already.")
     if isinstance(error, UnknownEntry):
         return Answer(f"❌ {error.where} does not exist. Look the entry up to see its key.")
     if isinstance(error, BackendError) and not isinstance(error, CommittedUnpublished):
-        # What failed in the storage, and where, is for the operator.
+        # Details of the storage are logged for the operator and not shown to the model.
         _logger.warning("a verb of the diary failed: %s", error)
         return Answer("❌ The diary cannot be used just now. Go on without it.")
     if isinstance(error, DiaryError):
         said = without_paths(str(error))
-        if said != str(error):  # the folder is for the operator
+        if said != str(error):  # paths are logged for the operator only
             _logger.warning("a verb of the diary failed: %s", error)
         return Answer(f"❌ {said}")
     if isinstance(error, OSError):
@@ -151,25 +151,26 @@ def _answering(
     def answer(self: MemoryVerbs, *args: P.args, **kwargs: P.kwargs) -> Answer:
         try:
             return verb(self, *args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the host's run goes on
+        except Exception as error:  # noqa: BLE001 - no error may end the host's run
             return failure(error)
 
     return answer
 
 
 class MemoryVerbs:
-    """The verbs on one user's diary, sync and with an `a` in front. They answer and never raise.
+    """The tool verbs on the memory of one user. They return answers and never raise.
 
-    An answer begins with ✅, or 🗑️ for what was removed, or ❌ and how to go on; what was looked up is
-    framed as data, escaped, within a budget.
+    Each verb has an async twin with the prefix `a`. An answer begins with ✅, 🗑️ for a removal, or ❌ for a failure.
+    Stored text is escaped, marked as data and limited in length.
 
-    `epoch` is `user.epoch` when the run began: what it writes is refused if everything was erased since. None is now.
+    `epoch` is `user.epoch` at the start of the run. If everything was erased since then, writes are refused. None
+    disables this check.
 
     Args:
-        user: Whose diary.
-        session_id: The session that is written beside entries.
-        operation_id: An id of the call these verbs are used for: made again, it changes nothing and is
-            told so. "" is no id.
+        user: The user.
+        session_id: The session that is stored with entries.
+        operation_id: The id of the tool call. A repeated call changes nothing and returns "✅ Done already." "" is
+            no id.
     """
 
     def __init__(
@@ -258,7 +259,7 @@ class MemoryVerbs:
     aremember = async_twin(remember)
 
     def _refuse_fields(self, category: str, fields: dict[str, Any] | None) -> None:
-        """Refuse fields for a preference, which would otherwise be dropped beside a success."""
+        """Refuse fields for a preference, because they would be dropped silently."""
         if fields and category in self._user.diary.allowed:
             raise InvalidValue(
                 "a preference has a text and no fields. Say it all in `text`. Nothing was changed.",
@@ -318,7 +319,7 @@ class MemoryVerbs:
     def _update_fields(
         self, kind: EntryKind, name: str, text: str, fields: dict[str, Any] | None
     ) -> Answer:
-        """Change fields of a fact or an item; a text alone is the new value of its only text."""
+        """Change fields of a fact or an item. Without `fields`, `text` is the new value of its only text field."""
         key = f"{kind.name}/{name}"
         with self._once():
             changes = fields or self._only_text(kind, name, text)
@@ -334,7 +335,7 @@ class MemoryVerbs:
         if kind is FACTS:
             schema = self._user.diary.fact_schemas.get(name.partition("/")[0])
             if schema is None:
-                return {"text": text}  # which the type's absence refuses
+                return {"text": text}  # refused later, because the type is unknown
             known, field = schema.described, schema.only_text()
         else:
             value = self._user.items.get(name) or {}
@@ -378,7 +379,7 @@ class MemoryVerbs:
     aforget = async_twin(forget)
 
     def _forget(self, kind: EntryKind, name: str) -> tuple[str, dict[str, Any]]:
-        """Remove an entry; return its text, and what it was."""
+        """Remove an entry, and return its text and its data."""
         if kind is PREFERENCES:
             category, name = _split(name)
             item = self._user.remove_preference(category, name, **self._why)
@@ -400,7 +401,7 @@ class MemoryVerbs:
         return f"{episode.input} {episode.output}", asdict(episode)
 
     def _place(self, key: str) -> tuple[EntryKind, str]:
-        """Return the kind and the name of an entry by its key as look-ups show it."""
+        """Return the kind and the name of an entry from a key in an answer of `recall`."""
         first, slash, name = key.partition("/")
         kind = KINDS.get(first)
         if slash and kind is not None and first not in self._user.diary.allowed:
@@ -455,7 +456,9 @@ class MemoryVerbs:
         """
         with self._once():
             text = self._user.blocks[name].text
-            if old not in text:  # quoted as it was shown: tags escaped, hidden characters removed
+            if (
+                old not in text
+            ):  # the model quotes the shown text, with escaped tags and without hidden characters
                 old, new = unescape(old), unescape(new)
                 old = as_stored(old, text)
             block = self._user.blocks.replace(name, old, new, **self._why)
@@ -465,13 +468,13 @@ class MemoryVerbs:
 
 
 def parameters_of(verb: str) -> list[inspect.Parameter]:
-    """Return the parameters of a verb by its name, which are those of the tool that is made of it."""
+    """Return the parameters of the verb with a name, which are also those of its tool."""
     signature = inspect.signature(getattr(MemoryVerbs, verb), eval_str=True)
     return list(signature.parameters.values())[1:]
 
 
 def naming_categories(diary: Diary) -> str:
-    """Return what tells a model which categories and types of facts `remember` can file under."""
+    """Return the description of the allowed categories and types of facts of `remember`, for a model."""
     found = f"One of: {', '.join(diary.allowed)}."
     types = [
         each.described for each in diary.fact_schemas.values() if each.name not in diary.allowed

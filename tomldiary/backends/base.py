@@ -1,3 +1,3 @@
-"""The import path of TOMLDiary 0.9; new code uses `tomldiary.storage.protocol`."""
+"""The import path of TOMLDiary 0.9. New code uses `tomldiary.storage.protocol`."""
 
 from tomldiary.storage.protocol import *  # noqa: F403

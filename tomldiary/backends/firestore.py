@@ -1,3 +1,3 @@
-"""The import path of TOMLDiary 0.9; new code uses `tomldiary.storage`."""
+"""The import path of TOMLDiary 0.9. New code uses `tomldiary.storage`."""
 
 from tomldiary.storage.shared.firestore import *  # noqa: F403

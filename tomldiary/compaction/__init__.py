@@ -1,4 +1,4 @@
-"""Cleaning up a memory that has grown: when it is due, the draft, the tools, the runs.
+"""Compaction of a memory that has grown: triggers, draft, tools and runs.
 
 Begin with `draft`.
 """

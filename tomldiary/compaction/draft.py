@@ -1,6 +1,6 @@
-"""When a memory is due for a clean-up, and the draft that a compactor cleans up.
+"""The triggers of compaction, and the draft that a compactor changes.
 
-A clean-up runs after a turn is committed, as a transaction of its own: if it fails, the turn stays.
+Compaction runs in a separate transaction after a turn is committed. If it fails, the turn stays stored.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["CompactionConfig", "CompactionDeps", "CompactionStats"]
 
 Store = dict[str, Any]
-_FEWEST_DELETED = 10  # blocks that any clean-up may delete
+_FEWEST_DELETED = 10  # the number of blocks that every compaction may delete
 _SIMILAR = Similarity()
 _MOST_COMPARED = 20
 _DETAILS = frozenset({"different number", "different comparison", "different unit"}) | {
@@ -38,14 +38,14 @@ _DETAILS = frozenset({"different number", "different comparison", "different uni
 
 @dataclass(slots=True)
 class CompactionStats:
-    """How much a document holds, in characters of text."""
+    """The size of a document, in characters of text."""
 
     total_chars: int = 0
     largest_block: int = 0
 
     @classmethod
     def of(cls, entries: Iterable[Mapping[str, Any]], text_field: str) -> CompactionStats:
-        """Measure entries by their main text."""
+        """Return the sizes of the field `text_field` in entries."""
         sizes = [len(str(entry.get(text_field, ""))) for entry in entries]
         return cls(sum(sizes), max(sizes, default=0))
 
@@ -54,18 +54,18 @@ class CompactionStats:
 class CompactionConfig:
     """When to run the compactor.
 
-    One trigger is enough. None and 0 switch a trigger off.
+    Any one trigger starts a run. None and 0 disable a trigger.
 
     Args:
-        enabled: Whether to run it at all.
-        total_char_threshold: Run when the texts of a document add up to this many characters.
-        segment_char_threshold: Run when one entry's text has this many characters.
-        user_turn_interval: Run every so many turns of the user.
-        schedule_at: Run once a day at this time of day (UTC).
-        cooldown_seconds: Shortest time between two runs for one document of one user; also kept
-            after a run that failed.
-        compact_preferences: Whether preferences take part.
-        compact_conversations: Whether conversation summaries take part.
+        enabled: Whether compaction runs.
+        total_char_threshold: The total number of characters in a document that starts a run.
+        segment_char_threshold: The number of characters in one entry's text that starts a run.
+        user_turn_interval: The number of the user's turns after which a run starts.
+        schedule_at: The time of a daily run (UTC); the first run is not before its date.
+        cooldown_seconds: The minimum time between two runs for one document of one user. It also applies
+            after a failed run.
+        compact_preferences: Whether to compact preferences.
+        compact_conversations: Whether to compact conversation summaries.
 
     Raises:
         InvalidValue: An option is not a number, or `schedule_at` is not a datetime.
@@ -82,7 +82,7 @@ class CompactionConfig:
 
     def __post_init__(self) -> None:
         for name in ("total_char_threshold", "segment_char_threshold", "user_turn_interval"):
-            # Those below 0 switch a trigger off too.
+            # A negative number also disables a trigger.
             checked_number(getattr(self, name) or 0, name, "a number, or None", lambda _: True)
         checked_number(
             self.cooldown_seconds, "cooldown_seconds", "0 or more seconds", lambda each: each >= 0
@@ -99,7 +99,7 @@ class CompactionConfig:
         turns_since_compaction: int | None,
         now: datetime,
     ) -> bool:
-        """Tell whether `store` is due now."""
+        """Return whether `store` is due for compaction."""
         takes_part = (
             self.compact_preferences if store == "preferences" else self.compact_conversations
         )
@@ -130,7 +130,7 @@ def _reached(value: int, threshold: int | None) -> bool:
 
 @dataclass(slots=True)
 class CompactionDeps:
-    """What a compactor gets: both documents as dictionaries to change, and verbs that do it well."""
+    """The draft for a compactor: both documents as dictionaries, and methods that check each change."""
 
     prefs: Store
     convs: Store
@@ -138,10 +138,10 @@ class CompactionDeps:
     include_conversations: bool
     actor_label: str = "compactor"
     live_session: str = ""
-    """A session that is going on and may be rewritten, but not deleted."""
+    """The session that is still active. It may be rewritten, but not deleted."""
     now: str = field(default_factory=timestamp)
     max_summary: int = MAX_SUMMARY
-    """Characters that a summary may have."""
+    """The maximum number of characters of a summary."""
     _left: int = field(init=False, repr=False)
     _before: dict[tuple[str, ...], Store] = field(init=False, repr=False)
 
@@ -150,16 +150,19 @@ class CompactionDeps:
             *((_preference_path(key), entry) for key, entry in self.preference_blocks()),
             *((("conversations", key), entry) for key, entry in self.conversation_blocks()),
         ]
-        # A clean-up that deletes nearly all of a memory is a mistake of the model.
+        # Deletions are limited, because a model that deletes nearly all of a memory makes a mistake.
         self._left = max(_FEWEST_DELETED, len(entries) // 2)
         self._before = {path: copy.deepcopy(entry) for path, entry in entries}
 
     def fits(self, operation: Operation, stored: Mapping[str, Any] | None) -> bool:
         """Return whether an operation of the compactor still applies to the stored entry.
 
-        It does not for a kind that is not compacted, to delete the live session, if it decides between
-        contradictory entries, or if the text changed while the compactor worked (for a deletion, if anything
-        changed): the newer state wins.
+        An operation does not apply in these cases:
+
+        - its kind is not compacted
+        - it deletes the live session
+        - it decides between contradictory entries
+        - the text changed during the compaction; for a deletion, any field changed
         """
         path = operation_path(operation)
         in_preferences = path[0] == "preferences"
@@ -182,13 +185,13 @@ class CompactionDeps:
         return self._contradicting(path) is not None
 
     def _rewording(self, path: tuple[str, ...], text: str) -> str:
-        """Return how a new text contradicts the one of before the clean-up, or ""."""
+        """Return how a new text contradicts the text before compaction, or ""."""
         before = self._before.get(path)
         known = [entry_text(entry) for key, entry in self._before.items() if key[:2] == path[:2]]
         return _reworded(entry_text(before), text, known) if before is not None else ""
 
     def _contradicting(self, path: tuple[str, ...]) -> tuple[str, str] | None:
-        """Return the entry that stays in place of a deleted one and says something else, and how."""
+        """Return the id of a remaining entry that contradicts a deleted one, and how; None if there is none."""
         before = self._before.get(path)
         entries: Mapping[str, Store] = self.prefs.get("preferences", {}).get(path[1], {})
         others = {key: entry_text(entry) for key, entry in entries.items() if key != path[2]}
@@ -207,7 +210,7 @@ class CompactionDeps:
         """Return a copy of one preference's fields.
 
         Raises:
-            UnknownEntry: There is none at `block_id`.
+            UnknownEntry: There is no preference with this id.
         """
         return copy.deepcopy(self._preference(block_id))
 
@@ -217,8 +220,8 @@ class CompactionDeps:
         """Replace a preference's text, and its contexts unless they are None.
 
         Raises:
-            UnknownEntry: There is none at `block_id`.
-            InvalidValue: The text is blank, too long, cannot be stored, or contradicts the one before.
+            UnknownEntry: There is no preference with this id.
+            InvalidValue: The text is blank, too long, cannot be stored, or contradicts the previous text.
         """
         entry = self._preference(block_id)
         text = text.strip()
@@ -244,9 +247,8 @@ class CompactionDeps:
         """Remove a preference.
 
         Raises:
-            UnknownEntry: There is none at `block_id`.
-            InvalidValue: A similar preference contradicts it, or as many blocks as one clean-up may delete are
-                deleted already.
+            UnknownEntry: There is no preference with this id.
+            InvalidValue: A similar preference contradicts it, or the maximum number of deletions is reached.
         """
         self._preference(block_id)
         category, key = _split(block_id)
@@ -278,7 +280,7 @@ class CompactionDeps:
 
         Raises:
             UnknownEntry: There is no such session.
-            InvalidValue: The summary is blank or too long, or it or a keyword cannot be stored.
+            InvalidValue: The summary is blank or too long, or the summary or a keyword cannot be stored.
         """
         entry = self._conversation(session_id)
         labels = _labels(keywords)
@@ -294,8 +296,7 @@ class CompactionDeps:
 
         Raises:
             UnknownEntry: There is no such session.
-            InvalidValue: It is the session that is going on, or as many blocks as one clean-up may delete are
-                deleted already.
+            InvalidValue: The session is still active, or the maximum number of deletions is reached.
         """
         self._conversation(session_id)
         if session_id == self.live_session:
@@ -331,10 +332,10 @@ class CompactionDeps:
 
 
 def operation_path(operation: Operation) -> tuple[str, ...]:
-    """Return the path of the entry that an operation of a compactor is about."""
+    """Return the path of the entry that an operation of a compactor changes."""
     if isinstance(operation, SetFields):
         return operation.path
-    assert isinstance(operation, ForgetPreference)  # noqa: S101 - it changes the dictionaries only
+    assert isinstance(operation, ForgetPreference)  # noqa: S101 - a compactor has no other operations
     return ("preferences", operation.category, operation.id)
 
 
@@ -354,27 +355,26 @@ def _labels(words: Iterable[str] | None) -> list[str] | None:
 
 
 def _check_storable(texts: list[str], where: str) -> None:
-    # Now, while the model can still correct it: refused at the commit, it would cost the whole run.
+    # Checked now, because the model can still correct the text. A failed commit would discard the whole run.
     for text in texts:
         render_value(text, where=where)
 
 
-# What a clean-up may not change: numbers, signs and polarity, and which of two contradictory entries holds.
-# A compactor joins and shortens texts. What it may not do is decide: a rewritten text says nothing that no text
-# said before, and an entry is not deleted because another one says the opposite.
+# A compactor joins and shortens texts, but adds no new statements. It must not change numbers, signs or polarity,
+# and must not decide which of two contradictory entries is true.
 
 
 def _reworded(old: str, new: str, known: Iterable[str]) -> str:
-    """Return how a rewritten text contradicts the one before, or "".
+    """Return how a rewritten text contradicts the previous text, or "".
 
     Args:
-        old: The text before.
-        new: The text now.
-        known: The texts of the category before the clean-up; their numbers and signs may be joined.
+        old: The previous text.
+        new: The rewritten text.
+        known: The texts of the category before compaction, whose numbers and signs may be joined.
     """
     why = conflict(old, new)
     if not why or not _similar({"": old}, new):
-        return ""  # another subject altogether
+        return ""  # a different subject
     if why in _DETAILS:
         is_joined = covers(new, old) and covers(" ".join(known), new)
         if is_joined or (why == "different number" and covers(old, new)):
@@ -383,11 +383,11 @@ def _reworded(old: str, new: str, known: Iterable[str]) -> str:
 
 
 def _contradicted_by(text: str, others: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return the id of an entry that contradicts a deleted text, and how; None if one has it too.
+    """Return the id of an entry that contradicts a deleted text, and how; None if another entry covers the text.
 
     Args:
         text: The deleted text.
-        others: The texts that stay, by id.
+        others: The remaining texts, by id.
     """
     found = _similar(others, text)
     if any(not match.conflict or covers(match.text, text) for match in found):

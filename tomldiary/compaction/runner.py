@@ -1,4 +1,4 @@
-"""Runs the compactor when documents are due: after a turn, or apart from it, part by part."""
+"""Runs the compactor on due documents, either after a turn or separately for each part."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CompactionRunner:
     """Compacts the documents of a diary's users.
 
     Args:
-        diary: Has the settings, the compactor and the documents.
+        diary: The diary with the settings, the compactor and the documents.
     """
 
     def __init__(self, diary: Diary) -> None:
@@ -46,22 +46,22 @@ class CompactionRunner:
         self._last_run: dict[tuple[str, str], datetime] = {}
 
     async def run_if_due(self, user_id: str, session_id: str, now: datetime | None) -> None:
-        """Compact what is due after a turn; a failure is logged, because the turn is stored."""
+        """Compact the due documents after a turn. A failure is only logged, because the turn is stored."""
         moment = now or datetime.now(UTC)
         try:
             due = await self.due(user_id, moment)
             if due:
                 await self._compact(user_id, session_id, due, moment)
-        except Exception as error:  # the turn is committed; compaction is tried again later
-            # The trace may quote the memory, so details are logged at debug level only.
+        except Exception as error:  # the turn is already committed, and a later turn retries
+            # The traceback may quote stored text, so it is logged at debug level only.
             _logger.error(  # noqa: TRY400 - see above
                 "compaction failed: %s; the turn is stored, and compaction is tried again later",
                 cause_of(error),
             )
-            _logger.debug("why a compaction failed", exc_info=error)
+            _logger.debug("traceback of the failed compaction", exc_info=error)
 
     async def due(self, user_id: str, now: datetime) -> list[str]:
-        """Return the documents that are due for compaction; empty if none is."""
+        """Return the documents that are due for compaction."""
         config = self._diary.compaction_config
         if config is None or not config.enabled:
             return []
@@ -84,14 +84,14 @@ class CompactionRunner:
     async def run_part(
         self, user_id: str, session_id: str, part: tuple[str, str], now: datetime
     ) -> None:
-        """Compact one part and commit it, apart from all others."""
+        """Compact one part, and commit it in a separate transaction."""
         kind, category = part
         await self._compact(user_id, session_id, [kind], now, category=category)
 
     async def note_done(
         self, user_id: str, session_id: str, due: Sequence[str], now: datetime
     ) -> None:
-        """Store that documents were compacted, so that they are not due again at once."""
+        """Store the time of a compaction, so that the documents are not immediately due again."""
         deps = CompactionDeps(
             {}, {}, include_preferences=False, include_conversations=False, live_session=session_id
         )
@@ -135,7 +135,9 @@ class CompactionRunner:
         for kind in due:
             self._last_run[user_id, kind] = now
         if self._diary.compactor is None:
-            self._diary.compactor = await in_thread(compactor_agent)  # may load a framework
+            self._diary.compactor = await in_thread(
+                compactor_agent
+            )  # in a thread, because it may import a framework
         epoch = await in_thread(self._diary.engine.backend.epoch, user_id)
         draft = await self._diary.turns.build_deps(user_id, session_id, context_now=now)
 
@@ -154,10 +156,12 @@ class CompactionRunner:
                 max_summary=self._diary.max_summary_chars,
             )
 
-        deps = await in_thread(copied)  # a large memory would hold the event loop
+        deps = await in_thread(
+            copied
+        )  # in a thread, because copying a large memory would block the event loop
         await run_extractor(as_extractor(self._diary.compactor), _TASK, deps)
         operations = await in_thread(lambda: draft.operations)
-        # A part does not store that the whole is done; the caller of all parts does.
+        # A part does not store the time of the compaction; the caller of all parts does.
         noted: Sequence[str] = due if category is None else ()
         await in_thread(self._commit_compaction, user_id, deps, operations, noted, now, epoch=epoch)
 
@@ -181,7 +185,7 @@ class CompactionRunner:
             return found[1] if found is not None else None
 
         def change(tx: Transaction) -> None:
-            # Checked before any is applied: several may change one entry.
+            # All operations are checked before the first is applied, because several may change one entry.
             fitting = [each for each in operations if deps.fits(each, stored(tx, each))]
             stamped(
                 tx,

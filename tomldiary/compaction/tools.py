@@ -1,4 +1,4 @@
-"""The tools a compaction model works with; like the extraction tools, they answer and never raise."""
+"""The tools for a compaction model. Like the extraction tools, they return answers for errors."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ P = ParamSpec("P")
 
 
 class CompactionContext(Protocol):
-    """Anything that carries the draft as `deps`."""
+    """An object with the draft as `deps`, such as the run context of a framework."""
 
     @property
     def deps(self) -> CompactionDeps:
-        """The draft to clean up."""
+        """The draft to compact."""
         ...
 
 
@@ -49,7 +49,7 @@ def _on_conversations(tool: _Tool[P]) -> _Tool[P]:
 
 
 def _answering(tool: _Tool[P], kind: str, takes_part: Callable[[CompactionDeps], bool]) -> _Tool[P]:
-    """Answer in a sentence where a kind takes no part, or where the draft says no."""
+    """Return a tool that answers with a sentence if its kind is excluded or the draft refuses a change."""
 
     @functools.wraps(tool)
     async def answer(ctx: CompactionContext, /, *args: P.args, **kwargs: P.kwargs) -> str:
@@ -150,7 +150,7 @@ async def delete_conversation_block(ctx: CompactionContext, session_id: str) -> 
 
 
 def _line(key: str, text: object) -> str:
-    # What is stored must not look like another block.
+    # Escaped, so that stored text cannot look like another block.
     return f"- {escape_for_model(key)} ({len(str(text))} characters): {escape_for_model(str(text))}"
 
 
@@ -170,4 +170,4 @@ COMPACTION_TOOLS = (
     rewrite_conversation_block,
     delete_conversation_block,
 )
-"""The tools a compaction model is offered, in the order it sees them."""
+"""The tools for a compaction model, in the order of presentation."""

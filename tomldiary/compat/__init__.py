@@ -1,7 +1,7 @@
-"""TOMLDiary 0.9: its coroutines, loaders, printers and default table.
+"""Compatibility with TOMLDiary 0.9: coroutines, loaders, printers and the default table.
 
 Imports `entries`, `extraction` and `engine`; `diary` and the 0.9 import paths import it.
-`coroutines` is a part of `Diary`; `loaders` read files into models; `pretty_print` prints them.
-`default_table` is the preference table of a diary without one of its own.
+`coroutines` is a base class of `Diary`, `loaders` reads files into models, and `pretty_print` formats them.
+`default_table` is the preference table of a diary without an explicit one.
 Begin with `coroutines`.
 """

@@ -29,7 +29,7 @@ _ALL = 2**31
 
 
 class AncestorCoroutines:
-    """The part of `Diary` that TOMLDiary 0.9 has: preferences and conversations of one user."""
+    """The methods of `Diary` from TOMLDiary 0.9: preferences and conversations of one user."""
 
     engine: Engine
     entry_rules: EntryRules
@@ -59,7 +59,7 @@ class AncestorCoroutines:
     ) -> dict[str, Any]:
         """Return the fields of the newest conversations by session id, newest first.
 
-        The document's `_meta` table is in it too, under that key, unless `skip_metadata`; also if there is none yet.
+        Unless `skip_metadata` is set, the key `_meta` contains the document's metadata, or default metadata.
         """
         user_id = checked_user(user_id)
 
@@ -77,7 +77,7 @@ class AncestorCoroutines:
     async def ensure_session(
         self, user_id: str, session_id: str, *, context_now: datetime | None = None
     ) -> bool:
-        """Create a session if it is new, and return whether it was."""
+        """Create a session if it does not exist, and return whether it was created."""
         user_id, now = checked_user(user_id), timestamp(context_now)
 
         def change(tx: Transaction) -> bool:
@@ -89,7 +89,7 @@ class AncestorCoroutines:
     async def build_deps(
         self, user_id: str, session_id: str, *, context_now: datetime | None = None
     ) -> MemoryDeps:
-        """Return a draft of the user's memory, as an extractor gets it; what is done to it is not stored."""
+        """Return a draft of the user's memory for an extractor. Changes of the draft are not stored."""
         return await self.turns.build_deps(user_id, session_id, context_now=context_now)
 
     async def pretty_preferences(
@@ -100,7 +100,7 @@ class AncestorCoroutines:
         show_count: bool = True,
         show_timestamps: bool = True,
     ) -> str:
-        """Return the preferences as indented text for people."""
+        """Return the preferences as human-readable, indented text."""
         printer = PreferencesPrinter(
             fields=fields, show_count=show_count, show_timestamps=show_timestamps
         )
@@ -115,7 +115,7 @@ class AncestorCoroutines:
         fields: set[str] | None = None,
         show_turns: bool = True,
     ) -> str:
-        """Return the conversations as indented text for people."""
+        """Return the conversations as human-readable, indented text."""
         printer = ConversationsPrinter(fields=fields, show_turns=show_turns)
         shown = await self.last_conversations(user_id, _ALL if limit is None else limit)
         return await in_thread(printer.format_conversations, shown, skip_metadata)

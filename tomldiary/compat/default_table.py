@@ -1,4 +1,4 @@
-"""The preference table of a diary without one of its own."""
+"""The default preference table of a diary."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class DefaultPrefTable(BaseModel):
     work          : Job, employer, projects, colleagues and the tools used at work
     """
 
-    model_config = ConfigDict(defer_build=True)  # only loaders validate it
+    model_config = ConfigDict(defer_build=True)  # deferred, because only loaders validate the model
 
     likes: dict[str, PreferenceItem] = {}
     dislikes: dict[str, PreferenceItem] = {}

@@ -1,7 +1,7 @@
-"""Typed, validated data from the text of a preferences or conversations file.
+"""Loads preferences and conversations files into validated pydantic models.
 
-Read are the layout that is written (`[preferences.likes.pref001]`, `[conversations.chat_1]`), the short one
-(`[likes.coffee]`), sessions at top level as in files before 0.3, and files without `[_meta]`.
+Supports the current layout (`[preferences.likes.pref001]`, `[conversations.chat_1]`), the short layout
+(`[likes.coffee]`), the top-level sessions of files before 0.3, and files without `[_meta]`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class PreferenceLoader(Generic[TableT]):
     """Reads preferences into an instance of the preference table.
 
     Args:
-        pref_table_cls: The table whose categories are read; other categories in a file are left out.
+        pref_table_cls: The preference table. Other categories in a file are ignored.
 
     Raises:
-        SchemaError: The class cannot be read as categories.
+        SchemaError: The class is not a valid preference table.
     """
 
     def __init__(self, pref_table_cls: type[TableT]) -> None:
@@ -43,17 +43,17 @@ class PreferenceLoader(Generic[TableT]):
         self.adapter = TypeAdapter(pref_table_cls)
 
     def load_from_toml_str(self, toml_str: str) -> TableT:
-        """The table with every entry of the text, validated.
+        """Return the validated table with all entries of a text.
 
         Raises:
             pydantic.ValidationError: An entry does not fit the table.
-            InvalidTOML: The text does not parse; has line and column.
-            NewerVersion: A newer version of the library wrote it.
+            InvalidTOML: The text is not valid TOML. The error has the line and the column.
+            NewerVersion: The format of the text is newer than this library.
         """
         return self._load(toml_str, "")
 
     def load_from_file(self, path: Path | str) -> TableT:
-        """The same for a file, which is read as UTF-8.
+        """Do the same for a UTF-8 file.
 
         Raises:
             OSError: The file is missing (FileNotFoundError) or cannot be read.
@@ -63,10 +63,10 @@ class PreferenceLoader(Generic[TableT]):
     def validate_partial(
         self, category: str, data: dict[str, dict[str, Any]]
     ) -> dict[str, PreferenceItem]:
-        """The entries of one category, validated; `data` maps ids to the fields of an entry.
+        """Return the validated entries of one category; `data` maps ids to the fields of an entry.
 
         Raises:
-            UnknownCategory: The table has no such category; a ValueError.
+            UnknownCategory: The table has no such category.
             pydantic.ValidationError: An entry does not fit.
         """
         entries: Any = GenericAlias(dict, (str, item_type(self.pref_table_cls, category)))
@@ -77,9 +77,11 @@ class PreferenceLoader(Generic[TableT]):
         document, _ = _document(text, path)
         nested = document.get("preferences", {})
         if not isinstance(nested, dict):
-            return self.adapter.validate_python(nested)  # reports it the way users catch it
+            return self.adapter.validate_python(nested)  # raises the documented ValidationError
         tables = {name: document[name] for name in self.categories if name in document}
-        tables.pop("preferences", None)  # the name of the long layout, never a short category
+        tables.pop(
+            "preferences", None
+        )  # the key of the current layout, and never a category of the short one
         for name, entries in cast("dict[str, Any]", nested).items():
             tables[name] = _joined(tables.get(name), entries)
         return self.adapter.validate_python(
@@ -96,17 +98,17 @@ class ConversationLoader:
         )
 
     def load_from_toml_str(self, toml_str: str) -> dict[str, ConversationItem]:
-        """Every conversation of the text, validated, in the order of the file.
+        """Return all conversations of a text, validated, in the order of the file.
 
         Raises:
             pydantic.ValidationError: A conversation has a field of the wrong type.
-            InvalidTOML: The text does not parse; has line and column.
-            NewerVersion: A newer version of the library wrote it.
+            InvalidTOML: The text is not valid TOML. The error has the line and the column.
+            NewerVersion: The format of the text is newer than this library.
         """
         return self._load(toml_str, "")
 
     def load_from_file(self, path: Path | str) -> dict[str, ConversationItem]:
-        """The same for a file, which is read as UTF-8.
+        """Do the same for a UTF-8 file.
 
         Raises:
             OSError: The file is missing (FileNotFoundError) or cannot be read.
@@ -116,7 +118,7 @@ class ConversationLoader:
     def _load(self, text: str, path: str) -> dict[str, ConversationItem]:
         document, current = _document(text, path)
         nested = document.pop("conversations", None)
-        # From 0.3 on, tables beside [conversations] are not sessions; before, each was one.
+        # Before version 0.3, each top-level table was a session.
         sessions: dict[str, Any] = {}
         if nested is None or not current:
             sessions = {key: table for key, table in document.items() if isinstance(table, dict)}
@@ -125,12 +127,12 @@ class ConversationLoader:
 
 
 def load_preferences(toml_str: str, pref_table_cls: type[TableT]) -> TableT:
-    """`PreferenceLoader(pref_table_cls).load_from_toml_str(toml_str)` in one call."""
+    """Return `PreferenceLoader(pref_table_cls).load_from_toml_str(toml_str)`."""
     return PreferenceLoader(pref_table_cls).load_from_toml_str(toml_str)
 
 
 def load_conversations(toml_str: str) -> dict[str, ConversationItem]:
-    """`ConversationLoader().load_from_toml_str(toml_str)` in one call."""
+    """Return `ConversationLoader().load_from_toml_str(toml_str)`."""
     return ConversationLoader().load_from_toml_str(toml_str)
 
 
@@ -142,8 +144,8 @@ def _read(path: Path | str) -> str:
             errno.ENOENT, "there is no such file to load. Check the path", str(path)
         ) from error
     except OSError as error:
-        # OSError picks the subclass that belongs to the number, such as PermissionError.
-        reason = f"the file cannot be read ({error.strerror}). Check its kind and permissions"
+        # OSError creates the subclass of the error number, such as PermissionError.
+        reason = f"the file cannot be read ({error.strerror}). Check its type and permissions"
         raise OSError(error.errno, reason, str(path)) from error
     return decode_utf8(data, path=str(path))
 
@@ -165,7 +167,7 @@ def _document(text: str, path: str) -> tuple[dict[str, Any], bool]:
     known = _version(FORMAT_VERSION)
     if _version(version) > known:
         raise NewerVersion(
-            f"version {version} is newer than {FORMAT_VERSION}, the newest this library reads. Upgrade tomldiary-kit.",
+            f"version {version} is newer than {FORMAT_VERSION}, the newest supported one. Upgrade tomldiary-kit.",
             path=path,
         )
     return document, _version(version) == known
@@ -182,7 +184,7 @@ def _version(written: object) -> tuple[int, ...]:
 
 
 def _joined(first: object, second: object) -> object:
-    """Return both tables as one, the second winning; a value that is no table is kept, so that validation names it."""
+    """Return the merged tables, with precedence for the second; a non-table is kept, so that validation reports it."""
     if isinstance(first, dict) and isinstance(second, dict):
         return cast("dict[str, Any]", first) | cast("dict[str, Any]", second)
     return second

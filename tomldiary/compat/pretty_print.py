@@ -1,6 +1,6 @@
-"""Preferences and conversations as indented text for people.
+"""Formats preferences and conversations as human-readable, indented text.
 
-Stored text is data: nothing in it can steer a terminal, and it is always indented deeper than the id it belongs to.
+Stored text cannot contain terminal control sequences, and is always indented deeper than the id of its entry.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class BasePrettyPrinter:
     """Base of both printers: indentation, times and metadata.
 
     Args:
-        indent_size: Spaces per level.
-        max_width: Characters per line; longer text is wrapped.
+        indent_size: The number of spaces per level.
+        max_width: The maximum number of characters per line. Longer text is wrapped.
     """
 
     def __init__(self, indent_size: int = 2, max_width: int = 80) -> None:
@@ -40,7 +40,7 @@ class BasePrettyPrinter:
         return " " * (self.indent_size * level)
 
     def _format_datetime(self, iso_string: str | datetime) -> str:
-        """`Jan 02, 2025 01:05 PM`, in the time zone it was stored in; other text is shown unchanged."""
+        """Return a time as `Jan 02, 2025 01:05 PM`, in its stored time zone; other text is returned unchanged."""
         if not isinstance(iso_string, datetime):
             try:
                 iso_string = datetime.fromisoformat(iso_string)
@@ -72,14 +72,14 @@ class BasePrettyPrinter:
 
 
 class PreferencesPrinter(BasePrettyPrinter):
-    """Prints the text of a preferences file.
+    """Formats the text of a preferences file.
 
     Args:
-        indent_size: Spaces per level.
-        max_width: Characters per line; longer text is wrapped.
+        indent_size: The number of spaces per level.
+        max_width: The maximum number of characters per line. Longer text is wrapped.
         fields: Which of `text` and `contexts` to show; None or an empty set shows both.
-        show_count: Append `(3x)` to what was confirmed more than once.
-        show_timestamps: Show when an entry last changed.
+        show_count: Append a count such as `(3x)` to entries that were confirmed more than once.
+        show_timestamps: Show the time of the last change of an entry.
     """
 
     def __init__(
@@ -100,10 +100,10 @@ class PreferencesPrinter(BasePrettyPrinter):
         prefs_toml: str,
         skip_metadata: bool = True,  # noqa: FBT001, FBT002 - the same
     ) -> str:
-        """The entries by category, in the order of the file; fields that are missing are left out.
+        """Return the entries by category, in the order of the file. Missing fields are omitted.
 
         Raises:
-            InvalidTOML: The text does not parse; has line and column.
+            InvalidTOML: The text is not valid TOML. The error has the line and the column.
         """
         document = parse_toml(prefs_toml)
         head = "" if skip_metadata else self._metadata(document.get("_meta"))
@@ -139,11 +139,11 @@ class PreferencesPrinter(BasePrettyPrinter):
 
 
 class ConversationsPrinter(BasePrettyPrinter):
-    """Prints conversation summaries.
+    """Formats conversation summaries.
 
     Args:
-        indent_size: Spaces per level.
-        max_width: Characters per line; longer text is wrapped.
+        indent_size: The number of spaces per level.
+        max_width: The maximum number of characters per line. Longer text is wrapped.
         fields: Which of `summary` and `keywords` to show; None or an empty set shows both.
         show_turns: Show the number of turns.
     """
@@ -164,9 +164,10 @@ class ConversationsPrinter(BasePrettyPrinter):
         convs_dict: Mapping[str, Any],
         skip_metadata: bool = True,  # noqa: FBT001, FBT002 - the same
     ) -> str:
-        """The conversations in the order given; `convs_dict` maps session ids to tables or ConversationItems.
+        """Return the conversations in the given order.
 
-        A key `_meta` is metadata, and a whole parsed file with its `conversations` table is understood too.
+        `convs_dict` maps session ids to tables or ConversationItems, and `_meta` to metadata. A complete parsed file
+        with a `conversations` table is also accepted.
         """
         head = "" if skip_metadata else self._metadata(convs_dict.get("_meta"))
         sessions = {key: table for key, table in convs_dict.items() if key != "_meta"}
@@ -192,7 +193,7 @@ class ConversationsPrinter(BasePrettyPrinter):
 
 
 def pretty_print_preferences(prefs_toml: str, skip_metadata: bool = True, **kwargs: Any) -> str:  # noqa: FBT001, FBT002 - the ancestor's signature
-    """`PreferencesPrinter(**kwargs).format_preferences(prefs_toml, skip_metadata)` in one call."""
+    """Return `PreferencesPrinter(**kwargs).format_preferences(prefs_toml, skip_metadata)`."""
     return PreferencesPrinter(**kwargs).format_preferences(prefs_toml, skip_metadata)
 
 
@@ -201,7 +202,7 @@ def pretty_print_conversations(
     skip_metadata: bool = True,  # noqa: FBT001, FBT002 - the ancestor's signature
     **kwargs: Any,
 ) -> str:
-    """`ConversationsPrinter(**kwargs).format_conversations(convs_dict, skip_metadata)` in one call."""
+    """Return `ConversationsPrinter(**kwargs).format_conversations(convs_dict, skip_metadata)`."""
     return ConversationsPrinter(**kwargs).format_conversations(convs_dict, skip_metadata)
 
 

@@ -1,6 +1,6 @@
-"""Health checks of a store: what is wrong, where, and what to do about it.
+"""Health checks of a store. Each finding states the problem, its place and a remedy.
 
-Checks only read: they take no lock, and report the traces of a crash without finishing its writes.
+The checks only read. They take no lock, and report interrupted writes without completing them.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _NO_USERS = {
     "docs", "facts", "files", "filesystem", "history", "memories", "memory", "notes", "preferences", "profile",
     "profiles", "semantic", "store", "user", "users",
 }  # fmt: skip
-"""First labels of namespaces in the documentation of LangGraph and langmem, with the user behind them."""
-_AGAIN = 0.05  # seconds; a write that is under way has finished by the second read
+"""First namespace labels in the documentation of LangGraph and langmem, which has the user as the second label."""
+_RETRY_SECONDS = 0.05  # a concurrent write has finished by the second read
 
 
 def check(
@@ -51,12 +51,12 @@ def check(
     *,
     mounts: str | os.PathLike[str] = "/proc/mounts",
 ) -> Findings:
-    """Return the findings about a store, worst first; nothing is changed.
+    """Return the findings about a store, worst first. Nothing is changed.
 
     Args:
-        diary: Its preference table says which fields entries may have.
-        users: The users to check; None is all of them.
-        mounts: The kernel's list of file systems; without it (not on Linux) that check is left out.
+        diary: The diary. Its preference table defines the allowed fields of entries.
+        users: The users to check; None checks all.
+        mounts: The kernel's list of file systems. If it does not exist (not on Linux), its check is skipped.
     """
     found = findings(diary, users, mounts=mounts)
     return Findings(sorted(found, key=lambda finding: _LEVELS.index(finding.level)))
@@ -68,11 +68,11 @@ def findings(
     *,
     mounts: str | os.PathLike[str] = "/proc/mounts",
 ) -> Iterator[Finding]:
-    """Yield what `check` returns as it is found: first the place and its files, then user by user, worst first."""
+    """Yield the findings of `check` as they occur: the storage and its files, then each user, worst first."""
     backend = diary.engine.backend
     other = other_owner()
     if other is not None:
-        message = f"{other} is installed beside tomldiary-kit; both own this package."
+        message = f"{other} and tomldiary-kit are both installed, and both provide this package."
         yield Finding("problem", "the package tomldiary", message, OTHER_OWNER_REMEDY)
     if isinstance(backend, LocalBackend):
         yield from check_place(backend.files, backend.base_path, Path(mounts))
@@ -93,10 +93,10 @@ def findings(
 
 
 def _connected(backend: SharedBackend) -> Finding:
-    """Say that the database answers, and what it promises.
+    """Return a note with the database's response times and its durability.
 
     Raises:
-        BackendError: It does not answer.
+        BackendError: The database does not respond.
     """
     begin = time.perf_counter()
     backend.kinds("tomldiary doctor")
@@ -110,13 +110,13 @@ def _connected(backend: SharedBackend) -> Finding:
 
 
 def _users(backend: Backend) -> list[str]:
-    """Return all users; unlike `Backend.users`, this finishes no write, and one bad folder hides no other."""
+    """Return all users. Unlike `Backend.users`, this completes no writes and skips invalid folders."""
     if not isinstance(backend, LocalBackend):
         return backend.users()
     try:
         folders = [entry for entry in os.scandir(backend.base_path) if entry.is_dir()]
     except OSError:
-        return []  # `check_place` reports that it cannot be read
+        return []  # `check_place` reports the unreadable folder
     names = [
         _owner(backend.files, Path(entry.path))
         for entry in folders
@@ -151,7 +151,7 @@ def _check_user(diary: Diary, user: str) -> Iterator[Finding]:
             yield Finding(
                 "warning",
                 backend.place(user, part),
-                f"{render_path(path)}: {backend.place(user, earlier)} has this key too; this one is not read.",
+                f"{render_path(path)}: {backend.place(user, earlier)} also has this key, and this entry is not read.",
                 "Remove one of the two, or give it another key.",
             )
     yield from _check_owner(user, documents)
@@ -159,7 +159,7 @@ def _check_user(diary: Diary, user: str) -> Iterator[Finding]:
         yield from _strays(backend.files, backend.folder(user))
     walked = walk(backend, user)
     if walked.damage is not None:
-        time.sleep(_AGAIN)
+        time.sleep(_RETRY_SECONDS)
         walked = walk(backend, user)
     if walked.damage is not None:
         yield _damaged(walked.damage)
@@ -174,7 +174,7 @@ def _check_user(diary: Diary, user: str) -> Iterator[Finding]:
 
 
 def _check_owner(user: str, kinds: Collection[str]) -> Iterator[Finding]:
-    """Report a user called like a namespace label, such as "memories", with users as second labels."""
+    """Report a user id that is a common namespace label, such as "memories", with users as second labels."""
     if user.lower() not in _NO_USERS:
         return
     items = [namespace_of(user, kind) for kind in kinds if kind.startswith(ITEMS)]
@@ -185,7 +185,7 @@ def _check_owner(user: str, kinds: Collection[str]) -> Iterator[Finding]:
             user,
             f"namespaces such as ({user!r}, {below[0]!r}) have {user!r} as their user: forgetting {below[0]!r}"
             " does not find them.",
-            "If the second label is the user, open the store with user_label=1 and put the items anew.",
+            "If the second label is the user, open the store with user_label=1 and put the items again.",
         )
 
 
@@ -194,23 +194,23 @@ def _strays(files: FileSystem, folder: Path) -> Iterator[Finding]:
         yield Finding(
             "warning",
             str(folder / name),
-            "no document can have this name, so nothing reads it, and forget waits for it.",
+            "no document can have this name. The file is never read, and forget cannot finish while it exists.",
             "Remove the file, or move it out of the folder.",
         )
 
 
 def _damaged(damage: Damage) -> Finding:
     if damage.is_torn:
-        remedy = "Nothing is needed: the next write cuts it off."
+        remedy = "No action is required: the next write removes the incomplete record."
         return Finding("warning", damage.place, damage.message, remedy)
     if damage.is_set_aside:
-        remedy = "Look whether the documents have what it says, and remove the file."
+        remedy = "Check that the documents contain its changes, and remove the file."
         return Finding("problem", damage.place, damage.message, remedy)
     return Finding(
         "problem",
         damage.place,
         damage.message,
-        "Copy the folder before anything is written, and restore this file from a backup; documents are"
+        "Copy the folder before the next write, and restore this file from a backup. The documents are"
         " complete without it.",
     )
 
@@ -230,14 +230,16 @@ def _read(backend: Backend, user: str, kind: str) -> tuple[Document | None, list
             str(part) for part in (place, error.line, error.column) if part is not None
         )
         remedy = (
-            "The file is left as it is; if history has a good version, reads serve that one, and"
-            " writes join it once the file can be read."
+            "Correct the file, which is left unchanged. Until then, reads use a valid version in history, if any,"
+            " and writes are merged into the file once it is valid."
         )
         return None, [Finding("problem", where, _without(where, error), remedy)]
     except BackendError as error:
         if isinstance(backend, LocalBackend) and not os.access(place, os.R_OK):
             return None, []  # `check_files` reports the permissions
-        return None, [Finding("problem", place, _without(place, error), "Put a usual file there.")]
+        return None, [
+            Finding("problem", place, _without(place, error), "Replace it with a regular file.")
+        ]
     return document, []
 
 
@@ -248,7 +250,7 @@ def _without(place: str, error: Exception) -> str:
 def _check_lag(
     backend: Backend, user: str, documents: Mapping[str, Document | None], walked: Walked
 ) -> Iterator[Finding]:
-    """Find documents that lag behind history; a hand edit is no finding."""
+    """Find documents that are older than history. A hand edit is not a finding."""
     for kind, record in walked.last.items():
         document = documents.get(kind)
         is_gone = kind not in documents
@@ -260,7 +262,7 @@ def _check_lag(
             found = _without(place, emptied(place))
             yield Finding("problem", place, found, f"Run: tomldiary show --at {record.seq} --raw")
             continue
-        # After a hand edit, a text has a fingerprint that history does not have yet.
+        # A fingerprint that is not in history is that of a hand edit.
         now = digest(text)
         is_known = is_gone or now in walked.versions[kind]
         is_newest = now == record.results[kind]
@@ -270,13 +272,13 @@ def _check_lag(
             yield Finding(
                 "warning",
                 place,
-                f"the file is gone; history has it up to transaction {record.seq}.",
-                f"If it was not removed on purpose: show --at {record.seq} --raw prints it.",
+                f"the file was deleted. History contains it up to transaction {record.seq}.",
+                f"If this was a mistake, run: tomldiary show --at {record.seq} --raw",
             )
         else:
             yield Finding(
                 "warning",
                 place,
-                f"the file is behind history: transaction {record.seq} is not in it.",
-                "Nothing is needed: it catches up when the user is opened or written next.",
+                f"the file is older than history: it lacks transaction {record.seq}.",
+                "No action is required: the file is updated when the user is next opened or written.",
             )

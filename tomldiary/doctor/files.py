@@ -1,4 +1,4 @@
-"""What is wrong with the place of a store: its disk, its folders and files, and who may read them."""
+"""Health checks of a store's disk, folders and files, and of their permissions."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["FREE_BYTES", "Finding", "check_files", "check_place"]
 
 FREE_BYTES = 100 * 1024 * 1024
-"""Free space below which a disk is called nearly full."""
+"""The free space in bytes below which a disk is reported."""
 _STAGED = re.compile(r"\.staged-.*\.tmp")
-_STAGED_SECONDS = 60  # far more than a commit takes
+_STAGED_SECONDS = 60  # much longer than a commit
 _SYNCED = re.compile(
     r"dropbox|onedrive( - .*)?|google ?drive|my drive|icloud ?drive|mobile documents|cloudstorage"
     r"|com~apple~clouddocs|nextcloud|pclouddrive",
@@ -37,7 +37,7 @@ _REMOTE = re.compile(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Finding(Viewed):
-    """One result of a health check: what was found, where, and what to do about it."""
+    """One result of a health check: its level, place, message and remedy."""
 
     level: Literal["note", "warning", "problem"]
     """`note`: for information. `warning`: works, but needs attention. `problem`: does not work."""
@@ -61,19 +61,19 @@ def check_place(files: FileSystem, base: Path, mounts: Path) -> Iterator[Finding
         yield Finding(
             "warning",
             place,
-            f"the folder is below {synced!r}, which another program keeps in step with other machines.",
-            "Keep memory outside, and copy it there with export: such programs know no locks.",
+            f"the folder is below {synced!r}, which another program synchronises with other machines.",
+            "Store memory elsewhere, and copy it there with export, because such programs ignore locks.",
         )
     kind = _file_system(real, mounts)
     if kind is not None and _REMOTE.fullmatch(kind):
         yield Finding(
             "warning",
             place,
-            f"the folder is on a network file system ({kind}), where locks and syncs may not count.",
-            "Keep memory on a local disk, or let one machine alone write.",
+            f"the folder is on a network file system ({kind}), where locks and syncs may have no effect.",
+            "Store memory on a local disk, or write from one machine only.",
         )
     if not base.is_dir():
-        yield Finding("problem", place, "there is no such folder.", "Name another one.")
+        yield Finding("problem", place, "there is no such folder.", "Use another folder.")
         return
     free = files.free_bytes(base)
     message = f"{free / 1024**2:,.0f} MB are free on this disk."
@@ -84,7 +84,7 @@ def check_place(files: FileSystem, base: Path, mounts: Path) -> Iterator[Finding
 
 
 def _file_system(path: Path, mounts: Path) -> str | None:
-    """Return the type of the file system a folder is on, or None if it is unknown."""
+    """Return the type of the file system that contains a folder, or None if it is unknown."""
     try:
         lines = mounts.read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError:
@@ -93,7 +93,7 @@ def _file_system(path: Path, mounts: Path) -> str | None:
     for line in lines:
         fields = line.split(" ")
         if len(fields) > 2:  # noqa: PLR2004 - device, mount point, type
-            # Spaces and the like are written as octal escapes.
+            # The kernel writes special characters, such as spaces, as octal escapes.
             point = Path(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[1]))
             if path.is_relative_to(point) and len(point.parts) >= best:
                 best, kind = len(point.parts), fields[2]
@@ -101,7 +101,7 @@ def _file_system(path: Path, mounts: Path) -> str | None:
 
 
 def check_files(top: Path) -> Iterator[Finding]:
-    """Find files and folders with wrong owners or permissions, and what a crash left half done."""
+    """Find files and folders with wrong owners or permissions, and traces of crashes."""
     unreadable: list[str] = []
     unwritable: list[str] = []
     open_folders: list[str] = []
@@ -109,7 +109,7 @@ def check_files(top: Path) -> Iterator[Finding]:
     foreign: list[str] = []
     owner: int | None = None
     for path, status in _below(top):
-        owner = status.st_uid if owner is None else owner  # the folder itself comes first
+        owner = status.st_uid if owner is None else owner  # `_below` yields the top folder first
         is_folder = stat.S_ISDIR(status.st_mode)
         if not os.access(path, os.R_OK | (os.X_OK if is_folder else 0)):
             unreadable.append(path)
@@ -125,28 +125,28 @@ def check_files(top: Path) -> Iterator[Finding]:
             yield Finding(
                 "warning",
                 path,
-                "a crash left this behind.",
-                "Nothing is needed: it is swept when the user is opened next.",
+                "this temporary file remained after a crash.",
+                "No action is required: it is removed when the user is next opened.",
             )
         if is_old and name == JOB_NAME:
             yield Finding(
                 "warning",
                 path,
-                "something is being forgotten here, and a crash has stopped it.",
-                "Open the user, for instance with tomldiary show: whoever does finishes it.",
+                "a forget operation was interrupted by a crash.",
+                "Open the user to finish it, for example with tomldiary show.",
             )
-    yield from _counted("problem", unreadable, "cannot be read", "Give yourself the right to.")
-    yield from _counted("problem", unwritable, "cannot be written", "Give yourself the right to.")
+    yield from _counted("problem", unreadable, "cannot be read", "Change its permissions.")
+    yield from _counted("problem", unwritable, "cannot be written", "Change its permissions.")
     place = shlex.quote(str(top))
-    told = "belongs to another account than the folder, so programs of that one cannot read it"
-    yield from _counted("problem", foreign, told, f"Run: chown -R {owner} {place}")
+    wrong_owner = "belongs to another account than the folder, whose programs cannot read it"
+    yield from _counted("problem", foreign, wrong_owner, f"Run: chown -R {owner} {place}")
     remedy = f"Run: chmod -R go= {place}"
     yield from _counted("warning", open_folders, "can be entered by others (not 0700)", remedy)
     yield from _counted("warning", open_files, "can be read by others (not 0600)", remedy)
 
 
 def _below(top: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield all folders and regular files from `top` on; links are not followed."""
+    """Yield `top` and all folders and regular files below it. Links are not followed."""
     paths = [str(top)]
     while paths:
         path = paths.pop()
@@ -157,7 +157,7 @@ def _below(top: Path) -> Iterator[tuple[str, os.stat_result]]:
             if stat.S_ISDIR(status.st_mode):
                 paths += sorted((entry.path for entry in os.scandir(path)), reverse=True)
         except OSError:
-            continue  # gone meanwhile, or reported already
+            continue  # deleted in the meantime, or already reported
 
 
 def _counted(

@@ -1,4 +1,4 @@
-"""Erases a selection of one user permanently, and previews the erasure: documents and history are rewritten without it.
+"""Erases a selection of one user's data permanently by rewriting documents and history, and previews an erasure.
 
 Each version of a document is rebuilt from history, split into tables, and joined without the redacted states.
 Changes and fingerprints are computed again from the redacted versions. So no record holds redacted text, and
@@ -55,18 +55,18 @@ def forget(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
     Raises:
         HandEditConflict: Another program kept saving a document. Nothing was forgotten.
         NestedTransaction: A transaction is open here.
-        DocumentError: A document cannot be read just now. Nothing was changed.
+        DocumentError: A document cannot be read. Nothing was changed.
         BackendError: The storage failed. The message says whether something was changed.
     """
     counted: list[ForgetReceipt] = []
 
     def run() -> ForgetReceipt:
         if not selection.everything:
-            # Erasure keeps hand edits as they are, so hand edits of immutable entries are reverted first.
+            # Erasure keeps hand edits unchanged, so hand edits of immutable entries are reverted first.
             engine.restore_immutable(user)
             rewrite, receipt = plan(engine, user, selection)
         else:
-            # Once: with a long history, another process could write during each count.
+            # Count only once, because with a long history another process could write during each count.
             if not counted:
                 counted.append(_counts(engine, user, selection))
             receipt = counted[0]
@@ -91,7 +91,7 @@ def preview(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
     Raises:
         NestedTransaction: A transaction is open here.
         HandEditConflict: Another program kept saving a document.
-        DocumentError: A document cannot be read just now.
+        DocumentError: A document cannot be read.
     """
     receipt = ForgetReceipt()
     engine.refuse_open(user)
@@ -117,7 +117,7 @@ class Erased:
     changed: dict[str, list[Path]] = field(default_factory=dict[str, list["Path"]])
     """Entries whose current values change, by document."""
     removed: set[str] = field(default_factory=set[str])
-    """Documents erased with their names, also in history: the session that created a namespace chose its name."""
+    """Documents whose names are erased too, also in history, because the session that created them chose the names."""
     sessions: set[str] = field(default_factory=set[str])
     """Sessions of the redacted states."""
     emptied: int = 0
@@ -129,7 +129,7 @@ def erase(records: Sequence[Record], texts: Mapping[str, str], selection: Select
 
     Raises:
         DocumentError: A current document cannot be read.
-        InvalidValue: An entry cannot be removed in the form it is written in.
+        InvalidValue: An entry cannot be removed because of its TOML form.
     """
     done = Erased(list(records), dict(texts))
     kinds = list(dict.fromkeys([*texts, *(kind for record in records for kind in record.results)]))
@@ -177,7 +177,7 @@ def erase(records: Sequence[Record], texts: Mapping[str, str], selection: Select
 def _studied(
     records: Sequence[Record], texts: Mapping[str, str], kinds: Sequence[str], selection: Selection
 ) -> Iterator[tuple[str, Tables, Replay]]:
-    """Yield each document with its states collected, and with those of the other parts of its kind."""
+    """Yield each document with its collected states, which include those of the other parts of its kind."""
     now = datetime.now(UTC)
     groups: dict[str, list[str]] = {}
     for kind in kinds:
@@ -266,8 +266,8 @@ def plan(engine: Engine, user: str, selection: Selection) -> tuple[Rewrite, Forg
 
     Raises:
         HandEditConflict: Another program kept saving a document.
-        DocumentError: A document cannot be read just now, so nothing in it can be redacted.
-        InvalidValue: An entry cannot be removed in the form it is written in.
+        DocumentError: A document cannot be read, so nothing in it can be redacted.
+        InvalidValue: An entry cannot be removed because of its TOML form.
     """
     epoch = engine.backend.epoch(user) + 1
     history: list[str] = []
@@ -335,13 +335,13 @@ def _documents(
 
 
 class _ReadableHistory:
-    """The documents of one user and the records that can be parsed, oldest first."""
+    """A document source for one user, with only the records that can be parsed (given oldest first)."""
 
     def __init__(self, backend: Backend, history: Sequence[str]) -> None:
         self._backend = backend
         self._history = history
 
-    def records(self, user: str) -> Iterator[str]:  # noqa: ARG002 - those of one user
+    def records(self, user: str) -> Iterator[str]:  # noqa: ARG002 - the records of one user
         return reversed(self._history)
 
     def place(self, user: str, kind: str) -> str:
@@ -356,7 +356,7 @@ def _keep_ids(erased: Erased, forget: Record) -> None:
     gone: dict[str, list[Path]] = {}
     for name, path in erased.gone:
         gone.setdefault(name, []).append(path)
-    # History may still have an entry that left its document.
+    # History may still have earlier states of an entry that was removed from its document.
     for name, paths in erased.changed.items():
         gone.setdefault(name, []).extend(paths)
     for name in gone.keys() & erased.texts.keys():

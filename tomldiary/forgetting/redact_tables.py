@@ -27,8 +27,8 @@ class Tables:
 
     Args:
         kind: The document.
-        selection: What to redact.
-        part: Another part of the same kind: what a session stated in one part counts in all of them.
+        selection: The data to redact.
+        part: Another part of the same kind; its statements are shared, because they count in all parts.
     """
 
     def __init__(self, kind: str, selection: Selection, part: Tables | None = None) -> None:
@@ -43,7 +43,7 @@ class Tables:
         self._changed: dict[tuple[str, str], Block] = {}
         self._last: dict[Path, str | None] = {}  # the text of the latest state that stays
         self._remembered: dict[Path, State] = {}
-        # What replaced a redacted state where it first stood.
+        # By id of a redacted state: its replacement at its first occurrence.
         self._instead: dict[int, str | None] = {}
 
     # First pass: collect the states
@@ -112,7 +112,7 @@ class Tables:
     # Second pass: redact the versions, oldest first
 
     def blocks(self, text: str) -> list[Block]:
-        """Return the blocks of a redacted version; call this for the versions in their order."""
+        """Return the blocks of a redacted version; it must be called for the versions in order, oldest first."""
         version = self._versions.cut(text)
         if not self.affected and not self._selection.session_id:
             return version.blocks
@@ -145,7 +145,7 @@ class Tables:
         """Return the entries that differ between a version and its redacted text.
 
         Raises:
-            InvalidValue: A selected state is still there, or another state changed.
+            InvalidValue: A selected state is still present, or another state changed.
         """
         parse_toml(made)
         old, new = self._versions.cut(text).states, self._versions.cut(made).states
@@ -161,9 +161,9 @@ class Tables:
         return changed
 
     def _return_to_restored(self, version: Version) -> None:
-        """Treat a redacted state that a rollback restored as it was treated before what was rolled back.
+        """Give a redacted state that a rollback restored the same replacement as at its first occurrence.
 
-        Else the rolled-back text would be the latest one that stays, and would be current again.
+        Otherwise the rolled-back text would be the latest one that stays, and would be current again.
         """
         for path in self.affected:
             state = version.states.get(path)
@@ -209,7 +209,7 @@ class Tables:
         witness = self.kept.get(path, {}).get(state.content, "")
         key = (block.text, witness)
         if key not in self._changed:
-            # Most entries are one block, which is parsed already.
+            # Most entries are one block, which has been parsed before.
             is_whole = self._versions.is_one_block(path, block, state)
             own = state.values if is_whole else values_at(block.text, path)
             self._changed[key] = self._edited(
@@ -261,7 +261,7 @@ class Tables:
 
 def _cannot_redact(path: Path) -> InvalidValue:
     return InvalidValue(
-        "this entry cannot be removed in the form it is written in. Write it as one table with a"
-        " header of its own. Nothing was forgotten.",
+        "this entry cannot be removed because of its TOML form. Write it as one table with its own"
+        " header. Nothing was forgotten.",
         where=render_path(path),
     )

@@ -62,7 +62,7 @@ class ForgetReceipt(Viewed):
         more = f" and {others} more" if others else ""
         return (
             "nothing is stored under this user, but namespaces of other owners have the name as a label:"
-            f" {first!r}{more}. What they hold was not forgotten. If it is the user's, put it anew in a store"
+            f" {first!r}{more}. Their items were not forgotten. If they belong to the user, put them again in a store"
             f" opened with user_label={len(first) - 1}, and forget the other owner."
         )
 
@@ -74,7 +74,7 @@ class ForgetReceipt(Viewed):
 
 @dataclass(frozen=True)
 class Selection:
-    """What to erase; exactly one of the fields is set. Create it with `one_of`."""
+    """The data to erase; exactly one of the fields is set. Create it with `one_of`."""
 
     session_id: str = ""
     before: datetime | None = None
@@ -83,7 +83,7 @@ class Selection:
     key: str = ""
     """The key of an entry, as history shows it."""
     matching: str = ""
-    """A text that content mentions, in any case of its letters."""
+    """A text that is part of the content, ignoring case."""
 
     @classmethod
     def one_of(
@@ -132,7 +132,7 @@ class Selection:
             kind: The document of the entry.
             path: The table of the entry.
             values: The fields of the entry.
-            when: When this state was first stored; used if the entry holds no time.
+            when: The time at which this state was first stored, for entries without a time.
         """
         if self.everything:
             return True
@@ -144,11 +144,11 @@ class Selection:
             return isinstance(source, str) and self.names(source, self.source)
         if self.key:
             known = entry_kind(kind)
-            if known.is_private:  # a copy of the entry waits for a decision
+            if known.is_private:  # a held copy of the entry, which waits for a decision
                 document, copied = place_of(values)
                 if copied and entry_key(copied, entry_kind(document).home(document)) == self.key:
                     return True
-            # What was derived from an entry goes with it, and so does the mark of who derived it.
+            # Entries derived from the selected one are covered, and so is the record that it was consolidated.
             marked = f"episodes/{path[-1]}" if known.name == CONSOLIDATION else ""
             return self.key in (entry_key(path, known.home(kind)), values.get("_source"), marked)
         if self.matching:
@@ -157,14 +157,14 @@ class Selection:
         return _updated(values, when) < self.before
 
     def is_mentioned(self, text: str) -> bool:
-        """Return whether the text of a transaction's field names the session, the entry or the text."""
+        """Return whether a field of a transaction mentions the selected session, entry or text."""
         if self.matching:
             return self.mentions([text])
         named = self.session_id or self.key
         return bool(named) and self._word.search(text) is not None
 
     def mentions(self, texts: Iterable[str]) -> bool:
-        """Return whether a text contains the one to erase."""
+        """Return whether one of the texts contains the text to erase."""
         wanted = folded(self.matching)
         return any(wanted in folded(text) for text in texts)
 
@@ -178,7 +178,7 @@ class Selection:
         return source == wanted or source.startswith(f"{wanted}#")
 
     def without_name(self, values: Mapping[str, Any], witness: str) -> dict[str, Any]:
-        """Return an entry that stays, without the name of the session.
+        """Return the fields of an entry that is kept, without the name of the session.
 
         Args:
             values: The fields of the entry.
@@ -211,12 +211,12 @@ class Selection:
 
 
 def folded(text: str) -> str:
-    """Return a text for comparison: in any case of its letters, and in either form of letters with accents."""
+    """Return a text normalized for comparison, without differences of case or of composed Unicode characters."""
     return normalize("NFC", normalize("NFC", text).casefold())
 
 
 def content(values: Mapping[str, Any]) -> str:
-    """Return the content of an entry; states that differ only in `_` fields have the same."""
+    """Return the content of an entry; states that differ only in `_` fields have the same content."""
     said = {key: value for key, value in values.items() if not key.startswith("_")}
     return json.dumps(said, sort_keys=True, default=repr)
 

@@ -1,4 +1,4 @@
-"""Traces: where the storage still holds a text, byte by byte, as the proof of an erasure."""
+"""Traces: the places in the storage that still contain a text, to verify an erasure."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ __all__ = ["traces"]
 
 
 def traces(backend: Backend, user: str, text: str) -> list[str]:
-    """Return the places of a user that hold a text, in any case of its letters; in a folder also those of all users.
+    """Return the places of a user that contain a text, ignoring case; in a folder also system files of all users.
 
     Args:
         backend: The storage.
-        user: Whose memory.
-        text: What to look for, as it was written and as TOML and JSON escape it, also in a quoted document.
+        user: The user.
+        text: The text to find, as written or as escaped by TOML or JSON, also inside a document that history quotes.
 
     Returns:
         Paths of files below the folder; names of documents, "history" and hidden documents in a database.
     """
     forms = {text, *(normalize(form, text) for form in ("NFC", "NFD"))}
-    for _ in range(2):  # history quotes documents, whose texts are quoted already
+    for _ in range(2):  # twice, because history quotes documents whose texts are quoted already
         forms |= {quote(each)[1:-1] for each in forms for quote in (render_text, json.dumps)}
     wanted = {folded(form) for form in forms}
     found: set[str] = set()
     for name, content in _contents(backend, user):
-        told = folded(content.decode("utf-8", "replace"))
-        if any(each in told for each in wanted):
+        stored = folded(content.decode("utf-8", "replace"))
+        if any(each in stored for each in wanted):
             found.add(name)
     return sorted(found)
 

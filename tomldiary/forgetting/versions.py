@@ -127,12 +127,12 @@ class Versions:
                 version.groups.update(part.groups)
                 version.states.update(part.states)
             if len(version.groups) < sum([len(part.groups) for part in parts]):
-                version = self._version(version.blocks)  # an entry stands in several parts
+                version = self._version(version.blocks)  # an entry spans several parts
         self._cuts = [*self._cuts[-1:], (text, version)]
         return version
 
     def _parts_of(self, text: str) -> list[Version] | None:
-        """Return the parts of a text, split at headers behind a blank line; None if a value may span parts."""
+        """Return the parts of a text, split at headers after a blank line; None if a value may span parts."""
         first, *others = text.split("\n\n[")
         if not others:
             return None
@@ -163,7 +163,7 @@ class Versions:
         return version
 
     def split(self, block: Block) -> tuple[str, str]:
-        """Return a block's own text, and the comments behind it that belong to no entry."""
+        """Return a block's own text, and the comments after it that belong to no entry."""
         known = self._tails.get(block)
         if known is None:
             known = self._tails[block] = split_tail(block.text)
@@ -174,7 +174,7 @@ class Versions:
         return self._states.get((path, block.text)) is state
 
     def path(self, block: Block) -> Path | None:
-        """Return the entry that a block belongs to; None if it belongs to none."""
+        """Return the path of the entry that a block belongs to, or None."""
         if block not in self._paths:
             self._paths[block] = entry_path(self.kind, block.path)
         return self._paths[block]

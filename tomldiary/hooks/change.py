@@ -1,4 +1,4 @@
-"""What consumers of history get: the change of one entry, and the position in a user's history."""
+"""The interface to consumers of history: the change of one entry, and the position in a user's history."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Change:
 
     user: str
     key: str
-    """As `history` shows it; "" for a reset."""
+    """The key of the entry, as `history` shows it; "" for a reset."""
     epoch: int
-    """How often data of the user was forgotten before."""
+    """The number of earlier erasures of the user's data."""
     seq: int
     """The number of the transaction; together with `epoch` it is the revision of the entry."""
     time: str = ""
@@ -47,20 +47,20 @@ class Change:
     actor: str = ""
     reason: str = ""
     before: Mapping[str, Any] | None = None
-    """The fields of the entry before; hooks get None."""
+    """The fields of the entry before; always None for hooks."""
     after: Mapping[str, Any] | None = None
     """The fields of the entry after; None if it was removed."""
     text: str = ""
-    """What the entry says; "" if it was removed."""
+    """The text of the entry; "" if it was removed."""
 
     @property
     def id(self) -> str:
-        """The same for each delivery of the same change."""
+        """An identifier that is the same for each delivery of the same change."""
         return f"{self.user}@{self.epoch}.{self.seq}/{self.key}"
 
     @property
     def is_reset(self) -> bool:
-        """Whether to drop all entries of the user: something was forgotten, or history begins anew."""
+        """Whether all entries of the user must be dropped, because data was forgotten or history starts again."""
         return self.type == "reset"
 
     @property
@@ -74,21 +74,21 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a consumer has the history of one user."""
+    """The position that a consumer has reached in the history of one user."""
 
     epoch: int = 0
     seq: int = 0
     time: str = ""
-    """The time of transaction `seq`, which tells another history with the same numbers."""
+    """The time of transaction `seq`, to detect another history with the same numbers."""
 
 
 START = -1
-"""The sequence number of a consumer that has seen nothing: it gets the whole state of the user."""
+"""The sequence number of a consumer that has received nothing; it gets the whole state of the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One result of a search in a hook; its text is what the memory holds now."""
+    """One result of a search in a hook, with the current text of the entry."""
 
     user: str
     key: str
@@ -99,16 +99,16 @@ class Found:
 
 @runtime_checkable
 class ChangeHook(Protocol):
-    """What every hook has."""
+    """The interface of every hook."""
 
     def apply(self, changes: Sequence[Change]) -> None:
-        """Take over changes of one user, in order; called again with the same ones after an error."""
+        """Apply changes of one user, in order; called again with the same changes after an error."""
         ...
 
 
 @runtime_checkable
 class IndexHook(ChangeHook, Protocol):
-    """A hook that can say what it holds, so that drift is found and repaired."""
+    """A hook that can list its entries, so that drift can be detected and repaired."""
 
     def wants(self, change: Change) -> bool:
         """Return whether the hook keeps this entry."""
@@ -129,7 +129,7 @@ class IndexHook(ChangeHook, Protocol):
 
 @runtime_checkable
 class SearchHook(Protocol):
-    """A hook that finds entries by a question."""
+    """A hook that can search its entries."""
 
     def search(self, query: str, *, user: str, limit: int) -> list[tuple[str, str, float]]:
         """Return key, digest and score of the best entries of a user, best first; a higher score is better."""

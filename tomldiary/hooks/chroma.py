@@ -25,15 +25,15 @@ class ChromaHook(EmbeddingHook):
     """Stores each entry with text as a document of a Chroma collection.
 
     Args:
-        collection: A collection, or a folder for a local one.
+        collection: A Chroma collection, or the folder of a local database.
         name: The collection's name in the folder.
-        embed: Returns a vector for each text; None leaves it to the collection, which may load a model.
-        text: Returns what is embedded of a change, "" to leave the entry out; None is the entry's text.
-        metadata: Returns further metadata: text, numbers, true or false.
-        space: The distance of a collection of yours: "cosine", "ip" or "l2".
+        embed: Returns a vector for each text; None uses the collection's embedding, which may load a model.
+        text: Returns the text to embed for a change, or "" to leave the entry out; None embeds the entry's text.
+        metadata: Returns additional metadata, whose values are text, numbers or bools.
+        space: The distance function of the given collection: "cosine", "ip" or "l2".
 
     Raises:
-        InvalidValue: `space` is not one of these.
+        InvalidValue: `space` is not a supported distance function.
         MissingExtra: A folder is given, and chromadb is not installed.
     """
 
@@ -105,7 +105,7 @@ class ChromaHook(EmbeddingHook):
         return [
             (each["key"], each["digest"], self._score(distance))
             for each, distance in zip(found["metadatas"][0], found["distances"][0], strict=True)
-            if each is not None  # removed while Chroma answered
+            if each is not None  # removed during the query
         ]
 
     def _score(self, distance: float) -> float:

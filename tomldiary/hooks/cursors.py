@@ -1,13 +1,13 @@
-"""Durable cursors: how far each hook has the history of each user.
+"""Durable cursors: the position of each hook in the history of each user.
 
-They are a hidden document of the user, `.hooks`, with a table for each hook:
+They are stored in a hidden document of the user, `.hooks`, with a table for each hook:
 
     [hooks.chroma]
     seq = 12
     time = "2026-11-20T03:37:54.320748+00:00"
     keys = ["likes/pref001"]    # a strict hook got these before their transaction was stored
 
-It outlives the user's memory until each hook has removed what it holds of the user.
+The document outlives the user's memory until each hook has removed the user's entries.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["Cursor", "Cursors", "redacted"]
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """How far one hook has the history of one user."""
+    """The position of one hook in the history of one user."""
 
     position: Position
     keys: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class Cursor:
 
     @classmethod
     def new(cls) -> Cursor:
-        """Return the cursor of a hook that has seen nothing and may hold anything."""
+        """Return the cursor of a hook that needs the whole state, because its entries are unknown."""
         return cls(Position(seq=START))
 
 
@@ -46,7 +46,7 @@ class Cursors:
     """The cursors of one hook.
 
     Args:
-        backend: Keeps them.
+        backend: The storage of the cursors.
         hook: The name of the hook.
     """
 
@@ -55,7 +55,7 @@ class Cursors:
         self._hook = hook
 
     def of(self, user: str) -> Cursor | None:
-        """Return the cursor of a user; None if the hook has seen nothing of the user."""
+        """Return the cursor of a user, or None if the hook has received nothing of the user."""
         return _parsed(self._backend.hidden(user, HOOKS)[0]).get(self._hook)
 
     def users(self) -> list[str]:
@@ -63,11 +63,11 @@ class Cursors:
         return self._backend.holders(HOOKS)
 
     def move(self, user: str, expected: Cursor | None, cursor: Cursor | None) -> bool:
-        """Replace a cursor; return False if another process has moved it. None removes it."""
+        """Replace a cursor, or remove it if `cursor` is None; return False if another process has moved it."""
         return self._change(user, lambda now: cursor if now == expected else now) == cursor
 
     def add_keys(self, user: str, keys: set[str]) -> None:
-        """Note entries that the hook is about to get; the caller holds the user's lock."""
+        """Store the keys of entries that the hook is about to get; the caller holds the user's lock."""
 
         def added(now: Cursor | None) -> Cursor:
             known = now or Cursor.new()
@@ -114,8 +114,8 @@ def _rendered(cursors: Mapping[str, Cursor]) -> str:
     )
 
 
-def redacted(text: str, user: str, selection: Mapping[str, Any], epoch: int) -> str:  # noqa: ARG001 - the same for all
-    """Return the cursors without keys of entries, and before the erasure, so that each hook follows it."""
+def redacted(text: str, user: str, selection: Mapping[str, Any], epoch: int) -> str:  # noqa: ARG001 - a common signature
+    """Return the cursors without keys of entries, reset to before the erasure, so that each hook applies it."""
     return _rendered(
         {
             name: Cursor(Position(min(each.position.epoch, epoch - 1), START))

@@ -1,7 +1,7 @@
-"""Brings one hook up to date with one user: what changed after the cursor, or the whole state.
+"""Brings one hook up to date with one user, by the changes after the cursor or by the whole state.
 
 Delivery is at least once. A change is applied before the cursor moves, so after a crash it is applied again. A hook
-gets what an entry holds now; so a late delivery never brings back an older state.
+gets the current fields of an entry, so a late delivery never restores an older state.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Delivery", "Repaired"]
 
-_ATTEMPTS = 20  # deliveries to one user while other processes move the cursor
+_ATTEMPTS = 20  # the maximum number of deliveries for one user if other processes move the cursor
 _BATCH = 500  # changes in one call of a hook
-_TIMEOUT = 30.0  # seconds to wait for another process that delivers to the same hook
+_TIMEOUT = 30.0  # the time limit in seconds for waiting until another process has delivered
 
 
 @dataclass(slots=True)
 class Repaired:
-    """What a hook did not have as the memory has it."""
+    """The numbers of entries in a hook that differed from the memory."""
 
     added: int = 0
     changed: int = 0
@@ -61,11 +61,11 @@ class Delivery:
 
     Args:
         engine: Reads the memory and its history.
-        name: The name of the hook, under which its cursors are kept.
-        hook: Gets the changes.
+        name: The name of the hook and its cursors.
+        hook: The hook that gets the changes.
 
     Raises:
-        NotSupported: The backend has no place for cursors.
+        NotSupported: The backend cannot store cursors.
     """
 
     def __init__(self, engine: Engine, name: str, hook: ChangeHook) -> None:
@@ -83,11 +83,11 @@ class Delivery:
         self._locks = UserLocks(place, backend.files if is_folder else None)
 
     def users(self) -> list[str]:
-        """Return all users who have a document, or whose entries the hook may still have."""
+        """Return all users who have a document, or whose entries a hook may still have."""
         return sorted({*self._engine.backend.users(), *self.cursors.users()})
 
     def is_behind(self, user: str) -> bool:
-        """Return whether the hook lacks changes of a user."""
+        """Return whether changes of a user are not delivered yet."""
         end, cursor = newest(self._engine, user), self.cursors.of(user)
         if cursor is None:
             return end.seq > 0
@@ -97,8 +97,8 @@ class Delivery:
         """Bring the hook up to date with one user, and return the number of changes that it got.
 
         Raises:
-            LockTimeout: Another process delivers to the hook.
-            Exception: Whatever the hook raises. Then the same changes are delivered again.
+            LockTimeout: Another process is delivering to the hook.
+            Exception: The hook failed; the next call delivers the same changes again.
         """
         with self._held(user):
             count = 0
@@ -114,15 +114,15 @@ class Delivery:
         return self._locks.hold(f"{self.name} {user}", _TIMEOUT)
 
     def _deliver(self, user: str, keys: set[str]) -> tuple[int, bool]:
-        """Deliver once; `keys` collects what was applied, for the case that another process was faster."""
+        """Deliver once; `keys` collects the applied keys, to apply them again if another process moves the cursor."""
         engine = self._engine
         end, before = newest(engine, user), self.cursors.of(user)
         cursor = before
         if cursor is None:
             if end.seq == 0:
                 return 0, True
-            # Noted before the hook gets anything, so that an erasure in between finds its way to the hook.
-            # An index may hold more than its lost cursor says.
+            # The cursor is stored before the hook gets anything, so that an erasure meanwhile also reaches the hook.
+            # An index gets the whole state, because it may have entries from before its cursor was lost.
             is_index = isinstance(self.hook, IndexHook)
             cursor = before = Cursor.new() if is_index else Cursor(Position(end.epoch))
             if not self.cursors.move(user, None, cursor):
@@ -137,18 +137,21 @@ class Delivery:
         return len(changes), self._moved(user, before, end)
 
     def _moved(self, user: str, before: Cursor | None, end: Position) -> bool:
-        """Move the cursor, and remove it once nothing of the user is left."""
+        """Move the cursor, or remove it if the user has no data left; return False if another process moved it."""
         is_gone = end.seq == 0 and not self._engine.kinds(user)
         return self.cursors.move(user, before, None if is_gone else Cursor(end))
 
     def _locked(self, user: str) -> AbstractContextManager[None]:
-        """Keep writers out while entries are read: history has a transaction before its documents show it."""
+        """Lock the user while entries are read, because history has a transaction before its documents have it."""
         return self._engine.backend.lock(user, self._engine.lock_timeout)
 
     def _since(
         self, user: str, position: Position, doubtful: set[str]
     ) -> tuple[Position, list[Change] | None]:
-        """Return the changes after a position and the end of history; None if history does not continue it."""
+        """Return the end of history and the changes after a position; None if history does not continue it.
+
+        The changes include the current state of the entries with `doubtful` keys.
+        """
         engine = self._engine
         with self._locked(user):
             end = newest(engine, user)
@@ -164,7 +167,7 @@ class Delivery:
         return end, changes + [now.get(key) or replace(gone, key=key) for key in sorted(others)]
 
     def _difference(self, user: str) -> tuple[Position, list[Change], Repaired]:
-        """Return the end of history, the changes that lead to the whole state, and how many of each sort they are."""
+        """Return the end of history, the changes that lead to the whole state, and their numbers."""
         with self._locked(user):
             end = newest(self._engine, user)
             now = entries_now(self._engine, user, end)
@@ -188,7 +191,7 @@ class Delivery:
     def reconcile(self, user: str) -> Repaired:
         """Compare the hook with the whole state of a user, and repair it.
 
-        A hook that cannot say what it holds gets a reset and the whole state.
+        A hook that cannot list its entries gets a reset and the whole state.
         """
         with self._held(user):
             found = Repaired()
@@ -204,18 +207,18 @@ class Delivery:
             return found
 
     def everybody(self) -> list[str]:
-        """Return all users, including those whom only the hook knows."""
+        """Return all users, including those with entries only in the hook."""
         known = self.hook.users() if isinstance(self.hook, IndexHook) else ()
         return sorted({*self.users(), *known})
 
     def clear(self) -> None:
-        """Empty the hook.
+        """Remove all entries from the hook.
 
         Raises:
-            NotSupported: It cannot be emptied.
+            NotSupported: The hook cannot be cleared.
         """
         if not isinstance(self.hook, IndexHook):
-            raise NotSupported(f"the hook {self.name!r} cannot be emptied. Use reconcile().")
+            raise NotSupported(f"the hook {self.name!r} cannot be cleared. Use reconcile().")
         self.hook.clear()
 
     # Strict
@@ -223,7 +226,8 @@ class Delivery:
     def check(self, user: str, prepared: Prepared) -> None:
         """Apply a transaction that is not stored yet; the caller holds the user's lock.
 
-        Its entries are noted first. If it is then not stored, the next delivery brings the hook back.
+        The keys of its entries are stored first. If the transaction is then not stored, the next delivery restores
+        these entries in the hook.
 
         Raises:
             HookError: The hook failed, so the transaction must not be stored.
@@ -249,7 +253,7 @@ class Delivery:
     # Search
 
     def search(self, query: str, user: str, limit: int) -> list[Found]:
-        """Return the entries that the hook finds and that the memory still holds unchanged, best first.
+        """Return the entries that the hook finds and that are unchanged in the memory, best first.
 
         Raises:
             NotSupported: The hook cannot search.
@@ -270,5 +274,5 @@ class Delivery:
 
 
 def _state_at(user: str, end: Position) -> Change:
-    """Return the change by which an entry is gone, without its key."""
+    """Return the change that removes an entry, without its key."""
     return Change(user, "", end.epoch, end.seq, end.time, "state")

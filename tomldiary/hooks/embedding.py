@@ -1,4 +1,4 @@
-"""What the hooks of vector databases share: what is embedded of an entry, and what is kept beside the vector."""
+"""The base of hooks for vector databases: the text to embed, and the fields to store with the vector."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["EmbeddingHook"]
 
 
 class EmbeddingHook:
-    """Says which entries a vector database keeps, and as what.
+    """Selects the entries for a vector database, and returns their texts, fields and vectors.
 
     Args:
-        embed: Returns a vector for each text; None if the database embeds.
-        text: Returns what is embedded of a change, "" to leave the entry out; None is the entry's text.
-        metadata: Returns further fields: text, numbers, true or false.
+        embed: Returns a vector for each text; None if the database computes the vectors.
+        text: Returns the text to embed for a change, or "" to leave the entry out; None embeds the entry's text.
+        metadata: Returns additional fields, whose values are text, numbers or bools.
     """
 
     def __init__(
@@ -36,13 +36,13 @@ class EmbeddingHook:
         return bool(self.text_of(change))
 
     def text_of(self, change: Change) -> str:
-        """Return what is embedded of an entry; "" if it was removed or is left out."""
+        """Return the text to embed for an entry; "" if it was removed or is left out."""
         if change.after is None:
             return ""
         return (change.text if self._text is None else self._text(change)).strip()
 
     def fields_of(self, change: Change) -> dict[str, Any]:
-        """Return what is kept beside the vector."""
+        """Return the fields to store with the vector."""
         more = {} if self._metadata is None else dict(self._metadata(change))
         return {
             **more, "user": change.user, "key": change.key, "session": change.session,
@@ -50,7 +50,7 @@ class EmbeddingHook:
         }  # fmt: skip
 
     def vectors_of(self, texts: list[str]) -> list[list[float]] | None:
-        """Return the vectors of texts; None if the database embeds them."""
+        """Return the vectors of texts, or None if the database computes them."""
         if self._embed is None:
             return None
         return [[float(number) for number in vector] for vector in self._embed(texts)]

@@ -1,6 +1,6 @@
 """The feed of changes: the histories of all users as one iterator, with one cursor.
 
-Each user has a history of their own, and there is no order among users. So a cursor is a position for each user.
+Each user has a separate history, and there is no common order. So a cursor contains a position for each user.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ __all__ = ["Feed"]
 
 _FORMAT = 1
 _Step = tuple[Change, Position | None]
-"""A change, and the position of its user once it was handed out; None within a transaction."""
+"""A change, and the position of its user after it was returned; None inside a transaction."""
 
 
 class Feed:
     """The changes of users after a cursor. Iterate over it once, with `for` or `async for`.
 
     Args:
-        engine: Stores the memory.
-        since: A cursor; None begins with the kept history.
+        engine: The engine of the diary.
+        since: A cursor; None starts at the beginning of the kept history.
         users: Only these users; None is all.
-        follow: Whether to wait at the end.
-        poll: Seconds between two looks for changes of other processes.
+        follow: Whether to wait for further changes at the end.
+        poll: The interval between two checks for changes of other processes, in seconds.
 
     Raises:
-        InvalidValue: `since` is no cursor, or `poll` is not above 0.
-        IdentifierError: One of `users` is no user id.
+        InvalidValue: `since` is not a cursor, or `poll` is not above 0.
+        IdentifierError: One of `users` is not a valid user id.
     """
 
     def __init__(
@@ -66,15 +66,15 @@ class Feed:
 
     @property
     def cursor(self) -> str:
-        """The position behind the changes handed out so far, as text to keep; give it to `changes(since=…)`.
+        """The position after the changes returned so far, as text; pass it to `changes(since=…)` to continue.
 
-        Within a transaction it is still before the transaction. It holds the ids of all users.
+        Inside a transaction it is the position before the transaction. It contains the ids of all users.
         """
         users = {user: [each.epoch, each.seq, each.time] for user, each in self._positions.items()}
         return json.dumps({"version": _FORMAT, "users": users}, ensure_ascii=False)
 
     def __iter__(self) -> Iterator[Change]:
-        """Yield the changes; a thread of yours waits at the end."""
+        """Yield the changes; with `follow`, block the calling thread at the end."""
         changed = threading.Event()
         with self._following(changed.set):
             while True:
@@ -86,7 +86,7 @@ class Feed:
                 changed.wait(self._poll)
 
     async def __aiter__(self) -> AsyncIterator[Change]:
-        """Yield the changes without holding the event loop."""
+        """Yield the changes without blocking the event loop."""
         changed, loop = asyncio.Event(), asyncio.get_running_loop()
 
         def notify() -> None:
@@ -120,7 +120,7 @@ class Feed:
             engine.after_change = tuple(each for each in engine.after_change if each is not changed)
 
     def _taken(self) -> Iterator[Change]:
-        """Yield what was read; the cursor follows."""
+        """Yield the changes that were read, and move the cursor."""
         while self._steps:
             change, position = self._steps.popleft()
             if position is not None:
@@ -149,7 +149,8 @@ class Feed:
             return
         records = records_after(engine, user, begin)
         if records is None:
-            with engine.backend.lock(user, engine.lock_timeout):  # no document lags behind history
+            # The lock ensures that no document is older than history.
+            with engine.backend.lock(user, engine.lock_timeout):
                 end = newest(engine, user)
                 entries = entries_now(engine, user, end)
             yield from _steps([reset_of(user, end), *entries.values()], end)
@@ -164,7 +165,7 @@ class Feed:
 
 
 def _steps(changes: list[Change], position: Position) -> list[_Step]:
-    """Return changes, of which the last one moves the cursor."""
+    """Return changes as steps; the last one moves the cursor."""
     return [*((each, None) for each in changes[:-1]), *((each, position) for each in changes[-1:])]
 
 
@@ -174,11 +175,11 @@ def _parsed(cursor: str | None) -> dict[str, Position]:
     try:
         found = json.loads(cursor)
         if found["version"] != _FORMAT:
-            raise ValueError  # noqa: TRY301 - the same answer
+            raise ValueError  # noqa: TRY301 - the same error
         return {
             user: Position(int(e), int(n), str(t)) for user, (e, n, t) in found["users"].items()
         }
     except (ValueError, TypeError, KeyError, AttributeError):
         raise InvalidValue(
-            "expected the cursor of a feed, or None to begin anew.", where="since"
+            "expected the cursor of a feed, or None to start from the beginning.", where="since"
         ) from None

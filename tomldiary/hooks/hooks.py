@@ -1,4 +1,4 @@
-"""The hooks of a diary: a thread for each delivers in the background, retries, and repairs drift."""
+"""The hooks of a diary: a thread for each hook delivers changes in the background and retries after errors."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ __all__ = ["Hooks"]
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 _FIRST_PAUSE = 0.1  # seconds
-_DOWN_AFTER = 3  # failures in a row of different users, after which the whole hook pauses
+_DOWN_AFTER = 3  # consecutive failures, after which deliveries for all users pause
 _logger = get_logger(__name__)
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """A user whose changes are to be delivered."""
+    """The schedule of a user whose changes wait for delivery."""
 
     due: float = 0.0
     attempts: int = 0
@@ -59,7 +59,7 @@ class _Worker:
             longest_pause, "longest_pause", "more than 0 seconds", lambda each: each > 0
         )
         self.waiting: dict[str, _Waiting] = {}
-        """The users whose changes wait."""
+        """The users whose changes wait for delivery."""
         self._next_scan = 0.0
         self._scans = self._scans_asked = 0
         self._in_row = 0
@@ -69,13 +69,13 @@ class _Worker:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Make a new condition; a forked child has no thread, and starts one when it writes."""
+        """Create a new condition. A forked child has no thread, and starts one at its first write."""
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._is_busy = False
 
     def start(self) -> None:
-        """Start the thread unless it runs."""
+        """Start the thread unless it is running."""
         with self._changed:
             if self._thread is None and not self._is_closed:
                 self._thread = threading.Thread(
@@ -84,7 +84,7 @@ class _Worker:
                 self._thread.start()
 
     def notify(self, user: str) -> None:
-        """Deliver a user's changes soon."""
+        """Schedule the delivery of a user's changes."""
         with self._changed:
             self.waiting.setdefault(user, _Waiting())
             self._changed.notify_all()
@@ -92,7 +92,7 @@ class _Worker:
             self.start()
 
     def close(self, timeout: float) -> None:
-        """Stop the thread; what is not delivered yet stays in history for the next start."""
+        """Stop the thread; undelivered changes stay in history for the next start."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -101,9 +101,9 @@ class _Worker:
             thread.join(timeout)
 
     def wait(self, deadline: float) -> bool:
-        """Return whether everything that was stored before the call is delivered by the deadline."""
+        """Return whether all changes stored before the call are delivered by the deadline."""
         with self._changed:
-            self._scans_asked += 1  # another process may have written
+            self._scans_asked += 1  # request a scan, because another process may have written
             wanted, self._next_scan = self._scans_asked, 0.0
             self._changed.notify_all()
             while self._scans < wanted or self.waiting or self._is_busy:
@@ -131,24 +131,24 @@ class _Worker:
                 self._deliver(user)
 
     def _next(self) -> str | None:
-        """Return a user who is due; the caller holds the condition."""
+        """Return a user whose delivery is due, or None; the caller holds the condition."""
         now = time.monotonic()
         if now < self._resume_at:
             return None
         return next((user for user, each in self.waiting.items() if each.due <= now), None)
 
     def _until(self) -> float:
-        """Return the seconds until something is due; the caller holds the condition."""
+        """Return the seconds until the next scan or delivery is due; the caller holds the condition."""
         dues = [max(each.due, self._resume_at) for each in self.waiting.values()]
         return max(0.0, min([self._next_scan, *dues]) - time.monotonic())
 
     def _scan(self) -> None:
-        """Find users whose changes were not announced: those of other processes, or before a crash."""
+        """Find users with undelivered changes that are unknown here: of other processes, or from before a crash."""
         began, number = time.monotonic(), self._scans_asked
         found: list[str] = []
         try:
             found = [user for user in self.delivery.users() if self.delivery.is_behind(user)]
-        except Exception as error:  # noqa: BLE001 - a storage that is down is asked again
+        except Exception as error:  # noqa: BLE001 - the next scan retries after a storage error
             self._note_failure(error)
         with self._changed:
             for user in found:
@@ -161,12 +161,13 @@ class _Worker:
 
     def _deliver(self, user: str) -> None:
         with self._changed:
-            waiting = self.waiting.pop(user, _Waiting())  # a change from now on waits again
+            # A change during the delivery is scheduled again.
+            waiting = self.waiting.pop(user, _Waiting())
         try:
             self.figures.delivered += self.delivery.deliver(user)
         except LockTimeout:
-            self._again(user, waiting)  # another process delivers
-        except Exception as error:  # noqa: BLE001 - hooks raise what they like, and it is delivered again
+            self._again(user, waiting)  # another process is delivering
+        except Exception as error:  # noqa: BLE001 - hooks may raise any error, and are retried
             self._note_failure(error)
             self.figures.failing.add(user)
             self._in_row += 1
@@ -189,7 +190,7 @@ class _Worker:
         self.figures.last_error = cause_of(error)
         if self.figures.failures == 1 or self._in_row == 0:
             _logger.warning(
-                "the hook %s failed (%s); it is tried again", self.delivery.name, cause_of(error)
+                "the hook %s failed (%s) and will be retried", self.delivery.name, cause_of(error)
             )
 
 
@@ -197,7 +198,7 @@ class Hooks:
     """The hooks of a diary by name, as `diary.hooks`.
 
     Args:
-        engine: Stores the memory.
+        engine: The engine of the diary.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -214,7 +215,11 @@ class Hooks:
         return len(self._workers)
 
     def __getitem__(self, name: str) -> ChangeHook:
-        """Return a hook."""
+        """Return the hook with this name.
+
+        Raises:
+            UnknownEntry: There is no such hook.
+        """
         return self._worker(name).delivery.hook
 
     def _worker(self, name: str) -> _Worker:
@@ -233,32 +238,33 @@ class Hooks:
         poll: float = 5.0,
         longest_pause: float = 60.0,
     ) -> None:
-        """Deliver all changes to a hook from now on, beginning where it was before.
+        """Add a hook and deliver all changes to it, starting after the last change that it received.
 
         Args:
             hook: An object with `apply(changes)`, or a function of the changes of one user. Use a hook from one
                 diary at a time in a process.
-            name: Names its cursors: 1 to 40 of a-z, 0-9, "-" and "_". Another index needs another name.
+            name: The name of the hook and its cursors: 1 to 40 characters of a-z, 0-9, "-" and "_". Each index needs a
+                separate name.
             strict: Whether the hook also gets each transaction before it is stored, and an error refuses it.
-            poll: Seconds between two looks for changes of other processes.
-            longest_pause: Most seconds between two attempts at a hook that fails.
+            poll: The interval between two checks for changes of other processes, in seconds.
+            longest_pause: The maximum time between two attempts at a failing hook, in seconds.
 
         Raises:
-            InvalidValue: The name cannot be used, or is in use; the hook is a coroutine function; or a time in
-                seconds is not above 0.
-            NotSupported: The backend has no place for cursors.
+            InvalidValue: The name is invalid or in use, the hook has an unsupported type or is a coroutine function,
+                or a time is not above 0.
+            NotSupported: The backend cannot store cursors.
         """
         if not _NAME.fullmatch(checked_text(name, "name")):
             raise InvalidValue(
-                f"expected 1 to 40 of a-z, 0-9, - and _, found {name!r}.", where="name"
+                f"expected 1 to 40 characters of a-z, 0-9, - and _, found {name!r}.", where="name"
             )
         if name in self._workers:
-            raise InvalidValue(f"there is a hook {name!r} already. Remove it first.", where="name")
+            raise InvalidValue(f"the hook {name!r} already exists. Remove it first.", where="name")
         given = getattr(hook, "apply", hook)
         if not isinstance(hook, ChangeHook):
             if not callable(hook):
                 raise InvalidValue(
-                    f"expected apply(changes), or a function, found {type(hook).__name__}.",
+                    f"expected an object with apply(changes), or a function, found {type(hook).__name__}.",
                     where="hook",
                 )
             hook = CallableHook(hook)
@@ -273,7 +279,7 @@ class Hooks:
         worker.start()
 
     def remove(self, name: str, timeout: float = 10.0) -> None:
-        """Deliver no more to a hook; its cursors stay for the next time that it is added.
+        """Remove a hook; its cursors stay, so adding it again continues after its last change.
 
         Raises:
             UnknownEntry: There is no such hook.
@@ -287,12 +293,12 @@ class Hooks:
         worker.close(timeout)
 
     def close(self, timeout: float = 10.0) -> None:
-        """Remove all hooks. What they lack stays in history, and is delivered when they are added again."""
+        """Remove all hooks. Undelivered changes stay in history, and are delivered when the hooks are added again."""
         for name in list(self._workers):
             self.remove(name, timeout)
 
     def flush(self, timeout: float = 30.0) -> bool:
-        """Wait until all hooks have what was stored before; return False if the time was too short."""
+        """Wait until all hooks have the changes stored before the call; return False if `timeout` was too short."""
         deadline = time.monotonic() + timeout
         return all(worker.wait(deadline) for worker in list(self._workers.values()))
 
@@ -300,7 +306,7 @@ class Hooks:
         """Compare a hook with the memory of one user, or of all users, and repair it.
 
         Returns:
-            How many entries the hook lacked, had differently, or had too many.
+            The numbers of entries that were missing in the hook, differed, or had to be removed.
 
         Raises:
             UnknownEntry: There is no such hook.
@@ -314,13 +320,13 @@ class Hooks:
         return total
 
     def rebuild(self, name: str) -> Repaired:
-        """Remove from a hook what the memory does not hold, and deliver everything else anew.
+        """Remove all entries from a hook, and deliver the whole memory again.
 
         Use it after the embedding of an index was changed.
 
         Raises:
             UnknownEntry: There is no such hook.
-            NotSupported: The hook cannot be emptied.
+            NotSupported: The hook cannot be cleared.
         """
         delivery = self._worker(name).delivery
         delivery.clear()
@@ -329,14 +335,14 @@ class Hooks:
     def search(self, name: str, query: str, *, user_id: str, limit: int = 5) -> list[Found]:
         """Return the entries of a user that a hook finds, best first.
 
-        An entry that the memory no longer holds, or holds with other content, is left out. So a hook that is
-        behind shows nothing that was removed or forgotten.
+        An entry that the memory no longer contains, or contains with different content, is left out. So an outdated
+        hook returns nothing that was removed or forgotten.
 
         Raises:
             UnknownEntry: There is no such hook.
             NotSupported: The hook cannot search.
-            InvalidValue: `query` is no text, or `limit` is negative.
-            IdentifierError: `user_id` is no user id.
+            InvalidValue: `query` is not text, or `limit` is negative.
+            IdentifierError: `user_id` is not a valid user id.
         """
         delivery, query = self._worker(name).delivery, checked_text(query, "query")
         return delivery.search(query, checked_user(user_id), checked_count(limit, "limit"))

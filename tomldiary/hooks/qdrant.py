@@ -25,11 +25,11 @@ class QdrantHook(EmbeddingHook):
     """Stores each entry with text as a point of a Qdrant collection, which is created if it is missing.
 
     Args:
-        client: A `QdrantClient`, a folder for a local one, or ":memory:".
+        client: A `QdrantClient`, the folder of a local database, or ":memory:".
         name: The collection's name.
         embed: Returns a vector for each text.
-        text: Returns what is embedded of a change, "" to leave the entry out; None is the entry's text.
-        metadata: Returns further payload.
+        text: Returns the text to embed for a change, or "" to leave the entry out; None embeds the entry's text.
+        metadata: Returns additional payload fields.
 
     Raises:
         MissingExtra: qdrant-client is not installed.
@@ -60,7 +60,7 @@ class QdrantHook(EmbeddingHook):
         self.name = name
         self._guard = threading.RLock()  # the local client is not thread-safe
 
-    def _is_there(self) -> bool:
+    def _exists(self) -> bool:
         return self.client.collection_exists(self.name)
 
     def apply(self, changes: Sequence[Change]) -> None:
@@ -71,11 +71,11 @@ class QdrantHook(EmbeddingHook):
         vectors = (self.vectors_of([*kept.values()]) or []) if kept else []
         models = self._models
         with self._guard:
-            if vectors and not self._is_there():
+            if vectors and not self._exists():
                 size = len(vectors[0])
                 params = models.VectorParams(size=size, distance=models.Distance.COSINE)
                 self.client.create_collection(self.name, vectors_config=params)
-            if gone and self._is_there():
+            if gone and self._exists():
                 self.client.delete(self.name, points_selector=models.PointIdsList(points=gone))
             if kept:
                 self.client.upsert(
@@ -105,7 +105,7 @@ class QdrantHook(EmbeddingHook):
         found: list[dict[str, Any]] = []
         offset: Any = None
         with self._guard:
-            while self._is_there():
+            while self._exists():
                 page, offset = self.client.scroll(
                     self.name, scroll_filter=only, limit=_PAGE, offset=offset
                 )
@@ -115,7 +115,7 @@ class QdrantHook(EmbeddingHook):
         return found
 
     def clear(self) -> None:
-        """Remove all entries; the collection is created anew when the next one comes."""
+        """Remove all entries; the next entry creates the collection again."""
         with self._guard:
             self.client.delete_collection(self.name)
 
@@ -123,7 +123,7 @@ class QdrantHook(EmbeddingHook):
         """Return key, digest and score of the nearest entries of a user, best first."""
         vector = (self.vectors_of([query]) or [])[0]
         with self._guard:
-            if not self._is_there():
+            if not self._exists():
                 return []
             found = self.client.query_points(
                 self.name, query=vector, query_filter=self._of(user), limit=limit

@@ -1,4 +1,4 @@
-"""Reads the changes of one user's history after a position, and the entries that the user has now."""
+"""Reads the changes of one user's history after a position, and the user's current entries."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ __all__ = [
 ]
 
 Touched = dict[str, tuple[str, "Path", Record]]
-"""Entries by key: where each is, and the last transaction that changed it."""
+"""By key of an entry: its document, its path, and the last transaction that changed it."""
 
 
 def newest(engine: Engine, user: str) -> Position:
     """Return the end of a user's history."""
     backend = engine.backend
-    epoch = backend.epoch(user)  # before the record: an erasure in between is then seen later
+    epoch = backend.epoch(user)  # read first, so that an erasure meanwhile is detected later
     return Position(epoch, *envelope_of(backend.last_record(user)))
 
 
@@ -58,7 +58,7 @@ def records_after(engine: Engine, user: str, position: Position) -> list[Record]
 
 
 def changes_of(user: str, epoch: int, record: Record) -> Iterator[Change]:
-    """Yield the change of each entry by a transaction, as history has it."""
+    """Yield the logged change of each entry by a transaction."""
     for home, path, before, after in table_changes(record):
         if not entry_kind(home).is_private:
             yield _change(user, epoch, record, home, path, before, after)
@@ -97,12 +97,12 @@ def entry_now(
     listed: Iterable[str],
     read: Callable[[str], Document],
 ) -> Change:
-    """Return what an entry holds now, as the change by the last transaction that changed it.
+    """Return the current state of an entry, as a change by the last transaction that changed it.
 
-    A change in history may have only a part of an entry with tables inside.
+    The state is read from the documents, because a logged change may have only a part of an entry with subtables.
 
     Args:
-        user: Whose entry.
+        user: The user.
         end: The end of the user's history.
         place: The entry, from `touched`.
         listed: The names of the user's documents.
@@ -121,10 +121,10 @@ def entries_now(
     """Return entries of a user by key, as changes of the type "state" by the last transaction.
 
     Args:
-        engine: Reads them.
-        user: Whose entries.
+        engine: The engine of the diary.
+        user: The user.
         end: The end of the user's history.
-        keys: Only these; None is all.
+        keys: The keys of the entries to return; None is all.
     """
     record = Record(end.seq, "state", [], {}, {}, time=end.time)
     found: dict[str, Change] = {}
@@ -135,9 +135,8 @@ def entries_now(
                 home = kind.home(name)
                 if keys is None or entry_key(path, home) in keys:
                     change = _change(user, end.epoch, record, home, path, None, entry)
-                    found.setdefault(
-                        change.key, change
-                    )  # of two parts with one key the first counts
+                    # If two parts have the same key, the first part has precedence.
+                    found.setdefault(change.key, change)
     return found
 
 

@@ -1,7 +1,7 @@
-"""Importers: what other programs remember, carried over into the memory of a user.
+"""Importers of the memories of other programs into the memory of a user.
 
-May import every layer below; reads files as plain data and imports none of these programs.
-One module a source turns its file into `records`; `importer` compares them with the memory and adds what is missing.
+May import every layer below. Reads files as plain data, and imports none of these programs.
+One module per source converts its file into `records`. `importer` adds the records that are missing in the memory.
 Begin reading in `importer.carry_over`.
 """
 

@@ -1,4 +1,4 @@
-"""ChatGPT: the memories in `conversations.json` of an export, which are messages to its tool `bio`."""
+"""ChatGPT: the memories in the `conversations.json` of an export, which are messages to the tool `bio`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["read"]
 _TOOL = "bio"
 
 
-def read(place: str, user: str) -> Found:  # noqa: ARG001 - an export is of one person
-    """Read what ChatGPT noted about the person, in the order it was noted."""
+def read(place: str, user: str) -> Found:  # noqa: ARG001 - an export contains one user
+    """Read the memories of ChatGPT, in the order of the export."""
     found = Found()
     for conversation in listed(json_records(place)):
-        found.leave_out("record that is no conversation", "mapping" not in conversation)
+        found.leave_out("record that is not a conversation", "mapping" not in conversation)
         turns = 0
         for message in messages_of(conversation):
             if as_text(message.get("recipient")) == _TOOL:

@@ -23,16 +23,16 @@ _SQLITE = b"SQLite format 3\0"
 
 
 def json_records(place: str) -> list[object]:
-    """Return the values of a JSON array, a JSON object as the only one, or the lines of JSON Lines.
+    """Return the values of a JSON array or of JSON Lines, or a single JSON object as a list.
 
     Raises:
-        InvalidValue: It is missing, empty, too large or not JSON; names path:line:column.
+        InvalidValue: The file is missing, empty, too large or not JSON. The message contains path:line:column.
     """
     return load(Path(place), known="a file in JSON or JSON Lines", max_bytes=MOST_BYTES)
 
 
 def listed(records: list[object], *names: str) -> list[JsonObject]:
-    """Return the objects among records, or in the lists of these names of a single object."""
+    """Return the records as objects, or those in the list under one of `names` in a single object."""
     if len(records) == 1:
         whole = as_object(records[0])
         for name in names:
@@ -51,10 +51,10 @@ def is_sqlite(place: str) -> bool:
 
 
 def rows(place: str, query: str) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a SQLite database, which is opened for reading only.
+    """Yield the rows of a SQLite database, which is opened read-only.
 
     Raises:
-        InvalidValue: It is no database of the kind that the query expects.
+        InvalidValue: The file is not a SQLite database, or the query fails.
     """
     if not is_sqlite(place):
         raise InvalidValue("expected a SQLite database that exists", where=place)
@@ -69,10 +69,10 @@ def rows(place: str, query: str) -> Iterator[tuple[Any, ...]]:
 
 
 def parsed(value: Any, place: str) -> object:
-    """Return a value of a database that is JSON, as text or as values.
+    """Return a JSON value of a database, parsed if it is text.
 
     Raises:
-        InvalidValue: It is no JSON.
+        InvalidValue: The text is not JSON.
     """
     if not isinstance(value, str | bytes):
         return value

@@ -1,4 +1,4 @@
-"""TOMLDiary 0.9 in Firestore: its two documents of a user, by the address `firestore://project/base/path`."""
+"""TOMLDiary 0.9 in Firestore: the two documents of a user at `firestore://project/base/path`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _KINDS = ("preferences", "conversations")
 
 
 def read(place: str, user: str) -> Found:
-    """Read the documents of a user as they are."""
+    """Read the unchanged documents of a user."""
     if not place.startswith(_SCHEME):
         raise InvalidValue(
             "expected an address such as firestore://project/base/path",

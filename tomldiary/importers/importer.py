@@ -1,7 +1,7 @@
-"""Carries over what another program remembers: reads its records, compares them with the memory, and adds what is missing.
+"""Imports the memory of another program: reads its records, and adds those that are missing.
 
-Records become entries through the user's own verbs, in one transaction. An entry that exists is never changed, so a
-second import of the same records adds nothing.
+The methods of the user store records as entries, in one transaction. Existing entries are never changed, so a second
+import of the same records adds nothing.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ SOURCES: Final[dict[str, Callable[[str, str], Found]]] = {
     "tomldiary-firestore": firestore.read,
     "chatgpt": chatgpt.read,
 }
-"""Reads what a source holds of a user, by the name of the source."""
+"""The function that reads the records of a user, by the name of the source."""
 
 _ACTOR = "hand"
 _CATEGORY = "biography"
@@ -69,21 +69,21 @@ _NAMED = 5
 
 
 class _Imported(BaseModel):
-    """Facts of a type that only the source has described."""
+    """The model of fact types that are defined only by the source."""
 
     model_config = ConfigDict(extra="allow")
 
 
 @dataclass(slots=True, repr=False)
 class Import(Viewed):
-    """What an import added, or with `dry_run` would add.
+    """The result of an import, or with `dry_run` the changes that it would make.
 
     source   : the name of the source
-    found    : how many records it has, by kind
+    found    : the number of records in the source, by kind
     added    : the keys of the entries that were missing
     present  : the keys of the entries that existed with the same content
-    kept     : the keys of the entries that exist with other content, and were not changed
-    left_out : one sentence for each kind of content that has no place
+    kept     : the keys of the unchanged entries that existed with other content
+    left_out : one phrase with a number for each kind of content that cannot be imported
     is_done  : whether the entries were stored
     """
 
@@ -107,21 +107,21 @@ def carry_over(
     dry_run: bool = False,
     progress: Callable[[int, int], object] | bool | None = None,
 ) -> Import:
-    """Add what another program remembers of a user, in one transaction.
+    """Import the memory of a user from another program, in one transaction.
 
     Args:
-        alice: Whose memory.
+        alice: The user.
         source: One of `SOURCES`.
-        place: A file, a folder or an address, as the source needs it.
-        their_user: The user's id in the source, if it is another one.
-        category: Where sentences go that name no category of the table; None is "biography".
-        singletons: The singleton key of types of facts, for MemState.
-        dry_run: Only say what would be added; what a rule would refuse is refused.
-        progress: Called after each record with the number of records done and of all. True shows a bar, False none;
-            None shows one in IPython, if tqdm is installed and the import takes over a second.
+        place: A file, a folder or an address, depending on the source.
+        their_user: The user's id in the source, if it differs.
+        category: The category of sentences without a category of the preference table; None is "biography".
+        singletons: The singleton key by type of facts, for MemState.
+        dry_run: Return the result without storing it. Entries that violate a rule raise the same errors.
+        progress: Called after each record with the number of completed and of all records. True shows a progress bar,
+            and False shows none. None shows one in IPython, if tqdm is installed and the import takes over a second.
 
     Raises:
-        InvalidValue: The source is unknown, cannot be read, or holds nothing of the user. Nothing was changed.
+        InvalidValue: The source is unknown, unreadable, or has no records of the user. Nothing was changed.
         UnknownCategory, DiaryError: An entry cannot be stored. Nothing was changed.
     """
     if source not in SOURCES:
@@ -130,14 +130,14 @@ def carry_over(
     if found.users and not found.records and not found.documents:
         named = ", ".join(sorted(found.users)[:_NAMED])
         raise InvalidValue(
-            f"it has nothing of {their_user or alice.user_id!r}, but of {named}. Name the user's id there with"
-            " --their-user",
+            f"no records of {their_user or alice.user_id!r} were found, but records of {named}. Give the user's id in"
+            " the source with --their-user",
             where=without_secrets(place),
         )
     left_out = [f"{phrase}: {count}" for phrase, count in found.left_out.items()]
     result = Import(source, left_out=left_out)
     if found.users:
-        result.left_out.append(f"records of others: {', '.join(sorted(found.users)[:_NAMED])}")
+        result.left_out.append(f"records of other users: {', '.join(sorted(found.users)[:_NAMED])}")
     writer = _Writer(alice, found, their_user, category, singletons or {})
     if found.documents:
         _import_documents(alice, found, result, their_user, dry_run=dry_run)
@@ -171,7 +171,7 @@ def _import_documents(
 
 
 class _Writer:
-    """Compares records with the memory of a user, and adds them."""
+    """Compares records with the memory of a user, and adds the missing ones."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class _Writer:
         return self._alice.user_id
 
     def _register(self, found: Found, singletons: Mapping[str, str]) -> None:
-        """Let facts of any fields be committed under the types that the host has not registered."""
+        """Register models that allow any fields for the types that the application has not registered."""
         names = dict.fromkeys(each.type for each in self._records if isinstance(each, Fact))
         for name in singletons:
             if names and name not in names:
@@ -203,7 +203,7 @@ class _Writer:
         for name in names:
             known = self._diary.fact_schemas.get(name)
             if known is not None and not issubclass(known.model, _Imported):
-                continue  # the host's own type, with its rules
+                continue  # registered by the application, with its rules
             keys = found.temporal.get(name)
             single = (singletons[name],) if name in singletons else keys
             required: dict[str, Any] = dict.fromkeys(single or (), (Any, ...))
@@ -241,7 +241,7 @@ class _Writer:
         keys: list[str],
         report: Callable[[int, int], object] | None = None,
     ) -> None:
-        """Add records that are missing, items in one batch, and note their keys at the same places of `keys`."""
+        """Add missing records, items in one batch, and store their keys at the same positions of `keys`."""
         items = [each for each in records if isinstance(each, Item)]
         others = [(place, each) for place, each in enumerate(records) if not isinstance(each, Item)]
         for done, (place, record) in enumerate(others, 1):
@@ -275,7 +275,7 @@ class _Writer:
                 record.data,
                 session_id=record.session,
                 confidence=record.confidence,
-                force=True,  # the source has decided
+                force=True,  # the source has already resolved conflicts
                 now=record.when,
                 valid_from=record.valid_from if is_temporal else None,
                 valid_to=record.valid_to if is_temporal else None,
@@ -288,7 +288,7 @@ class _Writer:
 
 
 class _Known:
-    """What a memory holds, and what an import adds to it, by what tells records apart."""
+    """The entries of a memory and the added records, by their identifying content."""
 
     def __init__(self, alice: UserDiary, items: ItemStore, records: list[Record]) -> None:
         self._alice = alice
@@ -306,7 +306,7 @@ class _Known:
             self._facts.setdefault((fact.type, _canonical(data)), []).append(
                 (fact.id, fact.valid_from)
             )
-            with suppress(InvalidValue):  # its key was edited by hand
+            with suppress(InvalidValue):  # a hand edit made the key invalid
                 if place := self._singleton(fact.type, data, fact.valid_from):
                     self._singletons[place] = fact.id
         asked = [each for each in records if isinstance(each, Item)]
@@ -323,7 +323,7 @@ class _Known:
         )
 
     def find(self, record: Record, category: str) -> tuple[str, bool | None]:
-        """Return the key of a record, and whether the entry has the same content; None if there is none."""
+        """Return the key of a record, and whether its entry has the same content, or None if there is no entry."""
         if isinstance(record, Note):
             return self._note(record, category)
         if isinstance(record, Block):
@@ -366,7 +366,7 @@ class _Known:
     def _singleton(
         self, name: str, data: Mapping[str, Any], start: datetime | None
     ) -> tuple[str, datetime | None] | None:
-        """Return what no two facts share: the singleton key, of a temporal type with the start; None if nothing."""
+        """Return the unique singleton key of a fact, with the start for a temporal type; None without such a key."""
         schema = self._alice.diary.fact_schemas.get(name)
         single = None if schema is None else schema.singleton(data)
         if schema is None or single is None or (schema.constraint.temporal and start is None):
@@ -391,7 +391,7 @@ def _renamed(record: Record, old: str | None, new: str) -> Record:
 
 
 def _note_id(note: Note) -> str:
-    """Return the id of a note as an entry; the same for the same note."""
+    """Return the entry id of a note, which is the same in each import."""
     wanted = f"imported-{note.id}"
     return (
         wanted

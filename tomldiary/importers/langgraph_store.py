@@ -21,22 +21,22 @@ _QUERY = (
 
 
 def read(place: str, user: str) -> Found:
-    """Read the items of all namespaces that have the user as a label; what langmem stores is such an item."""
+    """Read the items of all namespaces with the user as a label, which include those of langmem."""
     found, now = Found(), datetime.now(UTC)
     for item, expires in _items(place):
         if not item.namespace or not item.key:
-            found.leave_out("record that is no item")
+            found.leave_out("record that is not an item")
         elif user not in item.namespace:
             found.users.add("/".join(item.namespace))
         elif expires is not None and expires <= now:
-            found.leave_out("item that has expired")
+            found.leave_out("expired item")
         else:
             found.records.append(item)
     return found
 
 
 def _items(place: str) -> Iterator[tuple[Item, datetime | None]]:
-    """Yield the items, and when they expire."""
+    """Yield the items with their expiry times."""
     if "://" in place:
         stored = _postgres(place)
     elif is_sqlite(place):

@@ -16,7 +16,7 @@ def read(place: str, user: str) -> Found:  # noqa: ARG001 - an agent file has no
     for block in listed(records, "blocks", "core_memory"):
         name, text = as_text(block.get("label")), block.get("value")
         if not name or not isinstance(text, str):
-            found.leave_out("record that is no memory block")
+            found.leave_out("record that is not a memory block")
             continue
         found.records.append(Block(name, text))
         found.leave_out("description of a block", bool(block.get("description")))

@@ -1,4 +1,4 @@
-"""loomflow and jeevesagent: what `memory.export()` returned, as JSON: blocks, episodes and facts."""
+"""loomflow and jeevesagent: the result of `memory.export()` as JSON, with blocks, episodes and facts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FIELDS = ("subject", "predicate", "object")
 
 
 def read(place: str, user: str) -> Found:
-    """Read an export: facts become triples with their intervals."""
+    """Read an export; facts become triples with intervals."""
     found = Found(temporal={_TRIPLES: ("subject", "predicate")})
     exported = [as_object(each) for each in json_records(place)]
     for each in exported:
@@ -29,7 +29,7 @@ def read(place: str, user: str) -> Found:
         if owner and owner != user:
             found.users.add(owner)
             continue
-        found.leave_out("record that is no export", not each.keys() & _PARTS)
+        found.leave_out("record that is not an export", not each.keys() & _PARTS)
         for block in _objects(each, "blocks"):
             name = as_text(block.get("name"))
             if name:

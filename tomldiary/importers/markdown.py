@@ -1,4 +1,4 @@
-"""Markdown: `CLAUDE.md`, `MEMORY.md`, or a folder of such files, each of them a block."""
+"""Markdown: `CLAUDE.md`, `MEMORY.md`, or a folder of such files. Each file is a block."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["read"]
 
 
 def read(place: str, user: str) -> Found:  # noqa: ARG001 - a folder of notes has no users
-    """Read a Markdown file, or all of a folder; the name of a block is the path without `.md`."""
+    """Read a Markdown file, or all files of a folder. The name of a block is the path without `.md`."""
     found, root = Found(), Path(place)
     if not root.exists():
         raise InvalidValue("there is no such file. Check the path.", where=place)

@@ -12,14 +12,14 @@ _GRAPH = "knowledge-graph"
 
 
 def read(place: str, user: str) -> Found:
-    """Read the graph as items: entities by name, relations by their two ends and their type."""
+    """Read the graph as items: entities by name, relations by their ends and type."""
     found = Found()
     for record in listed(json_records(place)):
         kind = as_text(record.get("type"))
         if kind == "entity" and as_text(record.get("name")):
             said = as_list(record.get("observations"))
             observations = [each for each in said if isinstance(each, str)]
-            found.leave_out("observation that is no text", len(said) - len(observations))
+            found.leave_out("observation that is not text", len(said) - len(observations))
             value = {
                 "name": as_text(record.get("name")),
                 "entityType": as_text(record.get("entityType")),
@@ -34,5 +34,5 @@ def read(place: str, user: str) -> Found:
                 Item((user, _GRAPH, "relations"), " | ".join(value.values()), value)
             )
         else:
-            found.leave_out("record that is neither entity nor relation")
+            found.leave_out("record that is neither an entity nor a relation")
     return found

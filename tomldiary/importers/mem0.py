@@ -1,4 +1,4 @@
-"""mem0: what `Memory.get_all` returned or the platform exported, `{"results": [{"id", "memory", …}]}`."""
+"""mem0: the result of `Memory.get_all` or a platform export, `{"results": [{"id", "memory", …}]}`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHOWN = {"id", "memory", "hash", "metadata", "categories", "created_at", "updat
 
 
 def read(place: str, user: str) -> Found:
-    """Read the memories of a user; those without a user count."""
+    """Read the memories of a user, including those without a user."""
     found, records = Found(), json_records(place)
     if len(records) == 1:
         found.leave_out("relation of a graph", len(as_list(as_object(records[0]).get("relations"))))

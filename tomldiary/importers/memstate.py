@@ -16,13 +16,13 @@ __all__ = ["read"]
 _CHECKPOINTS = {"checkpoint", "checkpoint_write"}
 
 
-def read(place: str, user: str) -> Found:  # noqa: ARG001 - its facts have no users
+def read(place: str, user: str) -> Found:  # noqa: ARG001 - facts of MemState have no users
     """Read all facts with their types and sessions."""
     found = Found()
     for fact in _facts(place):
         name, payload = as_text(fact.get("type")), as_object(fact.get("payload"))
         if not name or not payload:
-            found.leave_out("record that is no fact")
+            found.leave_out("record that is not a fact")
         elif "checkpoint_ns" in payload or name in _CHECKPOINTS:
             found.leave_out("checkpoint of a LangGraph thread")
         else:
@@ -31,7 +31,7 @@ def read(place: str, user: str) -> Found:  # noqa: ARG001 - its facts have no us
             session, moment = as_text(fact.get("session_id")), json_time(fact.get("ts"))
             found.records.append(Fact(name, data, session, when=moment))
     if is_sqlite(place):
-        found.leave_out("record of its log", next(rows(place, "SELECT count(*) FROM tx_log"))[0])
+        found.leave_out("record of the log", next(rows(place, "SELECT count(*) FROM tx_log"))[0])
     return found
 
 

@@ -1,4 +1,4 @@
-"""What a source is read into: records of five kinds, and what was left out."""
+"""The records of a source, in five kinds, and the counts of skipped content."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ __all__ = ["Block", "Episode", "Fact", "Found", "Item", "Note", "Record"]
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One remembered sentence; becomes a preference with the id `id`."""
+    """One remembered sentence. It becomes a preference, whose id is derived from `id`."""
 
     id: str
     text: str
     category: str = ""
-    """The source's own word for what it is about; used if the preference table has it."""
+    """The category in the source, which is used if the preference table has it."""
     labels: tuple[str, ...] = ()
     when: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A named text; becomes a block."""
+    """A named text. It becomes a block."""
 
     name: str
     text: str
@@ -34,7 +34,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """Typed fields; becomes a fact of the type."""
+    """Typed fields. They become a fact of the type."""
 
     type: str
     data: Mapping[str, Any]
@@ -47,7 +47,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One turn, word for word; becomes an episode."""
+    """The verbatim text of one turn. It becomes an episode."""
 
     input: str
     output: str
@@ -57,15 +57,15 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A value below a namespace; becomes an item of it."""
+    """A value in a namespace. It becomes an item."""
 
     namespace: tuple[str, ...]
     key: str
     value: Mapping[str, Any]
     times: tuple[datetime, datetime] | None = None
-    """When it was created and updated."""
+    """The times of creation and of the last update."""
     ttl: float | None = None
-    """How many minutes it lives from its import and from each read; None is for ever."""
+    """The lifetime in minutes after the import and after each read; None is unlimited."""
 
 
 Record: TypeAlias = Note | Block | Fact | Episode | Item
@@ -73,13 +73,13 @@ Record: TypeAlias = Note | Block | Fact | Episode | Item
 
 @dataclass(slots=True)
 class Found:
-    """What a source holds of one user.
+    """The records of one user in a source.
 
-    records  : in the order of the source
-    left_out : how many of what there is no place for, by a phrase such as "embedding"
-    users    : the other users whose records the source has too
-    documents: documents of a diary, which are imported as they are
-    temporal : types of facts with intervals, with the fields that tell their facts apart
+    records  : the records, in the order of the source
+    left_out : the numbers of skipped values, by a phrase such as "embedding"
+    users    : the other users with records in the source
+    documents: the documents of a diary, which are imported unchanged
+    temporal : the types of facts with intervals, and the fields that identify a fact
     """
 
     records: list[Record] = field(default_factory=list[Record])
@@ -89,6 +89,6 @@ class Found:
     temporal: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
     def leave_out(self, phrase: str, count: int = 1) -> None:
-        """Count what is not carried over."""
+        """Count content that is not imported."""
         if count:
             self.left_out[phrase] = self.left_out.get(phrase, 0) + count

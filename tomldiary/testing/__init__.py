@@ -1,4 +1,4 @@
-"""Conformance suites for storage of your own: subclass one in your tests and run pytest.
+"""Conformance suites for your own storage: subclass a suite in your tests and run pytest.
 
 from tomldiary.testing import BackendSuite
 
@@ -6,7 +6,7 @@ class TestMyBackend(BackendSuite):
     def make_backend(self, tmp_path):
         return MyBackend(...)
 
-`StoreSuite` is the same for LangGraph stores, of any origin; it needs langgraph.
+`StoreSuite` tests any LangGraph store in the same way. It requires langgraph.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 
 pytest.register_assert_rewrite("tomldiary.testing.backend", "tomldiary.testing.store")
 
-from tomldiary.testing.backend import (  # noqa: E402 - rewriting has to come first
+from tomldiary.testing.backend import (  # noqa: E402 - rewriting must be registered first
     AtomicBackendSuite,
     BackendSuite,
     SharedBackendSuite,

@@ -1,6 +1,6 @@
-"""How memory looks in notebooks and consoles: tables, cards, diffs, DataFrames, plots and magics.
+"""Views of memory in notebooks and consoles: tables, cards, diffs, DataFrames, plots and magics.
 
-Objects of other packages name a function here through `tomldiary.runtime.views`; nothing imports this package before
-the first object is shown. A maker turns an object into a `Sheet`, and a renderer turns that into HTML or text. Begin with
-`show`. May import everything below it; pandas, matplotlib, tqdm and IPython are optional.
+Objects of other packages call this package through `tomldiary.runtime.views`, which imports it when the first object
+is shown. A maker turns an object into a `Sheet`, and a renderer turns the sheet into HTML or text. Begin reading in
+`show`. May import every layer below; pandas, matplotlib, tqdm and IPython are optional.
 """

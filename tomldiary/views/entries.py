@@ -52,7 +52,7 @@ __all__ = [
     "preferences",
 ]
 
-_WHOLE = 10_000  # characters of a text that is shown alone
+_WHOLE = 10_000  # the maximum number of characters of a text in the view of its own entry
 
 
 def _quote(text: object) -> str:
@@ -63,13 +63,13 @@ def _quote(text: object) -> str:
 
 
 def own_fields(item: PreferenceItem) -> dict[str, Any]:
-    """Return the fields that a table's own item type adds."""
+    """Return the fields that a table's item type adds to `PreferenceItem`."""
     known = PreferenceItem.model_fields
     return {name: getattr(item, name) for name in type(item).model_fields if name not in known}
 
 
 def _said(item: PreferenceItem) -> str:
-    """Return the fields beside the text on one line."""
+    """Return the contexts and the added fields on one line."""
     parts = [f"{name}: {value}" for name, value in own_fields(item).items()]
     return ", ".join([*item.contexts, *parts])
 
@@ -115,7 +115,7 @@ def _by(when: object, session: str) -> Cell:
 def preferences(found: Mapping[str, PreferenceItem]) -> Sheet:
     """Return the view of the preferences of one category."""
     table = Table(_PREFERENCE_COLUMNS, _preference_rows(found))
-    return Sheet(counted(len(found), "preference"), [table], empty="There is none.")
+    return Sheet(counted(len(found), "preference"), [table], empty="No preferences.")
 
 
 def preference_tables(found: Mapping[str, Mapping[str, PreferenceItem]]) -> Sheet:
@@ -127,7 +127,7 @@ def preference_tables(found: Mapping[str, Mapping[str, PreferenceItem]]) -> Shee
     if filled:
         title += f" in {counted(len(filled), 'category', 'categories')}"
     table = Table(_PREFERENCE_COLUMNS, every)
-    return Sheet(title, [table], empty=f"None of the {len(found)} categories has one.")
+    return Sheet(title, [table], empty="No preferences.")
 
 
 # Conversations
@@ -162,7 +162,7 @@ def conversations(found: Mapping[str, ConversationItem]) -> Sheet:
     ]
     columns = ("session", "summary", "keywords", "turns", "last used (UTC)")
     table = Table(columns, every)
-    return Sheet(counted(len(found), "conversation"), [table], empty="There is none.")
+    return Sheet(counted(len(found), "conversation"), [table], empty="No conversations.")
 
 
 # Facts
@@ -209,7 +209,7 @@ def facts(found: Sequence[Fact]) -> Sheet:
         every.append([Key(one.id), *values, *holds, Moment(one.updated)])
     columns = ("fact", *names, *(["holds (UTC)"] if is_timed else []), "updated (UTC)")
     table = Table(columns, every)
-    return Sheet(counted(len(found), "fact"), [table], empty="None holds.")
+    return Sheet(counted(len(found), "fact"), [table], empty="No facts.")
 
 
 # Blocks and episodes
@@ -237,7 +237,7 @@ def blocks(found: Mapping[str, TextBlock]) -> Sheet:
         for name, one in found.items()
     ]
     table = Table(("block", "text", "", "updated (UTC)"), every)
-    return Sheet(counted(len(found), "block"), [table], empty="There is none.")
+    return Sheet(counted(len(found), "block"), [table], empty="No blocks.")
 
 
 def episode(one: Episode) -> Sheet:
@@ -260,7 +260,7 @@ def episodes(found: Sequence[Episode]) -> Sheet:
     ]
     columns = ("time (UTC)", "session", "user", "assistant")
     table = Table(columns, every)
-    return Sheet(counted(len(found), "episode"), [table], empty="There is none.")
+    return Sheet(counted(len(found), "episode"), [table], empty="No episodes.")
 
 
 # Search
@@ -286,7 +286,7 @@ def hit(one: Hit) -> Sheet:
 
 
 def hits(found: Sequence[Hit]) -> Sheet:
-    """Return the view of what a search found: a bar for each score, the matching words marked."""
+    """Return the view of search results, with a bar for each score and the matching words marked."""
     table = Table(_HIT_COLUMNS, [_hit_row(one) for one in found])
     return Sheet(counted(len(found), "hit"), [table], empty="Nothing matches.")
 
@@ -314,4 +314,4 @@ def matches(found: Sequence[Match]) -> Sheet:
     """Return the view of similar entries."""
     title = counted(len(found), "similar entry", "similar entries")
     table = Table(_MATCH_COLUMNS, [_match_row(one) for one in found])
-    return Sheet(title, [table], empty="There is none.")
+    return Sheet(title, [table], empty="No similar entries.")

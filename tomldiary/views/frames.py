@@ -29,11 +29,11 @@ _KINDS = ("preferences", "conversations", "facts", "blocks", "episodes", "items"
 
 
 def frame(shown: Any) -> Any:
-    """Return a DataFrame; its columns are the same for an empty list.
+    """Return a DataFrame of an object; an empty list has the same columns.
 
     Raises:
         MissingExtra: pandas is not installed.
-        TypeError: No table is made of objects of this class.
+        TypeError: Objects of this class cannot be converted.
     """
     try:
         pandas: Any = import_module("pandas")
@@ -47,7 +47,8 @@ def frame(shown: Any) -> Any:
             extra = [name for row in rows for name in row if name not in columns]
             found = pandas.DataFrame(rows, columns=[*columns, *dict.fromkeys(extra)])
             for name in _TIMES:
-                if name in columns:  # an own field of this name may be no time
+                # A field of the user's own class may have this name and another type.
+                if name in columns:
                     found[name] = pandas.to_datetime(
                         found[name], utc=True, errors="coerce", format="ISO8601"
                     )
@@ -83,7 +84,7 @@ def _preference(category: str, key: str, item: PreferenceItem) -> _Row:
 
 
 def _beside(managed: _Row, own: _Row) -> _Row:
-    """Return a row with the fields of the user's own class; one with the name of another column is `data.name`."""
+    """Return a row with the fields of the user's own class; if a name is taken, the column is `data.name`."""
     return {**managed, **{f"data.{name}" if name in managed else name: own[name] for name in own}}
 
 

@@ -43,14 +43,14 @@ __all__ = [
     "verb_of",
 ]
 
-_BOOKKEEPING = "_"  # begins the fields that the engine manages
+_BOOKKEEPING = "_"  # the prefix of fields that the engine manages
 _EMPTY: tuple[Any, ...] = (None, "", [])
 _TONES: dict[str, Tone] = {"added": "good", "removed": "bad", "changed": ""}
 _Fields = dict[str, Any]
 
 
 def verb_of(before: _Fields | None, after: _Fields | None) -> str:
-    """Return what happened to an entry: added, removed, confirmed, changed or used."""
+    """Return the kind of a change: added, removed, confirmed, changed or used."""
     if before is None:
         return "added"
     if after is None:
@@ -69,7 +69,7 @@ def _changed(before: _Fields, after: _Fields) -> list[str]:
 
 
 def text_of(key: str, entry: Mapping[str, Any] | None) -> str:
-    """Return what an entry said; "" if there was none."""
+    """Return the text of an entry; "" if it is None."""
     first = key.partition("/")[0]
     kind = entry_kind(first if first in KINDS else "preferences")
     return "" if entry is None else kind.text(entry).strip()
@@ -80,7 +80,7 @@ def _shown(value: Any) -> str:
 
 
 def _values_text(key: str, before: _Fields | None, after: _Fields | None) -> Cell:
-    """Return what changed, old and new; of counters and times only what says something."""
+    """Return the old and new values of a change; counters and times only if they are relevant."""
     if before is None or after is None:
         old = None if before is None else text_of(key, before)
         new = None if after is None else text_of(key, after)
@@ -106,7 +106,7 @@ def _values_text(key: str, before: _Fields | None, after: _Fields | None) -> Cel
 
 
 def _author_text(entry: HistoryEntry) -> Cell:
-    """Return who made a change, in which session, and why."""
+    """Return the actor, the session and the reason of a change."""
     who = entry.actor or entry.type
     session = f"session {entry.session}" if entry.session else ""
     parts = [part for part in (session, entry.reason) if part]
@@ -117,7 +117,7 @@ def _author_text(entry: HistoryEntry) -> Cell:
 def _row(entry: HistoryEntry) -> list[Cell]:
     what = _values_text(entry.key, entry.before, entry.after)
     if entry.is_conflict:
-        what = Several([what, Badge("displaced by a hand edit", "warn")])
+        what = Several([what, Badge("replaced by a hand edit", "warn")])
     return [Text(entry.seq), Moment(entry.time), _author_text(entry), Key(entry.key), what]
 
 
@@ -134,7 +134,7 @@ def change(entry: HistoryEntry) -> Sheet:
 
 
 def changes(found: Sequence[HistoryEntry]) -> Sheet:
-    """Return the view of history: when, who, what changed, old and new."""
+    """Return the view of changes: time, actor, key, and old and new values."""
     table = Table(_COLUMNS, [_row(entry) for entry in found])
     return Sheet(counted(len(found), "change"), [table], empty="Nothing was changed.")
 
@@ -164,7 +164,7 @@ def pending_change(one: PendingChange) -> Sheet:
 
 
 def pending_changes(found: Sequence[PendingChange]) -> Sheet:
-    """Return the view of changes that wait for a decision."""
+    """Return the view of pending changes."""
     table = Table(_PENDING_COLUMNS, [_pending_row(one) for one in found])
     return Sheet(counted(len(found), "pending change"), [table], empty="No change is pending.")
 
@@ -173,7 +173,7 @@ def pending_changes(found: Sequence[PendingChange]) -> Sheet:
 
 
 def _lines(before: _Fields | None, after: _Fields | None) -> list[tuple[str, str]]:
-    """Return the fields of two states as TOML lines: removed, added, kept; no bookkeeping."""
+    """Return the removed, added and kept fields as TOML lines, without bookkeeping fields."""
     old, new = before or {}, after or {}
     lines: list[tuple[str, str]] = []
     for name in dict.fromkeys([*old, *new]):
@@ -228,7 +228,7 @@ def differences(found: Sequence[Difference]) -> Sheet:
 
 
 def origin(found: Origin) -> Sheet:
-    """Return the view of an entry's origin: the chain from the turn to the entry as it is."""
+    """Return the view of an entry's origin: the steps from the turn to the current entry."""
     steps: list[list[Cell]] = []
     if found.turn:
         steps.append([Badge("said"), Key(found.turn), Text("the turn it was extracted from")])

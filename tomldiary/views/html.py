@@ -1,8 +1,8 @@
-"""A sheet as HTML: no scripts, no links, no stored text in attributes; colours fit light and dark pages.
+"""Renders a sheet as HTML without scripts, links or stored text in attributes.
 
-The colours are translucent, so they work on any background: notebooks switch themes without telling the browser.
-Three times the class: JupyterLab's rules for tables and code name two classes, and would align text to the right.
-The two further classes on the outer element keep MathJax from reading `$…$` in stored text as formulas.
+The colours are translucent, so they fit light and dark pages; the browser cannot detect the theme of a notebook.
+Selectors repeat the class three times, because JupyterLab's rules for tables and code have two classes and would align
+text to the right. Two more classes of the outer element keep MathJax from rendering `$…$` in stored text as formulas.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ STYLE = """
 
 
 def page(sheet: Sheet) -> str:
-    """Return a sheet as one HTML element with its own style."""
+    """Return a sheet as one HTML element that contains its style."""
     badges = "".join(f" {badge.html()}" for badge in sheet.badges)
     parts = [
         '<div class="td tex2jax_ignore mathjax_ignore">',
@@ -62,7 +62,7 @@ def page(sheet: Sheet) -> str:
 
 
 def _cell(cell: Cell) -> str:
-    """Return a cell; only a cell with a long word may break words, so that short ones stay whole."""
+    """Return a cell; only cells with a long word break within words, so that short words stay whole."""
     words = re.split(r"[\s/]+", cell.text)
     is_long = max(map(len, words)) > _LONG_WORD
     return f"<td{' class=td-w' if is_long else ''}>{cell.html()}</td>"

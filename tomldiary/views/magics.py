@@ -28,11 +28,11 @@ _SESSION = "notebook"
 _DIGITS = 32
 _USAGE = "%diary FOLDER [USER] [--agent NAME]"
 _LITERAL = re.compile(r"\s*(?:[\w., ]+=\s*)?%(?:remember|recall)\s+\S")
-"""A line with a magic whose text is literal; IPython's help, `%recall?`, is none."""
+"""Matches a line with a magic whose text is literal, but not IPython's help, `%recall?`."""
 
 
 class DiaryMagics:
-    """The magics of one notebook, and the diary and user that they are about.
+    """The magics of one notebook, with their current diary and user.
 
     Args:
         shell: The IPython shell.
@@ -45,10 +45,10 @@ class DiaryMagics:
         self._user: UserDiary | None = None
 
     def diary(self, line: str) -> Diary | UserDiary:
-        """Open a diary and show it, or the card of one of its users: `%diary FOLDER [USER] [--agent NAME]`.
+        """Open a diary and show it, or one of its users: `%diary FOLDER [USER] [--agent NAME]`.
 
-        The variables `diary` and `user` are set. The extractor is "rules", which works offline, unless `--agent`
-        names another one. Without arguments the open diary is shown.
+        Sets the variables `diary` and `user`. The extractor is "rules", which works offline, unless `--agent`
+        names another one. Without arguments, the open diary is shown.
         """
         words = shlex.split(line)
         agent = "rules"
@@ -70,9 +70,9 @@ class DiaryMagics:
         return self._user if self._user is not None else self._diary
 
     def remember(self, line: str, cell: str = "") -> Changes | None:
-        """Store a statement of the user and show what changed: `%remember [CATEGORY:] TEXT`, or a whole cell.
+        """Store a statement of the user and show the changes: `%remember [CATEGORY:] TEXT`, or a whole cell.
 
-        With a category the text is stored as it is. Without one, the diary's extractor reads it as a turn.
+        With a category, the text is stored unchanged. Without one, the diary's extractor reads it as a turn.
         """
         text = "\n".join(part for part in (line.strip(), cell.strip()) if part)
         if not text:
@@ -89,19 +89,19 @@ class DiaryMagics:
         else:
             user.add_turn(text, "", session_id=_SESSION, operation_id=operation)
         if user.last_transaction() == before:
-            self._print("This was stored before; nothing was changed.")
+            self._print("This text was already stored; nothing was changed.")
             return None
         changes = user.history(since=before)
         if all(change.key == f"conversations/{_SESSION}" for change in changes):
             known = ", ".join(user.diary.allowed)
             self._print(
-                "No statement was recognised; only the turn was counted. To store a text as it is, name a category:"
+                "No statement was recognised; only the turn was counted. To store the text unchanged, name a category:"
                 f" %remember likes: …  ({known})"
             )
         return changes
 
     def recall(self, line: str) -> Hits:
-        """Show the entries that match a question best: `%recall QUESTION`."""
+        """Return the entries that match a question best: `%recall QUESTION`."""
         if not line.strip():
             raise self._usage("%recall QUESTION")
         return self._chosen().recall(line)
@@ -149,7 +149,7 @@ class DiaryMagics:
 
 
 def _keep_question_marks(shell: Any) -> None:
-    """Let a question end with a question mark: IPython takes that for a request of help on the last word."""
+    """Keep a question mark at the end of a literal text; IPython would show help on the last word instead."""
     help_end: Any = import_module("IPython.core.inputtransformer2").HelpEnd
 
     class Help(help_end):

@@ -1,4 +1,4 @@
-"""The views of a diary and of one user: what is remembered, of whom, and when it last changed."""
+"""The views of a diary and of one user: stored entries, users, and the last writes."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ if TYPE_CHECKING:
 __all__ = ["Summary", "diary", "stored_entries", "summary_of", "user", "users"]
 
 _MOST_USERS = 200
-"""Users whose files a view of a diary reads."""
+"""The maximum number of users whose files a view of a diary reads."""
 _SHOWN_USERS = 20
 _NEWEST = 5
 
 
 class Summary(NamedTuple):
-    """What a table of users says of one."""
+    """The row of one user in a table of users."""
 
     user: str
     counts: Counter[str]
-    """Entries by kind."""
+    """The number of entries of each kind."""
     transactions: int
     last_write: str
     """When the last transaction was stored (ISO 8601); "" if there is none."""
     problem: str = ""
-    """Why a part of the memory cannot be read; "" if all can."""
+    """The reason why a part of the memory cannot be read; "" if there is no problem."""
 
 
 def stored_entries(one: UserDiary, broken: list[DiaryError] | None = None) -> list[Stored]:
@@ -58,7 +58,7 @@ def stored_entries(one: UserDiary, broken: list[DiaryError] | None = None) -> li
 
     Args:
         one: The user.
-        broken: Gets the error of each document that cannot be read; its entries are left out.
+        broken: A list that receives the error of each unreadable document; the entries of these are omitted.
     """
     documents: dict[str, Document] = {}
     for name in one.documents():
@@ -71,7 +71,7 @@ def stored_entries(one: UserDiary, broken: list[DiaryError] | None = None) -> li
 
 
 def summary_of(found: Diary, user_id: str) -> Summary:
-    """Return counts and the last write of one user; a memory that cannot be read says why."""
+    """Return the counts and the last write of one user, and the problem if the memory cannot be read."""
     counts: Counter[str] = Counter()
     last, number = "", 0
     broken: list[DiaryError] = []
@@ -86,7 +86,7 @@ def summary_of(found: Diary, user_id: str) -> Summary:
 
 
 def _counts(counts: Counter[str]) -> str:
-    """Return the number of entries of each kind; the name of a kind is a plural."""
+    """Return the number of entries of each kind as text; the names of kinds are plurals."""
     kinds = sorted(counts, key=[*KINDS, *counts].index)
     return ", ".join(counted(counts[kind], kind.removesuffix("s"), kind) for kind in kinds)
 
@@ -123,14 +123,14 @@ def diary(found: Diary) -> Sheet:
 def users(found: Sequence[str]) -> Sheet:
     """Return the view of a list of users."""
     title = counted(len(found), "user")
-    return Sheet(title, [Table(("user",), [[Key(each)] for each in found])], empty="There is none.")
+    return Sheet(title, [Table(("user",), [[Key(each)] for each in found])], empty="No users.")
 
 
 # One user
 
 
 def user(found: UserDiary) -> Sheet:
-    """Return the card of a user: categories, newest entries, blocks, facts, and last sessions."""
+    """Return the card of a user: categories, newest entries, blocks, facts and last sessions."""
     broken: list[DiaryError] = []
     entries = stored_entries(found, broken)
     counts = Counter(kind for kind, *_ in entries)
@@ -146,7 +146,7 @@ def user(found: UserDiary) -> Sheet:
     if not found.is_past:
         with suppress(DiaryError):
             notes.append(_last_write(found))
-    with suppress(DiaryError):  # one that `broken` has
+    with suppress(DiaryError):  # `broken` already has this error
         broken = found.problems()
     notes += [f"Problem: {cut(str(problem), 200)}" for problem in broken[:3]]
     tables = [

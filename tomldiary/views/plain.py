@@ -1,4 +1,4 @@
-"""A sheet as text for a console: aligned columns, no control characters, lines of at most about 100 characters."""
+"""Renders a sheet as text for a console, with aligned columns and without control characters."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 __all__ = ["card", "line"]
 
 _MOST_ROWS = 12
-_LINE = 72  # characters of an object on one line
-_COLUMN = 60  # characters of a cell
+_LINE = 72  # the maximum number of characters of an object on one line
+_COLUMN = 60  # the maximum number of characters of a cell
 
 
 def line(name: str, text: str) -> str:
-    """Return an object on one line: its class and what it says."""
+    """Return an object on one line: its class and a short text."""
     return f"<{name} {_short(one_line(text), _LINE)}>"
 
 
@@ -60,7 +60,7 @@ def _short(text: str, most: int) -> str:
 
 
 def _width(text: str) -> int:
-    """Return how many columns of a console a text takes."""
+    """Return the number of console columns that a text needs."""
     return sum(
         0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
         for char in text

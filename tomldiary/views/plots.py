@@ -1,6 +1,6 @@
 """Plots of memory over time, with matplotlib; each draws on one Axes and returns it.
 
-Stored names are drawn as they are: never as formulas, and with control characters as escapes.
+Stored names are never drawn as formulas, and their control characters are drawn as escapes.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["growth", "history", "merges", "queue"]
 
 _ALL = 2**31
-_LINES = 5  # users with a line of their own
-_NAME = 40  # characters
+_LINES = 5  # the maximum number of users with a separate line
+_NAME = 40  # the maximum number of characters of a name
 _SIZE = (7.0, 3.0)  # inches
 _SAME = 100.0
 _COLOURS = {
@@ -56,7 +56,7 @@ def _axes(ax: Any) -> Any:
 
 
 def _finished(ax: Any, title: str, y: str, *, legend: bool) -> Any:
-    """Set title, labels and legend, none of which is read as a formula."""
+    """Set the title, labels and legend, and disable formulas in them."""
     ax.set_title(title, loc="left", fontsize="medium")
     ax.set_ylabel(y)
     ax.spines[["top", "right"]].set_visible(False)
@@ -69,7 +69,7 @@ def _finished(ax: Any, title: str, y: str, *, legend: bool) -> Any:
 
 
 def _dated(ax: Any) -> None:
-    """Label a time axis with as few digits as it needs."""
+    """Label the time axis with short dates."""
     dates: Any = import_module("matplotlib.dates")
     locator = dates.AutoDateLocator(maxticks=7)
     ax.xaxis.set_major_locator(locator)
@@ -81,28 +81,28 @@ def _time(written: str) -> datetime:
 
 
 def _label(name: str) -> str:
-    """Return a stored name for a plot; matplotlib hides labels that begin with an underscore."""
+    """Return a stored name for a plot. A space is added before an underscore, because matplotlib hides such labels."""
     shown = one_line(name)
     shown = shown if len(shown) <= _NAME else f"{shown[:_NAME]}…"
     return f" {shown}" if shown.startswith("_") else shown
 
 
 def _steps(found: Iterable[HistoryEntry]) -> list[tuple[datetime, int]]:
-    """Return when how many entries came or went, oldest first."""
+    """Return the time and the change in the number of entries of each step, oldest first."""
     steps = [(_time(entry.time), (entry.before is None) - (entry.after is None)) for entry in found]
     return sorted(step for step in steps if step[1])
 
 
 def _draw(ax: Any, steps: Sequence[tuple[datetime, int]], last: int, **options: Any) -> None:
     counts = [*accumulate(step for _, step in steps)]
-    # History that was dropped is counted as there from the beginning.
+    # Entries from dropped history count from the beginning.
     offset = last - (counts[-1] if counts else 0)
     times = [when for when, _ in steps]
     ax.step(times, [count + offset for count in counts], where="post", **options)
 
 
 def growth(found: Diary, ax: Any = None) -> Any:
-    """Draw the number of entries over time: of all users, and of those with the most."""
+    """Draw the number of entries over time, for all users and for the largest ones."""
     ax = _axes(ax)
     users = {user: summary_of(found, user).counts.total() for user in found.users()}
     steps = {user: _steps(found.user(user).history(limit=_ALL)) for user in users}
@@ -123,7 +123,7 @@ def _lane(key: str) -> str:
 
 
 def history(user: UserDiary, ax: Any = None) -> Any:
-    """Draw each change at its time, a lane for each category, coloured by what happened."""
+    """Draw each change at its time, in a lane for its category and coloured by the kind of change."""
     ax = _axes(ax)
     found = user.history(limit=_ALL)[::-1]
     lanes = list(dict.fromkeys(_lane(entry.key) for entry in found))
@@ -140,10 +140,10 @@ def history(user: UserDiary, ax: Any = None) -> Any:
 
 
 def merges(user: UserDiary, ax: Any = None) -> Any:
-    """Draw how similar the texts were that were merged into an existing preference.
+    """Draw the similarity of texts that were merged into existing preferences.
 
-    A confirmation has the score 100: only equal texts are merged without asking. A rewording has the score of its
-    old and new text.
+    A confirmation has the score 100, because only equal texts are merged without a question. A rewording has the
+    score of its old and new text.
     """
     ax = _axes(ax)
     similarity = user.diary.similarity
@@ -160,7 +160,7 @@ def merges(user: UserDiary, ax: Any = None) -> Any:
         bins = range(0, 106, 5)
         ax.hist([*shown.values()], bins=bins, stacked=True, label=[*shown], color=colours)
         ax.axvline(
-            similarity.threshold, color="black", linestyle=":", label="suggested from here on"
+            similarity.threshold, color="black", linestyle=":", label="threshold of suggestions"
         )
     ax.set_xlim(0, 105)
     ax.set_xlabel("similarity of old and new text")
@@ -169,10 +169,10 @@ def merges(user: UserDiary, ax: Any = None) -> Any:
 
 
 def queue(recent: Sequence[tuple[float, float]], stats: Mapping[str, Any], ax: Any = None) -> Any:
-    """Draw how many of the last applied turns were waiting or in work over time.
+    """Draw the number of turns that were waiting or running over time, from the last applied turns.
 
     Args:
-        recent: When each turn was applied, in seconds since 1970, and how many seconds after it was submitted.
+        recent: The time when each turn was applied, in seconds since 1970, and its latency in seconds.
         stats: The writer's counters.
         ax: The Axes to draw on.
     """
@@ -188,4 +188,4 @@ def queue(recent: Sequence[tuple[float, float]], stats: Mapping[str, Any], ax: A
         f"{stats['pending']} pending, {stats['completed']} completed, {stats['failed']} failed;"
         f" half within {stats['latency_p50']:.2g} s, 95% within {stats['latency_p95']:.2g} s"
     )
-    return _finished(ax, title, "turns waiting or in work", legend=False)
+    return _finished(ax, title, "turns waiting or running", legend=False)

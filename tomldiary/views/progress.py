@@ -1,4 +1,4 @@
-"""Progress bars of long operations, by tqdm where it is installed.
+"""Progress bars of long operations, drawn by tqdm if it is installed.
 
 A bar appears after a second, on a terminal or in a notebook, and is removed when the operation ends.
 """
@@ -30,11 +30,11 @@ def reporting(
     progress: Callable[[int, int], object] | bool | None,  # noqa: FBT001 - see below
     what: str,
 ) -> Generator[Callable[[int, int], object] | None]:
-    """Yield the function to call with the number of steps done and of all steps; None if no one asked.
+    """Yield a function that accepts the numbers of finished and of all steps, or None to report nothing.
 
     Args:
         progress: A function to call; True shows a bar, False shows none, and None shows one in IPython only.
-        what: What is counted, in the plural, such as "turns".
+        what: The plural noun of the steps, such as "turns".
     """
     if callable(progress):
         yield progress
@@ -44,12 +44,13 @@ def reporting(
         return
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a notebook without ipywidgets gets a text bar
+            # Without ipywidgets, tqdm warns and draws a text bar.
+            warnings.simplefilter("ignore")
             tqdm: Any = import_module("tqdm.auto").tqdm
     except ImportError:
         yield None
         return
-    # Without a terminal or a notebook, tqdm is silent.
+    # `disable=None` makes tqdm silent if stderr is not a terminal.
     with tqdm(
         desc=what, delay=_DELAY, leave=False, disable=None if not _is_interactive() else False
     ) as bar:

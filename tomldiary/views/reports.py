@@ -1,4 +1,4 @@
-"""The views of what an operation reports: statistics, health, receipts and counts."""
+"""The views of reports: statistics, health, receipts and counts."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def writer_stats(stats: Mapping[str, Any]) -> Sheet:
     """Return the view of a writer's counters."""
     is_running = bool(stats.get("is_running"))
     shown = {name: stats[name] for name in (*_FIRST, *_THEN) if name in stats}
-    workers = f"{stats.get('active_workers', 0)} of {stats.get('total_workers', 0)} in work"
+    workers = f"{stats.get('active_workers', 0)} of {stats.get('total_workers', 0)} busy"
     badge = Badge("running", "good") if is_running else Badge("closed")
     notes = [f"last failure: {stats['last_failure']}"] if stats.get("last_failure") else []
     return Sheet("Writer", [_pairs({**shown, "workers": workers})], notes, badges=[badge])
@@ -112,7 +112,7 @@ def writer(shown: MemoryWriter) -> Sheet:
 
 
 def health(found: Health) -> Sheet:
-    """Return the view of a verdict."""
+    """Return the view of a health report."""
     badge = Badge(found.status, _TONES.get(found.status, ""))
     reasons: list[list[Cell]] = [[Text(reason)] for reason in found.reasons]
     tables = [Table(("",), reasons), *writer_stats(found.stats).tables]
@@ -124,7 +124,7 @@ def health(found: Health) -> Sheet:
 
 
 def receipt(shown: Receipt) -> Sheet:
-    """Return the view of a submitted turn and what became of it."""
+    """Return the view of a submitted turn and its result."""
     result = shown.result
     turn = shown.turn
     if isinstance(result, BaseException):
@@ -150,13 +150,13 @@ def receipt(shown: Receipt) -> Sheet:
 
 def _effect(done: Applied) -> str:
     if done.is_repeated:
-        return f"none: applied before, in transaction {done.transaction}"
+        return f"none: already applied in transaction {done.transaction}"
     where = f" in transaction {done.transaction}" if done.transaction else ""
     return f"{counted(done.applied, 'change')}{where}"
 
 
 def applied(done: Applied) -> Sheet:
-    """Return the view of what became of a turn's operations."""
+    """Return the view of the result of a turn's operations."""
     rows: list[list[Cell]] = [[Badge("skipped", "warn"), Text(each)] for each in done.skipped]
     skipped = f", {len(done.skipped)} skipped" if done.skipped else ""
     line = f"{_effect(done)}{skipped}"
@@ -164,7 +164,7 @@ def applied(done: Applied) -> Sheet:
 
 
 def forget_receipt(found: ForgetReceipt) -> Sheet:
-    """Return the view of an erasure; it holds nothing that was erased."""
+    """Return the view of an erasure; it contains no erased content."""
     counts = {
         "entries erased": found.entries,
         "conversations erased": found.conversations,
@@ -180,7 +180,7 @@ def forget_receipt(found: ForgetReceipt) -> Sheet:
 
 
 def rollback(done: Rollback) -> Sheet:
-    """Return the view of a rollback, done or expected."""
+    """Return the view of a rollback or of its dry run."""
     undone = [str(seq) for seq in done.undone]
     word = "undone" if done.is_done else "would be undone"
     values = {
@@ -199,7 +199,7 @@ def rollback(done: Rollback) -> Sheet:
 def kept_history(kept: KeptHistory) -> Sheet:
     """Return the view of the range of kept transactions."""
     if not kept.last:
-        return Sheet("History", line="empty", empty="There is none.")
+        return Sheet("History", line="empty", empty="No transactions.")
     line = f"transactions {kept.first} to {kept.last}, since {minute(kept.since)}"
     note = "Older transactions were dropped." if kept.is_pruned else ""
     return Sheet("History", notes=[line, note], line=line)
@@ -222,7 +222,7 @@ def imported(found: Import) -> Sheet:
 
 
 def consolidated(found: Consolidated) -> Sheet:
-    """Return the view of what became of episodes."""
+    """Return the view of the result of a consolidation."""
     skipped: list[list[Cell]] = [[Badge("skipped", "warn"), Text(each)] for each in found.skipped]
     failed: list[list[Cell]] = [[Badge("failed", "bad"), Key(each)] for each in found.failed]
     line = f"{counted(found.read, 'episode')} read, {counted(found.applied, 'change')}"
@@ -250,7 +250,7 @@ def finding(one: Finding) -> Sheet:
 def findings(found: Sequence[Finding]) -> Sheet:
     """Return the view of a health check."""
     table = Table(_FINDING_COLUMNS, [_finding_row(one) for one in found])
-    return Sheet(counted(len(found), "finding"), [table], empty="Nothing was found.")
+    return Sheet(counted(len(found), "finding"), [table], empty="No findings.")
 
 
 def evaluation(found: Report) -> Sheet:
@@ -274,7 +274,7 @@ def ingest_report(found: IngestReport) -> Sheet:
     values = {
         "turns in the log": found.turns,
         "applied": found.applied,
-        "applied before": found.skipped,
+        "already applied": found.skipped,
         "seconds": found.seconds,
         "entries": found.entries,
         "size": f"{found.bytes / 1024:.1f} KB",

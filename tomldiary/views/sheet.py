@@ -1,7 +1,7 @@
-"""What a view holds before it is rendered: a title, notes, and tables of cells.
+"""The content of a view before it is rendered: a title, notes, and tables of cells.
 
-Each cell says how it looks in HTML and in text. All stored text goes through `shown_text`, so nothing of it reaches a
-browser or a terminal unescaped.
+Each cell renders itself as HTML and as text. It escapes all stored text, so no control character or tag reaches a
+browser or a terminal.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ __all__ = [
 ]
 
 MOST_ROWS = 50
-"""Rows that a table shows."""
+"""The maximum number of rows of a table."""
 MOST_CHARACTERS = 400
-"""Characters of one text that a cell shows."""
+"""The maximum number of characters of a text in a cell."""
 
 Tone = Literal["", "good", "bad", "warn"]
 
@@ -57,18 +57,18 @@ class Cell(Protocol):
 
 
 def escaped(text: str) -> str:
-    """Return stored text for HTML: tags cannot open, and hidden and control characters are visible."""
+    """Return stored text for HTML: tags are escaped, and hidden and control characters are visible."""
     return html.escape(printable(text))
 
 
 def cut(text: str, most: int = MOST_CHARACTERS) -> str:
-    """Return text of at most about `most` characters, and how many were left out."""
+    """Return at most about `most` characters of a text, followed by the number of omitted ones."""
     rest = len(text) - most
     return text if rest <= 0 else f"{text[:most].rstrip()} … {rest:,} more"
 
 
 def minute(written: object) -> str:
-    """Return a stored time in UTC to the minute; anything else as it is."""
+    """Return a stored time in UTC to the minute; any other value is returned as text."""
     when = moment(written)
     return one_line(written or "") if when is None else f"{when:%Y-%m-%d %H:%M}"
 
@@ -81,7 +81,7 @@ class Text:
     words: Sequence[str] = ()
     is_quiet: bool = False
     most: int = MOST_CHARACTERS
-    """Characters of it that are shown."""
+    """The maximum number of characters in HTML."""
 
     @property
     def text(self) -> str:
@@ -99,7 +99,7 @@ class Text:
 
 
 def _parts(text: str, words: Sequence[str]) -> list[str]:
-    """Split a text: every second part is one of the words, in any case."""
+    """Split a text at the words, without regard to case; every second part is one of them."""
     if not words:
         return [text]
     longest_first = sorted({*words}, key=len, reverse=True)
@@ -110,7 +110,7 @@ def _parts(text: str, words: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """The key of an entry; lines break behind a slash."""
+    """The key of an entry; a line may break after a slash."""
 
     value: str
 
@@ -163,7 +163,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Badge:
-    """A word about a state, coloured by its tone."""
+    """A short label of a state, coloured by its tone."""
 
     label: str
     tone: Tone = ""
@@ -180,7 +180,7 @@ class Badge:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Old and new text; None where there was or is none. `label` names the field."""
+    """The old and new text of a field; None if there is no text. `label` is the name of the field."""
 
     before: str | None
     after: str | None
@@ -188,7 +188,7 @@ class Change:
 
     @property
     def text(self) -> str:
-        """Old, an arrow, and new."""
+        """The old text, an arrow, and the new text."""
         head = f"{self.label}: " if self.label else ""
         if self.before is None:
             return f"{head}+ {cut(one_line(self.after))}"
@@ -206,7 +206,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """Several cells one below the other."""
+    """Several cells, each below the previous one."""
 
     cells: Sequence[Cell]
 
@@ -216,7 +216,7 @@ class Several:
         return "; ".join(cell.text for cell in self.cells)
 
     def html(self) -> str:
-        """The cells, a line each."""
+        """The cells, one on each line."""
         return "<br>".join(cell.html() for cell in self.cells)
 
 
@@ -245,7 +245,7 @@ class Code:
 
 @dataclass(slots=True)
 class Table:
-    """A table: headings of columns, the first rows of cells, and how many rows were left out."""
+    """A table: column headings, the first rows of cells, and the number of omitted rows."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
@@ -257,7 +257,7 @@ class Table:
         self.rows = self.rows[:MOST_ROWS]
 
     def without_empty(self) -> Table:
-        """Return the table without columns that say nothing in any row."""
+        """Return the table without columns that are empty in all rows."""
         shown = [
             at for at in range(len(self.columns)) if any(row[at].text.strip() for row in self.rows)
         ]
@@ -268,13 +268,13 @@ class Table:
 
 @dataclass(slots=True)
 class Sheet:
-    """Everything that a view holds.
+    """The content of a view.
 
-    title  : what it is, with stored names in it
+    title  : the heading, which may contain stored names
     notes  : sentences below the title
     tables : the tables
-    line   : the object on one line, for its repr; None is the whole sheet
-    empty  : said if no table has a row
+    line   : the object on one line, for its repr; with None, the repr is the whole sheet
+    empty  : the text if no table has a row
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""The views: which function makes the sheet of an object, and the object as HTML and as text."""
+"""Renders an object as HTML or as text, with the function that makes its sheet."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ MAKERS: dict[str, str] = {
 
 
 def sheet_of(shown: Any) -> Sheet:
-    """Return what a view of an object holds.
+    """Return the sheet of an object.
 
     Raises:
-        TypeError: No view is made of objects of this class.
+        TypeError: There is no view for objects of this class.
     """
     for kind in type(shown).__mro__:
         maker = MAKERS.get(kind.__name__)

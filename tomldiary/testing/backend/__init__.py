@@ -1,7 +1,7 @@
-"""What every backend has to do, as tests: three suites, for what a backend claims to be.
+"""Conformance tests of backends: three suites, depending on `is_atomic` and `is_shared` of the backend.
 
-A module for each subject. May import every package but the command line and the adapters. `fixtures` is what a
-subclass says.
+There is a module for each subject. May import every package except the command line and the adapters. Begin reading in
+`fixtures`, which has the methods that a subclass overrides.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["AtomicBackendSuite", "BackendSuite", "SharedBackendSuite"]
 
 
 class BackendSuite(Documents, Capabilities):
-    """Tests of any backend: subclass it, say how a fresh one is made, and let pytest collect the tests.
+    """Tests of any backend: subclass it, override `make_backend`, and let pytest collect the tests.
 
     Override `users` if your storage restricts user ids, and `close_backend` if it has connections to close.
     """
@@ -33,12 +33,12 @@ class BackendSuite(Documents, Capabilities):
 class AtomicBackendSuite(BackendSuite, Transactions, History):
     """Tests of a backend with `is_atomic`: it commits several documents and their history at once.
 
-    Override `stored_text` to read the storage itself, so that erasure is proved on every byte of it.
+    Override `stored_text` to read the storage directly, so that the tests of erasure check every stored byte.
     """
 
 
 class SharedBackendSuite(AtomicBackendSuite, Clients):
     """Tests of a backend with `is_shared`: several processes may write at once.
 
-    Say with `open_again` and `opening_code` how another client opens the same storage.
+    Override `open_again` and `opening_code`, which open the same storage in another client.
     """

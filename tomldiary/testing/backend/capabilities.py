@@ -1,4 +1,4 @@
-"""The optional capabilities of a backend: what one of them says agrees with the required methods."""
+"""Tests of the optional capabilities of a backend."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CAPABILITIES: tuple[type, ...] = (
 
 
 class Capabilities(BackendFixtures):
-    """Each optional capability is right, and none of them is needed."""
+    """Each optional capability agrees with the required methods, and a diary works without it."""
 
     def test_capabilities_agree_with_the_required_methods(self, backend: Any) -> None:
         opened = open_backend(backend, None)
@@ -68,7 +68,7 @@ class Capabilities(BackendFixtures):
         alice.upsert_preference("likes", "tea")
         assert set(alice.preferences("likes")) == {"pref001"}
         if isinstance(opened, FixedDocuments):
-            return  # items need documents with other names
+            return  # items require documents with other names
         store = ItemStore(diary)
         namespace = ("alice", "notes")
         store.run([Put(namespace, "one", {"text": "tea"})])
@@ -78,7 +78,7 @@ class Capabilities(BackendFixtures):
 
 
 def _subset(backend: Backend, protocols: tuple[type, ...]) -> Any:
-    """Return an object that has only the members of some protocols of a backend."""
+    """Return an object with only those members of a backend that belong to some protocols."""
     names = {
         name
         for protocol in protocols

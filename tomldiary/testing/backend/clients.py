@@ -1,4 +1,4 @@
-"""Several clients of one storage: in this process, in others, and in one that is killed."""
+"""Tests of several clients of one storage: in this process, in other processes, and in one that is killed."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ for number in range(int(count)):
     alice.upsert_preference("likes", f"{{name}} {{number}}", operation_id=f"{{name}}-{{number}}")
     print(number, flush=True)
 """
-_PATIENCE = 300.0  # seconds; nothing takes that long unless it is broken
+_TIME_LIMIT = 300.0  # seconds; only a broken backend takes longer
 
 
 class Clients(BackendFixtures):
-    """Clients lose no update of each other, and each sees at once what the others have written."""
+    """No client loses an update of another one, and each reads the writes of the others at once."""
 
     updates: int = 20
-    """The updates of each process."""
+    """The number of updates of each process."""
 
     def open_again(self, backend: Any) -> Any:
         """Return another backend on the same storage, as another process would open it."""
         raise NotImplementedError
 
     def opening_code(self, backend: Any) -> str:
-        """Return Python code that sets `backend` to what `Diary` takes, for another process."""
+        """Return Python code that opens the storage in another process and assigns it to `backend`."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -60,12 +60,12 @@ class Clients(BackendFixtures):
 
     @contextmanager
     def _clients(self, backend: Any, *names: str) -> Generator[list[subprocess.Popen[str]]]:
-        """Start a process for each name; all of them begin to write at once. Wait for them at the end."""
+        """Start a process for each name; all begin to write at the same time. Wait for them at the end."""
         code = _CLIENT.format(opening=self.opening_code(backend))
         with ExitStack() as stack:
             started = [
                 stack.enter_context(
-                    subprocess.Popen(  # noqa: S603 - our own program
+                    subprocess.Popen(  # noqa: S603 - runs the code above
                         [sys.executable, "-c", code, name, str(self.updates)],
                         stdin=subprocess.PIPE,
                         stdout=subprocess.PIPE,
@@ -146,7 +146,7 @@ class Clients(BackendFixtures):
         has_read, failed = threading.Event(), list[Exception]()
 
         def write() -> None:
-            has_read.wait(_PATIENCE)
+            has_read.wait(_TIME_LIMIT)
             two.blocks.append("log", "b")
 
         thread = threading.Thread(target=write)
@@ -155,7 +155,7 @@ class Clients(BackendFixtures):
             with one.transaction() as transaction:
                 before = transaction.blocks.get("log")
                 has_read.set()
-                thread.join(0.3)  # it is done then, or waits for this block
+                thread.join(0.3)  # the thread has finished, or waits for this block
                 transaction.blocks.set("log", f"{before and before.text}\na")
         except Conflict as error:
             failed.append(error)
@@ -189,7 +189,7 @@ class Clients(BackendFixtures):
             with two.transaction() as transaction:
                 transaction.upsert_preference("likes", "coffee")
                 thread.start()
-                thread.join(0.3)  # it is done then, or waits for this block
+                thread.join(0.3)  # the thread has finished, or waits for this block
         except (Conflict, Forgotten):
             expected.remove("coffee")
         thread.join()
@@ -242,4 +242,4 @@ def _output(client: subprocess.Popen[str]) -> IO[str]:
 def _ended(client: subprocess.Popen[str]) -> None:
     """Wait until a client has made all its updates."""
     _output(client).read()
-    assert client.wait(_PATIENCE) == 0
+    assert client.wait(_TIME_LIMIT) == 0

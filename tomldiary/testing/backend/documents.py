@@ -1,4 +1,4 @@
-"""The six async methods, and a diary on top of them."""
+"""Tests of the six async methods, and of a diary that uses them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TOML = '[_meta]\nversion = "0.3"\n\n# kept\n[preferences.likes.pref001]\ntext =
 
 
 class Documents(BackendFixtures):
-    """Documents of users are kept apart and byte for byte."""
+    """Documents of users are stored separately and byte for byte."""
 
     def test_an_unknown_document_is_none_and_leaves_no_trace(self, backend: Any) -> None:
         assert self.run(backend.load("ghost", "preferences")) is None

@@ -1,4 +1,4 @@
-"""What a subclass says about its backend, and how the tests get at it."""
+"""The methods and attributes that a subclass overrides, and the fixtures of all tests."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _USERS = ("alice", "alice@example.org", "Alice", "a b", "日本", "e\u0301", "\u
 
 
 class BackendFixtures:
-    """What a subclass says, and the fixtures of all tests."""
+    """The members that a subclass overrides, and the fixtures of all tests."""
 
     users: tuple[str, ...] = _USERS
-    """User ids that must not get in each other's way."""
+    """User ids whose data the backend must store separately."""
 
     def make_backend(self, tmp_path: Path) -> Backend | BackendProtocol:
         """Return a new, empty backend."""
         raise NotImplementedError
 
     def close_backend(self, backend: Any) -> None:
-        """Close a backend after a test; those of this package are closed already."""
+        """Close a backend after a test; the suite itself closes a `SharedBackend`."""
 
     @pytest.fixture
     def closing(self) -> Iterator[Callable[[Any], Any]]:
-        """Returns a backend, and closes it after the test."""
+        """Registers a backend to be closed after the test, and returns it."""
         backends: list[Any] = []
 
         def remember(backend: Any) -> Any:
@@ -57,11 +57,11 @@ class BackendFixtures:
         return closing(self.make_backend(tmp_path))
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine in an event loop of its own."""
+        """Run a coroutine in a new event loop."""
         return asyncio.run(work)
 
     def diary(self, backend: Any) -> Diary:
-        """Return a diary that needs no model and merges no similar texts."""
+        """Return a diary that requires no model and does not merge similar texts."""
         return Diary(backend, agent="rules", max_prefs_per_category=100_000, similarity=101)
 
     def likes(self, user: UserDiary) -> list[str]:
@@ -69,7 +69,7 @@ class BackendFixtures:
         return [item.text for item in user.preferences("likes").values()]
 
     def stored_text(self, backend: Any) -> str:
-        """Return everything that is stored, as one text; override it to read the storage itself."""
+        """Return everything that is stored as one text; override it to read the storage directly."""
         opened = open_backend(backend, None)
         found: list[str] = []
         for user in opened.users():

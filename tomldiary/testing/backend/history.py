@@ -1,4 +1,4 @@
-"""History, earlier states, rollback, retention and erasure."""
+"""Tests of history, earlier states, rollback, retention and erasure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CANARY = "the zebra on the roof"
 
 
 class History(BackendFixtures):
-    """History explains every state, until something is forgotten; then nothing is left of it."""
+    """History explains every state, and an erasure leaves no trace of the erased content."""
 
     def test_history_is_newest_first_and_knows_earlier_states(self, backend: Any) -> None:
         alice = self.diary(backend).user("alice")
@@ -61,7 +61,7 @@ class History(BackendFixtures):
         alice.upsert_preference("likes", "one more drink")
         again = self.diary(backend).user("alice")
         assert [entry.seq for entry in again.history(limit=100)] == [13, 12, 11, 10, 9, 8]
-        assert len(again.as_of(9).preferences("likes")) == 9  # noqa: PLR2004 - so many by then
+        assert len(again.as_of(9).preferences("likes")) == 9  # noqa: PLR2004 - the number at that time
         assert verify(open_backend(backend, None), "alice") is None
 
     def test_a_forgotten_session_is_nowhere_in_the_storage(self, backend: Any) -> None:
@@ -77,7 +77,7 @@ class History(BackendFixtures):
             store.run([Put(("alice", "notes"), session, {"text": text})], session=session)
         with alice.transaction(session_id="gone") as transaction:
             key, _ = transaction.upsert_preference("dislikes", f"no sight of {_CANARY}")
-        alice.remove_preference("dislikes", key)  # only history has it now
+        alice.remove_preference("dislikes", key)  # now only history contains it
         assert _CANARY in self.stored_text(backend)
         assert alice.forget(session_id="gone").epoch == 1
         assert "zebra" not in self.stored_text(backend)

@@ -1,4 +1,4 @@
-"""Transactions of one process: races, operation ids, constraints, items, search, large documents and odd user ids."""
+"""Tests of transactions in one process: races, operation ids, constraints, items, search, and odd sizes and user ids."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ _LOG = '{"role": "user", "content": "I love jazz."}\n{"role": "assistant", "cont
 
 
 class Diet(BaseModel):
-    """A fact that a person has once."""
+    """A fact that exists once for each role."""
 
     role: str
     name: str
 
 
 class Transactions(BackendFixtures):
-    """A transaction is applied as a whole, once, to the present state."""
+    """A transaction is applied completely, once, and to the current state."""
 
     hostile: tuple[str, ...] = _HOSTILE
-    """User ids that look like paths, patterns, statements or names of the storage itself."""
+    """User ids that look like paths, patterns, SQL statements or internal names of the storage."""
 
     def test_threads_lose_no_update(self, backend: Any) -> None:
         alice = self.diary(backend).user("alice")
@@ -75,7 +75,7 @@ class Transactions(BackendFixtures):
         assert block is not None
         lines = block.text.split()
         assert sorted(lines) == expected
-        assert sorted(lines, key=lambda line: line[0]) == expected  # each thread in its order
+        assert sorted(lines, key=lambda line: line[0]) == expected  # each thread's order is kept
         assert sorted(self.likes(alice)) == [f"thing {each}" for each in expected]
         assert [entry.seq for entry in alice.history(limit=100)] == list(range(41, 0, -1))
 

@@ -1,4 +1,4 @@
-"""What a LangGraph store has to do, as tests, for any store: sync and async, vectors, time to live."""
+"""Conformance tests of LangGraph stores: sync and async methods, vectors, and time to live."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["StoreSuite"]
 
 
 class StoreSuite(Basics, Searching, Listing, Vectors, Lifetime, Concurrency):
-    """Subclass it, say how a fresh store is made, and let pytest collect the tests.
+    """Tests of any LangGraph store: subclass it, override `make_store`, and let pytest collect the tests.
 
         class TestMyStore(StoreSuite):
             known_faults = {"test_a_read_makes_no_namespace": "issue 12"}
@@ -20,7 +20,7 @@ class StoreSuite(Basics, Searching, Listing, Vectors, Lifetime, Concurrency):
             def make_store(self, tmp_path, *, index=None, ttl=None):
                 return MyStore(tmp_path / "store", index=index, ttl=ttl)
 
-    Every test runs with the store's sync methods and with its async ones; say in `surfaces` if it has
-    one of them only, and `has_vectors = False` if it takes no index. Tests of a time to live are skipped
-    unless the store says `supports_ttl`. Needs langgraph.
+    Every test runs with the sync and with the async methods of the store. Set `surfaces` if the store has only one of
+    them, and `has_vectors = False` if it accepts no index. Tests of the time to live are skipped unless the store sets
+    `supports_ttl`. Requires langgraph.
     """

@@ -1,4 +1,4 @@
-"""Putting, getting, deleting, batches, and namespaces that are not allowed."""
+"""Tests of put, get, delete, batches, and invalid namespaces."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _KEYS = [
 
 
 class Basics(StoreFixtures):
-    """Putting, getting, deleting and batches."""
+    """Tests of put, get, delete and batches."""
 
     @pytest.mark.parametrize("value", _VALUES, ids=range(len(_VALUES)))
     def test_what_was_put_comes_back_equal(self, store: Calls, value: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Many callers at once: threads, tasks, and calls that fail or are cancelled beside others."""
+"""Tests of concurrent calls: threads, tasks, and calls that fail or are cancelled while others run."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _THREADS = 8
 
 
 class Concurrency(StoreFixtures):
-    """Callers do not share a fate."""
+    """A call does not affect concurrent calls."""
 
     many: ClassVar[int] = 600
-    """Operations that are gathered at once."""
+    """The number of concurrent operations."""
     rounds: ClassVar[int] = 8
-    """Rounds of each thread."""
+    """The number of rounds of each thread."""
 
     @pytest.fixture
     def running(self, store: Calls) -> tuple[Any, asyncio.Runner]:
-        """A store, and the loop its coroutines run on."""
+        """A store, and the runner of its event loop."""
         assert store.runner is not None
         return store.store, store.runner
 

@@ -1,4 +1,4 @@
-"""Items that expire: default and own times, refreshing reads, and the sweeper."""
+"""Tests of items that expire: default and explicit times, reads that refresh, and the sweeper."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ __all__ = ["Lifetime"]
 
 NS = ("short",)
 SHORT = 0.002
-"""Minutes; an eighth of a second."""
+"""A time to live in minutes: 0.12 seconds."""
 
 
 class Lifetime(StoreFixtures):
-    """A store that supports a time to live keeps it; one that does not says so."""
+    """A store observes the time to live of its items, or raises an error if it does not support one."""
 
     @pytest.fixture
     def mortal(self, opened: Callable[..., Calls]) -> Callable[..., Calls]:
@@ -38,14 +38,14 @@ class Lifetime(StoreFixtures):
         def make(**ttl: Any) -> Calls:
             store = opened(ttl=ttl)
             if not store.store.supports_ttl:
-                pytest.skip(f"{type(store.store).__name__} says supports_ttl=False")
+                pytest.skip(f"{type(store.store).__name__} does not support a time to live")
             return store
 
         return make
 
     @staticmethod
     def sweep(calls: Calls) -> int:
-        """Remove what expired and return how many items that were."""
+        """Remove the expired items and return their number."""
         swept = calls.store.sweep_ttl()
         if inspect.isawaitable(swept):
             assert calls.runner is not None
@@ -96,7 +96,7 @@ class Lifetime(StoreFixtures):
         store.put(("left",), "left", {}, ttl=20 * SHORT)
         expiry = self.expiry_of(store, NS, "read")
         if expiry is None:
-            pytest.skip("the suite cannot see when items of this store expire; override expiry_of")
+            pytest.skip("the suite cannot read when items of this store expire; override expiry_of")
 
         def read(*, refresh: bool) -> None:
             if verb == "get":
@@ -116,7 +116,7 @@ class Lifetime(StoreFixtures):
         until(moved)
 
     def expiry_of(self, calls: Calls, namespace: tuple[str, ...], key: str) -> Any:  # noqa: ARG002 - to be overridden
-        """Return when an item expires, as anything that compares; None if that cannot be seen."""
+        """Return when an item expires, as a value with an order; return None if this cannot be read."""
         return None
 
     def test_reads_keep_an_item_alive(self, mortal: Callable[..., Calls]) -> None:
@@ -135,8 +135,8 @@ class Lifetime(StoreFixtures):
                 longest = max(longest, time.monotonic() - begin)
                 return count
 
-            until(swept)  # the other one, which is not read
-            if longest < ttl * 60:  # else the item may have ended between its read and the sweep
+            until(swept)  # sweeps the item that is not read
+            if longest < ttl * 60:  # otherwise the item may have expired between a read and a sweep
                 break
         assert store.get(NS, "read") is not None
         assert store.get(("left",), "left") is None
@@ -198,7 +198,7 @@ class Lifetime(StoreFixtures):
     def test_an_expired_item_leaves_no_vector(self, embedding: Callable[..., Calls]) -> None:
         store = embedding("text", ttl={})
         if not store.store.supports_ttl:
-            pytest.skip(f"{type(store.store).__name__} says supports_ttl=False")
+            pytest.skip(f"{type(store.store).__name__} does not support a time to live")
         store.put(NS, "k", {"text": "secret"}, ttl=SHORT)
         assert store.search(NS, query="secret", refresh_ttl=False)[0].score == pytest.approx(1)
         until(lambda: self.sweep(store))

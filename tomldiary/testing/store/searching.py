@@ -1,4 +1,4 @@
-"""Searching without a query: prefixes, filters, order and pages; and listing namespaces."""
+"""Tests of searches without a query (prefixes, filters, order, pages), and of listing namespaces."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _INJECTED = [
 
 
 class Searching(StoreFixtures):
-    """Searching without a query."""
+    """Tests of searches without a query."""
 
     def test_a_prefix_is_whole_labels(self, store: Calls) -> None:
         for namespace in [("foo",), ("foo", "x"), ("foo", "x", "y"), ("foobar",), ("foo2", "x")]:
@@ -143,7 +143,7 @@ class Searching(StoreFixtures):
 
 
 class Listing(StoreFixtures):
-    """Listing namespaces."""
+    """Tests of listing namespaces."""
 
     @pytest.fixture
     def tree(self, store: Calls) -> Calls:

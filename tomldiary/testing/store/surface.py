@@ -1,4 +1,4 @@
-"""One way to call a store, whether by its sync or its async methods; and what all parts of the suite share."""
+"""Calls a store by its sync or its async methods, and has the fixtures of all parts of the suite."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ __all__ = [
 ]
 
 _VERBS = ("put", "get", "search", "delete", "list_namespaces", "batch")
-_PATIENCE = 20.0  # seconds
+_TIME_LIMIT = 20.0  # seconds
 sync_only = pytest.mark.parametrize("surface", ["sync"], indirect=True)
-"""Marks a test of threads, which need the sync methods."""
+"""Marks a test that uses threads, and therefore the sync methods."""
 async_only = pytest.mark.parametrize("surface", ["async"], indirect=True)
-"""Marks a test of tasks, which need the async methods."""
+"""Marks a test that uses tasks, and therefore the async methods."""
 
 
 class Calls:
-    """A store called by its sync methods, or by its async ones on one event loop; the tests are the same."""
+    """Calls a store by its sync methods, or by its async methods on one event loop, for the same tests."""
 
     def __init__(self, store: Any, runner: asyncio.Runner | None) -> None:
         self.store = store
         self.runner = runner
-        """The loop of the async methods; None if the sync ones are called."""
+        """The event loop of the async methods; None if the sync methods are called."""
 
     def __getattr__(self, verb: str) -> Callable[..., Any]:
         if verb not in _VERBS:
@@ -58,7 +58,7 @@ class Calls:
 
 
 class Embedder:
-    """Embeds a text by the letters it has, and remembers what it was asked for."""
+    """Embeds a text by its pairs of characters, and records the embedded texts."""
 
     dims = 32
 
@@ -69,7 +69,7 @@ class Embedder:
     def __call__(self, texts: Sequence[str]) -> list[list[float]]:
         """Return a vector for each text."""
         if self.is_broken:
-            raise RuntimeError("the embedder is away")
+            raise RuntimeError("the embedder is unavailable")
         self.asked += texts
         return [self.vector(text) for text in texts]
 
@@ -82,14 +82,14 @@ class Embedder:
 
 
 class StoreFixtures:
-    """What a subclass says about its store, and how the tests get at it."""
+    """The members that a subclass overrides, and the fixtures of all tests."""
 
     known_faults: ClassVar[dict[str, str]] = {}
-    """Tests that are known to fail, each with the reason; they are strict `xfail`s."""
+    """Tests that are known to fail, with the reason; they are strict `xfail`s."""
     surfaces: ClassVar[tuple[str, ...]] = ("sync", "async")
-    """Which methods to test."""
+    """The kinds of methods to test."""
     has_vectors: ClassVar[bool] = True
-    """Whether `make_store` takes an index."""
+    """Whether `make_store` accepts an index."""
 
     def make_store(
         self,
@@ -98,10 +98,10 @@ class StoreFixtures:
         index: dict[str, Any] | None = None,
         ttl: dict[str, Any] | None = None,
     ) -> Any:
-        """Return a new, empty store: a store, a (async) context manager of one, or a coroutine.
+        """Return a new, empty store, or a context manager (also async) or a coroutine that yields one.
 
         Args:
-            tmp_path: A folder of the test's own.
+            tmp_path: A folder that only this test uses.
             index: LangGraph's `IndexConfig`, or None.
             ttl: LangGraph's `TTLConfig`, or None.
         """
@@ -115,7 +115,7 @@ class StoreFixtures:
 
     @pytest.fixture(params=["sync", "async"])
     def surface(self, request: pytest.FixtureRequest) -> str:
-        """Which methods are called."""
+        """The kind of methods to call: "sync" or "async"."""
         if request.param not in self.surfaces:
             pytest.skip(f"{type(self).__name__} has no {request.param} methods")
         return str(request.param)
@@ -142,17 +142,17 @@ class StoreFixtures:
 
     @pytest.fixture
     def store(self, opened: Callable[..., Calls]) -> Calls:
-        """A new, empty store without index."""
+        """A new, empty store without an index."""
         return opened()
 
     @pytest.fixture
     def base(self) -> Any:
-        """The module of LangGraph's operations; the suite can be imported without it."""
+        """The module of LangGraph's operations, imported here because the suite can be imported without it."""
         return import_module("langgraph.store.base")
 
     @pytest.fixture
     def embedder(self) -> Embedder:
-        """What embeds."""
+        """An embedder that records its texts."""
         return Embedder()
 
     @pytest.fixture
@@ -168,13 +168,13 @@ class StoreFixtures:
         return embedding("text")
 
     def needs_vectors(self) -> None:
-        """Skip a test if the store takes no index."""
+        """Skip a test if the store accepts no index."""
         if not self.has_vectors:
             pytest.skip(f"{type(self).__name__} has no vectors")
 
 
 async def awaited(work: Any) -> Any:
-    """Return what an awaitable comes to."""
+    """Return the result of an awaitable."""
     return await work
 
 
@@ -191,13 +191,13 @@ def cosine(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def until(claim: Callable[[], object]) -> None:
-    """Wait until something holds.
+    """Wait until `claim` returns a true value.
 
     Raises:
-        AssertionError: It did not within 20 seconds.
+        AssertionError: It did not return one within 20 seconds.
     """
-    end = time.monotonic() + _PATIENCE
+    end = time.monotonic() + _TIME_LIMIT
     while not claim():
         if time.monotonic() > end:
-            raise AssertionError("waited for 20 seconds in vain")
+            raise AssertionError("the condition did not hold within 20 seconds")
         time.sleep(0.01)

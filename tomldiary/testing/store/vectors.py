@@ -1,4 +1,4 @@
-"""Searching by meaning: scores, fields, pages, and vectors that must not outlive their texts."""
+"""Tests of searches with vectors: scores, fields, pages, and vectors of removed texts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _PATHS: list[tuple[str, list[str]]] = [
 
 
 class Vectors(StoreFixtures):
-    """Searching with an index."""
+    """Tests of searches with an index."""
 
     def test_what_resembles_the_query_comes_first(self, indexed: Calls) -> None:
         for key, text in {"a": "the cat sat", "b": "quantum physics", "c": "zzzz"}.items():
@@ -123,7 +123,7 @@ class Vectors(StoreFixtures):
         self, indexed: Calls, embedder: Embedder, base: Any
     ) -> None:
         embedder.is_broken = True
-        with pytest.raises(RuntimeError, match="the embedder is away"):
+        with pytest.raises(RuntimeError, match="the embedder is unavailable"):
             indexed.batch([base.PutOp(NS, "a", {"text": "x"}), base.PutOp(NS, "b", {"n": 1})])
         embedder.is_broken = False
         assert indexed.search(NS) == []
