@@ -144,7 +144,7 @@ class AgentMemoryToolset(RunToolset[Any]):
         """Return the newest notes, framed as data; None if there are none or they cannot be read."""
         try:
             memory = await asyncio.to_thread(self.load, ctx)
-        except Exception as error:  # noqa: BLE001 - a run goes on without its notes; the tools say what is wrong
+        except Exception as error:  # noqa: BLE001 - a run continues without its notes; the tools say what is wrong
             _logger.warning("a run continues without its notes: %s", cause_of(error))
             return None
         if memory is None:

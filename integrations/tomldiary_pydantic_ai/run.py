@@ -73,7 +73,7 @@ class RunOwner(NamedTuple):
 
 
 _HINT = (
-    "To say whose memory it is, give user_id (a text, or a function of the run context), or put a"
+    "To name the user, give user_id (a text, or a function of the run context), or put a"
     " user_id in the deps or the metadata of the run."
 )
 

@@ -92,7 +92,7 @@ class MemoryDeps:
         self.max_summary = MAX_SUMMARY
         """Characters that a summary may have."""
         self.user_id = ""
-        """Whose memory it is."""
+        """The user who owns the memory."""
         self.facts: FactRules | None = None
         """The facts as a draft; None if no type of facts is registered."""
         self.fact_schemas: Mapping[str, FactSchema] = {}

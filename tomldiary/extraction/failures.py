@@ -63,7 +63,7 @@ def explained(error: BaseException) -> tuple[str, str]:
     if "JSONDecodeError" in kinds:
         return f"{model} answered with broken JSON", _AGAIN
     if "UsageLimitExceeded" in kinds:
-        return f"the model did not come to an end: {_text(found[0])}", "Name another model."
+        return f"the model did not finish: {_text(found[0])}", "Name another model."
     if kinds & {"NoCompletion", "UnexpectedModelBehavior"}:
         return f"the model's answer cannot be used: {_text(found[0])}", (
             "Check the base URL, or name another model."
