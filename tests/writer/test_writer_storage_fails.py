@@ -197,6 +197,19 @@ def test_a_journal_with_invalid_records_stops_no_writer(tmp_path, gate, body, ca
     assert render_turn_record(1, 0, body) == (odd / "000001.toml").read_text()
 
 
+def test_a_journal_folder_without_its_owner_file_is_removed_if_it_is_empty(tmp_path, gate):
+    gate.open.set()
+    empty, used = (
+        tmp_path / ".tomldiary" / "journal" / name for name in ("20260101-0", "20260101-1")
+    )
+    empty.mkdir(parents=True)
+    used.mkdir()
+    (used / "notes.txt").touch()
+    with MemoryWriter(Diary(tmp_path, agent=gate)) as writer:
+        store(writer, "tea").wait(LONG)
+    assert (empty.exists(), used.exists()) == (False, True)
+
+
 @pytest.mark.skipif(not OPEN_FILES.is_dir(), reason="only Linux lists open files")
 @pytest.mark.parametrize(
     ("name", "end"),

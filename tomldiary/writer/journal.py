@@ -416,6 +416,10 @@ def _claim_dead(files: FileSystem, folder: Path) -> int | None:
     """
     try:
         owner = open_lockable(lambda: files.open(folder / _OWNER, _OWNER_FLAGS))
+    except FileNotFoundError:
+        with contextlib.suppress(OSError):  # not empty, or another writer has removed it
+            files.rmdir(folder)  # its writer was killed while it removed the journal
+        return None
     except OSError:
         return None
     if try_lock(owner) and is_at(files, owner, folder / _OWNER):
