@@ -39,7 +39,13 @@ from tomldiary.storage.protocol import (
 )
 from tomldiary.text.redaction import Redact, Redactor, redactor_of
 from tomldiary.text.similarity import DEFAULT_THRESHOLD, Scorer, Similarity
-from tomldiary.toml.values import checked_count, checked_number, checked_seconds, checked_text
+from tomldiary.toml.values import (
+    checked_count,
+    checked_flag,
+    checked_number,
+    checked_seconds,
+    checked_text,
+)
 from tomldiary.user.pending.held import Trust
 from tomldiary.user.recall import recall_indexes
 from tomldiary.user.user import UserDiary
@@ -185,7 +191,7 @@ class Diary(Viewed, AncestorCoroutines):
         self.descriptions = descriptions
         self.turns = Turns(self)
         self.compaction = CompactionRunner(self)
-        self.episodes = episodes
+        self.episodes = checked_flag(episodes, "episodes")
         self.reading: set[tuple[str, str]] = set()
         """The episodes that `consolidate` is reading, as (user, id)."""
         if episodes:

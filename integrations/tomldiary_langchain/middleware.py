@@ -20,7 +20,8 @@ from langgraph.errors import GraphBubbleUp, ParentCommand
 from langgraph.types import Command, Overwrite
 from typing_extensions import TypeVar  # Python 3.11 has none with a default
 
-from tomldiary.agents.options import checked_count, memory_name, one_of, writer_of
+from tomldiary.agents.identity import checked_id
+from tomldiary.agents.options import checked_count, checked_episodes, memory_name, one_of, writer_of
 from tomldiary.agents.turn_messages import (
     Spoken,
     SubmittedMessages,
@@ -149,13 +150,13 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         names = {tool: f"{name}_{tool}" for tool in TOOL_NAMES} if name else None
         self.tools = tools_of(self.diary, self._verbs, tools, names)
         self.writer = MemoryWriter(self.diary) if writer is None else writer_of(writer, self.diary)
-        self._user_id = user_id
-        self._session_id = session_id
+        self._user_id = checked_id("user_id", user_id)
+        self._session_id = checked_id("session_id", session_id)
         self._inject = inject
         self._max_tokens = checked_count(max_tokens, "max_tokens", least=1)
         self._query = query
         self._on_error = on_error
-        self._episodes = episodes
+        self._episodes = checked_episodes(episodes)
         self._tool_names = frozenset(tool.name for tool in self.tools)
         look_up = f"{name}_recall" if name else "recall"
         self._look_up = look_up if look_up in self._tool_names else ""

@@ -11,7 +11,8 @@ from langchain_core.runnables import (
 from langchain_core.tools import StructuredTool, ToolException
 from pydantic import ValidationError
 
-from tomldiary.agents.options import chosen_tools, known_tools
+from tomldiary.agents.identity import checked_id
+from tomldiary.agents.options import checked_table, chosen_tools, known_tools
 from tomldiary.agents.turn_messages import keep_out_of_steps
 from tomldiary.agents.verbs import (
     BLOCK_VERBS,
@@ -72,6 +73,8 @@ def diary_tools(
         InvalidValue: A name is not that of a tool.
     """
     memory = diary_of(diary)
+    checked_id("user_id", user_id)
+    checked_id("session_id", session_id)
 
     def verbs(config: RunnableConfig) -> MemoryVerbs:
         user = memory.user(resolve_user(user_id, config))
@@ -88,7 +91,8 @@ def tools_of(
     descriptions: Mapping[str, str] | None = None,
 ) -> list[StructuredTool]:
     """Return the tools for the user that `verbs` finds for a run; see `diary_tools`."""
-    described, renamed = descriptions or {}, names or {}
+    described = checked_table(descriptions or {}, "descriptions")
+    renamed = checked_table(names or {}, "names")
     known_tools("descriptions", described, TOOL_NAMES)
     known_tools("names", renamed, TOOL_NAMES)
     notes = {"remember": f"Categories: {naming_categories(diary)}"}

@@ -17,8 +17,14 @@ from uuid import uuid4
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langgraph.channels.untracked_value import UntrackedValue
 
-from tomldiary.agents.identity import saves_checkpoints
-from tomldiary.agents.options import checked_count, one_of
+from tomldiary.agents.identity import checked_id, saves_checkpoints
+from tomldiary.agents.options import (
+    checked_count,
+    checked_counter,
+    checked_episodes,
+    checked_text,
+    one_of,
+)
 from tomldiary.agents.turn_messages import (
     Spoken,
     SubmittedMessages,
@@ -99,6 +105,11 @@ def recall_node(
     """
     one_of("on_error", on_error, ("raise", "ignore"))
     checked_count(max_tokens, "max_tokens", least=1)
+    checked_counter(token_counter)
+    checked_id("user_id", user_id)
+    checked_text(state_key, "state_key")
+    if messages_key is not None:
+        checked_text(messages_key, "messages_key")
     memory = _memory(diary, "recall_node(diary)")
     submitted = of_memory(memory, SubmittedMessages)
     warned: set[str] = set()
@@ -275,11 +286,11 @@ class _Recorded:
     ) -> None:
         self._submitted = of_memory(diary, SubmittedMessages)
         self._runs = runs()
-        self._user_id = user_id
-        self._session_id = session_id
-        self._messages_key = messages_key
+        self._user_id = checked_id("user_id", user_id)
+        self._session_id = checked_id("session_id", session_id)
+        self._messages_key = checked_text(messages_key, "messages_key")
         self._on_error: OnError = on_error
-        self._episodes = episodes
+        self._episodes = checked_episodes(episodes)
         self._has_warned = False
 
     @contextmanager

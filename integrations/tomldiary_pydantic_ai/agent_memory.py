@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_ai import RunContext  # noqa: TC002 - the tools' schemas are made from annotations
 
+from tomldiary.agents.identity import checked_id
 from tomldiary.agents.options import checked_count, known_tools
 from tomldiary.agents.turn_messages import of_memory
 from tomldiary.diary import Diary, diary_of
@@ -94,7 +95,7 @@ class AgentMemoryToolset(RunToolset[Any]):
         self.diary = diary_of(memory_dir)
         self.turns = of_memory(self.diary, LastTurns)
         self._agent_name = agent_name
-        self._user_id = no_template("user_id", user_id)
+        self._user_id = checked_id("user_id", no_template("user_id", user_id))
         checked_count(max_lines, "max_lines")
         checked_count(max_tokens or 0, "max_tokens")
         self._max_lines, self._max_tokens, self._pin_marker = max_lines, max_tokens, pin_marker

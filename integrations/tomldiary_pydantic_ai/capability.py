@@ -14,7 +14,7 @@ from pydantic_ai.messages import ModelResponse
 from pydantic_ai.tools import AgentDepsT
 
 from tomldiary.agents.delegation import LANGCHAIN, is_within
-from tomldiary.agents.options import writer_of
+from tomldiary.agents.options import checked_episodes, checked_flag, writer_of
 from tomldiary.agents.turn_messages import digest
 from tomldiary.diary import Diary
 from tomldiary.entries.episodes import ToolStep
@@ -136,6 +136,8 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     _run: RunState | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        checked_flag(self.record, "record")
+        checked_episodes(self.episodes)
         if not self.record and self.writer is not None:
             raise InvalidValue("record=False keeps no turns. Leave the writer out.", where="writer")
         if self.defer_loading and self.record:

@@ -13,7 +13,15 @@ from pydantic_ai.messages import InstructionPart
 from pydantic_ai.tools import AgentDepsT
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, WrapperToolset
 
-from tomldiary.agents.options import checked_count, chosen_tools, known_tools, one_of
+from tomldiary.agents.identity import checked_id
+from tomldiary.agents.options import (
+    checked_count,
+    checked_counter,
+    checked_table,
+    chosen_tools,
+    known_tools,
+    one_of,
+)
 from tomldiary.agents.turn_messages import keep_out_of_steps, of_memory
 from tomldiary.agents.verbs import VERBS, MemoryVerbs
 from tomldiary.diary import Diary, diary_of
@@ -205,17 +213,17 @@ class DiaryToolset(RunToolset[AgentDepsT]):
         self.heading = scrub(heading)
         self.inject = one_of("inject", inject, ("user", "instructions", False))
         self.max_tokens = checked_count(max_tokens, "max_tokens", least=1)
-        self.token_counter = token_counter
+        self.token_counter = checked_counter(token_counter)
         self.query = one_of("query", query, ("cut", "prompt", "none"))
         self.on_error = one_of("on_error", on_error, ("ignore", "raise"))
-        self._user_id = no_template("user_id", user_id)
-        self._session_id = no_template("session_id", session_id)
+        self._user_id = checked_id("user_id", no_template("user_id", user_id))
+        self._session_id = checked_id("session_id", no_template("session_id", session_id))
         self.name = "" if id == DEFAULT_ID else id
         self.records = False
         names = chosen_tools(tools, VERBS, ("recall",))
         self._verbs_offered = {verb: verb for verb in names}
         self._guidance = None if guidance is None else scrub(guidance)
-        described = dict(descriptions or {})
+        described = checked_table(descriptions or {}, "descriptions")
         known_tools("descriptions", described, VERBS)
         needs_approval = known_tools("approve", approve, names)
         functions = diary_functions(self._verbs)

@@ -452,3 +452,35 @@ def test_a_missing_argument_is_named_with_the_method_that_was_called(tmp_path):
     alice = Diary(tmp_path, agent="rules").user("alice")
     with pytest.raises(TypeError, match=r"UserDiary\.add_turn\(\) missing .* 'session_id'"):
         alice.add_turn("hello", "hi")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"quarantine": [5]}, "quarantine: expected text, found int"),
+        ({"redact": [5]}, "redact: expected some of .*found 5"),
+        ({"episodes": "no"}, "episodes: expected True or False, found 'no'"),
+    ],
+)
+def test_an_option_of_a_wrong_type_is_refused(options: Any, message: str) -> None:
+    with pytest.raises(InvalidValue, match=message):
+        Diary("memory:", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"immutable": "no"}, "immutable: expected True or False"),
+        ({"singleton_key": "role", "multi_valued": 5}, "multi_valued: expected a table"),
+        ({"singleton_key": "role", "multi_valued": {"likes": 5}}, "multi_valued: expected a table"),
+    ],
+)
+def test_a_constraint_of_a_wrong_type_is_refused(options: Any, message: str) -> None:
+    with pytest.raises(SchemaError, match=message):
+        Constraint(**options)
+
+
+def test_drafts_are_selected_by_texts_only(alice: UserDiary) -> None:
+    for keys in (5, [5]):
+        with pytest.raises(InvalidValue, match="keys: expected"):
+            alice.promote_session("s", keys=cast("Any", keys))

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from inspect import iscoroutinefunction
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from tomldiary.errors import IdentifierError
 
 __all__ = [
     "check_signed_in",
+    "checked_id",
     "current_checkpoint",
     "field_of",
     "first_id",
@@ -33,6 +35,7 @@ __all__ = [
     "user_of",
 ]
 
+T = TypeVar("T")
 _SERVER_FIELDS = ("langgraph_auth_user", "langgraph_auth_user_id")
 
 
@@ -151,6 +154,19 @@ def session_of(
         ("conversation_id", _given(field_of(settings, "conversation_id"))),
     ]
     return first_id("session", found, hint=hint, default=default)
+
+
+def checked_id(option: str, explicit: T) -> T:
+    """Return an id, a function that returns one, or None, unchanged; `option` is "user_id" or "session_id".
+
+    Raises:
+        IdentifierError: It is blank, neither text nor a function, or an async function.
+    """
+    if iscoroutinefunction(explicit):
+        raise IdentifierError(f"{option}: an async function cannot be used. Give a plain function.")
+    if explicit is not None and not callable(explicit):
+        first_id(option.removesuffix("_id"), [(option, explicit)])
+    return explicit
 
 
 def given(what: str, explicit: Any, *arguments: Any) -> Any:

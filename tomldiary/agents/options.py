@@ -7,16 +7,27 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.errors import InvalidValue
 from tomldiary.storage.protocol import Backend, LocalFolder, WrapsBackend
-from tomldiary.toml.values import checked_count
+from tomldiary.toml.values import (
+    checked_count,
+    checked_flag,
+    checked_names,
+    checked_table,
+    checked_text,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from tomldiary.diary import Diary
     from tomldiary.writer.writer import MemoryWriter
 
 __all__ = [
     "checked_count",
+    "checked_counter",
+    "checked_episodes",
+    "checked_flag",
+    "checked_table",
+    "checked_text",
     "chosen_tools",
     "known_keys",
     "known_tools",
@@ -69,7 +80,7 @@ def memory_name(name: str) -> str:
     Raises:
         InvalidValue: The name cannot be the prefix of a tool's name.
     """
-    if name and not _NAME.fullmatch(name):
+    if checked_text(name, "name") and not _NAME.fullmatch(name):
         raise InvalidValue(
             f"{name!r} cannot be the prefix of a tool name. Use a letter and up to 31 letters, digits and _.",
             where="name",
@@ -77,13 +88,35 @@ def memory_name(name: str) -> str:
     return name
 
 
-def known_keys(option: str, given: Collection[str], known: Sequence[str]) -> None:
+def checked_counter(given: Callable[[str], int] | None) -> Callable[[str], int] | None:
+    """Return the function that counts the tokens of a text, or None, unchanged.
+
+    Raises:
+        InvalidValue: It is neither.
+    """
+    if given is not None and not callable(given):
+        raise InvalidValue(
+            f"expected a function of a text, found {given!r}.", where="token_counter"
+        )
+    return given
+
+
+def checked_episodes(given: bool | None) -> bool | None:  # noqa: FBT001 - an option of the adapters
+    """Return whether turns are stored as episodes, or None for the diary's setting, unchanged.
+
+    Raises:
+        InvalidValue: It is not True, False or None.
+    """
+    return None if given is None else checked_flag(given, "episodes")
+
+
+def known_keys(option: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
     """Refuse unknown keys of a configuration, because a misspelt key would have no effect.
 
     Raises:
-        InvalidValue: A key is unknown.
+        InvalidValue: `given` is not a mapping, or a key is unknown.
     """
-    for key in given:
+    for key in checked_table(given, option):
         if key not in known:
             raise InvalidValue(f"{key!r} is unknown. Use one of: {', '.join(known)}.", where=option)
 
@@ -112,7 +145,7 @@ def known_tools(option: str, names: Collection[str], offered: Sequence[str]) -> 
     Raises:
         InvalidValue: A name is not the name of a tool.
     """
-    given = frozenset([names] if isinstance(names, str) else names)
+    given = frozenset(checked_names(names, option))
     for name in sorted(given.difference(offered)):
         raise InvalidValue(
             f"there is no tool {name!r}. Use one of: {', '.join(offered)}.", where=option

@@ -95,6 +95,21 @@ class Constraint:
                 raise SchemaError(
                     f"{name}: expected a field's name, or a list of names, found {given!r}."
                 )
+        for name in ("immutable", "temporal", "append_only"):
+            if not isinstance(getattr(self, name), bool):
+                raise SchemaError(f"{name}: expected True or False, found {getattr(self, name)!r}.")
+        several: Any = self.multi_valued
+        if several is not None and not (
+            isinstance(several, Mapping)
+            and all(
+                isinstance(each, str)
+                for pair in cast("Mapping[Any, Any]", several).items()
+                for each in pair
+            )
+        ):
+            raise SchemaError(
+                f'multi_valued: expected a table such as {{"likes": "object"}}, found {several!r}.'
+            )
         limit: Any = self.limit
         if limit is not None and (type(limit) is not int or limit < 1):
             raise SchemaError(f"limit: expected a number from 1 on, found {limit!r}.")
@@ -106,7 +121,9 @@ class Constraint:
                 "append_only and temporal exclude each other: a fact ends where another begins."
             )
         if self.multi_valued and not self.keys:
-            raise SchemaError("multi_valued is about values of a singleton key. Name that too.")
+            raise SchemaError(
+                "multi_valued needs a singleton_key: it maps values of its last field."
+            )
 
     @property
     def keys(self) -> tuple[str, ...]:

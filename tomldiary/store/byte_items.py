@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 from tomldiary.errors import InvalidValue
 from tomldiary.store.operations import Get, Item, Put, Search
 from tomldiary.store.store import ItemStore
+from tomldiary.toml.values import checked_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -34,10 +35,11 @@ class ByteItems:
     """
 
     def __init__(self, diary: Diary, namespace: Sequence[str], user_id: str | None = None) -> None:
-        if isinstance(namespace, str) or not namespace:
+        labels = checked_names(namespace, "namespace")
+        if isinstance(namespace, str) or not labels:
             raise InvalidValue("expected a tuple of labels, such as ('cache',).", where="namespace")
         owner = () if user_id is None else (diary.user(user_id).user_id,)
-        self.namespace: tuple[str, ...] = (*owner, *namespace)
+        self.namespace: tuple[str, ...] = (*owner, *labels)
         self._items = ItemStore(diary, user_label=None if user_id is None else 0)
 
     def get(self, keys: Sequence[str]) -> list[bytes | None]:

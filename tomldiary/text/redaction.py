@@ -115,7 +115,7 @@ class Redactor:
 
     def __init__(self, kinds: Iterable[str] | None = None, also: Redact | None = None) -> None:
         wanted = tuple(KINDS if kinds is None else kinds)
-        unknown = [kind for kind in wanted if kind not in KINDS]
+        unknown = [str(kind) for kind in wanted if kind not in KINDS]
         if unknown:
             raise InvalidValue(
                 f"expected some of {', '.join(KINDS)}, found {', '.join(unknown)}.", where="redact"

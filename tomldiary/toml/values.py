@@ -7,7 +7,7 @@ the entry's `_null` field; `decode_nulls` restores it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from json.encoder import encode_basestring
 from math import isfinite
@@ -23,7 +23,9 @@ __all__ = [
     "NULL_FIELD",
     "check_unicode",
     "checked_count",
+    "checked_flag",
     "checked_limit",
+    "checked_names",
     "checked_number",
     "checked_seconds",
     "checked_table",
@@ -200,6 +202,29 @@ def checked_count(value: object, where: str, *, least: int = 0) -> int:
             f"expected a whole number from {least} on, found {value!r}.", where=where
         )
     return value
+
+
+def checked_flag(value: object, where: str) -> bool:
+    """Return True or False unchanged; a text such as "no" would count as True.
+
+    Raises:
+        InvalidValue: The value is neither.
+    """
+    if not isinstance(value, bool):
+        raise InvalidValue(f"expected True or False, found {value!r}.", where=where)
+    return value
+
+
+def checked_names(value: object, where: str) -> tuple[str, ...]:
+    """Return the names that an option gives as a single string or as an iterable.
+
+    Raises:
+        InvalidValue: The value is neither, or one of its elements is not a string.
+    """
+    names = (value,) if isinstance(value, str) else value
+    if not isinstance(names, Iterable) or isinstance(names, bytes):
+        raise InvalidValue(f"expected a list of names, found {value!r}.", where=where)
+    return tuple(checked_text(name, where) for name in cast("Iterable[object]", names))
 
 
 def checked_limit(value: object, where: str = "limit", *, least: int = 0) -> None:

@@ -111,10 +111,10 @@ def test_the_user_given_to_the_toolset_comes_first(
 @pytest.mark.parametrize(
     ("explicit", "deps", "message"),
     [
-        (None, None, "whose memory"),
+        (None, None, "To name the user"),
         (" ", Deps("bob"), "blank"),
         ("", Deps("bob"), "blank"),
-        (None, Deps(""), "whose memory"),
+        (None, Deps(""), "To name the user"),
         (None, Deps(7), "found int"),
         (lambda _: None, Deps("bob"), "returned None"),
     ],

@@ -27,7 +27,7 @@ from tomldiary.history.queries import table_changes
 from tomldiary.history.record import SNAPSHOT, next_sequence
 from tomldiary.history.timeline import Timeline
 from tomldiary.toml.edit import Edit
-from tomldiary.toml.values import same_value
+from tomldiary.toml.values import checked_names, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -362,9 +362,7 @@ class Trust:
     """
 
     def __init__(self, quarantine: Collection[str] | Callable[[str], bool] = ()) -> None:
-        if isinstance(quarantine, str) or not (
-            callable(quarantine) or isinstance(quarantine, Iterable)  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-        ):
+        if isinstance(quarantine, str):
             raise InvalidValue(
                 f"expected a set of actors, found {quarantine!r}.", where="quarantine"
             )
@@ -372,7 +370,11 @@ class Trust:
             raise InvalidValue(
                 "an async function cannot be used. Pass a plain function.", where="quarantine"
             )
-        self._quarantine = quarantine if callable(quarantine) else frozenset(quarantine)
+        self._quarantine = (
+            quarantine
+            if callable(quarantine)
+            else frozenset(checked_names(quarantine, "quarantine"))
+        )
 
     def waits(self, origin: str) -> bool:
         """Return whether changes by an actor are held for review."""

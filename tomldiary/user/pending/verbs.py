@@ -19,7 +19,7 @@ from tomldiary.entries.kinds.pending import (
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.runtime.async_bridge import async_twin
-from tomldiary.toml.values import checked_table, checked_text
+from tomldiary.toml.values import checked_names, checked_table, checked_text
 from tomldiary.user.pending.held import DRAFTS, QUARANTINE, check_fields, is_entry, make
 
 if TYPE_CHECKING:
@@ -249,14 +249,14 @@ class UserDrafts(_Waiting):
 
 def _of_session(session_id: str, keys: Collection[str] | None) -> _Choice:
     """Return a function that selects a session's drafts, all or by key; it raises an error for missing ones."""
-    wanted = {keys} if isinstance(keys, str) else {*(keys or ())}
+    wanted = frozenset(() if keys is None else checked_names(keys, "keys"))
 
     def choose(all_changes: PendingChanges) -> PendingChanges:
         mine = [each for each in all_changes if each.session == session_id]
         missing = wanted - {each.key for each in mine}
         if missing:
             hint = f"Drafts of this session: {', '.join(each.key for each in mine) or 'none'}."
-            raise UnknownEntry(f"{DRAFTS}/{', '.join(sorted(map(str, missing)))}", hint)
+            raise UnknownEntry(f"{DRAFTS}/{', '.join(sorted(missing))}", hint)
         return PendingChanges(each for each in mine if keys is None or each.key in wanted)
 
     return choose

@@ -1,0 +1,72 @@
+"""An adapter refuses an option of a wrong type when it is made, not in the first run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tomldiary import Diary, InvalidValue, MemoryWriter
+from tomldiary.errors import IdentifierError
+from tomldiary_langchain import DiaryMiddleware, diary_tools
+from tomldiary_langgraph import DiaryStore, extract_node, recall_node, submit_node
+from tomldiary_pydantic_ai import AgentMemoryToolset, DiaryCapability, DiaryToolset
+
+
+async def async_id(*_: Any) -> str:
+    return "alice"
+
+
+def made_submit_node(diary: Diary, **options: Any) -> Any:
+    return submit_node(MemoryWriter(diary), **options)
+
+
+def made_agent_memory(diary: Diary, **options: Any) -> Any:
+    return AgentMemoryToolset(memory_dir=diary, **options)
+
+
+WITH_SESSION = [
+    DiaryMiddleware,
+    diary_tools,
+    extract_node,
+    made_submit_node,
+    DiaryToolset,
+    DiaryCapability,
+]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [(7, "expected text, found int"), (" ", "is blank"), (async_id, "async function")],
+)
+@pytest.mark.parametrize("make", [*WITH_SESSION, recall_node, made_agent_memory])
+def test_an_id_is_text_or_a_plain_function(make: Any, wrong: Any, message: str) -> None:
+    diary = Diary("memory:", agent="rules")
+    for option in ("user_id", "session_id") if make in WITH_SESSION else ("user_id",):
+        with pytest.raises(IdentifierError, match=f"{option}.*{message}"):
+            make(diary, **{option: wrong})
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [
+        (DiaryMiddleware, {"episodes": "no"}, "episodes: expected True or False"),
+        (DiaryMiddleware, {"tools": 5}, "tools: expected a list of names"),
+        (DiaryMiddleware, {"name": 5}, "name: expected text"),
+        (diary_tools, {"descriptions": ["recall"]}, "descriptions: expected a table"),
+        (diary_tools, {"names": ["recall"]}, "names: expected a table"),
+        (extract_node, {"episodes": 1}, "episodes: expected True or False"),
+        (extract_node, {"messages_key": None}, "messages_key: expected text"),
+        (recall_node, {"messages_key": 5}, "messages_key: expected text"),
+        (recall_node, {"state_key": None}, "state_key: expected text"),
+        (recall_node, {"token_counter": 4}, "token_counter: expected a function"),
+        (DiaryStore, {"index": 384}, "index: expected a table"),
+        (DiaryToolset, {"token_counter": 4}, "token_counter: expected a function"),
+        (DiaryToolset, {"descriptions": ["recall"]}, "descriptions: expected a table"),
+        (DiaryCapability, {"record": "no"}, "record: expected True or False"),
+        (DiaryCapability, {"episodes": 0}, "episodes: expected True or False"),
+    ],
+)
+def test_an_option_of_a_wrong_type_is_refused(make: Any, options: Any, message: str) -> None:
+    with pytest.raises(InvalidValue, match=message):
+        make(Diary("memory:", agent="rules"), **options)
