@@ -29,6 +29,7 @@ from tomldiary.errors import (
 from tomldiary.history.record import next_sequence, stamped
 from tomldiary.identifiers.user_ids import decode_folder, is_plain
 from tomldiary.logging import get_logger
+from tomldiary.runtime.capabilities import NO_WAITING, PRIVATE
 from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.environment import CHECKPOINT_INTERVAL, SEGMENT_BYTES, Clock, Environment
 from tomldiary.storage.files import FileSystem, FileToken
@@ -60,9 +61,7 @@ __all__ = ["LocalBackend", "check_durability"]
 _logger = get_logger(__name__)
 _USUAL = "preferences.toml"
 """The document that almost all users have."""
-_FLAGS = os.O_RDONLY | sum(
-    {getattr(os, flag, 0) for flag in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK")}
-)
+_FLAGS = os.O_RDONLY | PRIVATE | NO_WAITING
 
 
 def check_durability(given: object) -> None:
