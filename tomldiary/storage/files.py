@@ -270,6 +270,15 @@ class FileSystem:
         if sync:
             self.sync_folder(path.parent)
 
+    def append(self, path: Path, data: bytes) -> os.stat_result:
+        """Append to an existing file, and return its status afterwards."""
+        descriptor = self.open(path, os.O_WRONLY | os.O_APPEND | PRIVATE)
+        try:
+            self.write_all(descriptor, data)
+            return self.fstat(descriptor)
+        finally:
+            self.close(descriptor)
+
     def make_private(self, descriptor: int) -> None:
         """Restrict an open file to its owner, on systems with file modes."""
         self.set_mode(descriptor, _PRIVATE)
