@@ -116,6 +116,8 @@ def _statements(node: ast.AST, *, in_function: bool = False) -> Iterator[tuple[a
         yield node, in_function
     in_function = in_function or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr):
+            continue  # no statement is inside an expression
         if not _is_type_checking(child):
             yield from _statements(child, in_function=in_function)
         elif isinstance(child, ast.If):

@@ -58,9 +58,9 @@ class Trace:
 def put(folder: Path, trace: Trace) -> None:
     """Trace the second put to a namespace."""
     store = ItemStore(Diary(folder))
-    store.put(Put(("alice", "notes"), "one", {"text": "tea"}))
+    store.run([Put(("alice", "notes"), "one", {"text": "tea"})])
     trace.is_on = True
-    store.put(Put(("alice", "notes"), "two", {"text": "coffee"}))
+    store.run([Put(("alice", "notes"), "two", {"text": "coffee"})])
 
 
 def turn(folder: Path, trace: Trace) -> None:

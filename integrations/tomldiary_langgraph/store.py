@@ -128,7 +128,7 @@ class DiaryStore(BaseStore):
         minutes = self._minutes(_given(ttl, namespace))
         given: Any = value  # checked there
         put = Put(tuple(namespace), str(key), given, index, minutes)
-        self._items.put(put, session_here(), signed_in_here())
+        self._items.run([put], session=session_here(), signed_in=signed_in_here())
 
     async def aput(
         self,

@@ -131,12 +131,13 @@ def test_the_demo_writes_to_a_new_folder_only(shown):
 def test_the_demo_names_the_install_command_of_a_missing_framework():
     block = """
 import sys
-for name in ("langgraph", "langgraph.store", "langgraph.store.base", "pydantic_ai"):
+for name in ("langgraph", "langgraph.store", "langgraph.store.base", "langchain_core", "pydantic_ai"):
     sys.modules[name] = None
 """
     done = demo(block=block)
     assert done.returncode == 0, done.stdout + done.stderr
     assert 'python -m pip install "tomldiary-kit[langgraph]"' in done.stdout
+    assert 'python -m pip install "tomldiary-kit[langchain]"' in done.stdout
     assert 'python -m pip install "tomldiary-kit[pydantic-ai]"' in done.stdout
 
 
@@ -154,6 +155,9 @@ class DiaryRetriever:
     def invoke(self, question):
         return []
 
+# Frameworks that are there, and are not loaded.
+for name in ("langgraph", "langgraph.store", "langgraph.store.base", "langchain_core", "langchain_core.retrievers"):
+    sys.modules[name] = types.ModuleType(name)
 graph = types.ModuleType("tomldiary_langgraph")
 graph.DiaryStore = DiaryStore
 chain = types.ModuleType("tomldiary_langchain")

@@ -30,6 +30,7 @@ LIKES_TANGO = calls(("upsert_preference", {"category": "likes", "text": "loves t
 @pytest.fixture(autouse=True)
 def _requests_to_loopback(monkeypatch):
     monkeypatch.setattr(models, "ALLOW_MODEL_REQUESTS", True)
+    monkeypatch.setattr("tomldiary_pydantic_ai.models._PAUSES", RetryPolicy(first_pause=0.01))
 
 
 def model_at(url):

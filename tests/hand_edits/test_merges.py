@@ -212,6 +212,7 @@ def test_a_broken_file_stops_no_call_and_is_never_overwritten(alice, file, tmp_p
 def test_a_removed_file_is_logged_as_a_removal(alice, file, tmp_path):
     alice.upsert_preference("likes", "tea")
     file.unlink()
+    age(file.parent)
     assert texts(alice) == []
     alice.upsert_preference("likes", "coffee")
     assert texts(alice) == ["coffee"]

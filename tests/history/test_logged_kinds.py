@@ -7,6 +7,7 @@ from zlib import crc32
 
 import pytest
 
+from hand_edits import age
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.engine.engine import Source
@@ -16,6 +17,11 @@ from tomldiary.runtime.lru import Recent
 
 def put(diary, kind, value=1):
     diary.engine.write("alice", lambda tx: tx.edit(kind).put(("x",), {"n": value}), Source("put"))
+
+
+def removed(file):
+    file.unlink()
+    age(file.parent)
 
 
 def types(diary):
@@ -33,7 +39,7 @@ def test_a_removed_document_of_another_process_is_not_new(diary, tmp_path):
     put(diary, "items/b")  # what history tells of is known now
     other = Diary(tmp_path / "m", agent="rules", durability="process")
     put(other, "items/c")
-    (tmp_path / "m/alice/items/c.toml").unlink()
+    removed(tmp_path / "m/alice/items/c.toml")
     put(diary, "items/c", 2)
     assert types(diary) == ["put", "put", "put", "hand", "put"]
 
@@ -45,7 +51,7 @@ def test_a_document_of_a_user_who_was_recreated_is_known(diary, tmp_path):
     other = Diary(tmp_path / "m", agent="rules", durability="process")
     put(other, "items/new")
     put(other, "items/other")
-    (tmp_path / "m/alice/items/new.toml").unlink()
+    removed(tmp_path / "m/alice/items/new.toml")
     put(diary, "items/new", 2)
     assert types(diary) == ["put", "put", "hand", "put"]
 
@@ -81,7 +87,7 @@ def test_records_of_this_process_are_not_read_back(diary, tmp_path, monkeypatch)
     for number in range(5):
         put(diary, f"items/k{number}")
     assert read == []
-    (tmp_path / "m/alice/items/k1.toml").unlink()
+    removed(tmp_path / "m/alice/items/k1.toml")
     put(diary, "items/k1", 2)
     assert types(diary)[-2:] == ["hand", "put"]
 
@@ -92,7 +98,7 @@ def test_records_of_another_process_are_read(diary, tmp_path):
     other = Diary(tmp_path / "m", agent="rules", durability="process")
     put(other, "items/theirs")
     put(diary, "items/a", 2)  # behind theirs, and not all that is new
-    (tmp_path / "m/alice/items/theirs.toml").unlink()
+    removed(tmp_path / "m/alice/items/theirs.toml")
     put(diary, "items/theirs", 2)
     assert types(diary)[-2:] == ["hand", "put"]
 

@@ -6,8 +6,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
@@ -297,33 +295,40 @@ def test_other_writes_of_the_user_are_not_counted_as_turns_of_the_log(tmp_path):
     assert turns_counted(diary) == {"chat-0": 9}
 
 
-CHILD = """
-import sys
-from tomldiary import Diary
-from tomldiary.ingest import ingest
+def forked(folder, log, durability, reports):
+    """Fork a child that ingests a log; it writes a byte to a pipe for each turn. Return its process id."""
+    child = os.fork()
+    if child == 0:
+        code = 3
+        try:
+            diary = Diary(folder, agent="rules", durability=durability)
+            ingest(diary, log, "ann", progress=lambda *_: os.write(reports, b"."))
+            code = 0
+        finally:
+            os._exit(code)
+    return child
 
-diary = Diary(sys.argv[1], agent="rules", durability=sys.argv[3])
-ingest(diary, sys.argv[2], "ann", progress=lambda done, total: print(done, flush=True))
-"""
+
+def ended(child):
+    """Wait for a child and return its exit code, or its signal as a negative number."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def run_and_kill(folder, log, turns, delay, durability):
     """Start an ingest, kill it a moment after it reported some turns, and tell whether it was killed."""
-    with subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(folder), str(log), durability],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    ) as child:
-        assert child.stdout is not None
-        for count, _ in enumerate(child.stdout, start=1):
-            if count == turns:
-                threading.Event().wait(delay)  # anywhere in the next turns
-                child.send_signal(signal.SIGKILL)
-    assert child.returncode in (0, -signal.SIGKILL)
-    return child.returncode != 0
+    reader, writer = os.pipe()
+    child = forked(folder, log, durability, writer)
+    os.close(writer)
+    with open(reader, "rb", buffering=0) as reports:  # noqa: PTH123 - a descriptor
+        if all(reports.read(1) for _ in range(turns)):
+            threading.Event().wait(delay)  # anywhere in the next turns
+            os.kill(child, signal.SIGKILL)
+        code = ended(child)
+    assert code in (0, -signal.SIGKILL)
+    return code != 0
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("durability", ["process", "full"])
 def test_every_turn_is_applied_exactly_once_after_kills(tmp_path, durability):
     log = write(tmp_path, chat(150))
@@ -345,11 +350,14 @@ def test_every_turn_is_applied_exactly_once_after_kills(tmp_path, durability):
     assert documents(Diary(tmp_path / "cut", agent="rules")) == expected
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_concurrent_processes_apply_no_turn_twice(tmp_path):
     log = write(tmp_path, chat(60))
-    arguments = [sys.executable, "-c", CHILD, str(tmp_path / "both"), str(log), "process"]
-    children = [subprocess.Popen(arguments, stdout=subprocess.DEVNULL, cwd=ROOT) for _ in range(3)]
-    assert [child.wait(60) for child in children] == [0, 0, 0]
+    reader, writer = os.pipe()
+    children = [forked(tmp_path / "both", log, "process", writer) for _ in range(3)]
+    assert [ended(child) for child in children] == [0, 0, 0]
+    for end in (reader, writer):
+        os.close(end)
     assert turns_counted(Diary(tmp_path / "both")) == {"chat-0": 20, "chat-1": 20, "chat-2": 20}
 
 

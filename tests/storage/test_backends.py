@@ -11,6 +11,7 @@ import pytest
 from langgraph.store.base import PutOp
 from pydantic import BaseModel
 
+from hand_edits import age
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.backends import LocalBackend, MemoryBackend
 from tomldiary.errors import BackendError, CommittedUnpublished, InvalidTOML, NotSupported
@@ -141,6 +142,7 @@ def test_a_pipe_in_place_of_a_document_is_an_error_without_waiting(tmp_path):
     with pytest.raises(BackendError, match="is not a regular file"):
         alice.preferences("likes")
     path.unlink()
+    age(path.parent)
     alice.upsert_preference("likes", "milk")
     assert "milk" in path.read_text()
 

@@ -150,7 +150,7 @@ def test_a_first_read_lists_what_a_killed_writer_did_not_publish(tmp_path, name)
         try:
             files = HookedFiles(lambda made, *_: os._exit(0) if made == "replace" else None)
             store = ItemStore(Diary(LocalBackend(tmp_path / "m", files=files), agent="rules"))
-            store.put(Put(("bob", "trips"), "porto", {"text": "tea in Porto"}))
+            store.run([Put(("bob", "trips"), "porto", {"text": "tea in Porto"})])
         finally:
             os._exit(3)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

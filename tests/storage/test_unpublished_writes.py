@@ -157,20 +157,20 @@ def test_a_transaction_reads_unpublished_writes(alice, writers, held):
 def test_two_stores_see_each_others_items_while_a_file_is_held_open(tmp_path):
     stores = [ItemStore(Diary(tmp_path, agent="rules", durability="process")) for _ in range(2)]
     notes = ("alice", "notes")
-    stores[0].put(Put(notes, "first", {"text": "x"}))
+    stores[0].run([Put(notes, "first", {"text": "x"})])
     keys = {"first"}
     file = tmp_path / "alice/items/notes.toml"
     age(file)
     with file.open("ab"):
         for number in range(6):
             store = stores[number % 2]
-            store.put(Put(notes, f"k{number}", {"text": "x"}))
+            store.run([Put(notes, f"k{number}", {"text": "x"})])
             store.update(notes, "count", lambda old: {"n": (old or {"n": 0})["n"] + 1})
             keys |= {f"k{number}", "count"}
             for each in stores:
                 (found,) = each.run([Search(notes, limit=100)])
                 assert {item.key for item in found} == keys
-    stores[0].put(Put(notes, "last", {"text": "x"}))
+    stores[0].run([Put(notes, "last", {"text": "x"})])
     fresh = ItemStore(Diary(tmp_path, agent="rules"))
     found = {item.key: item.value for item in fresh.run([Search(notes, limit=100)])[0]}
     assert found.keys() == keys | {"last"}

@@ -289,11 +289,11 @@ def test_a_single_put_is_embedded_before_anything_is_written(tmp_path):
         raise OSError("no model")
 
     asked = Embeds()
-    indexed(tmp_path, asked).put(Put(NS, "a", {"text": "walnut"}))
+    indexed(tmp_path, asked).run([Put(NS, "a", {"text": "walnut"})])
     assert asked.asked == ["walnut"]
     broken = indexed(tmp_path, fails)
     with pytest.raises(OSError, match="no model"):
-        broken.put(Put(NS, "b", {"text": "pecan"}))
+        broken.run([Put(NS, "b", {"text": "pecan"})])
     with pytest.raises(OSError, match="no model"):
         DiaryStore(tmp_path, index={"dims": 26, "embed": fails}).put(NS, "b", {"text": "pecan"})
     assert indexed(tmp_path, asked).run([Get(NS, "b")]) == [None]

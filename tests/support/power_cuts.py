@@ -334,10 +334,12 @@ def crash_states(
         if not is_watched:
             continue
         dirty = any(file.pending for file in files.values())
+        contents: dict[str, dict[int, bytes]] = {}
         for kept, data, how in _cuts(pending, torn if dirty else KEPT, choose, subsets):
-            contents = {node: file.content(data) for node, file in files.items()}
+            if data not in contents:
+                contents[data] = {node: file.content(data) for node, file in files.items()}
             folders, is_power_cut = _renamed(durable, kept), how != "killed"
-            tree = _tree(folders, contents)
+            tree = _tree(folders, contents[data])
             yield CrashState(step, tree, acknowledged, is_power_cut, how)
 
 

@@ -70,7 +70,7 @@ FIRST = """
 import os, sys
 import pydantic, sqlite3, asyncio, logging  # what takes long is shared by the children
 import tomldiary
-for name in tomldiary.__all__:
+for name in sys.argv[1:]:
     child = os.fork()
     if not child:
         getattr(tomldiary, name)
@@ -81,7 +81,14 @@ for name in tomldiary.__all__:
 
 
 def test_each_public_name_can_be_the_first_one_that_is_imported():
-    done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=True)
+    import tomldiary  # noqa: PLC0415 - its names are the point
+
+    # The names of one module are imported in the same way, so one of them suffices.
+    homes = {
+        getattr(getattr(tomldiary, each), "__module__", each): each for each in tomldiary.__all__
+    }
+    line = [sys.executable, "-c", FIRST, *homes.values()]
+    done = subprocess.run(line, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")
 
 

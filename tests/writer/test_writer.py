@@ -103,15 +103,15 @@ def gated():
 # Nothing lost, everything in order
 
 
-def test_turns_of_500_users_are_in_order_for_each(tmp_path):
+def test_turns_of_200_users_are_in_order_for_each(tmp_path):
     diary = diary_at(tmp_path)
-    with MemoryWriter(diary, workers=8, qsize=1500) as writer:
+    with MemoryWriter(diary, workers=8, qsize=600) as writer:
         for number in range(3):
-            for user in range(500):
+            for user in range(200):
                 writer.submit_nowait(turn(f"turn {number}", f"user {user}"))
     expected = [f"turn {number}" for number in range(3)]
     assert {user: texts(diary, user) for user in diary.users()} == {
-        f"user {user}": expected for user in range(500)
+        f"user {user}": expected for user in range(200)
     }
 
 
@@ -657,7 +657,8 @@ class Stubborn(Hanging):
 
 
 @pytest.mark.parametrize("kind", [Hanging, Stubborn])
-def test_close_with_a_timeout_abandons_hanging_turns(kind, caplog):
+def test_close_with_a_timeout_abandons_hanging_turns(kind, caplog, monkeypatch):
+    monkeypatch.setattr("tomldiary.writer.writer._GRACE", 0.1)
     diary = kind()
     writer = MemoryWriter(diary, workers=1, qsize=3)
     receipts = [writer.submit_nowait(turn("0"))]

@@ -31,7 +31,8 @@ class Stubborn:
 
 
 @pytest.fixture
-def stubborn():
+def stubborn(monkeypatch):
+    monkeypatch.setattr("tomldiary.writer.writer._GRACE", 0.1)  # no time is long enough for it
     made = Stubborn()
     yield made
     made.enough.set()
@@ -99,7 +100,7 @@ def test_close_returns_while_another_thread_times_out(tmp_path, caplog):
     assert "nor parked" not in caplog.text
 
 
-def test_a_signal_handler_can_close_during_close(tmp_path, stubborn, monkeypatch):
+def test_a_signal_handler_can_close_during_close(tmp_path, stubborn):
     writer = MemoryWriter(Diary(tmp_path, agent=stubborn))
     assert writer.submit_nowait(Turn("alice", "s", "tea", "ok")).wait_stored(LONG)
     assert stubborn.began.acquire(timeout=LONG)
@@ -107,11 +108,11 @@ def test_a_signal_handler_can_close_during_close(tmp_path, stubborn, monkeypatch
     stop = queue.stop
 
     def close_too():
-        monkeypatch.undo()
+        queue.stop = stop
         found.append(writer.close_sync(0.0))
         stop()
 
-    monkeypatch.setattr(queue, "stop", close_too)
+    queue.stop = close_too
     closer = threading.Thread(target=lambda: found.append(writer.close_sync(0.0)), daemon=True)
     closer.start()
     closer.join(LONG)

@@ -5,7 +5,7 @@ Commands that remove or overwrite are dry runs unless `--yes` is given; `--dry-r
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,6 +13,7 @@ from tomldiary.cli.completion import complete_user
 
 __all__ = [
     "DEFAULT_PATH",
+    "Agent",
     "AsJson",
     "DryRun",
     "MemoryPath",
@@ -20,6 +21,7 @@ __all__ = [
     "RequiredUser",
     "UserName",
     "Yes",
+    "user_option",
 ]
 
 DEFAULT_PATH = "./memories"
@@ -31,16 +33,16 @@ MemoryPath = Annotated[
         envvar=["TOMLDIARY_URL", "TOMLDIARY_PATH"],
     ),
 ]
+
+
+def user_option(text: str) -> Any:
+    """Return the option `--user`, which the environment may set; `text` is its help."""
+    return typer.Option("--user", help=text, envvar="TOMLDIARY_USER", autocompletion=complete_user)
+
+
 RequiredUser = Annotated[str, typer.Option(help="The user.", autocompletion=complete_user)]
-UserName = Annotated[
-    str | None,
-    typer.Option(
-        "--user",
-        help="The user; by default the only user.",
-        envvar="TOMLDIARY_USER",
-        autocompletion=complete_user,
-    ),
-]
+UserName = Annotated[str | None, user_option("The user; by default the only user.")]
+Agent = Annotated[str, typer.Option(help='The extractor: "rules" (offline) or a model name.')]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 PreferenceTable = Annotated[
     str | None,

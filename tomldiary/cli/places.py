@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import InvalidValue
+from tomldiary.storage.files import FileSystem
 from tomldiary.storage.local.layout import SYSTEM
 from tomldiary.storage.open import open_backend
 from tomldiary.storage.shared.database import without_secrets
@@ -58,15 +58,10 @@ def write_new(file: Path, text: str) -> None:
     Raises:
         OSError: The file exists or cannot be written; `filename` is its path.
     """
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        with open(descriptor, "wb") as out:  # noqa: PTH123 - `Path.open` accepts no descriptor
-            out.write(text.encode())
-    except BaseException as error:
-        file.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise OSError(error.errno, error.strerror, str(file)) from None
-        raise
+        FileSystem().write_new(str(file), text.encode(), sync=False)
+    except OSError as error:  # a failed write does not name the file
+        raise OSError(error.errno, error.strerror, str(file)) from None
 
 
 def shown(path: str) -> str:

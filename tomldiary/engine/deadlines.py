@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from tomldiary.errors import BackendError
 from tomldiary.logging import get_logger
-from tomldiary.runtime.capabilities import PRIVATE
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.storage.files import FileSystem, token_of
 
@@ -157,13 +156,7 @@ class Deadlines:
         """Append lines to the file; if this fails, they stay in memory and reads continue."""
         try:
             self._create(path)
-            flags = os.O_WRONLY | os.O_APPEND | PRIVATE
-            descriptor = self._files.open(path, flags)
-            try:
-                self._files.write_all(descriptor, lines)
-                found = self._files.fstat(descriptor)
-            finally:
-                self._files.close(descriptor)
+            found = self._files.append(path, lines)
             if found.st_size != self._read_to + len(lines):
                 return  # another process appended since; the next read finds it
             self._read_to, self._token = found.st_size, token_of(found)

@@ -20,7 +20,6 @@ from zlib import crc32
 from tomldiary.errors import InvalidValue, MissingExtra
 from tomldiary.logging import get_logger
 from tomldiary.retrieval.collections import changes
-from tomldiary.runtime.capabilities import PRIVATE
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.storage.files import FileSystem
 from tomldiary.text.json_paths import texts_at
@@ -368,13 +367,7 @@ class VectorIndex:
                     return  # another process created the file with another salt; the next search reads it
                 finally:
                     self._files.unlink(temp)
-            flags = os.O_WRONLY | os.O_APPEND | PRIVATE
-            descriptor = self._files.open(path, flags)
-            try:
-                self._files.write_all(descriptor, data)
-                found = self._files.fstat(descriptor)
-            finally:
-                self._files.close(descriptor)
+            found = self._files.append(path, data)
             expected = (self._read_to or len(_HEAD) + _SALT) + len(data)
             if found.st_size == expected:
                 self._inode, self._read_to = found.st_ino, expected

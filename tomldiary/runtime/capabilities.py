@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
-    "NO_WAITING",
     "OTHER_OWNER_REMEDY",
     "OURS",
     "PRIVATE",
+    "READING",
     "drop_lease",
     "exchange",
     "keeps_lease",
@@ -47,8 +47,8 @@ OURS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOINHERIT", 0) | getattr(os,
 """Flags of `os.open` for binary mode and a descriptor that child processes do not inherit."""
 PRIVATE = OURS | getattr(os, "O_NOFOLLOW", 0)
 """The flags of `OURS`, and one that refuses symbolic links."""
-NO_WAITING = getattr(os, "O_NONBLOCK", 0)
-"""A flag of `os.open` for a call that does not wait for a pipe or a lease."""
+READING = os.O_RDONLY | PRIVATE | getattr(os, "O_NONBLOCK", 0)
+"""The flags of `PRIVATE` for reading, and one that does not wait for a pipe or a lease."""
 
 
 _NOT_HERE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.ENOTTY}

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING
 
 from tomldiary.errors import BackendError
 from tomldiary.runtime import capabilities
-from tomldiary.runtime.capabilities import NO_WAITING, OURS, PRIVATE
+from tomldiary.runtime.capabilities import OURS, PRIVATE, READING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["FileSystem", "FileToken", "file_on_the_way", "is_same", "token_of"]
 
 _PRIVATE = 0o600
-_READ = os.O_RDONLY | PRIVATE | NO_WAITING  # does not block on a pipe
 
 FileToken = tuple[int, int, int, int]
 """Identifies a version of a file: modification time, size, inode, change time (times in nanoseconds)."""
@@ -181,7 +180,7 @@ class FileSystem:
             BackendError: The file cannot be read, or is not a regular file (links are not followed).
         """
         try:
-            descriptor = self.open(path, _READ)
+            descriptor = self.open(path, READING)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -270,6 +269,15 @@ class FileSystem:
             self.replace(temp, path)
         if sync:
             self.sync_folder(path.parent)
+
+    def append(self, path: Path, data: bytes) -> os.stat_result:
+        """Append to an existing file, and return its status afterwards."""
+        descriptor = self.open(path, os.O_WRONLY | os.O_APPEND | PRIVATE)
+        try:
+            self.write_all(descriptor, data)
+            return self.fstat(descriptor)
+        finally:
+            self.close(descriptor)
 
     def make_private(self, descriptor: int) -> None:
         """Restrict an open file to its owner, on systems with file modes."""

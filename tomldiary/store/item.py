@@ -249,9 +249,6 @@ def _checked(value: Any, where: str, depth: int) -> Any:
         _check_depth(depth, where)
         table: dict[str, Any] = {}
         for key, item in cast("Mapping[Any, Any]", value).items():
-            if type(key) is str and key.isascii() and _is_plain(item):  # the common case
-                table[key] = item
-                continue
             if not isinstance(key, str):
                 raise InvalidValue(
                     f"expected text as a key, found {type(key).__name__}.", where=where
@@ -264,17 +261,6 @@ def _checked(value: Any, where: str, depth: int) -> Any:
         items = cast("Sequence[Any]", value)
         return [_checked(item, f"{where}.{n}", depth + 1) for n, item in enumerate(items)]
     return _scalar(value, where)
-
-
-def _is_plain(item: Any) -> bool:
-    kind: type[Any] = type(item)  # pyright: ignore[reportUnknownVariableType] - any JSON value
-    if kind is str:
-        return bool(item.isascii())
-    return (
-        kind is bool
-        or (kind is float and not isnan(item))
-        or (kind is int and item.bit_length() <= _BITS)
-    )
 
 
 def _scalar(value: Any, where: str) -> Any:

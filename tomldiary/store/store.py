@@ -303,15 +303,6 @@ class ItemStore(ItemPuts):
 
     # Single items
 
-    def put(self, put: Put, session: str = "", signed_in: str | None = None) -> None:
-        """Run one put like `run`; faster if no text must be embedded."""
-        if self._finder.embedding is not None:
-            self.run([put], session=session, signed_in=signed_in)
-            return
-        found = self._checked(put, signed_in)
-        assert isinstance(found, Put)  # noqa: S101 - for the type checker
-        self._write_of(self._owners.owner(found.namespace, found.key), [found], session)
-
     def update(
         self,
         namespace: Namespace,

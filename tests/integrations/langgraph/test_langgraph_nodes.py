@@ -45,6 +45,7 @@ from tomldiary_langgraph import DiaryStore, extract_node, recall_node, submit_no
 from tomldiary_langgraph.runs import runs
 
 ALICE = {"configurable": {"user_id": "alice", "thread_id": "t1"}}
+AT_ONCE = RetryPolicy(max_attempts=2, initial_interval=0.01, jitter=False)
 
 
 class Dictionary(TypedDict, total=False):
@@ -516,7 +517,7 @@ def test_a_turn_without_a_session_is_recorded_once(kind, mode):
         for state in (Dictionary, Plain):
             failing[:] = [ConnectionError("after it was recorded")]
             builder = StateGraph(state)
-            again = RetryPolicy(max_attempts=2)
+            again = AT_ONCE
             builder.add_node("record", record | fails_once, retry_policy=again)
             builder.add_node("again", lambda _: {})
             builder.add_edge(START, "record").add_edge("record", "again")
@@ -746,7 +747,7 @@ def test_node_that_is_retried_records_its_turn_once(kind, mode):
             return state
 
         builder = StateGraph(Dictionary)
-        builder.add_node("record", recording | fails_once, retry_policy=RetryPolicy(max_attempts=2))
+        builder.add_node("record", recording | fails_once, retry_policy=AT_ONCE)
         builder.add_edge(START, "record")
         said = {"messages": [("user", "tea"), ("ai", "Noted.")]}
         if mode == "sync":

@@ -6,6 +6,7 @@ import asyncio
 import copy
 import gc
 import inspect
+import multiprocessing
 import subprocess
 import sys
 import threading
@@ -52,7 +53,6 @@ from pydantic_ai.profiles import ModelProfile
 from pydantic_ai.usage import UsageLimits
 from pydantic_core import PydanticSerializationError
 
-from processes import run_at_once
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.entries.episodes import ToolStep
 from tomldiary.errors import IdentifierError
@@ -1496,19 +1496,22 @@ def test_concurrent_runs_of_one_user_keep_all_writes(tmp_path: Path, door: str):
     assert written(tmp_path, door) == sorted(f"fact {n}" for n in range(40))
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_concurrent_processes_of_one_user_keep_all_writes(tmp_path: Path):
-    code = f"""
-import sys
-sys.path[:0] = {[str(ROOT), str(ROOT / "integrations"), str(ROOT / "tests/integrations/pydantic_ai"), str(ROOT / "tests/support")]!r}
-from pathlib import Path
-from test_pydantic_ai_turns import write_together
-print("ready", flush=True)
-sys.stdin.readline()
-for door in {WRITING_DOORS!r}:
-    folder = Path({str(tmp_path)!r}) / door
-    write_together(folder, door, [f"{{sys.argv[1]}} {{n}}" for n in range(20)])
-"""
-    run_at_once(code, ["one"], ["two"])
+    context = multiprocessing.get_context("fork")
+    ready = context.Barrier(2)
+
+    def write(name: str):
+        ready.wait()
+        for door in WRITING_DOORS:
+            write_together(tmp_path / door, door, [f"{name} {n}" for n in range(20)])
+
+    children = [context.Process(target=write, args=(name,)) for name in ("one", "two")]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(60)
+    assert [child.exitcode for child in children] == [0, 0]
     expected = [f"{name} {n}" for name in ("one", "two") for n in range(20)]
     for door in WRITING_DOORS:
         assert written(tmp_path / door, door) == sorted(expected)

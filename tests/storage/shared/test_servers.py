@@ -38,11 +38,11 @@ IN_TIME = 20  # seconds: a busy machine takes part of them; without the limit a 
 @pytest.mark.parametrize(
     "url",
     [
-        "postgresql://ann:secret@127.0.0.1:{port}/x?timeout=1",
-        "postgresql:///x?host=/missing&user=ann&password=secret&timeout=1",
-        "redis://:secret@127.0.0.1:{port}/0?timeout=1",
-        "unix:///missing.sock?username=ann&password=secret&timeout=1",
-        "firestore://project/app/memory?timeout=1",
+        "postgresql://ann:secret@127.0.0.1:{port}/x?timeout=0.2",
+        "postgresql:///x?host=/missing&user=ann&password=secret&timeout=0.2",
+        "redis://:secret@127.0.0.1:{port}/0?timeout=0.2",
+        "unix:///missing.sock?username=ann&password=secret&timeout=0.2",
+        "firestore://project/app/memory?timeout=0.2",
     ],
 )
 def test_a_refused_connection_is_one_error_within_the_timeout(url, monkeypatch):

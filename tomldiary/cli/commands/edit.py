@@ -16,10 +16,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tomldiary.cli.completion import complete_category, complete_document, complete_user
+from tomldiary.cli.completion import complete_category, complete_document
 from tomldiary.cli.memory import known_user, open_memory, user_to_change
 from tomldiary.cli.mistakes import mistakes, readable
-from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, PreferenceTable, UserName
+from tomldiary.cli.options import (
+    DEFAULT_PATH,
+    AsJson,
+    MemoryPath,
+    PreferenceTable,
+    UserName,
+    user_option,
+)
 from tomldiary.cli.output import print_error, print_json, print_text
 from tomldiary.cli.places import writable, write_new
 from tomldiary.cli.tables import load_table
@@ -60,12 +67,7 @@ def add(
     text: Annotated[str, typer.Argument(help="The text to store.")],
     *,
     user: Annotated[
-        str | None,
-        typer.Option(
-            help="The user, who may be new; by default the only user.",
-            envvar="TOMLDIARY_USER",
-            autocompletion=complete_user,
-        ),
+        str | None, user_option("The user, who may be new; by default the only user.")
     ] = None,
     path: MemoryPath = DEFAULT_PATH,
     context: Annotated[

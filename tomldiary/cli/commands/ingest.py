@@ -9,6 +9,7 @@ import typer
 from tomldiary.cli.memory import known_user
 from tomldiary.cli.options import (
     DEFAULT_PATH,
+    Agent,
     AsJson,
     MemoryPath,
     PreferenceTable,
@@ -35,9 +36,7 @@ def ingest(
     user: RequiredUser,
     path: MemoryPath = DEFAULT_PATH,
     log_format: Annotated[str, typer.Option("--format", help=f"One of: {_FORMATS}.")] = "auto",
-    agent: Annotated[
-        str, typer.Option(help='The extractor: "rules" (offline) or a model name.')
-    ] = "rules",
+    agent: Agent = "rules",
     speaker: Annotated[
         str | None, typer.Option(help="The speaker to remember, in a log of two people.")
     ] = None,
@@ -68,9 +67,7 @@ def consolidate(
     *,
     user: UserName = None,
     path: MemoryPath = DEFAULT_PATH,
-    agent: Annotated[
-        str, typer.Option(help='The extractor: "rules" (offline) or a model name.')
-    ] = "rules",
+    agent: Agent = "rules",
     limit: Annotated[
         int | None, typer.Option(help="The maximum number of episodes.", min=1)
     ] = None,

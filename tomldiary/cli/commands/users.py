@@ -6,9 +6,8 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from tomldiary.cli.completion import complete_user
 from tomldiary.cli.memory import known_user, open_memory
-from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath
+from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, user_option
 from tomldiary.cli.output import print_json, print_text
 from tomldiary.cli.places import shown
 from tomldiary.cli.rows import Column, print_rows
@@ -64,14 +63,7 @@ def users(
 
 def stats(
     *,
-    user: Annotated[
-        str | None,
-        typer.Option(
-            help="Also print the numbers of this user.",
-            envvar="TOMLDIARY_USER",
-            autocompletion=complete_user,
-        ),
-    ] = None,
+    user: Annotated[str | None, user_option("Also print the numbers of this user.")] = None,
     path: MemoryPath = DEFAULT_PATH,
     as_json: AsJson = False,
 ) -> None:

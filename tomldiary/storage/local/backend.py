@@ -29,6 +29,7 @@ from tomldiary.errors import (
 from tomldiary.history.record import next_sequence, stamped
 from tomldiary.identifiers.user_ids import decode_folder, is_plain
 from tomldiary.logging import get_logger
+from tomldiary.runtime.capabilities import READING
 from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.environment import CHECKPOINT_INTERVAL, SEGMENT_BYTES, Clock, Environment
 from tomldiary.storage.files import FileSystem, FileToken
@@ -60,9 +61,6 @@ __all__ = ["LocalBackend", "check_durability"]
 _logger = get_logger(__name__)
 _USUAL = "preferences.toml"
 """The document that almost all users have."""
-_FLAGS = os.O_RDONLY | sum(
-    {getattr(os, flag, 0) for flag in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK")}
-)
 
 
 def check_durability(given: object) -> None:
@@ -409,7 +407,7 @@ def _show_new_version(files: FileSystem, path: str) -> None:
     The other times stay unchanged, because programs use them to detect a save.
     """
     with suppress(OSError):  # just removed, a link, or another owner's file
-        descriptor = files.open(path, _FLAGS)
+        descriptor = files.open(path, READING)
         try:
             files.set_mode(descriptor, stat.S_IMODE(files.fstat(descriptor).st_mode))
         finally:

@@ -25,7 +25,7 @@ from tomldiary.history.record import (
     render_record,
 )
 from tomldiary.logging import get_logger
-from tomldiary.runtime.capabilities import NO_WAITING, PRIVATE
+from tomldiary.runtime.capabilities import PRIVATE, READING
 from tomldiary.storage.local.layout import kinds_in
 from tomldiary.toml.document import Document
 
@@ -55,7 +55,6 @@ __all__ = [
 
 _logger = get_logger(__name__)
 _FLAGS = os.O_WRONLY | os.O_CREAT | PRIVATE
-_READ = os.O_RDONLY | PRIVATE | NO_WAITING
 DAMAGED = ".damaged-"
 """Part of the name of a file with a damaged record. It does not end in ".toml", so it is no segment."""
 _SEEN = 1024  # the bytes before the end, which identify it
@@ -75,7 +74,7 @@ class End(NamedTuple):
     def is_there(self, files: FileSystem) -> bool:
         """Return whether the segment still ends here: no record was appended and it was not replaced."""
         try:
-            descriptor = files.open(self.segment, _READ)
+            descriptor = files.open(self.segment, READING)
         except OSError:
             return False
         try:

@@ -20,7 +20,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tomldiary.runtime.capabilities import NO_WAITING, OURS, PRIVATE
+from tomldiary.runtime.capabilities import OURS, READING
 from tomldiary.storage.files import FileSystem, FileToken, is_same, token_of
 from tomldiary.storage.local.layout import make_parent, staged_path
 
@@ -34,7 +34,6 @@ _UNAVAILABLE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EAGAIN}
 """Errors of opening a file that was just removed, became a link, or is leased by another program."""
 _LONGEST = 60.0  # seconds; a program may keep a file open for writing without saving it
 _REPLACING = 1.0  # seconds; some editors remove the old file before they write the new one
-_FLAGS = os.O_RDONLY | PRIVATE | NO_WAITING
 
 
 def put_in_place(
@@ -241,7 +240,7 @@ class Held:
 
     def __init__(self, files: FileSystem, path: str) -> None:
         self._files = files
-        self._descriptor = files.open(path, _FLAGS)
+        self._descriptor = files.open(path, READING)
         try:
             refusal = files.take_lease(self._descriptor) if files.has_leases else errno.ENOSYS
             self.is_leased = refusal == 0
