@@ -113,8 +113,9 @@ def _tool(
 ) -> StructuredTool:
     """Return a tool with the parameters of a verb; LangChain adds the config of the run."""
 
-    def run(config: RunnableConfig, **arguments: Any) -> tuple[str, Any]:
-        answer: Answer = getattr(verbs(config), verb)(**arguments)
+    # LangChain passes a text, as in `recall.invoke("milk")`, by position.
+    def run(*texts: str, config: RunnableConfig, **arguments: Any) -> tuple[str, Any]:
+        answer: Answer = getattr(verbs(config), verb)(*texts, **arguments)
         if answer.is_error:
             raise ToolException(answer)
         return str(answer), answer.data
@@ -123,8 +124,8 @@ def _tool(
         assert isinstance(error, ValidationError)  # noqa: S101 - the arguments are a model of pydantic 2
         return f"❌ {explained(error, name)}"
 
-    async def arun(config: RunnableConfig, **arguments: Any) -> tuple[str, Any]:
-        return await in_thread(run, config, **arguments)
+    async def arun(*texts: str, config: RunnableConfig, **arguments: Any) -> tuple[str, Any]:
+        return await in_thread(run, *texts, config=config, **arguments)
 
     given = Parameter("config", Parameter.KEYWORD_ONLY, annotation=RunnableConfig)
     parameters = [*parameters_of(verb), given]

@@ -154,6 +154,13 @@ def test_the_environment_names_the_extractor(tmp_path, monkeypatch):
     ]
 
 
+def test_the_suites_name_the_command_that_installs_pytest():
+    code = "import sys; sys.modules['pytest'] = None; import tomldiary.testing"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "MissingExtra: tomldiary.testing needs" in done.stderr
+    assert "Run: python -m pip install pytest" in done.stderr
+
+
 def test_a_missing_adapter_names_the_command_that_installs_it():
     with pytest.raises(MissingExtra, match=r'pip install "tomldiary-kit\[nothing\]"'):
         load_factory("no_such_factory", extra="nothing")

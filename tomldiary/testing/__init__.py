@@ -11,7 +11,12 @@ class TestMyBackend(BackendSuite):
 
 from __future__ import annotations
 
-import pytest
+from tomldiary.errors import MissingExtra
+
+try:
+    import pytest
+except ModuleNotFoundError as error:
+    raise MissingExtra("tomldiary.testing", package="pytest") from error
 
 pytest.register_assert_rewrite("tomldiary.testing.backend", "tomldiary.testing.store")
 

@@ -118,6 +118,15 @@ def named(diary, user_id=None, **options):
     return {tool.name: tool for tool in diary_tools(diary, user_id, **options)}
 
 
+@both
+def test_a_tool_takes_its_only_required_argument_as_text(diary, mode):
+    diary.user("alice").upsert_preference("likes", "green tea")
+    tools = {tool.name: tool for tool in diary_tools(diary, "alice")}
+    assert "green tea" in call(tools["recall"], "tea", None, mode)
+    call(tools["forget"], "likes/pref001", None, mode)
+    assert not diary.user("alice").preferences("likes")
+
+
 def asked(name, /, **arguments):
     return {"name": name, "args": arguments, "id": "c1", "type": "tool_call"}
 
