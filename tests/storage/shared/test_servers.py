@@ -406,6 +406,43 @@ def test_a_user_id_that_is_too_long_for_postgres_is_refused_at_once():
         assert diary.users() == []
 
 
+@pytest.fixture
+def url_of_encoding():
+    """Return a function that makes a database with an encoding, and returns its address; they are dropped later."""
+    engine = engines.space("postgres")
+    import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
+
+    name = engine.url.rpartition("=")[2]
+    with psycopg.connect(engine.server, autocommit=True) as connection:
+
+        def made(encoding):
+            connection.execute(
+                f"CREATE DATABASE {name} ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+            )
+            return engine.url.replace("/postgres?", f"/{name}?")
+
+        yield made
+        connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+
+def test_a_database_of_postgres_without_encoding_stores_all_characters(url_of_encoding):
+    with Diary(url_of_encoding("SQL_ASCII"), agent="rules") as diary:
+        diary.user("é 😀").add_turn("I like crêpes 😀", "Noted.", session_id="☕")
+        assert diary.users() == ["é 😀"]
+        [item] = diary.user("é 😀").preferences("likes").values()
+        assert item.text == "I like crêpes 😀"
+        assert [*diary.user("é 😀").conversations()] == ["☕"]
+
+
+def test_a_character_that_a_database_of_postgres_cannot_store_names_the_remedy(url_of_encoding):
+    with Diary(url_of_encoding("LATIN1"), agent="rules") as diary:
+        alice = diary.user("alice")
+        alice.set_block("persona", "likes crêpes")
+        with pytest.raises(BackendError, match="Use a database with the encoding UTF8"):
+            alice.set_block("persona", "likes crêpes 😀")
+        assert alice.blocks()["persona"].text == "likes crêpes"
+
+
 def test_a_full_disk_of_postgres_names_the_remedy():
     engine = engines.space("postgres")
     import psycopg  # noqa: PLC0415 - slow to import, and used with servers only

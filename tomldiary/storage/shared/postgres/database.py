@@ -56,6 +56,7 @@ _REFUSED = re.compile(
     r"(?:FATAL: +|fe_sendauth: )((?!.*(?:starting up|shutting down|recovery|too many|remaining)).+)"
 )
 _REFUSALS = {
+    "22P05": ("a character is missing in its encoding", "Use a database with the encoding UTF8."),
     "25006": ("the server takes no writes", "Use the address of the primary server."),
     "42501": ("a permission is missing", "Grant it, or let an owner create the schema {schema}."),
     "53100": ("the disk of the server is full", "Nothing was changed. Free space on it."),
@@ -100,6 +101,7 @@ class PostgresDatabase:
         self._silence = f"{min(timeout, _SILENCE):g}s"
         self._settings: dict[str, Any] = {
             "autocommit": True,
+            "client_encoding": "utf8",  # the default is the encoding of the database
             "connect_timeout": max(1, int(timeout)),
             "fallback_application_name": "tomldiary",
             "tcp_user_timeout": max(1, int(timeout * 1000)),
