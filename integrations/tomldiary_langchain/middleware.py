@@ -22,6 +22,7 @@ from typing_extensions import TypeVar  # Python 3.11 has none with a default
 
 from tomldiary.agents.identity import checked_id
 from tomldiary.agents.options import checked_count, checked_episodes, memory_name, one_of, writer_of
+from tomldiary.agents.submission import store_turn, submit_turn
 from tomldiary.agents.turn_messages import (
     Spoken,
     SubmittedMessages,
@@ -115,7 +116,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         max_tokens: The budget of the memory.
         query: "cut" shows entries that match the question first if the memory exceeds the budget, "prompt" always;
             "none" orders entries by count and date.
-        on_error: If the memory cannot be read or the turn cannot be queued, "ignore" logs the error and continues,
+        on_error: If the memory cannot be read or the turn cannot be stored, "ignore" logs the error and continues,
             "raise" fails the run.
         episodes: Whether turns are stored word for word as episodes; None takes the diary's setting.
         name: The name of the memory, if an agent has several: the model sees it with the memory, and the names of
@@ -315,29 +316,47 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
     # After the turn
 
     def after_agent(self, state: AgentState[Any], runtime: Runtime[ContextT]) -> dict[str, Any]:
-        """Queue the finished turn, for extraction in the background.
+        """Submit the finished turn, for extraction in the background; wait until it is stored.
 
         Raises:
-            Exception: The writer refuses it, and `on_error` is "raise".
+            Exception: The turn cannot be stored, or the queue is full, and `on_error` is "raise".
         """
-        run = self._settled(state) or self._settle(state, runtime)
-        run.is_over = True
+        run = self._end(state, runtime)
         try:
-            self._submit(run, state, "completed")
+            with self._turn(run, state, "completed") as turn:
+                if turn is not None:
+                    store_turn(self.writer, turn)
         except Exception as error:
             if self._on_error == "raise":
                 raise
-            _logger.warning("a turn could not be queued: %s", type(error).__name__)
-        self._submitted.answered(agent_config().get("configurable"), self._where, run.turn.asked)
-        ended = ended_in(state["messages"])
-        fields = {"diary_asked_by": {}, "diary_asked": {}, "diary_ended": ended}
-        return {field: {self.name: value} for field, value in fields.items()}
+            _report(error)
+        return self._ended(state, run)
 
     async def aafter_agent(
         self, state: AgentState[Any], runtime: Runtime[ContextT]
     ) -> dict[str, Any]:
-        """Do what `after_agent` does: queueing waits for nothing."""
-        return self.after_agent(state, runtime)
+        """Do what `after_agent` does without holding the event loop; also wait while the queue is full."""
+        run = self._end(state, runtime)
+        try:
+            with self._turn(run, state, "completed") as turn:
+                if turn is not None:
+                    await submit_turn(self.writer, turn)
+        except Exception as error:
+            if self._on_error == "raise":
+                raise
+            _report(error)
+        return self._ended(state, run)
+
+    def _end(self, state: AgentState[Any], runtime: Runtime[ContextT]) -> Run:
+        run = self._settled(state) or self._settle(state, runtime)
+        run.is_over = True
+        return run
+
+    def _ended(self, state: AgentState[Any], run: Run) -> dict[str, Any]:
+        self._submitted.answered(agent_config().get("configurable"), self._where, run.turn.asked)
+        ended = ended_in(state["messages"])
+        fields = {"diary_asked_by": {}, "diary_asked": {}, "diary_ended": ended}
+        return {field: {self.name: value} for field, value in fields.items()}
 
     def _submit_broken(self, run: Run, error: BaseException) -> None:
         """Queue the turn of a run that ended in an error."""
@@ -353,16 +372,21 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         elif isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
             status = "cancelled"
         try:
-            self._submit(run, {"messages": cast("Any", run.messages)}, status)
+            with self._turn(run, {"messages": cast("Any", run.messages)}, status) as turn:
+                if turn is not None:
+                    self.writer.submit_nowait(turn)
         except Exception as failure:  # noqa: BLE001 - the run's own error is the one to raise
-            _logger.warning("a turn could not be queued: %s", type(failure).__name__)
+            _report(failure)
 
-    def _submit(self, run: Run, state: AgentState[Any], status: TurnStatus) -> None:
-        if run.is_delegated:
-            return
+    @contextmanager
+    def _turn(
+        self, run: Run, state: AgentState[Any], status: TurnStatus
+    ) -> Generator[WriterTurn | None]:
+        """Yield the new part of a run's turn, to be submitted in the block; None if there is none."""
         messages = cast("list[BaseMessage]", state["messages"])
         turn = said_in(run.turn, messages, state.get("structured_response"))
-        if not turn:
+        if run.is_delegated or not turn:
+            yield None
             return
         turn = with_ids(turn, run.turn.ids, run.ids)
         self._chats.keep(run.user, messages, run.session)
@@ -373,19 +397,18 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         with self._submitted.once(run.user, run.session, operation, turn, run.as_said) as new:
             said = exchange_of(new, is_over=is_over)
             if not any(said):
+                yield None
                 return
-            self.writer.submit_nowait(
-                WriterTurn(
-                    run.user,
-                    run.session,
-                    *said,
-                    status=status,
-                    operation_id=operation if said == whole else digest(operation, *said),
-                    earlier=run.turn.earlier or None,
-                    steps=steps_of(new),
-                    episode=self._episodes,
-                    epoch=run.epoch,
-                )
+            yield WriterTurn(
+                run.user,
+                run.session,
+                *said,
+                status=status,
+                operation_id=operation if said == whole else digest(operation, *said),
+                earlier=run.turn.earlier or None,
+                steps=steps_of(new),
+                episode=self._episodes,
+                epoch=run.epoch,
             )
 
     # The tools
@@ -436,6 +459,10 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             return MemoryVerbs(self.diary.user(user_id), resolve_session(session, config))
         user = self.diary.user(run.user)
         return MemoryVerbs(user, run.session, operation_id=call_id, epoch=run.epoch)
+
+
+def _report(error: Exception) -> None:
+    _logger.warning("a turn could not be stored: %s", type(error).__name__)
 
 
 def _call_id(request: ToolCallRequest) -> str:

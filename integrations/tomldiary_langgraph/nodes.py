@@ -25,6 +25,7 @@ from tomldiary.agents.options import (
     checked_text,
     one_of,
 )
+from tomldiary.agents.submission import store_turn, submit_turn
 from tomldiary.agents.turn_messages import (
     Spoken,
     SubmittedMessages,
@@ -161,8 +162,8 @@ def submit_node(
     """Return a node that submits the finished turn to a background writer; a field `Memory` records its end.
 
     A turn has all messages of the user since the last answer, and the answers after them. The node submits nothing
-    before there is an answer, nor in a graph that an agent runs as its sub-agent or tool. It does not wait for the
-    extraction. If the writer's queue is full, async runs wait and sync runs raise `WriterBusy`. A replay, a retry,
+    before there is an answer, nor in a graph that an agent runs as its sub-agent or tool. It waits until the turn is
+    stored, but not for the extraction. If the writer's queue is full, async runs wait and sync runs raise `WriterBusy`. A replay, a retry,
     or a second pass with the same messages submits nothing twice; new messages are a new turn.
 
     Args:
@@ -171,7 +172,7 @@ def submit_node(
         session_id: The session, given in the same ways; None takes `session_id` or `thread_id` of the run, else the
             id of the run; without one, each turn is a separate session.
         messages_key: The field with the messages.
-        on_error: If the turn cannot be queued, "raise" fails the run, "ignore" logs the error and continues.
+        on_error: If the turn cannot be stored, "raise" fails the run, "ignore" logs the error and continues.
         episodes: Whether turns are stored word for word as episodes; None takes the diary's setting.
 
     Raises:
@@ -188,16 +189,16 @@ def submit_node(
     recorded = _Recorded(writer.diary, user_id, session_id, messages_key, on_error, episodes)
 
     def submit(state: Any, config: RunnableConfig) -> dict[str, Any]:
-        with recorded.turn(state, config, "a turn could not be queued") as (turn, update):
+        with recorded.turn(state, config, "a turn could not be stored") as (turn, update):
             if turn is not None:
-                writer.submit_nowait(turn)
+                store_turn(writer, turn)
             return update
         return {}
 
     async def asubmit(state: Any, config: RunnableConfig) -> dict[str, Any]:
-        with recorded.turn(state, config, "a turn could not be queued") as (turn, update):
+        with recorded.turn(state, config, "a turn could not be stored") as (turn, update):
             if turn is not None:
-                await writer.submit_turn(turn)
+                await submit_turn(writer, turn)
             return update
         return {}
 

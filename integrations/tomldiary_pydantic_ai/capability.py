@@ -15,6 +15,7 @@ from pydantic_ai.tools import AgentDepsT
 
 from tomldiary.agents.delegation import LANGCHAIN, is_within
 from tomldiary.agents.options import checked_episodes, checked_flag, writer_of
+from tomldiary.agents.submission import submit_turn
 from tomldiary.agents.turn_messages import digest
 from tomldiary.diary import Diary
 from tomldiary.entries.episodes import ToolStep
@@ -43,7 +44,6 @@ from tomldiary_pydantic_ai.run import (
     filled,
     no_template,
     runs_around,
-    submit_turn,
     within_tool,
 )
 from tomldiary_pydantic_ai.toolset import (

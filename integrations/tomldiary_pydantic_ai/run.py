@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import re
 import threading
@@ -20,7 +19,7 @@ from pydantic_ai.tools import AgentDepsT
 from tomldiary.agents import identity
 from tomldiary.agents.delegation import PYDANTIC_AI, tell_within
 from tomldiary.agents.turn_messages import OTHERS_TURN, digest, memory_place
-from tomldiary.errors import IdentifierError, InvalidValue, WriterBusy
+from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary.runtime.lru import Recent
 from tomldiary_pydantic_ai.conversation import (
     Words,
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelRequestPart
 
     from tomldiary.diary import Diary
-    from tomldiary.writer.receipts import Turn
-    from tomldiary.writer.writer import MemoryWriter
 
 __all__ = [
     "LastTurns",
@@ -53,7 +50,6 @@ __all__ = [
     "no_template",
     "runs_around",
     "session_of",
-    "submit_turn",
     "user_of",
     "within_tool",
 ]
@@ -141,35 +137,6 @@ def filled(given: str | TemplateStr[Any] | None) -> Who[Any]:
 
 
 _PLACEHOLDER = re.compile(r"\{\{\{?\s*[\w.]+\s*\}?\}\}")
-
-
-async def submit_turn(writer: MemoryWriter, turn: Turn) -> None:
-    """Submit a turn; on return it is in the writer's journal, unless its run was cancelled.
-
-    While the queue is full, this waits. For a cancelled run, a thread waits instead.
-
-    Raises:
-        RuntimeError: The writer is closed.
-        DiaryError: The turn cannot be stored.
-    """
-    if turn.status == "cancelled":
-        _submit_without_waiting(writer, turn)
-        return
-    try:
-        await writer.submit_turn(turn)
-    except asyncio.CancelledError:
-        # The cancellation withdrew the turn, or came too late; then the operation id makes both submits one turn.
-        _submit_without_waiting(writer, turn)
-        raise
-
-
-def _submit_without_waiting(writer: MemoryWriter, turn: Turn) -> None:
-    try:
-        writer.submit_nowait(turn)
-    except WriterBusy:
-        # In a thread of the loop's executor: the loop waits for it when it closes.
-        loop = asyncio.get_running_loop()
-        loop.run_in_executor(None, lambda: asyncio.run(writer.submit_turn(turn)))
 
 
 _SESSIONS_KEPT = 4096

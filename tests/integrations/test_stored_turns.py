@@ -1,0 +1,130 @@
+"""The middleware and the submit node return when the turn is in the journal; cancelled runs lose no turn."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from langchain.agents import create_agent
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.messages import AIMessage
+from langgraph.graph import START, MessagesState, StateGraph
+
+from tomldiary import Diary, MemoryWriter
+from tomldiary.errors import BackendError
+from tomldiary.writer.receipts import Turn
+from tomldiary_langchain import DiaryMiddleware
+from tomldiary_langgraph import submit_node
+from waiting import until
+
+SAID = "I like rain."
+
+
+def middleware(writer, on_error="raise"):
+    memory = DiaryMiddleware(writer.diary, user_id="alice", writer=writer, on_error=on_error)
+    return create_agent(FakeListChatModel(responses=["ok"] * 4), middleware=[memory])
+
+
+def node(writer, on_error="raise"):
+    builder = StateGraph(MessagesState)
+    builder.add_node("chat", lambda _: {"messages": [AIMessage("ok")]})
+    builder.add_node("submit", submit_node(writer, user_id="alice", on_error=on_error))
+    builder.add_edge(START, "chat")
+    builder.add_edge("chat", "submit")
+    return builder.compile()
+
+
+hosts = pytest.mark.parametrize("host", [middleware, node])
+modes = pytest.mark.parametrize("mode", ["invoke", "ainvoke"])
+
+
+def ask(agent, mode):
+    asked = {"messages": SAID}
+    return agent.invoke(asked) if mode == "invoke" else asyncio.run(agent.ainvoke(asked))
+
+
+@hosts
+@modes
+def test_a_turn_survives_a_process_that_is_killed_after_the_answer(tmp_path, host, mode):
+    program = f"""
+import asyncio, os, signal, sys, threading
+from test_stored_turns import SAID, {host.__name__}
+from tomldiary import Diary, MemoryWriter
+
+def never(message, deps):
+    threading.Event().wait()
+
+agent = {host.__name__}(MemoryWriter(Diary(sys.argv[1], agent=never)))
+
+async def main():
+    await agent.ainvoke({{"messages": SAID}})
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if {mode!r} == "ainvoke":
+    asyncio.run(main())
+agent.invoke({{"messages": SAID}})
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    paths = [str(Path(__file__).parent), *sys.path]
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert liked(tmp_path) == [SAID]
+
+
+def liked(folder):
+    with MemoryWriter(Diary(folder, agent="rules")) as writer:
+        assert writer.flush(20)
+    return [item.text for item in Diary(folder).user("alice").preferences("likes").values()]
+
+
+@hosts
+@modes
+def test_a_turn_that_the_disk_refuses_fails_the_run_or_is_logged(tmp_path, caplog, host, mode):
+    (tmp_path / ".tomldiary").mkdir()
+    (tmp_path / ".tomldiary" / "journal").write_text("a file in place of the folder")
+    with MemoryWriter(Diary(tmp_path, agent="rules")) as writer:
+        with pytest.raises(BackendError):
+            ask(host(writer), mode)
+        assert ask(host(writer, "ignore"), mode)["messages"][-1].text == "ok"
+    assert "a turn could not be stored: " in caplog.text
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+@hosts
+def test_an_async_run_waits_while_the_queue_is_full(tmp_path, host, is_cancelled):
+    gate = threading.Event()
+
+    def extract(message, *, deps):
+        gate.wait()
+
+    async def main(writer):
+        for _ in range(2):  # one turn in work, and one in the queue
+            await writer.submit_turn(Turn("bob", "s1", "I like tea.", "ok"))
+        run = asyncio.create_task(host(writer).ainvoke({"messages": SAID}))
+        await asyncio.to_thread(until, lambda: writer._admission.waiting)
+        assert not run.done()
+        if is_cancelled:
+            run.cancel()
+            await asyncio.wait([run])
+            assert run.cancelled()
+        gate.set()
+        if not is_cancelled:
+            await run
+
+    diary = Diary(tmp_path, agent=extract)
+    with MemoryWriter(diary, qsize=1) as writer:
+        asyncio.run(main(writer))
+        assert writer.flush(20)
+        assert writer.stats()["completed"] == 3
