@@ -199,7 +199,7 @@ def checked_count(value: object, where: str, *, least: int = 0) -> int:
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise InvalidValue(
-            f"expected a whole number from {least} on, found {value!r}.", where=where
+            f"expected a whole number of at least {least}, found {value!r}.", where=where
         )
     return value
 
