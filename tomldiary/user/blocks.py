@@ -47,7 +47,9 @@ class UserBlocks:
         """
         found = self.get(name)
         if found is None:
-            raise UnknownEntry(f"{_KIND}/{name}")
+            raise UnknownEntry(
+                f"{_KIND}/{name}", "Use one of its names, or create it with blocks.set(name, text)."
+            )
         return found
 
     def __iter__(self) -> Iterator[str]:
