@@ -225,6 +225,11 @@ def langgraph_submitting(diary, writer, meanwhile):
     return lambda text: graph.invoke({"messages": [("user", text)]}, RUN)
 
 
+def langgraph_submitting_async(diary, writer, meanwhile):
+    graph = langgraph(diary, submit_node(writer), meanwhile)
+    return lambda text: asyncio.run(graph.ainvoke({"messages": [("user", text)]}, RUN))
+
+
 def langgraph_extracting(diary, writer, meanwhile):
     graph = langgraph(diary, extract_node(diary, on_error="ignore"), meanwhile)
     return lambda text: asyncio.run(graph.ainvoke({"messages": [("user", text)]}, RUN))
@@ -248,6 +253,7 @@ ADAPTERS = [
     langchain,
     langchain_without_memory,
     langgraph_submitting,
+    langgraph_submitting_async,
     langgraph_extracting,
     pydantic_ai,
     pydantic_ai_without_memory,

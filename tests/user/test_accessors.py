@@ -80,7 +80,7 @@ def test_blocks_read_like_a_mapping(alice):
     assert "notes" in alice.blocks
     assert "other" not in alice.blocks
     assert alice.blocks.get("other") is None
-    with pytest.raises(KeyError, match="blocks/other does not exist. Use one of"):
+    with pytest.raises(KeyError, match=r"blocks/other does not exist\. Use one of"):
         alice.blocks["other"]
     assert alice.blocks.replace("notes", "one", "two").text == "two"
     assert alice.blocks.delete("notes").text == "two"

@@ -1,13 +1,17 @@
-"""Submits the turn of an agent's run to a writer, and waits until the turn is stored."""
+"""Submits the turn of an agent's run to a writer, and waits until the turn is stored.
+
+If the whole user was forgotten during the run, the turn is refused. The writer logs it, and the run does not fail.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from tomldiary.errors import WriterBusy
+from tomldiary.errors import Forgotten, WriterBusy
 
 if TYPE_CHECKING:
     from tomldiary.writer.receipts import Turn
@@ -31,7 +35,8 @@ async def submit_turn(writer: MemoryWriter, turn: Turn) -> None:
         _submit_without_waiting(writer, turn)
         return
     try:
-        await writer.submit_turn(turn)
+        with suppress(Forgotten):
+            await writer.submit_turn(turn)
     except asyncio.CancelledError:
         # The cancellation withdrew the turn, or came too late; then the operation id makes both submits one turn.
         _submit_without_waiting(writer, turn)
@@ -46,7 +51,8 @@ def store_turn(writer: MemoryWriter, turn: Turn) -> None:
         RuntimeError: The writer is closed.
         DiaryError: The turn cannot be stored.
     """
-    writer.submit_nowait(turn).wait_stored()
+    with suppress(Forgotten):
+        writer.submit_nowait(turn).wait_stored()
 
 
 def _submit_without_waiting(writer: MemoryWriter, turn: Turn) -> None:
