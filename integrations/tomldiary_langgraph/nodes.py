@@ -36,7 +36,7 @@ from tomldiary.agents.turn_messages import (
     with_ids,
 )
 from tomldiary.diary import Diary, diary_of
-from tomldiary.errors import DiaryError, IdentifierError, InvalidValue
+from tomldiary.errors import DiaryError, Forgotten, IdentifierError, InvalidValue
 from tomldiary.logging import get_logger, tell
 from tomldiary.writer.writer import MemoryWriter, Turn
 from tomldiary_langgraph.identity import (
@@ -413,12 +413,12 @@ def _check_field(key: str, config: RunnableConfig, warned: set[str]) -> None:
 
 @contextmanager
 def _errors(on_error: OnError, what: str) -> Generator[None]:
-    """With `on_error="ignore"`, log an error of the memory instead of raising it."""
+    """With `on_error="ignore"`, log an error of the memory instead of raising it; always if the user was forgotten."""
     try:
         yield
     except IdentifierError:
         raise
     except (DiaryError, RuntimeError) as error:
-        if on_error == "raise":
+        if on_error == "raise" and not isinstance(error, Forgotten):
             raise
         _logger.warning("%s: %s", what, type(error).__name__)

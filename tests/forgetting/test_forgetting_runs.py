@@ -231,7 +231,7 @@ def langgraph_submitting_async(diary, writer, meanwhile):
 
 
 def langgraph_extracting(diary, writer, meanwhile):
-    graph = langgraph(diary, extract_node(diary, on_error="ignore"), meanwhile)
+    graph = langgraph(diary, extract_node(diary), meanwhile)
     return lambda text: asyncio.run(graph.ainvoke({"messages": [("user", text)]}, RUN))
 
 
