@@ -395,7 +395,7 @@ def cause_of(error: BaseException) -> str:
 _ABOUT_STORAGE = (
     BackendError, Conflict, DocumentError, Forgotten, LimitReached, LockTimeout, MissingExtra, WriterBusy,
 )  # fmt: skip
-_STATES = {"MemoryWriter is closed"}
+_STATES = {"MemoryWriter is closed. Create another one."}
 
 # A path at the beginning of a message, or in quotes, may contain spaces.
 _PATH = r"(?:/|[A-Za-z]:\\)"
