@@ -60,7 +60,7 @@ def test_session_messages_are_the_last_ones_of_a_session_in_order(alice):
     assert alice.session_messages("nobody") == alice.session_messages("even", limit=0) == []
     assert [e.input for e in alice.episodes(limit=2)] == ["q28", "q29"]
     for ask in (alice.episodes, alice.session_messages):
-        with pytest.raises(InvalidValue, match="expected a whole number from 0 on"):
+        with pytest.raises(InvalidValue, match="expected a whole number of at least 0"):
             ask("even", limit=-1)
 
 

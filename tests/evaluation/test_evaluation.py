@@ -257,7 +257,7 @@ def test_runs_over_other_questions_are_not_compared(own, tmp_path):
         compare(none, other, "mrr")
     with pytest.raises(InvalidValue, match="expected one of recall@1"):
         none.values("recall")
-    with pytest.raises(InvalidValue, match="from 1 on"):
+    with pytest.raises(InvalidValue, match="of at least 1"):
         evaluate([], ks=[0])
 
 

@@ -188,7 +188,7 @@ def _only_user(diary: Diary) -> str:
 
 def _checked(ks: Sequence[int], budgets: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if not ks or min(*ks, *budgets, 1) < 1:
-        raise InvalidValue("expected one or more numbers from 1 on.", where="ks")
+        raise InvalidValue("expected one or more numbers of at least 1.", where="ks")
     return tuple(sorted(set(ks))), tuple(sorted(set(budgets)))
 
 

@@ -998,7 +998,7 @@ def test_what_tools_look_up_in_one_memory_is_no_step_in_another(writer):
         ({"writer": Diary("memory:")}, "expected a MemoryWriter, found Diary"),
         ({"name": "our team"}, "cannot be the prefix of a tool name"),
         ({"tools": "write"}, "unknown"),
-        ({"max_tokens": 0}, "max_tokens: expected a whole number from 1 on, found 0"),
+        ({"max_tokens": 0}, "max_tokens: expected a whole number of at least 1, found 0"),
     ],
 )
 def test_an_invalid_option_of_the_middleware_is_refused(diary, options, message):

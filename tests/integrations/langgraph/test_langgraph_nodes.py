@@ -944,7 +944,7 @@ def test_on_error_ignore_continues_without_the_memory(mode, caplog):
         (lambda: recall_node("memory:", on_error="warn"), "'warn' is unknown. Use one of"),
         (
             lambda: recall_node("memory:", max_tokens=0),
-            "max_tokens: expected a whole number from 1 on, found 0",
+            "max_tokens: expected a whole number of at least 1, found 0",
         ),
     ],
 )

@@ -518,10 +518,13 @@ def wrong_options(path: Path) -> dict[str, tuple[dict[str, Any], str]]:
         ),
         "writer unused": ({"writer": MemoryWriter(mine), "record": False}, "record=False"),
         "store": ({"diary": Store(mine)}, r"Give its `\.diary`"),
-        "no budget": ({"max_tokens": 0}, "max_tokens: expected a whole number from 1 on, found 0"),
+        "no budget": (
+            {"max_tokens": 0},
+            "max_tokens: expected a whole number of at least 1, found 0",
+        ),
         "negative budget": (
             {"max_tokens": -5},
-            "max_tokens: expected a whole number from 1 on, found -5",
+            "max_tokens: expected a whole number of at least 1, found -5",
         ),
         "budget as text": ({"max_tokens": "1500"}, "max_tokens: expected a whole number"),
         "tools": ({"tools": "writes"}, "'writes' is unknown"),
