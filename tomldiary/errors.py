@@ -203,7 +203,7 @@ class HistoryPruned(DocumentError):
 
     def __init__(self, first: int, since: str) -> None:
         super().__init__(
-            f"history is kept from transaction {first} ({since}) on, and older transactions were dropped. Use"
+            f"history begins at transaction {first} ({since}), and older transactions were dropped. Use"
             f" {first} or later."
         )
         self.first = first
