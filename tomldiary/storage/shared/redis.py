@@ -363,7 +363,7 @@ def _split(value: str) -> tuple[str, int]:
 
 
 class RedisBackend(SharedBackend):
-    """Stores all users in a Redis or Valkey server; see `RedisDatabase` for the arguments."""
+    """Stores all users in a Redis or Valkey server; see `RedisDatabase` and `SharedBackend` for the arguments."""
 
     options = ("prefix", "timeout", "watch")
     part_size = 32 * 1024

@@ -432,7 +432,7 @@ def _taken(pool: ConnectionPool[psycopg.Connection[Any]]) -> psycopg.Connection[
 
 
 class PostgresBackend(SharedBackend):
-    """Stores all users in a PostgreSQL database; see `PostgresDatabase` for the arguments."""
+    """Stores all users in a PostgreSQL database; see `PostgresDatabase` and `SharedBackend` for the arguments."""
 
     options = ("schema", "connections", "timeout", "watch")
     part_size = 32 * 1024
