@@ -103,9 +103,11 @@ class Diary(Viewed, AncestorCoroutines):
         context_turns: The number of earlier exchanges of the session that the extractor receives with a turn.
         extraction_timeout: The time limit of the extractor for a turn, in seconds; None is unlimited. A
             writer has a separate limit.
-        similarity: The minimum score, 0 to 100, at which a stored preference is suggested instead of a new one.
+        similarity: The minimum score, 0 to 100, at which a stored preference is suggested instead of a new one;
+            a number above 100 suggests none.
         scorer: A function that compares two normalised texts, 0 to 100; None uses rapidfuzz `token_set_ratio`.
-        durability: The failures that a completed write survives ("full", "process", "none"), for a folder only.
+        durability: The failures that a completed write survives ("full", "process", "none"), for a folder only;
+            None is "full".
         embedder: Adds ranking by meaning: "local" (static vectors, offline), a function of a list of texts,
             LangChain's `Embeddings` or pydantic-ai's `Embedder`. None ranks only by words.
         lock_timeout: The time limit in seconds for the lock of a user.

@@ -203,7 +203,7 @@ class HistoryPruned(DocumentError):
 
     def __init__(self, first: int, since: str) -> None:
         super().__init__(
-            f"history is kept from transaction {first} ({since}) on, and older transactions were dropped. Use"
+            f"history begins at transaction {first} ({since}), and older transactions were dropped. Use"
             f" {first} or later."
         )
         self.first = first
@@ -395,7 +395,7 @@ def cause_of(error: BaseException) -> str:
 _ABOUT_STORAGE = (
     BackendError, Conflict, DocumentError, Forgotten, LimitReached, LockTimeout, MissingExtra, WriterBusy,
 )  # fmt: skip
-_STATES = {"MemoryWriter is closed"}
+_STATES = {"MemoryWriter is closed. Create another one."}
 
 # A path at the beginning of a message, or in quotes, may contain spaces.
 _PATH = r"(?:/|[A-Za-z]:\\)"

@@ -287,7 +287,10 @@ def test_no_answer_names_a_folder_of_the_machine(tmp_path, caplog, name):
             PermissionError(13, "Permission denied", "/srv/m"),
             "PermissionError: Permission denied: /srv/m",
         ),
-        (RuntimeError("MemoryWriter is closed"), "RuntimeError: MemoryWriter is closed"),
+        (
+            RuntimeError("MemoryWriter is closed. Create another one."),
+            "RuntimeError: MemoryWriter is closed. Create another one.",
+        ),
         (RuntimeError("the secret"), "RuntimeError"),
         (InvalidValue("'the secret' is unknown"), "InvalidValue"),
     ],

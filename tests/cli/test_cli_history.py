@@ -75,7 +75,7 @@ def test_history_drops_old_transactions_only_with_yes(alice, call):
     assert "expected a time" in err
     code, _, err = call("show", "--at", "1")
     assert code != 0
-    assert "kept from transaction 2" in err
+    assert "begins at transaction 2" in err
 
 
 def numbers(text):

@@ -33,6 +33,23 @@ def test_a_misspelt_command_is_named_with_the_right_one(words):
     assert f"Did you mean {'show' if words == ['shwo'] else 'list'!r}?" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (
+            ["why", "alice", "likes/pref001"],
+            "(likes/pref001). Name the user with --user; put a text",
+        ),
+        (["add", "likes", "green", "tea"], "(tea). Name the user with --user; put a text"),
+        (["users", "alice"], "extra argument(s) (alice)."),
+    ],
+)
+def test_an_argument_too_many_says_how_to_name_a_user_or_a_text(memories, words, hint):
+    done = call(*words, "--path", str(memories))
+    assert done.returncode == 2
+    assert hint in " ".join(done.stderr.split())
+
+
 @pytest.mark.parametrize("words", [[], ["writer"], ["schema"]])
 def test_help_shows_each_command_in_one_whole_line(words):
     shown = call(*words, "--help").stdout

@@ -275,7 +275,7 @@ def test_two_keys_that_look_alike_are_two_facts(tmp_path):
         ("other", Diet, {}, "is already registered as 'diet'"),
         ("diet", Diet, {"singleton_key": "nope"}, "'nope' is no field of Diet"),
         ("diet", Diet, {"immutable": True, "temporal": True}, "exclude each other"),
-        ("diet", Diet, {"limit": 0}, "limit: expected a number of at least 1"),
+        ("diet", Diet, {"limit": 0}, "limit: expected a whole number of at least 1"),
     ],
 )
 def test_an_unusable_schema_is_refused_at_registration(diary, name, model, constraint, message):

@@ -314,7 +314,7 @@ def test_a_point_before_the_kept_history_is_an_error(tmp_path):
         alice.upsert_preference("likes", f"thing {number}")
     oldest = min((tmp_path / "alice/history").iterdir())
     oldest.unlink()
-    with pytest.raises(DocumentError, match="history is kept from transaction 2 on"):
+    with pytest.raises(DocumentError, match="history begins at transaction 2;"):
         alice.as_of(0)
     assert [len(texts(alice.as_of(seq))) for seq in (1, 5, 9)] == [1, 5, 9]  # the way back is known
     alice.upsert_preference("likes", "still writable")
@@ -521,7 +521,7 @@ def test_a_time_before_a_removed_beginning_is_an_error(alice, tmp_path, gap):
     (segment,) = (tmp_path / "alice/history").glob("*.toml")
     first, *records = segment.read_text().split("[[tx]]\n")
     segment.write_text("[[tx]]\n".join([first, *records[2:]]))
-    with pytest.raises(DocumentError, match="history is kept from transaction 5 on"):
+    with pytest.raises(DocumentError, match="history begins at transaction 5;"):
         Diary(tmp_path, agent="rules").user("alice").as_of(gap[0])
 
 
@@ -538,7 +538,7 @@ def test_a_point_before_a_removed_beginning_is_not_restored(tmp_path, at):
     alice = Diary(tmp_path, agent="rules").user("alice")
     point = moment if at == "a time" else 0
     for verb in (alice.as_of, lambda to: alice.rollback(to=to)):
-        with pytest.raises(DocumentError, match="history is kept from transaction 2 on"):
+        with pytest.raises(DocumentError, match="history begins at transaction 2;"):
             verb(point)
     assert alice.blocks["persona"].text == "kind"
 

@@ -57,7 +57,7 @@ def test_retention_keeps_later_points_and_names_dropped_ones(alice):
     assert [texts(alice.as_of(seq)) for seq in range(7, 13)] == before[7:]
     assert alice.document("preferences") == document
     for look in (alice.as_of, alice.diff, alice.diff_text):
-        with pytest.raises(HistoryPruned, match=r"kept from transaction 7 \(20") as error:
+        with pytest.raises(HistoryPruned, match=r"begins at transaction 7 \(20") as error:
             look(6)
         assert (error.value.first, error.value.since) == (7, kept.since)
     with pytest.raises(HistoryPruned):
@@ -91,7 +91,7 @@ def test_rollback_past_the_snapshot_is_refused(alice):
     alice.prune_history(keep=3)
     document = alice.document("preferences")
     for far in ({"steps": 4}, {"to": 5}, {"session_id": "s2"}):
-        with pytest.raises(HistoryPruned, match="kept from transaction 9"):
+        with pytest.raises(HistoryPruned, match="begins at transaction 9"):
             alice.rollback(**far)
     assert alice.document("preferences") == document
     assert alice.rollback(to=9).undone == [12, 11, 10]

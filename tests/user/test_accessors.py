@@ -17,6 +17,9 @@ class Diet(BaseModel):
     food: str
 
 
+HUGE = 10**30
+
+
 @pytest.fixture
 def alice():
     diary = Diary("memory:", agent="rules")
@@ -66,7 +69,8 @@ def test_facts_are_committed_changed_and_queried(alice):
     key = alice.facts.commit(Diet(role="user", food="rice"))
     assert alice.facts.update(key, {"food": "soup"}) == key
     assert alice.facts.get(key).data.food == "soup"
-    assert [fact.id for fact in alice.facts.query("diet")] == [key]
+    assert [fact.id for fact in alice.facts.query("diet", limit=HUGE)] == [key]
+    assert alice.facts.query("diet", offset=HUGE) == []
     assert alice.facts.delete(key) == {"role": "user", "food": "soup"}
     assert alice.facts.get(key) is None
 
@@ -80,7 +84,7 @@ def test_blocks_read_like_a_mapping(alice):
     assert "notes" in alice.blocks
     assert "other" not in alice.blocks
     assert alice.blocks.get("other") is None
-    with pytest.raises(KeyError, match=r"blocks/other does not exist\. Use one of"):
+    with pytest.raises(KeyError, match=r"blocks/other does not exist\. blocks\.all\(\) returns"):
         alice.blocks["other"]
     assert alice.blocks.replace("notes", "one", "two").text == "two"
     assert alice.blocks.delete("notes").text == "two"
@@ -92,6 +96,9 @@ def test_episodes_are_added_and_listed(alice):
     assert [episode.id for episode in alice.episodes()] == [key]
     assert alice.episodes("s2") == [] == alice.episodes.list(limit=0)
     assert alice.episodes.messages("s1", limit=1) == [{"role": "assistant", "content": "Hi."}]
+    assert len(alice.episodes.list(limit=HUGE)) == 1
+    assert len(alice.episodes.messages("s1", limit=HUGE)) == 2
+    assert len(alice.recall("hello", limit=HUGE)) == 1
     assert alice.episodes.delete(key).input == "Hello"
     assert alice.episodes.list() == []
 

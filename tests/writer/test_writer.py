@@ -597,7 +597,7 @@ def test_close_finishes_queued_turns_and_admits_no_more(gated):
     assert (stats["completed"], stats["pending"], stats["is_running"]) == (20, 0, False)
     assert all(receipt.is_done for receipt in receipts)
     for _ in range(2):
-        with pytest.raises(RuntimeError, match="MemoryWriter is closed"):
+        with pytest.raises(RuntimeError, match=r"MemoryWriter is closed\. Create another one\."):
             writer.submit_nowait(turn("late"))
         with pytest.raises(RuntimeError, match="MemoryWriter is closed"):
             run(writer.submit("alice", "s", "late", "ok"))

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import rich  # noqa: F401  # pyright: ignore[reportUnusedImport] - commands need rich; __main__ reports if it is missing
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from tomldiary.cli.output import print_error
 from tomldiary.errors import DiaryError
@@ -53,6 +53,22 @@ _EXIT_UNUSABLE = 2
 _MARKUP = "rich" if sys.stdout.isatty() and sys.stderr.isatty() else None
 
 
+class _Command(TyperCommand):
+    """Says what an argument too many was probably meant to be."""
+
+    allow_extra_args = True  # they are refused below
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments; fail for an argument too many, as the base class does."""
+        extra = super().parse_args(ctx, args)
+        if extra and not ctx.resilient_parsing:
+            hint = ". Name the user with --user; put a text of several words in quotes."
+            ctx.fail(
+                f"Got unexpected extra argument(s) ({' '.join(extra)}){hint if 'user' in ctx.params else '.'}"
+            )
+        return extra
+
+
 class _Commands(TyperGroup):
     """Finds commands by name and imports them when they are called."""
 
@@ -75,7 +91,7 @@ class _Commands(TyperGroup):
         found: Any = getattr(import_module(f"tomldiary.cli.{module}"), name)
         if not isinstance(found, typer.Typer):
             program = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-            program.command(cmd_name)(found)
+            program.command(cmd_name, cls=_Command)(found)
             found = program
         command: Any = typer.main.get_command(found)
         command.name = cmd_name

@@ -39,6 +39,7 @@ __all__ = [
     "TextBlocks",
     "is_pinned",
     "to_block",
+    "unknown_block",
 ]
 
 MAX_BLOCK = 100_000
@@ -154,7 +155,7 @@ class Blocks:
         found = self.find(name)
         where = f"{_ROOT}.{name}"
         if found is None:
-            raise UnknownEntry(f"{_ROOT}/{name}")
+            raise unknown_block(name)
         text = entry_text(found)
         if not checked_text(old, where):
             raise InvalidValue(
@@ -182,7 +183,7 @@ class Blocks:
         """
         found = self.find(name)
         if found is None:
-            raise UnknownEntry(f"{_ROOT}/{name}")
+            raise unknown_block(name)
         self._edit.delete((_ROOT, name))
         return found
 
@@ -210,6 +211,13 @@ def to_block(entry: Mapping[str, Any]) -> TextBlock:
     managed = ("_created", "_updated", "_created_by", "_updated_by")
     return TextBlock(
         entry_text(entry), is_pinned(entry), *(str(entry.get(name, "")) for name in managed)
+    )
+
+
+def unknown_block(name: str) -> UnknownEntry:
+    """Return the error for a name without a block."""
+    return UnknownEntry(
+        f"{_ROOT}/{name}", "blocks.all() returns all blocks; blocks.set(…) adds one."
     )
 
 

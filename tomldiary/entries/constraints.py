@@ -112,7 +112,7 @@ class Constraint:
             )
         limit: Any = self.limit
         if limit is not None and (type(limit) is not int or limit < 1):
-            raise SchemaError(f"limit: expected a number of at least 1, found {limit!r}.")
+            raise SchemaError(f"limit: expected a whole number of at least 1, found {limit!r}.")
         ttl: Any = self.ttl
         if ttl is not None and (not isinstance(ttl, timedelta) or ttl <= timedelta(0)):
             raise SchemaError(f"ttl: expected a timedelta longer than zero, found {ttl!r}.")

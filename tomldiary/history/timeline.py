@@ -288,6 +288,4 @@ def _redone(kind: str, steps: list[Record]) -> str:
 
 def out_of_reach(first: int) -> DocumentError:
     """Return the error for a point before the first kept record, if that record is not a snapshot."""
-    return DocumentError(
-        f"history is kept from transaction {first} on; earlier states are not known."
-    )
+    return DocumentError(f"history begins at transaction {first}; earlier states are not known.")

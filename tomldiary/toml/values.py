@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from json.encoder import encode_basestring
 from math import isfinite
+from sys import maxsize
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.errors import InvalidValue
@@ -227,14 +228,13 @@ def checked_names(value: object, where: str) -> tuple[str, ...]:
     return tuple(checked_text(name, where) for name in cast("Iterable[object]", names))
 
 
-def checked_limit(value: object, where: str = "limit", *, least: int = 0) -> None:
-    """Check a limit, which is a whole number, or None for no limit.
+def checked_limit(value: object, where: str = "limit", *, least: int = 0) -> int | None:
+    """Return a limit, which is a whole number of at most `sys.maxsize`, or None for no limit.
 
     Raises:
         InvalidValue: The value is neither, or less than `least`.
     """
-    if value is not None:
-        checked_count(value, where, least=least)
+    return None if value is None else min(checked_count(value, where, least=least), maxsize)
 
 
 def checked_number(value: Any, where: str, expected: str, fits: Callable[[float], bool]) -> float:

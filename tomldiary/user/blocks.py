@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tomldiary.engine.transaction import Source
-from tomldiary.entries.blocks import Blocks, TextBlock, TextBlocks, to_block
+from tomldiary.entries.blocks import Blocks, TextBlock, TextBlocks, to_block, unknown_block
 from tomldiary.entries.models import timestamp
-from tomldiary.errors import UnknownEntry
 from tomldiary.runtime.async_bridge import async_twin
 
 if TYPE_CHECKING:
@@ -47,9 +46,7 @@ class UserBlocks:
         """
         found = self.get(name)
         if found is None:
-            raise UnknownEntry(
-                f"{_KIND}/{name}", "Use one of its names, or create it with blocks.set(name, text)."
-            )
+            raise unknown_block(name)
         return found
 
     def __iter__(self) -> Iterator[str]:

@@ -116,7 +116,7 @@ class UserEpisodes:
             session_id: The session.
             limit: The maximum number of messages; a turn has up to two. None is all.
         """
-        checked_limit(limit)
+        limit = checked_limit(limit)
         checked_text(session_id, "session_id")
         messages = (
             {"role": role, "content": text}
@@ -137,7 +137,7 @@ class UserEpisodes:
             session_id: Return only episodes of this session; None is all sessions.
             limit: The maximum number of episodes; None is all.
         """
-        checked_limit(limit)
+        limit = checked_limit(limit)
         session_name(session_id)
         found = (
             to_episode(key, entry)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
+from sys import maxsize
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine.transaction import Source
@@ -226,14 +227,14 @@ class UserFacts:
             SchemaError: The type is not registered.
             InvalidValue: The model has no such field, a number is negative, or an operator is unknown.
         """
-        checked_count(offset, "offset")
-        checked_limit(limit)
+        start = min(checked_count(offset, "offset"), maxsize)
+        limit = checked_limit(limit)
         book = self._facts()
         found = self._matching(book, type, where, order_by, session_id, valid_at, include_ended)
         if order_by is not None:
             found = ordered(found, order_by)
-        end = None if limit is None else offset + limit
-        return FactList(book.fact(*each) for each in islice(found, offset, end))
+        end = None if limit is None else min(start + limit, maxsize)
+        return FactList(book.fact(*each) for each in islice(found, start, end))
 
     aquery = async_twin(query)
 

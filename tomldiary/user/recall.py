@@ -204,7 +204,7 @@ class UserRecall:
             InvalidValue: The query is not text, the limit is not a number, a kind does not exist, or a
                 time is invalid.
         """
-        checked_limit(limit)
+        limit = checked_limit(limit)
         found = self._found(query, kinds, time_range, valid_at)
         asked = telling_words(query)
         return Hits(_hit(source, score, asked) for score, source in islice(found, limit))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Admission", "UserQueues"]
 
-_CLOSED = "MemoryWriter is closed"
+_CLOSED = "MemoryWriter is closed. Create another one."
 
 
 class Admission:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote
 
+from tomldiary.errors import BackendError
 from tomldiary.history.record import next_sequence
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ __all__ = [
     "Head",
     "Step",
     "is_hidden",
+    "not_an_address",
     "stored_id",
     "user_of",
     "without_secrets",
@@ -34,6 +36,7 @@ __all__ = [
 WHOLE_HISTORY = sys.maxsize
 """A sequence number that no transaction reaches."""
 _ESCAPED = re.compile("\1(.)", re.DOTALL)
+_UNKNOWN_OPTION = re.compile(r"(?:query parameter: |keyword argument )[\"'](\w+)[\"']")
 ERASED = ".erased"
 """The hidden document with the fencing token that the last complete erasure set; it outlives the user's data."""
 RESERVED = ".reserved"
@@ -111,6 +114,25 @@ def without_secrets(url: str) -> str:
     if "@" in unquote(query) and ":" in place:
         return f"{scheme}{separator}…"  # perhaps a password with a question mark
     return f"{scheme}{separator}{place.rpartition('@')[2]}"
+
+
+def not_an_address(
+    url: str, server: str, example: str, library: str, options: Iterable[str], error: Exception
+) -> BackendError:
+    """Return the error for an address that a client library refuses.
+
+    The library's error is read for the name of an unknown option only, as it may quote a part of the password.
+    """
+    place = without_secrets(url)
+    found = _UNKNOWN_OPTION.search(str(error))
+    if found is not None and not place.endswith("…"):
+        return BackendError(
+            f"{place}: there is no option {found[1]!r}. The options are {', '.join(options)}, and those of {library}."
+        )
+    return BackendError(
+        f"{place}: is not an address of {server}. Write {example}; percent-encode special characters, and use"
+        f" only options of {library}."
+    )
 
 
 class DatabaseLost(Exception):

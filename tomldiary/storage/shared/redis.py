@@ -27,6 +27,7 @@ from tomldiary.storage.shared.database import (
     DatabaseLost,
     Head,
     Step,
+    not_an_address,
     without_secrets,
 )
 from tomldiary.storage.shared.heads import notice_key
@@ -134,10 +135,9 @@ class RedisDatabase:
         try:
             pool: Any = self._new_pool()
             pool.connection_class(**pool.connection_kwargs)  # refuses unknown options
-        except (TypeError, ValueError):  # the message may quote a part of the password
-            raise BackendError(
-                f"{self}: is not an address of Redis. Write redis://host:6379/0; percent-encode special characters, and"
-                " use only options of redis-py."
+        except (TypeError, ValueError) as error:
+            raise not_an_address(
+                url, "Redis", "redis://host:6379/0", "redis-py", RedisBackend.options, error
             ) from None
         self._client: Any = redis.Redis(connection_pool=pool)
         self._head: Any = self._client.register_script(_HEAD)
@@ -363,7 +363,7 @@ def _split(value: str) -> tuple[str, int]:
 
 
 class RedisBackend(SharedBackend):
-    """Stores all users in a Redis or Valkey server; see `RedisDatabase` for the arguments."""
+    """Stores all users in a Redis or Valkey server; see `RedisDatabase` and `SharedBackend` for the arguments."""
 
     options = ("prefix", "timeout", "watch")
     part_size = 32 * 1024

@@ -22,6 +22,7 @@ from tomldiary.storage.shared.database import (
     DatabaseLost,
     Head,
     Step,
+    not_an_address,
     stored_id,
     user_of,
     without_secrets,
@@ -83,7 +84,9 @@ class PostgresDatabase:
         self, url: str, *, schema: str = "tomldiary", connections: int = 8, timeout: float = 5.0
     ) -> None:
         try:
-            import psycopg_pool  # noqa: PLC0415 - an optional dependency
+            import psycopg  # noqa: PLC0415 - an optional dependency
+            import psycopg_pool  # noqa: PLC0415 - see above
+            from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415 - see above
 
             from tomldiary.storage.shared.postgres.connection import connection_class  # noqa: PLC0415 - see above
         except ImportError as error:
@@ -93,6 +96,10 @@ class PostgresDatabase:
                 f"the schema name {schema!r} is invalid. Use 1 to {_LONGEST_NAME} bytes without a percent sign."
             )
         self._url = url
+        try:
+            conninfo_to_dict(url)
+        except psycopg.ProgrammingError as error:
+            raise self._not_an_address(error) from None
         self._schema = schema
         self._is_ready = False
         self._durability: Durability | None = None
@@ -211,12 +218,10 @@ class PostgresDatabase:
 
         try:
             connection = self._connections.connect(self._url, **self._settings)
-        except psycopg.ProgrammingError:
-            raise self._not_an_address() from None
         except psycopg.OperationalError as error:
             message = str(error)
             if _INVALID.search(message):
-                raise self._not_an_address() from None
+                raise self._not_an_address(error) from None
             refused = _REFUSED.search(message)
             if refused is None:
                 raise
@@ -228,12 +233,10 @@ class PostgresDatabase:
             self._create(connection)
         self._is_ready = True
 
-    def _not_an_address(self) -> BackendError:
-        # The message of the client may quote a part of the password.
-        return BackendError(
-            f"{self}: is not an address of PostgreSQL. Write postgresql://user@host:5432/database; percent-encode"
-            " special characters, and use only options of libpq."
-        )
+    def _not_an_address(self, error: Exception) -> BackendError:
+        example = "postgresql://user@host:5432/database"
+        options = PostgresBackend.options
+        return not_an_address(self._url, "PostgreSQL", example, "libpq", options, error)
 
     def _create(self, connection: psycopg.Connection[Any]) -> None:
         """Create the tables unless they exist.
@@ -429,7 +432,7 @@ def _taken(pool: ConnectionPool[psycopg.Connection[Any]]) -> psycopg.Connection[
 
 
 class PostgresBackend(SharedBackend):
-    """Stores all users in a PostgreSQL database; see `PostgresDatabase` for the arguments."""
+    """Stores all users in a PostgreSQL database; see `PostgresDatabase` and `SharedBackend` for the arguments."""
 
     options = ("schema", "connections", "timeout", "watch")
     part_size = 32 * 1024
