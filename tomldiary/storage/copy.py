@@ -78,17 +78,19 @@ def _copy(source: Backend, target: Backend, user: str) -> Copied:
         source.verify(user)
     known = _state(target, user)
     is_behind = not any(known) and epoch > target.epoch(user)
-    # Documents without history are published one by one, so a copy may have ended between them.
-    is_part = not any((records, known[1])) and known[0].items() < texts.items()
+    # A folder publishes documents one by one after the history, so a copy may have ended between them.
+    history = [*map(_compared, records)]
+    is_part = [*map(_compared, known[1])] == history and known[0].items() < texts.items()
     is_new = is_behind or is_part or (not any(known) and any((texts, records)))
     copied = Copied(user, len(texts), len(records), is_new=is_new)
     if is_behind:
         target.rewrite(user, Rewrite({}, epoch, erased_before=erased))
     if is_new and any((texts, records)):
         contents = {kind: text.encode() for kind, text in texts.items() if kind not in known[0]}
-        target.commit(user, Commit(contents, dict.fromkeys(contents), records))
+        fresh = [] if is_part else records
+        target.commit(user, Commit(contents, dict.fromkeys(contents), fresh))
         known = _state(target, user)
-    if known[0] != texts or [*map(_compared, known[1])] != [*map(_compared, records)]:
+    if known[0] != texts or [*map(_compared, known[1])] != history:
         raise BackendError(
             f"{target!r}: the memory of {user!r} differs from the one in {source!r}. Remove it from the"
             " target, or copy to another place."

@@ -87,6 +87,33 @@ def test_an_interrupted_copy_is_completed(opened):
     ]
 
 
+def test_a_copy_to_a_folder_that_was_killed_between_two_documents_is_completed(
+    tmp_path, monkeypatch
+):
+    source, place = open_backend("memory:", None), tmp_path / "target"
+    alice = Diary(source, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    alice.blocks.set("persona", "kind")
+    target = open_backend(place, None)
+
+    def dies(*_, **__):
+        raise KeyboardInterrupt
+
+    # The history is stored, and no document is published.
+    monkeypatch.setattr(target, "_publish", dies)
+    with pytest.raises(KeyboardInterrupt):
+        list(copy_users(source, target))
+    again = open_backend(place, None)
+    assert again.kinds("alice") == ["blocks"]  # recovery publishes those of the last transaction
+    assert [each.is_new for each in copy_users(source, again)] == [True]
+    assert [each.is_new for each in copy_users(source, again)] == [False]
+    assert verify(again, "alice") is None
+    copied = Diary(again, agent="rules").user("alice")
+    copied.upsert_preference("likes", "milk")
+    assert [item.text for item in copied.preferences("likes").values()] == ["tea", "milk"]
+    assert copied.last_transaction() == alice.last_transaction() + 1
+
+
 def test_another_state_of_a_user_is_not_overwritten(opened):
     one, two = opened("folder"), opened("folder")
     fill(one)

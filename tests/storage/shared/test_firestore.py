@@ -13,6 +13,7 @@ import engines
 from tomldiary import Diary
 from tomldiary.backends import FirestoreBackend
 from tomldiary.storage.shared.database import WHOLE_HISTORY, Step
+from tomldiary.storage.shared.firestore.batch import Batch
 
 CLEAR_TRASH = "tomldiary.storage.shared.firestore.database.clear_trash"
 GOLDEN = Path(__file__).parents[2] / "golden" / "tomldiary-0.9"
@@ -136,6 +137,38 @@ def test_parts_that_a_dead_process_left_are_deleted_by_an_erasure(engine, backen
     )
     place.create({"content": "the zebra on the roof"})
     alice.forget(everything=True)
+    assert "zebra" not in engine.texts()
+
+
+_LONG = f"[[tx]]\nseq = 2\n{'zebra ' * 200_000}"
+
+
+@pytest.mark.parametrize(
+    "unfinished",
+    [
+        Step({"facts": _LONG}),
+        Step(records=[(2, _LONG)]),
+        Step(records=[(2, _LONG)], dropped=WHOLE_HISTORY, erasures=1),
+    ],
+    ids=["document", "record", "erasure"],
+)
+def test_parts_of_an_unfinished_step_are_deleted_by_an_erasure(
+    engine, backend, monkeypatch, unfinished
+):
+    database = backend.database
+    first = Step({"blocks": "x = 1\n"}, records=[(1, "[[tx]]\nseq = 1\n")])
+    database.apply("alice", database.head("alice"), first)
+
+    def dies(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Batch, "commit", dies)
+        with pytest.raises(KeyboardInterrupt):
+            database.apply("alice", database.head("alice"), unfinished)
+    assert "zebra" in engine.texts()
+    erasure = Step(removed=["blocks"], dropped=WHOLE_HISTORY, erasures=1)
+    database.apply("alice", database.head("alice"), erasure)
     assert "zebra" not in engine.texts()
 
 

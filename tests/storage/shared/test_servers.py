@@ -412,6 +412,21 @@ def test_no_statement_is_prepared_behind_a_pooler_of_postgres(is_pooled):
     assert bool(prepared) is not is_pooled
 
 
+def test_no_notice_is_believed_behind_a_pooler_of_postgres(caplog):
+    engine = engines.space("postgres")
+    server = urlsplit(engine.server)
+    with Pooler(server) as pooler:
+        url = engine.url.replace(f":{server.port}", f":{pooler.server_address[1]}")
+        with Diary(f"{url}&watch=1", agent="rules") as diary:
+            diary.user("alice").preferences()
+            until(lambda: "a connection pooler loses notices" in caplog.text)
+            [found] = diary.engine.backend.database._rows(
+                "SELECT count(*) FROM pg_trigger WHERE tgrelid = to_regclass(%s)",
+                diary.engine.backend.database._table("users"),
+            )
+    assert found == (0,)
+
+
 def test_a_user_id_that_is_too_long_for_postgres_is_refused_at_once():
     user = "".join(map(chr, range(0x4E00, 0x4E00 + 1000)))  # 3,000 bytes that cannot be compressed
     with Diary(f"{engines.space('postgres').url}&timeout=60", agent="rules") as diary:

@@ -309,6 +309,17 @@ def test_a_forked_child_watches_by_itself(place, watched, other):
     until(lambda: is_trusted(watched))
 
 
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_notices_of_redis_arrive_with_each_protocol_of_an_address(protocol):
+    database = RedisDatabase(f"{space('redis').server}?protocol={protocol}", prefix="x", timeout=2)
+    listener = database.listen()
+    assert listener.check() == []
+    database.touch("alice")
+    assert listener.check() == [(notice_key("alice"), None)]
+    listener.close()
+    database.close()
+
+
 def test_an_emptied_redis_is_noticed():
     database = RedisDatabase(space("redis").server, prefix="x")
     listener = database.listen()

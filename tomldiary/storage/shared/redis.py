@@ -291,8 +291,10 @@ class RedisDatabase:
         """Return a new connection on which the server sends a notice of every changed key."""
         import redis  # noqa: PLC0415 - an optional dependency
 
+        # RESP3, which an address may ask for, delivers notices in another way.
+        url = re.sub(r"(?<=[?&]protocol=)[^&]*", "2", self._url)
         pool: Any = redis.ConnectionPool.from_url(  # pyright: ignore[reportUnknownMemberType] - redis has no types for it
-            self._url, decode_responses=True, protocol=2, socket_timeout=self._timeout
+            url, decode_responses=True, protocol=2, socket_timeout=self._timeout
         )
         listener = _RedisListener(pool.make_connection(), self._run, f"{self._prefix}:{{")
         try:

@@ -46,7 +46,7 @@ from tomldiary.storage.shared.firestore.connection import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from tomldiary.storage.protocol import Durability, Token
 
@@ -55,6 +55,8 @@ __all__ = ["FirestoreBackend", "FirestoreDatabase"]
 _HEAD_FIELDS = ("revision", "erasures", "generation", "first", "seq", "record", "trash")
 _NO_MARKS: dict[str, Any] = {"is_hidden": False, "holds": []}
 _MOST_DELETES = 400
+_LEFT_PARTS = "*"
+"""In `trash`: all parts of steps that killed processes did not commit."""
 
 
 @dataclass(slots=True)
@@ -202,7 +204,8 @@ class FirestoreDatabase:
         generation, first, trash = head.generation, head.first, list[str]()
         if step.dropped == WHOLE_HISTORY:
             trash.append(f"{HISTORY}{generation}")
-            generation, first = generation + 1, 0
+            # Random, because a killed process may have left parts in the next one.
+            generation, first = generation + step.growth, 0
         elif step.dropped:
             first = step.dropped
             trash.append(f"{HISTORY}{generation}<{first}")
@@ -225,11 +228,7 @@ class FirestoreDatabase:
         ]
         trash += [f"{name}/{part}" for name in changed for part in head.parts.get(name, ())]
         if step.erasures:
-            # A killed process may have left parts of a step that was not committed.
-            trash += [
-                f"{self.connection.document(user, kind).id}/*"
-                for kind in {*head.versions, *step.contents}
-            ]
+            trash.append(_LEFT_PARTS)
         left = {*head.versions, *step.contents}.difference(step.removed)
         before, after = _marks(head.versions) if head.revision else _NO_MARKS, _marks(left)
         if after not in (before, _NO_MARKS):
@@ -307,18 +306,31 @@ def _delete_replaced(connection: Connection, user: str, head: FirestoreHead, ent
             connection, left.end_before({"seq": int(below)}).order_by("seq") if below else left
         )
         return
+    if entry == _LEFT_PARTS:
+        _delete_left_parts(connection, user, head)
+        return
     name, _, part = entry.rpartition("/")
-    parts = connection.user(user).document(name).collection(PARTS)
-    if part != "*":
-        targets = [parts.document(part)]
-    else:  # a part that is newer than the head belongs to a later step
-        listed = parts.select([])
-        found = connection.run(lambda: list(listed.stream(**connection.once)))
-        targets = [each.reference for each in found if each.create_time <= head.time]
-    kept = head.parts.get(name, ())
-    for target in targets:
-        if target.id not in kept:
-            connection.run(partial(target.delete, **connection.once))
+    if part not in head.parts.get(name, ()):
+        target = connection.user(user).document(name).collection(PARTS).document(part)
+        connection.run(partial(target.delete, **connection.once))
+
+
+def _delete_left_parts(connection: Connection, user: str, head: FirestoreHead) -> None:
+    """Delete the parts of documents and of earlier histories that no document names."""
+
+    def listed(found: Callable[..., Iterable[Any]]) -> list[Any]:
+        return connection.run(lambda: list(found(**connection.once)))
+
+    # The lists contain the documents that do not exist and have parts.
+    places = listed(connection.user(user).list_documents)
+    for history in listed(connection.head(user).collections):
+        if history.id != f"{HISTORY}{head.generation}":
+            places += listed(history.list_documents)
+    for place in places:
+        for part in listed(place.collection(PARTS).select([]).stream):
+            # A part that is newer than the head belongs to a later step.
+            if part.create_time <= head.time and part.id not in head.parts.get(place.id, ()):
+                connection.run(partial(part.reference.delete, **connection.once))
 
 
 def _delete_all(connection: Connection, query: Any) -> None:

@@ -360,7 +360,11 @@ class PostgresDatabase:
     # Notices
 
     def listen(self) -> Listener:
-        """Return a new connection that receives a notice of every change of a user."""
+        """Return a new connection that receives a notice of every change of a user.
+
+        Raises:
+            DatabaseLost: There is a connection pooler, which may lose notices even if it delivers some.
+        """
         import psycopg  # noqa: PLC0415 - an optional dependency
         from psycopg import sql  # noqa: PLC0415 - see above
 
@@ -368,6 +372,10 @@ class PostgresDatabase:
         names = {"schema": sql.Identifier(self._schema), "channel": sql.Literal(channel)}
 
         def prepare(connection: psycopg.Connection[Any]) -> None:
+            if connection.prepare_threshold is None:  # see `connection_class`
+                raise DatabaseLost(
+                    "a connection pooler loses notices; watch needs the server's own address"
+                )
             table = [self._table("users")]
             if connection.execute(statements.IS_WATCHED, table).fetchone() is not None:
                 return
