@@ -422,6 +422,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         run = self._run
         if run is None:
             return
+        run.task = asyncio.current_task()
         try:
             began = run.outermost.epoch
             run.epoch = await self._epoch(ctx, run.owner.user) if began is None else began

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import threading
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -21,6 +22,7 @@ from tomldiary.agents.delegation import PYDANTIC_AI, tell_within
 from tomldiary.agents.turn_messages import OTHERS_TURN, digest, memory_place
 from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary.runtime.lru import Recent
+from tomldiary.writer.shutdown import before_writers_close
 from tomldiary_pydantic_ai.conversation import (
     Words,
     exchanges,
@@ -173,6 +175,10 @@ class RunState:
     """The list of the run itself; it cannot be reached any more after the run was cut off."""
     has_memory: bool = False
     """Whether the conversation contains the memory, or needed none."""
+    task: asyncio.Task[Any] | None = None
+    """The task that records the run when it ends."""
+    began_in: tuple[int, int] = field(default_factory=lambda: (os.getpid(), threading.get_ident()))
+    """The process and the thread of the run."""
     is_over: bool = False
     is_parsed: bool = False
     """Whether the output was parsed from the text of the last answer."""
@@ -384,6 +390,7 @@ class LastTurns:
         """Record that a run has begun."""
         with self._lock:
             self._open.add(run)
+        _RUNS.add(run)
 
     def take_words(self, run: RunState) -> list[str]:
         """Return the texts that a run has to submit now, and mark them as submitted for all runs that also have them.
@@ -425,6 +432,27 @@ class LastTurns:
             )
             self._sent.keep((run.memory, run.conversation, run.id), _Sent(run.owner.user, run.said))
 
+
+_RUNS: WeakSet[RunState] = WeakSet()
+_SECONDS_TO_END = 10
+"""How long the exit of the interpreter waits for a run that ignores its cancellation."""
+
+
+def _end_stopped_runs() -> None:
+    """Cancel the runs whose event loop has stopped, such as an unclosed `run_stream_sync`; this records them."""
+    here = os.getpid(), threading.get_ident()
+    for run in list(_RUNS):
+        task = run.task
+        if task is None or task.done() or run.began_in != here:
+            continue
+        loop = task.get_loop()
+        if not (loop.is_running() or loop.is_closed()):
+            task.cancel()
+            with suppress(Exception):
+                loop.run_until_complete(asyncio.wait([task], timeout=_SECONDS_TO_END))
+
+
+before_writers_close(_end_stopped_runs)
 
 _AROUND: ContextVar[tuple[RunState, ...]] = ContextVar("tomldiary_runs_around", default=())
 tell_within(PYDANTIC_AI, lambda: any(not run.is_over for run in _AROUND.get()))

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tomldiary.runtime.async_bridge import close_private_loop, note_private_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from tomldiary.writer.writer import MemoryWriter
 
 __all__ = [
     "LoopThread",
     "background_tasks",
+    "before_writers_close",
     "close_at_exit",
     "fire_and_forget",
     "shutdown_all_background_tasks",
@@ -31,6 +32,7 @@ T = TypeVar("T")
 
 background_tasks: set[asyncio.Task[Any]] = set()
 _writers: weakref.WeakSet[MemoryWriter] = weakref.WeakSet()
+_first: list[Callable[[], None]] = []
 _hooks = threading.Lock()
 
 
@@ -46,6 +48,11 @@ def close_at_exit(writer: MemoryWriter) -> None:
     register = getattr(threading, "_register_atexit", None)
     if register is not None:
         register(_close_writers)
+
+
+def before_writers_close(hook: Callable[[], None]) -> None:
+    """Call a function when the interpreter ends, before the writers are closed."""
+    _first.append(hook)
 
 
 def fire_and_forget(coro: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
@@ -71,6 +78,8 @@ async def shutdown_all_background_tasks(timeout: float = 30) -> None:  # noqa: A
 
 
 def _close_writers() -> None:
+    for hook in _first:
+        hook()
     for writer in list(_writers):
         if writer.is_running:
             writer.close_sync()

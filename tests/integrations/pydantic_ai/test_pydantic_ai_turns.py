@@ -1399,6 +1399,35 @@ Setting(Path({str(tmp_path)!r})).agent.run_sync(SAID)
     assert Diary(tmp_path).user("alice").conversations()["s1"].turns == 1
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        "result = agent.run_stream_sync(SAID); print(result.get_output())",
+        """loop = asyncio.new_event_loop()
+run = loop.create_task(agent.run(SAID, model=slow))
+loop.run_until_complete(asyncio.sleep(0.5))""",
+    ],
+    ids=["an unclosed stream", "a stopped loop"],
+)
+def test_a_run_that_is_open_when_the_program_ends_is_submitted(tmp_path: Path, use: str):
+    """Its event loop has stopped, and nothing else ends the run before the writer closes."""
+    code = f"""
+import asyncio, sys
+from pathlib import Path
+from pydantic_ai.models.function import FunctionModel
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_pydantic_ai_turns import SAID, Setting
+async def wait(messages, info): await asyncio.sleep(60)
+slow = FunctionModel(wait)
+agent = Setting(Path({str(tmp_path)!r})).agent
+{use}
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    alice = Diary(tmp_path).user("alice")
+    assert alice.conversations()["s1"].turns == 1
+    assert [each.text for each in alice.preferences()["likes"].values()] == [SAID]
+
+
 # Many at once
 
 
