@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
 import re
@@ -446,13 +447,14 @@ def _end_stopped_runs() -> None:
         if task is None or task.done() or run.began_in != here:
             continue
         loop = task.get_loop()
-        if not (loop.is_running() or loop.is_closed()):
-            task.cancel()
-            with suppress(Exception):
+        with suppress(Exception):  # a loop of another library may refuse
+            if not (loop.is_running() or loop.is_closed()):
+                task.cancel()
                 loop.run_until_complete(asyncio.wait([task], timeout=_SECONDS_TO_END))
 
 
 before_writers_close(_end_stopped_runs)
+
 
 _AROUND: ContextVar[tuple[RunState, ...]] = ContextVar("tomldiary_runs_around", default=())
 tell_within(PYDANTIC_AI, lambda: any(not run.is_over for run in _AROUND.get()))

@@ -334,8 +334,12 @@ def test_edit_explains_a_mistake_and_opens_the_editor_again(memories, edit):
 
 
 def test_the_page_shows_how_a_mistake_is_explained():
-    text = '[_meta]\nversion = "0.3"\n\n\n[preferences.likes.pref001]\ntext "I love tea."\n'
-    found = mistakes(Diary("memory:", agent="rules"), "preferences", text, "")
+    diary = Diary("memory:", agent="rules")
+    diary.user("alice").upsert_preference("likes", "I love tea.")
+    written = diary.engine.backend.read("alice", "preferences")
+    assert written is not None
+    text = written.text.replace('text = "I', 'text "I')
+    found = mistakes(diary, "preferences", text, "")
     assert [each.is_fatal for each in found] == [True]
     assert f"{found[0].explained}\nOpen it again?" in PAGE
 
