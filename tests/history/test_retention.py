@@ -123,7 +123,7 @@ def test_retention_by_time_can_be_repeated(alice):
 
 
 def test_retention_refuses_what_is_no_time(alice):
-    with pytest.raises(InvalidValue, match="expected a time such as"):
+    with pytest.raises(InvalidValue, match="before: expected a time such as"):
         alice.prune_history(before="last week")
 
 

@@ -88,7 +88,7 @@ class CompactionConfig:
             self.cooldown_seconds, "cooldown_seconds", "0 or more seconds", lambda each: each >= 0
         )
         if self.schedule_at is not None:
-            in_utc(self.schedule_at)
+            in_utc(self.schedule_at, "schedule_at")
 
     def should_run(
         self,

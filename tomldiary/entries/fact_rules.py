@@ -247,8 +247,8 @@ class FactRules(Facts):
         said: list[str] | None = None,
     ) -> str:
         now = datetime.fromisoformat(by.now)
-        begin = in_utc(start) if start is not None else now
-        stop = in_utc(end) if end is not None else None
+        begin = in_utc(start, "valid_from") if start is not None else now
+        stop = in_utc(end, "valid_to") if end is not None else None
         if stop is not None and stop <= begin:
             raise InvalidValue("valid_to is not after valid_from.", where=schema.name)
         alike = [] if single else self.alike(schema.name, data)
@@ -294,9 +294,10 @@ class FactRules(Facts):
 
     def _end(self, name: str, held: Held, end: datetime, by: Provenance) -> None:
         """End an interval without a change of its source."""
-        if in_utc(end) <= (held.start or ALWAYS):
+        stop = in_utc(end, "valid_to")
+        if stop <= (held.start or ALWAYS):
             raise InvalidValue("valid_to is not after valid_from.", where=f"{name}.{held.key}")
-        changed = {**held.entry, "_valid_to": timestamp(in_utc(end)), "_updated": by.now}
+        changed = {**held.entry, "_valid_to": timestamp(stop), "_updated": by.now}
         self._put(name, held.key, changed)
 
     def _put(self, name: str, key: str, entry: Mapping[str, Any]) -> None:

@@ -50,21 +50,23 @@ def moment(written: Any) -> datetime | None:
     return None
 
 
-def in_utc(given: When) -> datetime:
+def in_utc(given: When, where: str = "") -> datetime:
     """Return a time of type `When` in UTC, like `moment`.
 
     Raises:
-        InvalidValue: The value is not a time.
+        InvalidValue: The value is not a time; the error begins with `where`.
     """
     found = moment(given)
     if found is None:
-        raise InvalidValue(f"expected a time such as 2026-11-20T12:00, found {given!r}.")
+        raise InvalidValue(
+            f"expected a time such as 2026-11-20T12:00, found {given!r}.", where=where
+        )
     return found
 
 
 def timestamp(now: When | None = None) -> str:
     """Return an ISO 8601 time in UTC with microseconds, as stored in the files."""
-    when = datetime.now(UTC) if now is None else in_utc(now)
+    when = datetime.now(UTC) if now is None else in_utc(now, "now")
     # The default format is faster, and omits the microseconds only if they are zero.
     return when.isoformat() if when.microsecond else when.isoformat(timespec="microseconds")
 

@@ -116,7 +116,7 @@ class Selection:
                 raise InvalidValue(f"{name} must be a non-empty string.", where="forget")
         return cls(
             cast("str", session_id or ""),
-            None if before is None else in_utc(cast("When", before)),
+            None if before is None else in_utc(cast("When", before), "before"),
             cast("str", source or ""),
             everything,
             cast("str", key or ""),

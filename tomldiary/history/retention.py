@@ -83,7 +83,7 @@ class Retention:
         if (before is None) == (keep is None):
             raise InvalidValue("pass exactly one of before=… (a time) and keep=… (transactions).")
         least = 0 if keep is None else checked_count(keep, "keep", least=1)
-        limit = None if before is None else in_utc(before)
+        limit = None if before is None else in_utc(before, "before")
 
         def chosen(timeline: Timeline) -> list[Record]:
             records = list(timeline.records())[::-1]

@@ -138,7 +138,7 @@ class UserContext:
     def moment(self, given: When | None) -> datetime:
         """Return a time in UTC; None is now, or the time of the point of history."""
         if given is not None:
-            return in_utc(given)
+            return in_utc(given, "valid_at")
         return self.diary.engine.now() if self.past is None else self.past.moment
 
     def session(self, given: str) -> str:

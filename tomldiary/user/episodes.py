@@ -85,7 +85,7 @@ class UserEpisodes:
             NotSupported: The backend cannot list its documents.
         """
         session_id = self._context.session(session_id)
-        when = datetime.now(UTC) if now is None else in_utc(now)
+        when = datetime.now(UTC) if now is None else in_utc(now, "now")
         value: dict[str, Any] = {"input": input, "output": output}
         if steps:
             value["steps"] = [step._asdict() for step in checked_steps(steps)]

@@ -404,7 +404,7 @@ def _bounds(time_range: TimeRange | None) -> tuple[datetime | None, datetime | N
     given: Any = time_range
     if not isinstance(given, tuple | list) or len(time_range) != 2:  # noqa: PLR2004 - a pair
         raise InvalidValue("expected two times, or None for one.", where="time_range")
-    start, end = (None if each is None else in_utc(each) for each in time_range)
+    start, end = (None if each is None else in_utc(each, "time_range") for each in time_range)
     return start, end
 
 

@@ -78,7 +78,7 @@ class Turn:
                 where="status",
             )
         if self.context_now is not None and not isinstance(self.context_now, datetime):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-            object.__setattr__(self, "context_now", in_utc(self.context_now))
+            object.__setattr__(self, "context_now", in_utc(self.context_now, "context_now"))
         if self.steps:
             steps = checked_steps(self.steps)
             known = tuple(ToolStep(*(storable(each) for each in step)) for step in steps)
