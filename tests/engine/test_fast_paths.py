@@ -22,7 +22,6 @@ from tomldiary.backends import LocalBackend
 from tomldiary.entries.preferences import PreferenceRules, Preferences
 from tomldiary.errors import InvalidValue, LockTimeout
 from tomldiary.extraction.message import relevant_lines
-from tomldiary.hand_edits import detect as outside
 from tomldiary.history.record import (
     Change,
     Record,
@@ -36,7 +35,6 @@ from tomldiary.storage.locks import UserLocks
 from tomldiary.text.similarity import same_text
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
-from tomldiary.user.recall import UserRecall
 
 TEXT = st.text(
     st.sampled_from("ab\"\\\n\t\r\0\x1f\x7fé\u2028\ufeff😀[]{}=, '#")
@@ -301,22 +299,21 @@ def test_rendered_memory_equals_a_full_rendering_after_any_change(tmp_path):
         assert asyncio.run(alice.amemory_lines()) == found
 
 
-def test_memory_lines_are_current_and_read_outside_the_event_loop(tmp_path, monkeypatch):
-    alice, elsewhere = (Diary(tmp_path, Both, agent="rules").user("alice") for _ in range(2))
+def test_memory_lines_are_current_and_read_outside_the_event_loop(tmp_path, files):
+    elsewhere, alice = (
+        Diary(backend, Both, agent="rules").user("alice")
+        for backend in (tmp_path, LocalBackend(tmp_path, files=files))
+    )
     alice.upsert_preference("likes", "tea")
     alice.set_block("persona", "brief")
-    monkeypatch.setattr(outside, "_YOUNG", 0)
-    threads, lines = [], UserRecall._lines
-
-    def noted(*arguments):
-        threads.append(threading.get_ident())
-        return lines(*arguments)
-
-    monkeypatch.setattr(UserRecall, "_lines", noted)
+    threads = []
+    files.hook = lambda *_: threads.append(threading.get_ident())
 
     async def told():
+        threads.clear()
         found = await alice.amemory_lines()
-        return found.shown, threads.pop() == threading.get_ident()
+        assert threads
+        return found.shown, threading.get_ident() in threads
 
     async def tell():
         first = await told()

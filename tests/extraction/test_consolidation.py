@@ -269,14 +269,15 @@ def test_a_writer_consolidates_in_the_background(alice, diary):
 def test_a_writer_that_another_thread_closes_still_consolidates(alice, diary):
     writer = MemoryWriter(diary)
     closing = threading.Thread(target=writer.close_sync)
-    start = writer._consolidations.start
+    jobs = writer._consolidations
+    start = jobs.start
 
     def overtaken(user, loop):
         closing.start()
         closing.join(1)  # it waits for this call
         return start(user, loop)
 
-    writer._consolidations.start = overtaken
+    jobs.start = overtaken
     assert writer.consolidate("alice").result(30).read == 3
     closing.join()
     assert homes(alice) == ["Oslo"]

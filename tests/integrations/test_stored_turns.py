@@ -21,7 +21,6 @@ from tomldiary.errors import BackendError
 from tomldiary.writer.receipts import Turn
 from tomldiary_langchain import DiaryMiddleware
 from tomldiary_langgraph import submit_node
-from waiting import until
 
 SAID = "I like rain."
 
@@ -38,6 +37,19 @@ def node(writer, on_error="raise"):
     builder.add_edge(START, "chat")
     builder.add_edge("chat", "submit")
     return builder.compile()
+
+
+class Asked(MemoryWriter):
+    """A writer that says when it was asked to store a turn of alice."""
+
+    def __init__(self, diary, **options):
+        super().__init__(diary, **options)
+        self.asked = threading.Event()
+
+    async def submit_turn(self, turn):
+        if turn.user_id == "alice":
+            self.asked.set()
+        return await super().submit_turn(turn)
 
 
 hosts = pytest.mark.parametrize("host", [middleware, node])
@@ -113,7 +125,7 @@ def test_an_async_run_waits_while_the_queue_is_full(tmp_path, host, is_cancelled
         for _ in range(2):  # one turn in work, and one in the queue
             await writer.submit_turn(Turn("bob", "s1", "I like tea.", "ok"))
         run = asyncio.create_task(host(writer).ainvoke({"messages": SAID}))
-        await asyncio.to_thread(until, lambda: writer._admission.waiting)
+        await asyncio.to_thread(writer.asked.wait, 20)
         assert not run.done()
         if is_cancelled:
             run.cancel()
@@ -124,7 +136,7 @@ def test_an_async_run_waits_while_the_queue_is_full(tmp_path, host, is_cancelled
             await run
 
     diary = Diary(tmp_path, agent=extract)
-    with MemoryWriter(diary, qsize=1) as writer:
+    with Asked(diary, qsize=1) as writer:
         asyncio.run(main(writer))
         assert writer.flush(20)
         assert writer.stats()["completed"] == 3

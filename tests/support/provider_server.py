@@ -187,6 +187,5 @@ def _openai_events(answer: dict) -> str:
 def retry_soon(monkeypatch):
     """Shorten the pause before the second attempt of the clients of both providers."""
     for name in ("openai", "anthropic"):
-        monkeypatch.setattr(
-            import_module(name)._base_client, "INITIAL_RETRY_DELAY", 0.01
-        )  # seconds
+        client = import_module(f"{name}._base_client")
+        monkeypatch.setattr(client, "INITIAL_RETRY_DELAY", 0.01)  # seconds

@@ -49,7 +49,9 @@ def _firestore(monkeypatch: pytest.MonkeyPatch, counts: Counter[str]) -> None:
     def counting(self: Any, request: Any, **kwargs: Any) -> Any:
         counts["requests"] += 1
         for write in request["writes"]:
-            counts["deletes" if write._pb.WhichOneof("operation") == "delete" else "writes"] += 1
+            counts[
+                "deletes" if type(write).pb(write).WhichOneof("operation") == "delete" else "writes"
+            ] += 1
         return commit(self, request=request, **kwargs)
 
     monkeypatch.setattr(client, "commit", counting)

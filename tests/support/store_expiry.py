@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from tomldiary.store.store import ItemStore
+from tomldiary.store.typed_namespaces import Owners
 
-def expiry_of(store, namespace, key):
+
+def expiry_of(store, namespace, key, user_label=0):
     """Return the time at which an item of a `DiaryStore` ends; None if it stays."""
-    items = store._items
-    owner = items._owners.owner(namespace, key)
-    snapshot = items.catalog(owner).snapshot(namespace)
-    return items.diary.engine.deadlines(owner).of(snapshot.base, snapshot.get(key))
+    owner = Owners(user_label).owner(namespace, key)
+    snapshot = ItemStore(store.diary, user_label=user_label).catalog(owner).snapshot(namespace)
+    return store.diary.engine.deadlines(owner).of(snapshot.base, snapshot.get(key))

@@ -421,7 +421,7 @@ def test_an_export_waits_for_committed_documents_to_be_published(tmp_path, monke
     thread.start()
     assert committed.wait(30)
     # As soon as the export waits, the writer may go on.
-    monkeypatch.setattr("tomldiary.user.export.time.sleep", lambda _: may_publish.set())
+    monkeypatch.setattr(time, "sleep", lambda _: may_publish.set())
     try:
         exported = reader.export()
     finally:

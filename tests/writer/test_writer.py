@@ -657,8 +657,7 @@ class Stubborn(Hanging):
 
 
 @pytest.mark.parametrize("kind", [Hanging, Stubborn])
-def test_close_with_a_timeout_abandons_hanging_turns(kind, caplog, monkeypatch):
-    monkeypatch.setattr("tomldiary.writer.writer._GRACE", 0.1)
+def test_close_with_a_timeout_abandons_hanging_turns(kind, caplog, short_grace):
     diary = kind()
     writer = MemoryWriter(diary, workers=1, qsize=3)
     receipts = [writer.submit_nowait(turn("0"))]

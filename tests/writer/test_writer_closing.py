@@ -31,8 +31,7 @@ class Stubborn:
 
 
 @pytest.fixture
-def stubborn(monkeypatch):
-    monkeypatch.setattr("tomldiary.writer.writer._GRACE", 0.1)  # no time is long enough for it
+def stubborn(short_grace):
     made = Stubborn()
     yield made
     made.enough.set()

@@ -18,8 +18,10 @@ class DiarySuite(StoreSuite):
         importlib.util.find_spec("numpy") is not None
     )  # pip install "tomldiary-kit[embeddings]"
 
+    user_label: ClassVar[int | None] = 0
+
     def expiry_of(self, calls, namespace, key):
-        return expiry_of(calls.store, namespace, key)
+        return expiry_of(calls.store, namespace, key, self.user_label)
 
 
 class TestDiaryInFiles(DiarySuite):
@@ -35,6 +37,7 @@ class TestDiaryInMemory(DiarySuite):
 
 class TestDiarySharedByAll(DiarySuite):
     surfaces = ("sync",)
+    user_label = None
 
     def make_store(self, tmp_path, *, index=None, ttl=None):
         return DiaryStore("memory:", None, index=index, ttl=ttl)

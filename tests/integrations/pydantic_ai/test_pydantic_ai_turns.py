@@ -1274,15 +1274,12 @@ def test_a_chat_that_a_tool_started_is_submitted_after_the_run_of_the_tool(tmp_p
     setting.writer.close_sync()
 
 
-def test_a_repeated_run_counts_once(tmp_path: Path):
-    setting = Setting(tmp_path)
+@names_its_run
+def test_a_run_repeated_after_a_restart_counts_once(tmp_path: Path):
     for _ in range(2):
-        handed_in = ("alice", "s1", SAID, "Good choice.", "completed", "run 1")
-        asyncio.run(setting.capability._submit(None, *handed_in))  # pyright: ignore[reportArgumentType]
-    assert setting.writer.flush(30)
-    assert len(setting.writer.turns) == 2
-    assert setting.diary.user("alice").conversations()["s1"].turns == 1
-    setting.writer.close_sync()
+        setting = Setting(tmp_path)
+        asyncio.run(setting.agent.run(SAID, run_id="1", conversation_id="s1"))
+        setting.the_turn("completed", "Good choice.")
 
 
 @names_its_run

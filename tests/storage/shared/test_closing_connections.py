@@ -154,9 +154,10 @@ def test_a_dropped_database_closes_its_pool_in_no_thread_of_the_pool(monkeypatch
     before = connections(engine)
     database = engine.backend().database
     assert database.head("alice").revision == 0
-    task = _Task(database._pool)
-    database._pool.run_task(task)
-    del database
+    pool = database._pool
+    task = _Task(pool)
+    pool.run_task(task)
+    del database, pool
     task.gate.set()
     until(lambda: connections(engine) == before)
     until(lambda: not hasattr(task, "pool"))
