@@ -211,7 +211,9 @@ def new_episode(
                 where=f"{_ROOT}.{key}",
             )
         when += timedelta(microseconds=1)
-        chosen = _id_of(when)
+        month, chosen = chosen[:7], _id_of(when)
+        if chosen[:7] != month:
+            known = [writing.edit(name) for name in homes_of(writing.documents, chosen)]
     month = chosen if _DAY.match(chosen) else _id_of(when)
     document = _document_for(homes_of(writing.documents, month), month[:7], writing)
     entry = {**value, "_created": when.isoformat(timespec="microseconds")}
