@@ -126,9 +126,11 @@ class Facts:
             if entry is None or self.wrong(schema, key, entry) is not None:
                 return None
             return schema, Held(key, entry, None, None)
-        group = self.held(name, group_of(schema, key))
+        # A value of the singleton key may itself end with a time, like the key of an interval.
+        head = key if entry is None else group_of(schema, key)
+        group = self.held(name, head)
         exact = (held for held in group if held.key == key)
-        now = (held for held in group if group_of(schema, held.key) == key and held.holds(moment))
+        now = (held for held in group if head == key and held.holds(moment))
         found = next(exact, None) or next(now, None)
         return None if found is None else (schema, found)
 
