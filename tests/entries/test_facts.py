@@ -524,6 +524,29 @@ def test_a_singleton_value_that_ends_with_a_date_names_its_fact(diary, alice):
     assert cities(alice) == ["Paris", "Oslo"]
 
 
+def test_a_bare_singleton_key_names_the_temporal_fact_that_holds(diary, alice):
+    """As in a type that became temporal later, or in a table that a person added without a time."""
+    diary.register_schema("home", Home, Constraint("who"))
+    alice.commit(Home(who="user", city="Paris"))
+    diary.register_schema("home", Home, Constraint("who", temporal=True))
+    assert alice.get("home/user").data.city == "Paris"
+    alice.update("home/user", {"city": "Rome"})
+    alice.update("home/user", {"city": "Oslo"})
+    assert cities(alice) == [alice.get("home/user").data.city] == ["Oslo"]
+    alice.delete("home/user")
+    assert alice.get("home/user").data.city == "Rome"
+
+
+def test_confirm_and_forget_take_the_singleton_key_of_a_temporal_fact(alice):
+    alice.commit(Home(who="user", city="Paris"), valid_from=day(1))
+    rome = alice.commit(Home(who="user", city="Rome"), valid_from=day(2))
+    alice.confirm("facts/home/user")
+    assert "_verified" in alice.history(f"facts/{rome}")[0].after
+    assert alice.forget(key="facts/home/user").entries == 1
+    assert alice.traces("Rome") == []
+    assert cities(alice) == ["Paris"]
+
+
 # Asking
 
 

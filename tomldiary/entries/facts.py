@@ -131,7 +131,8 @@ class Facts:
         group = self.held(name, head)
         exact = (held for held in group if held.key == key)
         now = (held for held in group if head == key and held.holds(moment))
-        found = next(exact, None) or next(now, None)
+        # An entry with the bare singleton key, written by hand or before its type was temporal, may have ended.
+        found = next(now, None) or next(exact, None)
         return None if found is None else (schema, found)
 
     def alike(self, name: str, data: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
