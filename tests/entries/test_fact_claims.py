@@ -202,3 +202,16 @@ def test_a_query_by_confidence_finds_facts_of_full_confidence(alice):
     assert roles({"_confidence": 1}) == ["b"]
     assert roles({"_confidence": {"$gte": 0.5}}) == ["b", "c"]
     assert roles(order_by="-_confidence") == ["b", "c", "a"]
+
+
+def test_a_query_finds_a_key_of_numbers_by_an_equal_number(is_temporal):
+    class Size(BaseModel):
+        number: float
+
+    diary = Diary("memory:")
+    diary.register_schema("size", Size, Constraint("number", temporal=is_temporal))
+    alice = diary.user("alice")
+    alice.facts.commit(Size(number=7))
+    assert (
+        alice.facts.count("size", {"number": 7}) == alice.facts.count("size", {"number": 7.0}) == 1
+    )

@@ -123,6 +123,11 @@ def single_key(schema: FactSchema, where: Mapping[str, Any]) -> str | None:
     names = schema.constraint.keys
     if not names or any("." in name or is_condition(name, where.get(name, {})) for name in names):
         return None
+    if any(
+        type(where.get(name)) in {int, float}
+        for name in [*names, *(schema.constraint.multi_valued or {}).values()]
+    ):
+        return None  # 1 equals 1.0, but as parts of a key they differ
     try:
         return schema.singleton(
             plain({n: v for n, v in where.items() if "." not in n and n[:1] != "$"}, schema.name)
