@@ -201,6 +201,19 @@ def test_an_equal_fact_without_a_key_is_promoted_once(alice, is_temporal):
     assert (fact.id, fact.created_by, fact.updated_by) == (ids[0], "a", "b")
 
 
+@pytest.mark.parametrize("is_forced", [False, True])
+def test_a_promoted_episode_never_overwrites_another_one(alice, is_forced):
+    alice.episodes.add("draft", "", now=NOW, session_id="s1", ephemeral=True)
+    alice.episodes.add("draft", "", id="chosen", session_id="s2", ephemeral=True)
+    alice.episodes.add("stored", "", now=NOW)
+    alice.episodes.add("stored", "", id="chosen", now=NOW)
+    alice.promote_session("s1", force=is_forced)
+    with pytest.raises(InvalidValue, match="Choose another id"):
+        alice.promote_session("s2", force=is_forced)
+    found = [(each.input, each.session_id) for each in alice.episodes()]
+    assert sorted(found) == [("draft", "s1"), ("stored", ""), ("stored", "")]
+
+
 def test_a_transaction_of_drafts_is_all_or_nothing(alice):
     with alice.transaction(session_id="s1", ephemeral=True) as draft:
         draft.blocks.set("one", "1")

@@ -42,6 +42,11 @@ class Home(BaseModel):
     city: str
 
 
+class Sizes(BaseModel):
+    who: str
+    of: dict[str, int | None]
+
+
 class Birth(BaseModel):
     who: str
     year: int
@@ -194,6 +199,16 @@ def test_an_import_refuses_a_fact_with_another_end():
             user.import_(other.export())
     bob.import_(alice.export(), replace=True)
     assert bob.facts.get("home/user") is None
+
+
+def test_an_import_refuses_a_fact_with_a_missing_value_inside():
+    diary = Diary("memory:", agent="rules")
+    diary.register_schema("sizes", Sizes, Constraint("who"))
+    alice, bob = diary.user("alice"), diary.user("bob")
+    alice.facts.commit(Sizes(who="user", of={"shoe": None}))
+    bob.facts.commit(Sizes(who="user", of={}))
+    with pytest.raises(Conflict, match="sizes"):
+        bob.import_(alice.export())
 
 
 def test_an_import_merges_no_lists_of_tables(place):

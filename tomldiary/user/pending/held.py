@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tomldiary.engine.transaction import Transaction
 from tomldiary.entries.collections import checked_value
+from tomldiary.entries.episodes import happened, id_of, new_episode
 from tomldiary.entries.fact_rules import FactRules, Provenance
 from tomldiary.entries.facts import confidence_of, interval
 from tomldiary.entries.fields import entry_data
 from tomldiary.entries.kinds import (
     CONVERSATIONS,
+    EPISODES,
     FACTS,
     PREFERENCES,
     entry_key,
@@ -279,10 +281,10 @@ def content(entry: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 def claim(entry: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return the content of an entry, with the interval of a temporal fact."""
-    found = content(entry)
-    if entry is None or found is None:
+    if entry is None:
         return None
-    return found | {name: entry[name] for name in ("_valid_from", "_valid_to") if name in entry}
+    times = {name: entry[name] for name in ("_valid_from", "_valid_to") if name in entry}
+    return {**entry_data(entry), **times}
 
 
 def make(
@@ -329,6 +331,11 @@ def _make(tx: Transaction, each: PendingChange, rules: Rules) -> None:
             path[-2], None, str(each.after.get("text", "")), contexts,
             now=timestamp(), session=each.session, fields=fields,
         )  # fmt: skip
+    elif kind is EPISODES and each.is_new:
+        # Another episode may have its id by now, and an episode is never overwritten.
+        when = happened(each.after)
+        key = None if path[-1] == id_of(when) else path[-1]
+        new_episode(tx.writing(rules, "", each.session), each.after, when, key)
     elif not _is_confirmed(FactRules(edit, rules.fact_schemas), each):
         edit.put(path, each.after)
 
@@ -356,7 +363,9 @@ def check_fields(document: str, path: Path, entry: Mapping[str, Any]) -> None:
 def _changed_since(tx: Transaction, changes: Sequence[PendingChange]) -> list[str]:
     """Return the keys of entries that transactions changed after the pending change was stored."""
     waiting = [
-        each for each in changes if not (each.is_new and each.document.startswith("preferences"))
+        each
+        for each in changes
+        if not (each.is_new and entry_kind(each.document) in {PREFERENCES, EPISODES})
     ]
     first = min((each.based_on for each in waiting), default=0)
     found: set[str] = set()
