@@ -45,6 +45,13 @@ def test_two_episodes_of_one_instant_have_two_ids(alice):
     assert [episode.input for episode in alice.episodes()] == ["0", "1", "2", "3", "4"]
 
 
+def test_episodes_of_the_last_instant_of_a_month_are_all_kept(alice):
+    now = datetime.max.replace(year=2026, month=1, tzinfo=UTC)
+    for number in range(4):
+        alice.episodes.add(str(number), "", now=now)
+    assert [episode.input for episode in alice.episodes()] == ["0", "1", "2", "3"]
+
+
 def test_session_messages_are_the_last_ones_of_a_session_in_order(alice):
     for number in range(30):
         session = "even" if number % 2 == 0 else "odd"

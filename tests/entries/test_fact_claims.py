@@ -191,3 +191,28 @@ def test_a_query_by_the_whole_key_looks_at_no_other_fact(alice):
     assert len(objects(alice, where={"subject": "alice", "predicate": "likes"})) == 50
     assert alice.facts.query("diet", {"role": {"$in": ["r7", "r8"]}}, limit=1)
     assert alice.facts.query("diet", {"role": None}) == []
+
+
+def test_a_query_by_confidence_finds_facts_of_full_confidence(alice):
+    for role, confidence in (("a", 0.4), ("b", 1.0), ("c", 0.8)):
+        alice.facts.commit(Diet(role=role, food="vegan"), confidence=confidence)
+
+    def roles(where=None, **how):
+        return [fact.data.role for fact in alice.facts.query("diet", where, **how)]
+
+    assert roles({"_confidence": 1}) == ["b"]
+    assert roles({"_confidence": {"$gte": 0.5}}) == ["b", "c"]
+    assert roles(order_by="-_confidence") == ["b", "c", "a"]
+
+
+def test_a_query_finds_a_key_of_numbers_by_an_equal_number(is_temporal):
+    class Size(BaseModel):
+        number: float
+
+    diary = Diary("memory:")
+    diary.register_schema("size", Size, Constraint("number", temporal=is_temporal))
+    alice = diary.user("alice")
+    alice.facts.commit(Size(number=7))
+    assert (
+        alice.facts.count("size", {"number": 7}) == alice.facts.count("size", {"number": 7.0}) == 1
+    )

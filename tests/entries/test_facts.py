@@ -316,6 +316,20 @@ def test_a_full_type_refuses_new_facts_also_on_rollback(alice):
     assert sorted(fact.data.text for fact in alice.query("tag")) == ["b", "c"]
 
 
+def test_a_limit_counts_the_temporal_facts_that_hold_at_once(diary):
+    diary.register_schema("home", Home, Constraint("who", temporal=True, limit=1))
+    alice, later = diary.user("alice"), datetime.now(UTC) + timedelta(days=1)
+    alice.facts.commit(Home(who="ann", city="Rome"))
+    ended = {"valid_from": day(1), "valid_to": day(2)}
+    alice.facts.commit(Home(who="ben", city="Oslo"), **ended)
+    alice.facts.commit(Home(who="ben", city="Bergen"), valid_from=day(1))
+    with pytest.raises(LimitReached):
+        alice.facts.commit(Home(who="ben", city="Bergen"), valid_from=day(1), valid_to=later)
+    with pytest.raises(LimitReached):
+        alice.facts.commit(Home(who="cid", city="Lyon"), valid_from=later)
+    assert [fact.data.city for fact in alice.facts.query("home", include_ended=True)] == ["Rome", "Bergen"]  # fmt: skip
+
+
 # Intervals
 
 
@@ -467,6 +481,71 @@ def test_temporal_facts_without_a_singleton_key_hold_side_by_side(alice):
     alice.update(pizza, {"what": "pasta"})
     assert sorted(fact.data.what for fact in alice.query("likes")) == ["pasta", "ramen", "sushi"]
     assert alice.get(pizza).valid_to is not None
+
+
+@pytest.mark.parametrize("start", [day(1), day(5)], ids=["same-start", "later-start"])
+def test_an_equal_temporal_fact_without_a_singleton_key_is_stored_once(alice, start):
+    first = alice.commit(Likes(what="pizza"), valid_from=day(1))
+    assert alice.commit(Likes(what="pizza"), valid_from=start) == first
+    assert alice.commit(Likes(what="pizza"), valid_from=start, valid_to=day(9)) == first
+    (fact,) = alice.query("likes", include_ended=True)
+    assert (fact.valid_from, fact.valid_to) == (day(1), day(9))
+
+
+def test_an_end_that_is_given_with_an_equal_fact_is_stored(alice):
+    end = datetime.now(UTC) + timedelta(days=9)
+    alice.commit(Home(who="user", city="Paris"), valid_from=day(1))
+    alice.commit(Home(who="user", city="Paris"), valid_to=end)
+    alice.commit(Home(who="user", city="Paris"), valid_to=end)
+    assert alice.get("home/user").valid_to == end
+    assert alice.last_transaction() == 2
+
+
+def test_updates_with_past_times_change_what_held_then(alice):
+    alice.commit(Home(who="user", city="Paris"), now=day(1))
+    alice.update("home/user", {"city": "Rome"}, now=day(3))
+    alice.update("home/user", {}, valid_to=day(9), now=day(5))
+    alice.update("home/user", {"city": "Oslo"}, now=day(7))
+    timeline = [
+        (fact.data.city, fact.valid_from) for fact in alice.query("home", include_ended=True)
+    ]
+    assert timeline == [("Paris", day(1)), ("Rome", day(3)), ("Oslo", day(7))]
+
+
+def test_a_singleton_value_that_ends_with_a_date_names_its_fact(diary, alice):
+    tag = alice.commit(Home(who="release@2024-05-01", city="Paris"), valid_from=day(1))
+    alice.commit(Home(who="release", city="Oslo"), valid_from=day(2))
+    assert alice.get("home/release@2024-05-01").data.city == "Paris"
+    assert alice.get("home/release").data.city == "Oslo"
+    assert alice.why("facts/home/release@2024-05-01").key == f"facts/{tag}"
+    store, namespace = DiaryStore(diary), ("alice", "diary", "facts", "home")
+    store.put(namespace, "release@2024-05-01", {"who": "release@2024-05-01", "city": "Rome"})
+    assert store.get(namespace, "release@2024-05-01").value["city"] == "Rome"
+    alice.delete("home/release@2024-05-01")
+    assert cities(alice) == ["Paris", "Oslo"]
+
+
+def test_a_bare_singleton_key_names_the_temporal_fact_that_holds(diary, alice):
+    """As in a type that became temporal later, or in a table that a person added without a time."""
+    diary.register_schema("home", Home, Constraint("who"))
+    alice.commit(Home(who="user", city="Paris"))
+    diary.register_schema("home", Home, Constraint("who", temporal=True))
+    assert alice.get("home/user").data.city == "Paris"
+    alice.update("home/user", {"city": "Rome"})
+    alice.update("home/user", {"city": "Oslo"})
+    assert cities(alice) == [alice.get("home/user").data.city] == ["Oslo"]
+    alice.delete("home/user")
+    assert alice.get("home/user").data.city == "Rome"
+
+
+def test_confirm_and_forget_take_the_singleton_key_of_a_temporal_fact(alice):
+    alice.commit(Home(who="user", city="Paris"), valid_from=day(1))
+    rome = alice.commit(Home(who="user", city="Rome"), valid_from=day(2))
+    alice.confirm("facts/home/user")
+    assert "_verified" in alice.history(f"facts/{rome}")[0].after
+    assert alice.forget(key="facts/home/user").entries == 1
+    assert alice.traces("Rome") == []
+    assert cities(alice) == ["Paris"]
 
 
 # Asking

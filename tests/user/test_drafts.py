@@ -19,6 +19,10 @@ class Diet(BaseModel):
     value: str
 
 
+class Note(BaseModel):
+    text: str
+
+
 @pytest.fixture(params=["memory:", "folder"])
 def alice(request, tmp_path):
     diary = Diary("memory:" if request.param == "memory:" else tmp_path, agent="rules")
@@ -187,6 +191,29 @@ def test_a_promoted_preference_gets_a_free_id_and_is_never_stored_twice(alice):
     assert [item.text for item in alice.preferences("likes").values()] == ["jazz", "tea"]
 
 
+@pytest.mark.parametrize("is_temporal", [False, True])
+def test_an_equal_fact_without_a_key_is_promoted_once(alice, is_temporal):
+    alice.diary.register_schema("note", Note, Constraint(temporal=is_temporal))
+    ids = [alice.facts.commit(Note(text="x"), session_id=name, ephemeral=True) for name in "ab"]
+    alice.promote_session("a")
+    alice.promote_session("b")
+    (fact,) = alice.facts.query("note")
+    assert (fact.id, fact.created_by, fact.updated_by) == (ids[0], "a", "b")
+
+
+@pytest.mark.parametrize("is_forced", [False, True])
+def test_a_promoted_episode_never_overwrites_another_one(alice, is_forced):
+    alice.episodes.add("draft", "", now=NOW, session_id="s1", ephemeral=True)
+    alice.episodes.add("draft", "", id="chosen", session_id="s2", ephemeral=True)
+    alice.episodes.add("stored", "", now=NOW)
+    alice.episodes.add("stored", "", id="chosen", now=NOW)
+    alice.promote_session("s1", force=is_forced)
+    with pytest.raises(InvalidValue, match="Choose another id"):
+        alice.promote_session("s2", force=is_forced)
+    found = [(each.input, each.session_id) for each in alice.episodes()]
+    assert sorted(found) == [("draft", "s1"), ("stored", ""), ("stored", "")]
+
+
 def test_a_transaction_of_drafts_is_all_or_nothing(alice):
     with alice.transaction(session_id="s1", ephemeral=True) as draft:
         draft.blocks.set("one", "1")
@@ -286,10 +313,6 @@ def test_drafts_have_coroutines(alice):
 
     assert asyncio.run(run()) == ["blocks/notes"]
     assert alice.blocks["notes"].text == "x\ny"
-
-
-class Note(BaseModel):
-    text: str
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,11 @@ class Home(BaseModel):
     city: str
 
 
+class Sizes(BaseModel):
+    who: str
+    of: dict[str, int | None]
+
+
 class Birth(BaseModel):
     who: str
     year: int
@@ -180,6 +185,30 @@ def test_an_import_adds_missing_entries_and_refuses_different_ones(place):
     bob.import_(exported, replace=True)
     assert [fact.data.role for fact in bob.facts.query("diet")] == ["user"]
     assert list(bob.blocks()) == ["persona"]
+
+
+def test_an_import_refuses_a_fact_with_another_end():
+    diary = Diary("memory:", agent="rules")
+    diary.register_schema("home", Home, Constraint("who", temporal=True))
+    alice, bob = diary.user("alice"), diary.user("bob")
+    alice.facts.commit(Home(who="user", city="Paris"), valid_from=datetime(2020, 1, 1, tzinfo=UTC))
+    bob.import_(alice.export())
+    alice.facts.update("home/user", {}, valid_to=datetime(2021, 1, 1, tzinfo=UTC))
+    for user, other in ((alice, bob), (bob, alice)):
+        with pytest.raises(Conflict, match="home"):
+            user.import_(other.export())
+    bob.import_(alice.export(), replace=True)
+    assert bob.facts.get("home/user") is None
+
+
+def test_an_import_refuses_a_fact_with_a_missing_value_inside():
+    diary = Diary("memory:", agent="rules")
+    diary.register_schema("sizes", Sizes, Constraint("who"))
+    alice, bob = diary.user("alice"), diary.user("bob")
+    alice.facts.commit(Sizes(who="user", of={"shoe": None}))
+    bob.facts.commit(Sizes(who="user", of={}))
+    with pytest.raises(Conflict, match="sizes"):
+        bob.import_(alice.export())
 
 
 def test_an_import_merges_no_lists_of_tables(place):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from datetime import UTC, datetime
 
 import pytest
 from pydantic import BaseModel
@@ -23,6 +24,10 @@ from tomldiary.errors import (
 from tomldiary_langgraph import DiaryStore
 
 SPAM = "casino bonus canary"
+
+
+class Note(BaseModel):
+    words: str
 
 
 class Diet(BaseModel):
@@ -173,6 +178,28 @@ def test_a_source_that_repeats_itself_waits_once(alice):
     planted(alice)
     alice.upsert_preference("likes", "other", actor="web")
     assert len(alice.review()) == 2
+
+
+def test_an_equal_fact_without_a_key_waits_once_and_is_stored_once(diary, alice):
+    diary.register_schema("note", Note, Constraint())
+    for _ in range(2):
+        alice.facts.commit(Note(words="x"), actor="web")
+    (waiting,) = alice.review()
+    alice.facts.commit(Note(words="x"), session_id="s1")
+    alice.review.accept(waiting.id)
+    assert alice.facts.count("note") == 1
+
+
+def test_each_end_of_a_fact_waits(diary, alice):
+    diary.register_schema("note", Note, Constraint("words", temporal=True))
+    alice.facts.commit(Note(words="x"), valid_from=datetime(2020, 1, 1, tzinfo=UTC))
+    ends = [datetime(year, 1, 1, tzinfo=UTC) for year in (2090, 2091)]
+    for end in (*ends, ends[1]):
+        alice.facts.update("note/x", {}, valid_to=end, actor="web")
+    first, second = alice.review()
+    alice.review.reject(first.id)
+    alice.review.accept(second.id)
+    assert alice.facts.get("note/x").valid_to == ends[1]
 
 
 def test_of_two_reviews_at_once_only_one_decides(alice):

@@ -44,6 +44,7 @@ __all__ = [
     "episode_kinds",
     "happened",
     "homes_of",
+    "id_of",
     "month_of",
     "new_episode",
     "to_episode",
@@ -202,7 +203,7 @@ def new_episode(
             )
     if key is not None and (not key or len(key) > _MAX_KEY):
         raise InvalidValue(f"an id has 1 to {_MAX_KEY} characters.", where=_ROOT)
-    chosen = key or _id_of(when)
+    chosen = key or id_of(when)
     known = [writing.edit(name) for name in homes_of(writing.documents, chosen)]
     while any(document.table((_ROOT, chosen)) is not None for document in known):
         if key is not None:
@@ -211,8 +212,10 @@ def new_episode(
                 where=f"{_ROOT}.{key}",
             )
         when += timedelta(microseconds=1)
-        chosen = _id_of(when)
-    month = chosen if _DAY.match(chosen) else _id_of(when)
+        month, chosen = chosen[:7], id_of(when)
+        if chosen[:7] != month:
+            known = [writing.edit(name) for name in homes_of(writing.documents, chosen)]
+    month = chosen if _DAY.match(chosen) else id_of(when)
     document = _document_for(homes_of(writing.documents, month), month[:7], writing)
     entry = {**value, "_created": when.isoformat(timespec="microseconds")}
     if writing.session:
@@ -236,7 +239,8 @@ def _place_of(kind: str) -> tuple[str, int]:
     return name[:7], int(name[8:] or 1)
 
 
-def _id_of(when: datetime) -> str:
+def id_of(when: datetime) -> str:
+    """Return the id of an episode that is derived from its time."""
     return f"{when.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
 
 

@@ -119,7 +119,8 @@ class FactRules(Facts):
         Raises:
             UnknownEntry, ImmutableEntry, InvalidValue: Nothing was changed.
         """
-        schema, held = self._existing(fact_id)
+        now = datetime.fromisoformat(by.now)
+        schema, held = self._existing(fact_id, now)
         schema.check_fields(list(changes))
         where = f"{schema.name}.{held.key}"
         data = schema.checked({**decode_nulls(entry_data(held.entry)), **changes})
@@ -140,20 +141,19 @@ class FactRules(Facts):
                 )
             self._replace(schema, held.key, held.entry, data, by, is_part=True)
             return held.key
-        if not held.holds(datetime.fromisoformat(by.now)):
+        if not held.holds(now):
             raise InvalidValue(
                 "this fact does not hold now. Commit what held then with valid_from.", where=where
             )
         if same_value(data, entry_data(held.entry)):
-            if end is not None:
-                self._end(schema.name, held, end, by)
+            self._end(schema.name, held.key, end, by)
             return held.key
         if end is not None:
             raise InvalidValue("change the fields or the end, not both at once.", where=where)
         said = also_said_by(held.entry, by.session)
         group = group_of(schema, held.key) if schema.constraint.keys else None
         if group is None:
-            self._end(schema.name, held, datetime.fromisoformat(by.now), by)
+            self._end(schema.name, held.key, now, by)
         source, sure = str(held.entry.get("_source", "")), confidence_of(held.entry)
         by = by._replace(source=source, confidence=sure)
         return self._commit_interval(schema, data, group, None, by, None, None, said=said)
@@ -176,8 +176,8 @@ class FactRules(Facts):
         self._edit.delete((_ROOT, name, place))
         return entry
 
-    def _existing(self, fact_id: str) -> tuple[FactSchema, Held]:
-        found = self.find(fact_id)
+    def _existing(self, fact_id: str, at: datetime) -> tuple[FactSchema, Held]:
+        found = self.find(fact_id, at)
         if found is None:
             name, _, key = fact_id.partition("/")
             entry = self.entry(name, key)
@@ -262,27 +262,25 @@ class FactRules(Facts):
         current = holding(begin)
         if current is not None:
             is_same = self.says(schema, current.entry, schema.compared(data))
-            if is_same and start is None:
+            # Without a singleton key, an equal fact is not stored twice, also if its start is given.
+            if is_same and (start is None or single is None):
                 self._replace(schema, current.key, current.entry, data, by)
+                self._end(schema.name, current.key, stop, by)
                 return current.key
             if not is_same and said is None:
                 self._check_claim(schema, current.key, current.entry, by)
-        is_another = begin <= now and holding(now) is None
+        chosen = f"{single}@{short(begin)}" if single else key or self._new_key(schema.name)
+        old = self.entry(schema.name, chosen)
+        over = stop or (None if old is None else interval(old)[1])
+        at = max(begin, now)
+        is_another = (over is None or at < over) and holding(at) is None
         limit = schema.constraint.limit
         # Reading facts is slow, so they are only read if there are enough of them to reach the limit.
         if limit is not None and is_another and self.holding_at_most(schema.name) >= limit:
-            self._check_limit(schema, self.count(schema.name, now))
-        chosen = f"{single}@{short(begin)}" if single else key or self._new_key(schema.name)
-        old = self.entry(schema.name, chosen)
+            self._check_limit(schema, self.count(schema.name, at))
         if old is not None:  # a fact with the same start is corrected
             self._replace(schema, chosen, old, data, by)
-            if stop is not None:
-                self._end(
-                    schema.name,
-                    Held(chosen, self.entry(schema.name, chosen) or {}, begin, None),
-                    stop,
-                    by,
-                )
+            self._end(schema.name, chosen, stop, by)
             return chosen
         meta = {"_valid_from": timestamp(begin), **_new_meta(by)}
         if stop is not None:
@@ -292,13 +290,16 @@ class FactRules(Facts):
         self._put(schema.name, chosen, _with_confidence({**data, **meta}, by.confidence))
         return chosen
 
-    def _end(self, name: str, held: Held, end: datetime, by: Provenance) -> None:
-        """End an interval without a change of its source."""
-        stop = in_utc(end, "valid_to")
-        if stop <= (held.start or ALWAYS):
-            raise InvalidValue("valid_to is not after valid_from.", where=f"{name}.{held.key}")
-        changed = {**held.entry, "_valid_to": timestamp(stop), "_updated": by.now}
-        self._put(name, held.key, changed)
+    def _end(self, name: str, key: str, end: datetime | None, by: Provenance) -> None:
+        """End an interval, unless `end` is None, without a change of its source."""
+        entry = self.entry(name, key) or {}
+        start, known = interval(entry)
+        stop = None if end is None else in_utc(end, "valid_to")
+        if stop is None or stop == known:
+            return
+        if stop <= (start or ALWAYS):
+            raise InvalidValue("valid_to is not after valid_from.", where=f"{name}.{key}")
+        self._put(name, key, {**entry, "_valid_to": timestamp(stop), "_updated": by.now})
 
     def _put(self, name: str, key: str, entry: Mapping[str, Any]) -> None:
         put_noted(self._edit, (_ROOT, name, key), entry)
@@ -380,7 +381,7 @@ def also_said_by(entry: Mapping[str, Any], session: str) -> list[str]:
 
 
 def _check_key(schema: FactSchema, key: str, single: str | None) -> None:
-    if single is not None and group_of(schema, key) != single:
+    if single is not None and single not in {key, group_of(schema, key)}:
         raise InvalidValue(
             f"its fields say that its key is {single!r}. Put it there, or change the fields.",
             where=f"{schema.name}.{key}",

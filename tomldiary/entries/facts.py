@@ -126,10 +126,13 @@ class Facts:
             if entry is None or self.wrong(schema, key, entry) is not None:
                 return None
             return schema, Held(key, entry, None, None)
-        group = self.held(name, group_of(schema, key))
+        # A value of the singleton key may itself end with a time, like the key of an interval.
+        head = key if entry is None else group_of(schema, key)
+        group = self.held(name, head)
         exact = (held for held in group if held.key == key)
-        now = (held for held in group if group_of(schema, held.key) == key and held.holds(moment))
-        found = next(exact, None) or next(now, None)
+        now = (held for held in group if head == key and held.holds(moment))
+        # An entry with the bare singleton key, written by hand or before its type was temporal, may have ended.
+        found = next(now, None) or next(exact, None)
         return None if found is None else (schema, found)
 
     def alike(self, name: str, data: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:

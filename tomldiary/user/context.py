@@ -6,6 +6,7 @@ import functools
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from tomldiary.entries.kinds import entry_kind, path_of
 from tomldiary.entries.kinds.pending import held_entry
 from tomldiary.entries.models import When, in_utc, timestamp
 from tomldiary.errors import InvalidValue
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from tomldiary.errors import DocumentError
     from tomldiary.history.as_of import PastDocuments
     from tomldiary.retrieval.vector_index import QueryVector
-    from tomldiary.toml.document import Document
+    from tomldiary.toml.document import Document, Path
 
 __all__ = ["DraftContext", "UserContext", "delegated", "session_name"]
 
@@ -140,6 +141,15 @@ class UserContext:
         if given is not None:
             return in_utc(given, "valid_at")
         return self.diary.engine.now() if self.past is None else self.past.moment
+
+    def path(self, key: str) -> Path:
+        """Return the path of the entry with a key; a singleton key names the temporal fact that holds.
+
+        Raises:
+            UnknownEntry: The text is not a key.
+        """
+        path = path_of(key, self.diary.allowed, self.diary.fact_schemas)
+        return entry_kind(path[0]).resolved(path, self.read, self.diary, self.moment(None))
 
     def session(self, given: str) -> str:
         """Return the session to store: the given one, or that of the open transaction."""

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tomldiary.entries.kinds import entry_key, path_of
+from tomldiary.entries.kinds import entry_key
 from tomldiary.entries.kinds.parts import part_of
 from tomldiary.errors import DiaryError, InvalidValue
 from tomldiary.forgetting.forget import forget, preview
@@ -105,8 +105,7 @@ class UserErasure:
 
     def _named(self, key: str) -> str:
         """Return a key in the form that history shows."""
-        path = path_of(key, self._diary.allowed, self._diary.fact_schemas) if key else ()
-        return entry_key(path) if path else key
+        return entry_key(self._context.path(key)) if key else key
 
     def _elsewhere(self) -> tuple[tuple[str, ...], ...]:
         """Return namespaces of other owners, cut after the label that equals this user."""

@@ -26,7 +26,7 @@ from tomldiary.storage.local.layout import checked_kind
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import check_unicode, checked_text, decode_nulls, render_path, same_value
-from tomldiary.user.pending.held import check_rules, content
+from tomldiary.user.pending.held import check_rules, claim
 
 if TYPE_CHECKING:
     from tomldiary.engine.engine import Transaction
@@ -379,7 +379,7 @@ def _added(tx: Transaction, kind: str, document: Document) -> list[str]:
             continue
         block = document.index.get(path)
         if edit.table(path) is not None:
-            if not same_value(content(own_values(kind, edit, path) or {}), content(values)):
+            if not same_value(claim(own_values(kind, edit, path) or {}), claim(values)):
                 conflicts.append(render_path(path))
         elif block is not None and same_value(values, document.own_values(path)):
             edit.restore(path, block.text, values, after=document.before(path))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from tomldiary.entries.constraints import normal_form
+from tomldiary.entries.facts import confidence_of
 from tomldiary.errors import InvalidValue
 from tomldiary.retrieval.filters import compile_filter, fields_of, is_condition
 from tomldiary.toml.values import NULL_FIELD, checked_table, decode_nulls
@@ -64,6 +65,8 @@ def _dates_as_text(value: Any) -> Any:
 
 
 def _value(entry: Mapping[str, Any], name: str) -> Any:
+    if name == "_confidence":
+        return confidence_of(entry)
     value: Any = decode_nulls(entry) if NULL_FIELD in entry else entry
     for part in name.split("."):
         value = cast("Mapping[str, Any]", value).get(part) if isinstance(value, Mapping) else None
@@ -120,6 +123,11 @@ def single_key(schema: FactSchema, where: Mapping[str, Any]) -> str | None:
     names = schema.constraint.keys
     if not names or any("." in name or is_condition(name, where.get(name, {})) for name in names):
         return None
+    if any(
+        type(where.get(name)) in {int, float}
+        for name in [*names, *(schema.constraint.multi_valued or {}).values()]
+    ):
+        return None  # 1 equals 1.0, but as parts of a key they differ
     try:
         return schema.singleton(
             plain({n: v for n, v in where.items() if "." not in n and n[:1] != "$"}, schema.name)
@@ -161,7 +169,7 @@ def _normalised(where: Mapping[str, Any], names: Collection[str]) -> dict[str, A
 def _fields(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return the data of an entry with the managed fields that a query can name."""
     managed = {name: entry[name] for name in MANAGED if name in entry}
-    return {**shown(entry), **managed}
+    return {**shown(entry), **managed, "_confidence": confidence_of(entry)}
 
 
 def ordered(found: list[tuple[FactSchema, Held]], order_by: str) -> list[tuple[FactSchema, Held]]:
@@ -170,7 +178,7 @@ def ordered(found: list[tuple[FactSchema, Held]], order_by: str) -> list[tuple[F
 
     def rank(each: tuple[FactSchema, Held]) -> tuple[str, Any]:
         entry = each[1].entry
-        value = entry.get(name) if name in MANAGED else _value(entry, name)
+        value = _value(entry, name)
         if isinstance(value, bool | int | float):
             return ("number", value)
         return ("text", str(value)) if value is not None else ("", "")

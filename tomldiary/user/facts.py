@@ -75,7 +75,8 @@ class UserFacts:
             confidence: The confidence of the source, from 0 to 1; stored in `_confidence`.
             force: Replace a fact even if its confidence is higher.
             valid_from: The start of the interval (UTC without a zone), for a temporal type; None is now.
-            valid_to: The end of the interval; None lasts until another fact replaces it.
+            valid_to: The end of the interval; None lasts until another fact replaces it, and keeps the end
+                of a stored fact that is confirmed or corrected.
             now: The time to store; None is the current time.
             operation_id: An idempotency key; a second call with the same key changes nothing.
             ephemeral: Whether the change becomes a draft of the session; see `UserDiary.draft`.
@@ -129,7 +130,7 @@ class UserFacts:
             actor: The author of the change, for history.
             reason: The reason for the change, for history.
             valid_to: The end of a temporal fact's validity; `changes` must then be empty.
-            now: The time to store; None is the current time.
+            now: The time to store, at which a temporal fact must hold; None is the current time.
             ephemeral: Whether the change becomes a draft of the session; see `UserDiary.draft`.
 
         Raises:

@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tomldiary.engine.transaction import Transaction
 from tomldiary.entries.collections import checked_value
+from tomldiary.entries.episodes import happened, id_of, new_episode
+from tomldiary.entries.fact_rules import FactRules, Provenance
+from tomldiary.entries.facts import confidence_of, interval
+from tomldiary.entries.fields import entry_data
 from tomldiary.entries.kinds import (
     CONVERSATIONS,
+    EPISODES,
+    FACTS,
     PREFERENCES,
     entry_key,
     entry_kind,
@@ -45,6 +51,7 @@ __all__ = [
     "Why",
     "check_fields",
     "check_rules",
+    "claim",
     "content",
     "drafts_of",
     "hold",
@@ -209,14 +216,15 @@ def _keep(
 def _is_known(known: Iterable[Raw], fresh: Raw) -> bool:
     """Return whether an equal change is pending already, so that a repeated write adds no second one."""
     document, path = place_of(fresh)
-    # Compare new preferences without their ids, which are assigned; ids of other entries come from the writer.
-    named = path[:-1] if entry_kind(document) is PREFERENCES and fresh["is_new"] else path
+    # Compare new entries without ids that are assigned; other ids come from the writer.
+    is_assigned = fresh["is_new"] and entry_kind(document) in {PREFERENCES, FACTS}
+    named = path[:-1] if is_assigned else path
     return any(
         place_of(each)[1][: len(named)] == named
         and each.get("is_new") == fresh["is_new"]
         and each.get("origin") == fresh.get("origin")
         and each.get("_created_by") == fresh.get("_created_by")
-        and same_value(content(held_entry(each)), content(held_entry(fresh)))
+        and same_value(claim(held_entry(each)), claim(held_entry(fresh)))
         for each in known
     )
 
@@ -271,6 +279,14 @@ def content(entry: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return {name: value for name, value in entry.items() if not name.startswith("_")}
 
 
+def claim(entry: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the content of an entry, with the interval of a temporal fact."""
+    if entry is None:
+        return None
+    times = {name: entry[name] for name in ("_valid_from", "_valid_to") if name in entry}
+    return {**entry_data(entry), **times}
+
+
 def make(
     tx: Transaction, changes: Sequence[PendingChange], rules: Rules, into: str, *, force: bool
 ) -> None:
@@ -315,8 +331,27 @@ def _make(tx: Transaction, each: PendingChange, rules: Rules) -> None:
             path[-2], None, str(each.after.get("text", "")), contexts,
             now=timestamp(), session=each.session, fields=fields,
         )  # fmt: skip
-    else:
+    elif kind is EPISODES and each.is_new:
+        # Another episode may have its id by now, and an episode is never overwritten.
+        when = happened(each.after)
+        key = None if path[-1] == id_of(when) else path[-1]
+        new_episode(tx.writing(rules, "", each.session), each.after, when, key)
+    elif not _is_confirmed(FactRules(edit, rules.fact_schemas), each):
         edit.put(path, each.after)
+
+
+def _is_confirmed(book: FactRules, each: PendingChange) -> bool:
+    """Confirm the stored fact that is equal to a new one without a singleton key; return whether there is one."""
+    after, path = each.after or {}, each.path
+    schema = book.registered(path[1]) if each.is_new and path[0] == FACTS.name else None
+    data = entry_data(after)
+    if schema is None or schema.constraint.keys or not book.alike(schema.name, data):
+        return False
+    by = Provenance(timestamp(), each.session, str(after.get("_source", "")), confidence_of(after))
+    start, end = interval(after)
+    key = path[-1] if schema.constraint.temporal else None
+    book.commit(schema, data, by, key=key, start=start, end=end)
+    return True
 
 
 def check_fields(document: str, path: Path, entry: Mapping[str, Any]) -> None:
@@ -328,7 +363,9 @@ def check_fields(document: str, path: Path, entry: Mapping[str, Any]) -> None:
 def _changed_since(tx: Transaction, changes: Sequence[PendingChange]) -> list[str]:
     """Return the keys of entries that transactions changed after the pending change was stored."""
     waiting = [
-        each for each in changes if not (each.is_new and each.document.startswith("preferences"))
+        each
+        for each in changes
+        if not (each.is_new and entry_kind(each.document) in {PREFERENCES, EPISODES})
     ]
     first = min((each.based_on for each in waiting), default=0)
     found: set[str] = set()

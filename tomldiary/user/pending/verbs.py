@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine.transaction import Source
-from tomldiary.entries.kinds import entry_key, entry_kind, path_of
+from tomldiary.entries.kinds import entry_key, entry_kind
 from tomldiary.entries.kinds.pending import (
     PendingChange,
     PendingChanges,
@@ -279,8 +279,7 @@ class Verdict:
         Raises:
             UnknownEntry: There is no such entry.
         """
-        diary = self._context.diary
-        path = path_of(key, diary.allowed, diary.fact_schemas)
+        path = self._context.path(key)
 
         def change(tx: Transaction) -> None:
             kind = entry_kind(path[0])
