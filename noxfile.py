@@ -15,6 +15,7 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "format", "--check", ".")
     session.run("ruff", "check", ".")
     session.run("pyright")
+    session.run("mypy")
     session.run("lint-imports")
     session.run("python", ".ci/prose.py")
 

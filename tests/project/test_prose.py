@@ -1,8 +1,7 @@
-"""The prose check passes on the tree, and finds what it is meant to find."""
+"""The prose check finds what it is meant to find."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -29,13 +28,6 @@ def prose():
         yield module
     finally:
         del sys.modules["prose"]
-
-
-def test_the_prose_of_packages_and_pages_passes_the_check():
-    done = subprocess.run(
-        [sys.executable, SCRIPT], capture_output=True, encoding="utf-8", timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize(

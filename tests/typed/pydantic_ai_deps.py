@@ -1,5 +1,5 @@
 # pyright: strict, reportUnnecessaryTypeIgnoreComment=true
-"""How a type checker sees an agent with a diary; checked by a test, never run."""
+"""How a type checker sees an agent with a diary; checked, never run."""
 
 from __future__ import annotations
 
