@@ -278,8 +278,8 @@ class ItemStore(ItemPuts):
             # Namespaces of the remaining users sort after these.
             if (
                 self._owners.are_in_order
-                and len(found) >= needed
-                and sum(labels[:1] <= (user,) for labels in found) >= needed
+                and len(found) >= needed > 0
+                and sorted(found)[needed - 1][:1] <= (user,)
             ):
                 break
         return sorted(found)[op.offset : needed]
