@@ -686,6 +686,16 @@ def test_a_damaged_last_record_is_kept_and_reported_until_removed(root):
     assert wrong(root, ["alice"]) == []
 
 
+def test_records_with_converted_line_ends_are_kept(root):
+    path = segment(root)
+    whole = path.read_bytes().replace(b"\n", b"\r\n")
+    path.write_bytes(whole)
+    Diary(root, agent="rules").user("alice").upsert_preference("likes", "next")
+    (aside,) = path.parent.glob("*.damaged-*")
+    assert aside.read_bytes() == whole
+    assert only(wrong(root, ["alice"])).place == str(aside)
+
+
 def test_a_torn_log_tail_is_truncated_and_not_kept(root):
     path = segment(root)
     whole = path.read_bytes()

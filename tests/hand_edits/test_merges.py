@@ -444,6 +444,22 @@ def test_a_second_save_of_a_buffer_keeps_its_first_save(alice, file):
     assert not any(entry.is_conflict for entry in alice.history(limit=99))
 
 
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_the_last_table_of_a_file_without_a_final_line_break_can_be_moved(alice, file, newline):
+    alice.upsert_preference("likes", "tea")
+    meta, table = file.read_text().replace("\n", newline).split(newline * 2)
+    file.write_text(f"{meta}{newline}{newline}{table.rstrip()}", newline="")
+    age(file)
+    alice.rollback(dry_run=True)  # logs the hand edit
+    file.write_text(f"{table}{meta}{newline}", newline="")
+    age(file)
+    alice.rollback(dry_run=True)
+    assert Document.parse(file.read_text()).table(("preferences", "likes", "pref001"))
+    alice.upsert_preference("likes", "coffee")
+    assert texts(alice) == ["tea", "coffee"]
+    assert verify(alice.diary.engine.backend, "alice") is None
+
+
 def test_a_second_save_of_a_merged_buffer_reverts_nothing(alice, file):
     for text in ("tea", "coffee", "milk"):
         alice.upsert_preference("likes", text)

@@ -8,8 +8,9 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from pydantic import BaseModel
 
-from tomldiary import Diary
+from tomldiary import Constraint, Diary
 from tomldiary.doctor.doctor import check
 
 if TYPE_CHECKING:
@@ -41,6 +42,41 @@ def test_an_entry_that_is_not_read_as_meant_is_named(
     age(file)
     [problem] = map(str, alice.problems())
     assert problem.startswith(named)
+
+
+class Home(BaseModel):
+    who: str
+    city: str
+
+
+def test_a_wrong_time_of_a_temporal_fact_is_named(tmp_path: Path) -> None:
+    diary = Diary(tmp_path, agent="rules")
+    diary.register_schema("home", Home, Constraint(singleton_key="who", temporal=True))
+    alice = diary.user("alice")
+    alice.facts.commit(Home(who="user", city="Rome"), valid_from="2024-05-01")
+    file = tmp_path / "alice/facts.toml"
+    good = file.read_text()
+    file.write_text(good.replace('_from = "2024-05-01T00:00:00.000000+00:00"', '_from = "May"'))
+    age(file)
+    [problem] = map(str, alice.problems())
+    assert problem.startswith('facts.home."user@2024-05-01"._valid_from: expected a time')
+    assert any("_valid_from: expected a time" in finding.message for finding in check(diary))
+
+
+def test_a_wrong_key_of_a_temporal_fact_is_named_with_a_right_one(tmp_path: Path) -> None:
+    diary = Diary(tmp_path, agent="rules")
+    diary.register_schema("home", Home, Constraint(singleton_key="who", temporal=True))
+    alice = diary.user("alice")
+    file = tmp_path / "alice/facts.toml"
+    file.parent.mkdir()
+    written = "[facts.home.{}]\nwho = 'user'\ncity = 'Rome'\n_valid_from = 2024-05-01\n"
+    file.write_text(written.format("here"))
+    age(file)
+    [problem] = map(str, alice.problems())
+    assert "its key is 'user', or 'user@2024-05-01' with its start" in problem
+    file.write_text(written.format("'user@2024-05-01'"))
+    assert alice.problems() == []
+    assert alice.facts.get("home/user").data.city == "Rome"
 
 
 @pytest.mark.parametrize(

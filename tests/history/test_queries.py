@@ -137,6 +137,20 @@ def test_rollback_undoes_a_hand_edit_that_is_not_logged_yet(alice, tmp_path, sel
     assert texts(alice) == {"pref001": "jazz", "pref002": "tea"}
 
 
+@pytest.mark.parametrize("flat", ["", 'color = "red"\n'])
+def test_rollback_undoes_a_hand_edit_that_removed_a_header(alice, tmp_path, flat):
+    alice.upsert_preference("likes", "tea")
+    path = tmp_path / "alice/preferences.toml"
+    header = f"[preferences.likes]\n{flat}\n"
+    table = "[preferences.likes.pref001]\n"
+    path.write_text(path.read_text().replace(table, header + table))
+    alice.upsert_preference("goals", "rest")
+    path.write_text(path.read_text().replace(header, "").replace('"tea"', '"mate"'))
+    alice.rollback()
+    assert alice.preferences("likes")["pref001"].text == "tea"
+    assert flat in path.read_text()
+
+
 def test_rollback_restores_comments_and_position(alice, tmp_path):
     for text in ("one", "two", "three"):
         alice.upsert_preference("likes", text)

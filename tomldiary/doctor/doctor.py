@@ -210,7 +210,7 @@ def _damaged(damage: Damage) -> Finding:
         "problem",
         damage.place,
         damage.message,
-        "Copy the folder before the next write, and restore this file from a backup. The documents are"
+        "Copy the folder before the next write, and restore history from a backup. The documents are"
         " complete without it.",
     )
 

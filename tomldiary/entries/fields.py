@@ -29,7 +29,7 @@ __all__ = [
     "wrong_fields",
 ]
 
-_MANAGED_TIMES = ("_created", "_updated")
+_MANAGED_TIMES = ("_created", "_updated", "_valid_from", "_valid_to")
 _WORDS = {bool: "true or false", str: "text", int: "number", float: "number"}
 """The TOML names of types; `bool` is first, because it is a subclass of `int`."""
 
@@ -124,7 +124,7 @@ def toml_word(value: Any) -> str:
 def wrong_fields(
     where: str,
     entry: Mapping[str, Any],
-    texts: Iterable[str],
+    texts: Iterable[str] = (),
     lists: Iterable[str] = (),
     numbers: Iterable[str] = (),
 ) -> Iterator[Problem]:

@@ -106,7 +106,9 @@ class Undo:
             before, expected = (_placed(transaction, each) for each in _inverse(records))
             wanted = {place: state and state[1] for place, state in expected.items()}
             found = {
-                (kind, path): own_values(kind, transaction.document(kind), path)
+                (kind, path): _state_of(
+                    kind, path, own_values(kind, transaction.document(kind), path)
+                )
                 for kind, path in wanted
             }
             changed = [
@@ -225,6 +227,11 @@ class Undo:
         return found
 
 
+def _state_of(kind: str, path: Path, values: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the values of a table; None for an empty one above entries, whose header may be left out."""
+    return values if values or entry_path(kind, path) is not None else None
+
+
 def _inverse(records: Sequence[Record]) -> tuple[_States, _States]:
     """Return the states to restore and the states expected now, for all changed entries."""
     before: _States = {}
@@ -237,7 +244,7 @@ def _inverse(records: Sequence[Record]) -> tuple[_States, _States]:
             for text, states in ((change.old, old), (change.new, new)):
                 document = Document.parse(text)
                 for path, values in own_tables(change.doc, document).items():
-                    if path[0] != "_meta":
+                    if path[0] != "_meta" and _state_of(change.doc, path, values) is not None:
                         is_whole = same_value(values, document.own_values(path))
                         block = document.index.get(path) if is_whole else None
                         states[change.doc, path] = (block, values)

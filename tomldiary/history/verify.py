@@ -86,13 +86,7 @@ def walk(backend: Backend, user: str) -> Walked:
             break
     kind, named = max(seen.items(), key=lambda item: item[1], default=("", 0))
     end = walked.newest.seq if walked.newest is not None else 0
-    if named > end and walked.damage is None:
-        walked.damage = Damage(
-            backend.place(user, kind),
-            end + 1,
-            f"the document was written by transaction {named}, but history ends at {end}.",
-        )
-    elif isinstance(backend, LocalBackend) and (
+    if isinstance(backend, LocalBackend) and (
         aside := damaged(backend.files, backend.folder(user) / "history")
     ):
         # This cause replaces other damage, such as a missing number, because it explains the damage.
@@ -101,6 +95,12 @@ def walk(backend: Backend, user: str) -> Walked:
             None,
             "a damaged record at the end of history was moved here; its changes may be missing from history.",
             is_set_aside=True,
+        )
+    elif named > end and walked.damage is None:
+        walked.damage = Damage(
+            backend.place(user, kind),
+            end + 1,
+            f"the document was written by transaction {named}, but history ends at {end}.",
         )
     return walked
 

@@ -99,6 +99,8 @@ class Edit:
         block = self._index.get(path)
         body = split_tail(text)[0]
         if block is not None:
+            if block is not self._blocks[-1] and not body.endswith("\n"):
+                body += self.newline  # the other version ended with this block
             self._swap(block, Block(path, body + block.text[len(split_tail(block.text)[0]) :]))
         elif known is not None:
             self.put(path, {**known, **data})
@@ -288,6 +290,8 @@ class Edit:
         self._swap(anchor, Block(anchor.path, body + gap, anchor.is_array, marks))
         if at + 1 < len(blocks) and not tail:
             tail = self.newline  # a blank line before the text that follows
+        if tail and not text.endswith("\n"):
+            text += self.newline
         block = Block(path, text + tail, ours=(0, len(tail)) if ours else None)
         blocks.insert(at + 1, block)
         self._index[path] = block

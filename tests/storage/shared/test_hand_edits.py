@@ -124,7 +124,6 @@ def test_pull_overwrites_no_edit(engine, alice, tmp_path):
     ("name", "data", "said"),
     [
         ("alice/preferences.toml", b"# caf\xe9\n", "is not UTF-8"),
-        ("alice/.queue.toml", b"x = 1\n", "is not a document of a user; move the file"),
         (
             "alice/history/2026-11-001.toml",
             b"x = 1\n",
@@ -141,6 +140,20 @@ def test_push_refuses_what_is_no_document(engine, alice, tmp_path, name, data, s
     done = run(engine, "push", str(tmp_path))
     assert done.exit_code != 0
     assert said in str(done.exception)
+    assert alice.diary.engine.backend.kinds("alice") == ["preferences"]
+
+
+def test_hidden_files_such_as_those_of_editors_and_git_are_ignored(engine, alice, tmp_path):
+    alice.upsert_preference("likes", "tea")
+    run(engine, "pull", str(tmp_path))
+    (tmp_path / "alice/.#preferences.toml").symlink_to("someone@host.1:2")
+    branch = tmp_path / ".git/refs/heads/a.toml"
+    branch.parent.mkdir(parents=True)
+    branch.write_text("0123\n")
+    (tmp_path / "alice/.queue.toml").write_text("x = 1\n")
+    assert run(engine, "push", str(tmp_path)).stdout == "stored 0 edited documents\n"
+    assert run(engine, "pull", str(tmp_path)).exit_code == 0
+    assert branch.exists()
     assert alice.diary.engine.backend.kinds("alice") == ["preferences"]
 
 

@@ -310,8 +310,16 @@ class _PulledFolder:
         return found
 
     def _files(self) -> list[Path]:
-        """Return all documents; the folder of a user may end in `.toml` too."""
-        return [file for file in self._folder.rglob("*.toml") if not file.is_dir()]
+        """Return all documents; the folder of a user may end in `.toml` too.
+
+        Names of documents and users begin with no dot, unlike those of editors' lock files and of `.git`.
+        """
+        return [
+            file
+            for file in self._folder.rglob("*.toml")
+            if not any(part.startswith(".") for part in file.relative_to(self._folder).parts)
+            and not file.is_dir()
+        ]
 
     def epoch(self, name: str) -> int | None:
         """Return the user's fencing token in the newest line of a file; None for a file that was added."""

@@ -18,9 +18,10 @@ from tomldiary.entries.facts import (
     same_data,
     stored_facts,
 )
-from tomldiary.entries.fields import Problem, columns_of, data_text, tables_at
+from tomldiary.entries.fields import Problem, columns_of, data_text, tables_at, wrong_fields
 from tomldiary.entries.kind import Collected, EntryKind, EntryLine, Group, Rules, Tables, Writing
 from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached
+from tomldiary.toml.values import render_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -101,6 +102,8 @@ class FactKind(EntryKind):
         for problem in Facts(document, rules.fact_schemas).problems():
             message = str(problem).removeprefix(f"{problem.where}: ").removesuffix(".")
             yield Problem(problem.where, message, "Correct it; until then it is not read.")
+        for name, key, entry in stored_facts(document):
+            yield from wrong_fields(render_path((self.name, name, key)), entry)
 
     def forbidden(
         self, document: Document, rules: Rules, states: Mapping[Path, Mapping[str, Any] | None]

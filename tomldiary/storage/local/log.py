@@ -209,17 +209,17 @@ def _reason(error: BaseException) -> str:
 
 
 def cut_off(files: FileSystem, path: Path, end: int) -> None:
-    """Truncate a segment to `end`; a record that looks whole but is damaged is set aside first.
+    """Truncate a segment to `end`; records that look whole but are damaged are set aside first.
 
     A torn record was never acknowledged. A record with a whole ending may have been acknowledged, and damaged
-    later.
+    later. Another program, such as git, may also have changed the line ends.
     """
     with files.open_to_read(path) as file:
         file.seek(end)
         rest = file.read()
     if not rest:
         return
-    if f"\n{rest.decode('latin-1')}".endswith(END):
+    if f"\n{rest.decode('latin-1')}".endswith((END, "\n]\r\n")):
         aside = path.with_name(f"{path.stem}{DAMAGED}{crc32(rest):08x}")
         files.discard(aside)  # the same bytes, or a part of them
         files.write_new(str(aside), rest, sync=True)

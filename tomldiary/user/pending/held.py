@@ -17,6 +17,7 @@ from tomldiary.entries.kinds import (
     CONVERSATIONS,
     EPISODES,
     FACTS,
+    KINDS,
     PREFERENCES,
     entry_key,
     entry_kind,
@@ -178,7 +179,8 @@ def drafts_of(tables: Tables, session_id: str) -> dict[_Place, tuple[str, Raw]]:
 
 def is_entry(document: str, path: Path) -> bool:
     """Return whether a path names one entry; a hand edit or an import may have stored an invalid one."""
-    return entry_path(document, path) == path and not entry_kind(document).is_private
+    kind = entry_kind(document)
+    return kind.name in KINDS and not kind.is_private and entry_path(document, path) == path
 
 
 def _keep(
@@ -316,8 +318,7 @@ def make(
 
 def _make(tx: Transaction, each: PendingChange, rules: Rules) -> None:
     kind, path = entry_kind(each.document), each.path
-    if not is_entry(each.document, path):
-        raise InvalidValue("the pending change names no entry. Reject it.", where=each.id)
+    check_place(each.id, each.document, path)
     edit = tx.entries(kind.name) if kind.is_split else tx.edit(each.document)
     if each.after is None:
         edit.delete(path)
@@ -352,6 +353,12 @@ def _is_confirmed(book: FactRules, each: PendingChange) -> bool:
     key = path[-1] if schema.constraint.temporal else None
     book.commit(schema, data, by, key=key, start=start, end=end)
     return True
+
+
+def check_place(name: str, document: str, path: Path) -> None:
+    """Raise InvalidValue if the pending change `name` names no entry, as after a hand edit."""
+    if not is_entry(document, path):
+        raise InvalidValue("the pending change names no entry. Reject it.", where=name)
 
 
 def check_fields(document: str, path: Path, entry: Mapping[str, Any]) -> None:

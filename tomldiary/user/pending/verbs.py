@@ -20,7 +20,14 @@ from tomldiary.entries.models import timestamp
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.toml.values import checked_names, checked_table, checked_text
-from tomldiary.user.pending.held import DRAFTS, QUARANTINE, check_fields, is_entry, make
+from tomldiary.user.pending.held import (
+    DRAFTS,
+    QUARANTINE,
+    check_fields,
+    check_place,
+    is_entry,
+    make,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -140,7 +147,7 @@ class UserReview(_Waiting):
 
         Raises:
             UnknownEntry: There is no pending change with this id.
-            InvalidValue: A field is managed by the diary or is not text, or the change removes the entry.
+            InvalidValue: A field is managed by the diary or is not text, or the change removes the entry or names none.
         """
         managed = [name for name in checked_table(fields, "fields") if name.startswith("_")]
         if managed:
@@ -151,9 +158,10 @@ class UserReview(_Waiting):
 
         def change(tx: Transaction) -> None:
             edit, path = tx.edit(QUARANTINE), (QUARANTINE, id)
-            stored = edit.table(path)
+            stored = waiting(edit, QUARANTINE, timestamp()).get(id)
             if stored is None:
                 raise UnknownEntry(f"{QUARANTINE}/{id}")
+            check_place(id, *place_of(stored))
             held = held_entry(stored)
             if held is None:
                 raise InvalidValue(
