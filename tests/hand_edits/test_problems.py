@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pydantic import BaseModel
@@ -113,6 +113,20 @@ def test_a_file_without_a_good_state_is_named_beside_the_others(tmp_path: Path) 
     assert any("preferences.toml:1:8: expected ']'" in each for each in said)
     assert any("conversations.toml: cannot be read (it is a link" in each for each in said)
     assert any("blocks.notes" in each for each in said)
+
+
+def test_a_mistake_is_logged_once_not_at_each_write(tmp_path: Path, caplog: Any) -> None:
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    file = tmp_path / "alice/preferences.toml"
+    good = file.read_text()
+    for wrong, count in ((good.replace("]", "", 1), 1), (f"{good}text", 2)):
+        file.write_text(wrong)
+        age(file)
+        for number in range(3):
+            alice.upsert_preference("likes", f"text {count} of {number}")
+            assert len(alice.problems()) == 1
+        assert caplog.text.count("Reads return the last good state") == count
 
 
 def test_a_file_that_does_not_parse_is_shown_without_logging(tmp_path: Path) -> None:

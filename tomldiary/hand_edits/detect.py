@@ -143,8 +143,8 @@ def _parsed(
 
 
 def _unusable(good: Known, problem: DocumentError, cached: Known | None) -> Known:
-    if cached is None or cached.problem is None or cached.token != good.token:
-        # Log a problem only once for each version of the file.
+    if cached is None or str(cached.problem) != str(problem):
+        # Log a problem once. Versions are not compared, because each write changes that of a broken file.
         tell(_logger, f"{problem} Reads return the last good state until then.")
     return replace(good, problem=problem)
 
