@@ -109,7 +109,7 @@ def test_a_copy_with_an_invalid_name_is_reported_and_blocks_forget(tmp_path, nam
     assert list(alice.export()["documents"]) == ["preferences"]
     told = check(diary, ["alice"], mounts=tmp_path / "none")
     assert str(copy) in [
-        one.place for one in told if "no document can have this name" in one.message
+        one.place for one in told if "no file of the diary" in one.message
     ]
     with pytest.raises(BackendError, match=r"Nothing was forgotten\. Remove the file"):
         alice.forget(session_id="s1")
@@ -120,3 +120,34 @@ def test_a_copy_with_an_invalid_name_is_reported_and_blocks_forget(tmp_path, nam
     assert "secret tea" not in (tmp_path / "alice/preferences.toml").read_text()
     alice.forget(everything=True)
     assert not (tmp_path / "alice").exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "2026-11-001 (copy)",
+        "2026-11-001.sync-conflict-20261123-101010-ABCDEFG",
+        "9999-12-backup",
+        "old/2026-11-001",
+    ],
+)
+def test_a_copy_of_a_segment_is_not_read_and_blocks_forget(tmp_path, name):
+    diary = Diary(tmp_path, agent="rules")
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "secret tea", session_id="s1")
+    (segment,) = (tmp_path / "alice/history").iterdir()
+    copy = tmp_path / f"alice/history/{name}.toml"
+    copy.parent.mkdir(exist_ok=True)
+    copy.write_bytes(segment.read_bytes())
+    diary = Diary(tmp_path, agent="rules")
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "coffee", session_id="s2")
+    assert [one.seq for one in alice.history()] == [2, 1]
+    assert copy.read_bytes() in segment.read_bytes()
+    told = check(diary, ["alice"], mounts=tmp_path / "none")
+    assert str(copy) in [one.place for one in told if "no file of the diary" in one.message]
+    with pytest.raises(BackendError, match=r"Nothing was forgotten\. Remove the file"):
+        alice.forget(session_id="s1")
+    copy.unlink()
+    alice.forget(session_id="s1")
+    assert "secret tea" not in segment.read_text()

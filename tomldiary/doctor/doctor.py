@@ -194,7 +194,7 @@ def _strays(files: FileSystem, folder: Path) -> Iterator[Finding]:
         yield Finding(
             "warning",
             str(folder / name),
-            "no document can have this name. The file is never read, and forget cannot finish while it exists.",
+            "this is no file of the diary. The file is never read, and forget cannot finish while it exists.",
             "Remove the file, or move it out of the folder.",
         )
 

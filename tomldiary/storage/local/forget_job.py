@@ -241,14 +241,13 @@ def _remove(files: FileSystem, folder: Path) -> None:
 
 def _stage(env: Environment, folder: Path, rewrite: Rewrite, job: _Job) -> None:
     """Stage the new versions of all files and list them in the job."""
-    files = env.files
+    files, history = env.files, folder / "history"
+    _check_folder(files, history)
     for name in strays_in(files, folder):
         raise BackendError(
-            f"{folder / name}: may contain data to forget, but its name is not valid for a document."
+            f"{folder / name}: may contain data to forget, but it is no file of the diary."
             " Nothing was forgotten. Remove the file, or move it out of the folder."
         )
-    history = folder / "history"
-    _check_folder(files, history)
     drop_superseded(files, history)
     if rewrite.history is None:
         return

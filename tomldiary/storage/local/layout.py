@@ -36,6 +36,7 @@ __all__ = [
     "check_parent",
     "checked_kind",
     "is_as_staged",
+    "is_segment",
     "kinds_in",
     "make_parent",
     "name_owner",
@@ -61,6 +62,7 @@ OWNER_NAME = "owner.toml"
 _SUFFIX = ".toml"
 _MARK = 8  # digits of the fingerprint in the name of a staged file
 _HISTORY = "history"
+_SEGMENT = re.compile(r"\d{4}-\d{2}-\d{3,}\.toml", re.ASCII)
 _KIND = re.compile(r"[a-z0-9_][a-z0-9_.%=~-]*(/[a-z0-9_%~-][a-z0-9_.%=~-]*)*")
 _STAGED = re.compile(re.escape(STAGED) + r"\d+-(\d+)\.([0-9a-f]{8})\.(\d+)-")
 _LONGEST = 180
@@ -177,12 +179,19 @@ def kinds_in(files: FileSystem, folder: Path, below: str = "") -> list[str]:
 
 
 def strays_in(files: FileSystem, folder: Path) -> list[str]:
-    """Return the TOML files in a folder whose names no document can have, such as copies that a person made.
+    """Return the TOML files whose names no document and no segment can have, such as copies that a person made.
 
     Raises:
         BackendError: The folder cannot be listed.
     """
-    return [f"{name}{_SUFFIX}" for name in _names_in(files, folder) if not _can_be_kind(name)]
+    documents = [f"{name}{_SUFFIX}" for name in _names_in(files, folder) if not _can_be_kind(name)]
+    history = [f"{name}{_SUFFIX}" for name in _names_in(files, folder, f"{_HISTORY}/")]
+    return documents + [path for path in history if not is_segment(path.removeprefix(f"{_HISTORY}/"))]
+
+
+def is_segment(name: str) -> bool:
+    """Return whether a file of this name in `history/` is a segment, such as "2026-11-001.toml"."""
+    return _SEGMENT.fullmatch(name) is not None
 
 
 def _names_in(files: FileSystem, folder: Path, below: str = "") -> list[str]:

@@ -26,7 +26,7 @@ from tomldiary.history.record import (
 )
 from tomldiary.logging import get_logger
 from tomldiary.runtime.capabilities import PRIVATE, READING
-from tomldiary.storage.local.layout import kinds_in
+from tomldiary.storage.local.layout import is_segment, kinds_in
 from tomldiary.toml.document import Document
 
 if TYPE_CHECKING:
@@ -92,13 +92,13 @@ class End(NamedTuple):
 
 def segments(files: FileSystem, folder: Path) -> list[Path]:
     """Return the segments, oldest first."""
-    return sorted((path for path in files.paths_in(folder) if path.suffix == ".toml"), key=_place)
+    return sorted((path for path in files.paths_in(folder) if is_segment(path.name)), key=_place)
 
 
-def _place(path: Path) -> tuple[str, int, str]:
+def _place(path: Path) -> tuple[str, int]:
     """Return the sort key of a segment: the month, then the number, which may exceed 999."""
     month, _, number = path.stem.rpartition("-")
-    return month, int(number) if number.isdecimal() else 0, path.name
+    return month, int(number)
 
 
 def newest_segment(files: FileSystem, folder: Path) -> Path | None:
