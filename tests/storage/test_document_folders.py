@@ -7,7 +7,7 @@ import pytest
 from tomldiary import Diary
 from tomldiary.doctor.doctor import check
 from tomldiary.engine.engine import Source
-from tomldiary.errors import BackendError, IdentifierError
+from tomldiary.errors import BackendError, IdentifierError, InvalidValue
 from tomldiary.storage.local.layout import staged_name
 
 
@@ -108,9 +108,7 @@ def test_a_copy_with_an_invalid_name_is_reported_and_blocks_forget(tmp_path, nam
     assert diary.engine.backend.kinds("alice") == ["preferences"]
     assert list(alice.export()["documents"]) == ["preferences"]
     told = check(diary, ["alice"], mounts=tmp_path / "none")
-    assert str(copy) in [
-        one.place for one in told if "no file of the diary" in one.message
-    ]
+    assert str(copy) in [one.place for one in told if "no file of the diary" in one.message]
     with pytest.raises(BackendError, match=r"Nothing was forgotten\. Remove the file"):
         alice.forget(session_id="s1")
     assert "secret tea" in (tmp_path / "alice/preferences.toml").read_text()
@@ -151,3 +149,20 @@ def test_a_copy_of_a_segment_is_not_read_and_blocks_forget(tmp_path, name):
     copy.unlink()
     alice.forget(session_id="s1")
     assert "secret tea" not in segment.read_text()
+
+
+def test_a_copy_with_a_valid_name_is_reported_and_blocks_forget(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "secret tea", session_id="s1")
+    copy = tmp_path / "alice/preferences-old.toml"
+    copy.write_bytes((tmp_path / "alice/preferences.toml").read_bytes())
+    assert [hit.text for hit in alice.recall("tea")] == ["secret tea"]
+    (problem,) = alice.problems()
+    assert "nothing reads this table" in str(problem)
+    assert "preferences-old" in str(problem)
+    with pytest.raises(InvalidValue, match=r"preferences-old.*Nothing was forgotten"):
+        alice.forget(session_id="s1")
+    assert "secret tea" in (tmp_path / "alice/preferences.toml").read_text()
+    alice.forget(everything=True)
+    assert not (tmp_path / "alice").exists()

@@ -15,8 +15,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from tomldiary.engine.commit import add_save
-from tomldiary.entries.kinds import CONVERSATIONS, entry_kind
-from tomldiary.errors import DiaryError, DocumentError, HandEditConflict, InvalidTOML
+from tomldiary.entries.kinds import CONVERSATIONS, entry_kind, unread_tables
+from tomldiary.errors import (
+    DiaryError,
+    DocumentError,
+    HandEditConflict,
+    InvalidTOML,
+    InvalidValue,
+)
 from tomldiary.forgetting.redact_tables import Tables
 from tomldiary.forgetting.selection import ForgetReceipt, Selection
 from tomldiary.forgetting.versions import Replay, joined
@@ -267,7 +273,7 @@ def plan(engine: Engine, user: str, selection: Selection) -> tuple[Rewrite, Forg
     Raises:
         HandEditConflict: Another program kept saving a document.
         DocumentError: A document cannot be read, so nothing in it can be redacted.
-        InvalidValue: An entry cannot be removed because of its TOML form.
+        InvalidValue: An entry cannot be removed because of its TOML form, or nothing reads a table.
     """
     epoch = engine.backend.epoch(user) + 1
     history: list[str] = []
@@ -277,6 +283,8 @@ def plan(engine: Engine, user: str, selection: Selection) -> tuple[Rewrite, Forg
             records.append(parse_record(text))
             history.append(text)
     stored, known = _documents(engine, user, history)
+    for kind, found in known.items() if not selection.everything else ():
+        _check_is_read(engine.backend.place(user, kind), kind, found.document)
     number = next_sequence(engine.backend.last_record(user))
     saved = Record(number, "hand", [], {}, {}, actor="hand")
     for kind, found in known.items():
@@ -332,6 +340,15 @@ def _documents(
                 raise HandEditConflict.busy(source.place(user, kind), engine.save_timeout)
             time.sleep(_PAUSE)
     return stored, known
+
+
+def _check_is_read(place: str, kind: str, document: Document) -> None:
+    for root in unread_tables(kind, document):
+        raise InvalidValue(
+            "may contain data to forget, but nothing reads it in this document. Nothing was forgotten."
+            " Remove the table, or move it to the right document.",
+            where=f"{place}: {render_path((root,))}",
+        )
 
 
 class _ReadableHistory:

@@ -51,6 +51,7 @@ __all__ = [
     "register",
     "shown_kinds",
     "typed_kinds",
+    "unread_tables",
 ]
 
 _SHALLOW = 2
@@ -84,7 +85,21 @@ def problems_in(name: str, document: Document, rules: Rules) -> Iterator[Problem
                 if not isinstance(entry, dict):
                     message = f"expected an entry, found {toml_word(entry)}; it is left out"
                     yield Problem(render_path((root, key)), message)
+    for root in unread_tables(name, document):
+        message = f"nothing reads this table, and forget cannot finish while it is in {name!r}"
+        yield Problem(render_path((root,)), message, "Remove it, or move it to the right document.")
     yield from kind.problems(document, rules)
+
+
+def unread_tables(name: str, document: Document) -> list[str]:
+    """Return the root tables that belong to no kind of entries, as in a copy `preferences-old` of a document."""
+    kind = entry_kind(name)
+    if kind.name in KINDS:
+        return []
+    found = document.data.items()
+    return [
+        key for key, value in found if isinstance(value, dict) and key not in ("_meta", kind.name)
+    ]
 
 
 def recalled_kinds() -> list[EntryKind]:

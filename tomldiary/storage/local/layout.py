@@ -186,7 +186,9 @@ def strays_in(files: FileSystem, folder: Path) -> list[str]:
     """
     documents = [f"{name}{_SUFFIX}" for name in _names_in(files, folder) if not _can_be_kind(name)]
     history = [f"{name}{_SUFFIX}" for name in _names_in(files, folder, f"{_HISTORY}/")]
-    return documents + [path for path in history if not is_segment(path.removeprefix(f"{_HISTORY}/"))]
+    return documents + [
+        path for path in history if not is_segment(path.removeprefix(f"{_HISTORY}/"))
+    ]
 
 
 def is_segment(name: str) -> bool:
