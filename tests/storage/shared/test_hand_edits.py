@@ -90,9 +90,10 @@ def test_push_brings_nothing_back_that_was_forgotten(engine, alice, tmp_path, se
     done = run(engine, "push", str(tmp_path))
     assert done.exit_code != 0
     assert "of this user was forgotten" in str(done.exception)
+    assert "Remove the file, then pull." in str(done.exception)
     assert texts(alice) == left
-    file.write_text(pulled)
-    run(engine, "pull", str(tmp_path))
+    file.unlink()
+    assert run(engine, "pull", str(tmp_path)).exit_code == 0
     assert "tea" not in "".join(path.read_text() for path in tmp_path.rglob("*.toml"))
 
 

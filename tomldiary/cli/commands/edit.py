@@ -207,8 +207,8 @@ def pull(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
     edited = pulled.edited()
     if edited:
         raise InvalidValue(
-            f"{counted(len(edited), 'edited file')} would be overwritten. Push them first, or pull to another"
-            " folder",
+            f"{counted(len(edited), 'edited file')} would be overwritten. Push or remove them first, or pull"
+            " to another folder",
             where=str(folder),
         )
     names: set[str] = set()
@@ -254,7 +254,7 @@ def push(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
         text = decode_utf8(data, path=str(file))
         readable(text, str(file))
         if user is None or pulled.epoch(name) not in (None, backend.epoch(user)):
-            raise Forgotten(f"{file}: {_FORGOTTEN}")
+            raise Forgotten(f"{file}: {_FORGOTTEN} Remove the file, then pull.")
         edited.append((name, user, kind, text))
     for name, user, kind, text in edited:
         save_text(diary, user, kind, text, pulled.epoch(name))
