@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import sys
 import traceback
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import module_from_spec
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.schema import categories
 from tomldiary.errors import InvalidValue, SchemaError
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from pydantic import BaseModel
 
 __all__ = ["load_table"]
@@ -32,7 +35,8 @@ def load_table(place: str) -> type[BaseModel]:
     path = Path(file)
     if not path.is_file():
         raise InvalidValue("there is no such file", where=file)
-    module = ModuleType(_MODULE)
+    loader = SourceFileLoader(_MODULE, str(path))
+    module = module_from_spec(ModuleSpec(_MODULE, loader, origin=str(path)))
     module.__file__ = str(path)
     # Annotations are resolved in the module of this name. The file may import modules from its folder.
     sys.modules[_MODULE] = module
