@@ -224,7 +224,8 @@ async def characters(side: Side) -> dict[str, float]:
         history = result.all_messages()
     units, before = 0.0, ""
     for text in sent:
-        same = len(os.path.commonprefix([before, text]))  # noqa: RUF071 - compares characters, not paths
+        pairs = enumerate(zip(before, text, strict=False))
+        same = next((at for at, (old, new) in pairs if old != new), min(len(before), len(text)))
         units += len(text) - same + 0.1 * same
         before = text
     return {"total": sum(map(len, sent)), "units": units, "last request": len(sent[-1])}

@@ -200,7 +200,6 @@ def test_an_edit_that_is_saved_during_an_erasure_brings_nothing_back(memories, m
     assert "tea" not in (memories / "alice" / "preferences.toml").read_text("utf-8")
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_an_edit_that_was_killed_leaves_no_text_behind_an_erasure(memories, monkeypatch):
     diary = Diary(memories, agent="rules", durability="process")
     alice, backend = diary.user("alice"), diary.engine.backend

@@ -397,7 +397,6 @@ def test_a_fencing_token_of_another_process_is_seen(tmp_path):
         assert ours.epoch("alice") == ours.epoch("alice") == epoch
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_child_forked_inside_the_lock_leaves_it_to_its_parent(tmp_path):
     locks, others = UserLocks(tmp_path), UserLocks(tmp_path)
     with locks.hold("alice", 1):

@@ -567,7 +567,6 @@ QUIET = settings(
 )  # fmt: skip
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_random_histories_match_the_model_at_every_point():
     run_state_machine_as_test(
         Histories,
@@ -577,7 +576,6 @@ def test_random_histories_match_the_model_at_every_point():
 
 @pytest.mark.torture
 @pytest.mark.usefixtures("_asked_for")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_2000_random_histories_match_the_model_at_every_point():
     run_state_machine_as_test(
         EveryState, settings=settings(QUIET, max_examples=2_000, stateful_step_count=30)

@@ -1019,7 +1019,6 @@ def dying_before(number, root, selector):
 SELECTORS = [{"session_id": "gone-1"}, {"everything": True}]
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("selector", SELECTORS)
 def test_next_open_finishes_a_job_killed_at_every_third_step(tmp_path, selector):
     kill_at_steps(tmp_path, selector, range(1, 400, 3))
@@ -1027,7 +1026,6 @@ def test_next_open_finishes_a_job_killed_at_every_third_step(tmp_path, selector)
 
 @pytest.mark.torture
 @pytest.mark.usefixtures("_asked_for")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("selector", SELECTORS)
 def test_next_open_finishes_a_job_killed_at_any_step(tmp_path, selector):
     kill_at_steps(tmp_path, selector, range(1, 400))
@@ -1061,14 +1059,12 @@ def kill_at_steps(tmp_path, selector, steps):
     assert unfinished > 5 // steps.step
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_job_killed_at_8_random_moments_is_finished(tmp_path):
     kill_at_moments(tmp_path, 8)
 
 
 @pytest.mark.torture
 @pytest.mark.usefixtures("_asked_for")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_job_killed_at_100_random_moments_is_finished(tmp_path):
     kill_at_moments(tmp_path, 100)
 

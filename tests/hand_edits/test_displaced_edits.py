@@ -380,7 +380,6 @@ def killed_after(number, root):
 
 
 @pytest.mark.parametrize("is_saved_again", [False, True])
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_kill_after_the_exchange_loses_no_displaced_edit(tmp_path, is_saved_again):
     number, exitcode = 0, -signal.SIGKILL
     while exitcode == -signal.SIGKILL:

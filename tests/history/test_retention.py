@@ -210,7 +210,6 @@ def prune_until(root, number):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_killed_retention_loses_no_kept_transaction(tmp_path):
     store = tmp_path / "store"
     alice = filled(opened(store, durability="process"))

@@ -328,7 +328,6 @@ def run_and_kill(folder, log, turns, delay, durability):
     return code != 0
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("durability", ["process", "full"])
 def test_every_turn_is_applied_exactly_once_after_kills(tmp_path, durability):
     log = write(tmp_path, chat(150))
@@ -350,7 +349,6 @@ def test_every_turn_is_applied_exactly_once_after_kills(tmp_path, durability):
     assert documents(Diary(tmp_path / "cut", agent="rules")) == expected
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_concurrent_processes_apply_no_turn_twice(tmp_path):
     log = write(tmp_path, chat(60))
     reader, writer = os.pipe()

@@ -143,7 +143,6 @@ def test_a_hand_edit_is_read_while_the_lock_is_held(tmp_path, writing):
 
 @pytest.mark.usefixtures("diary")
 @pytest.mark.parametrize("name", ["recall", "render", "export", "documents", "users"])
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_first_read_lists_what_a_killed_writer_did_not_publish(tmp_path, name):
     child = os.fork()
     if child == 0:

@@ -145,7 +145,6 @@ def journal(folder, files):
     Journal.create(folder, sync=False, files=files).close()
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("lock", [user_lock, locked_file, journal])
 def test_a_child_forked_while_a_lock_file_is_opened_has_no_copy(tmp_path, lock):
     opened, descriptors = threading.Event(), []

@@ -13,8 +13,6 @@ from tomldiary import Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.storage.local.layout import staged_name
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
-
 
 def opened(folder, files=None):
     return Diary(LocalBackend(folder, durability="process", files=files), agent="rules")

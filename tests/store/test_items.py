@@ -633,7 +633,6 @@ def _count(folder, turns):
         store.update(NS, "n", lambda value: {"n": (value or {"n": 0})["n"] + 1})
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_four_processes_that_update_one_key_lose_nothing(tmp_path):
     context = multiprocessing.get_context("fork")
     workers = [context.Process(target=_count, args=(tmp_path / "m", 100)) for _ in range(4)]

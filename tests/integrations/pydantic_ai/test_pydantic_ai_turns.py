@@ -1522,7 +1522,6 @@ def test_concurrent_runs_of_one_user_keep_all_writes(tmp_path: Path, door: str):
     assert written(tmp_path, door) == sorted(f"fact {n}" for n in range(40))
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_concurrent_processes_of_one_user_keep_all_writes(tmp_path: Path):
     context = multiprocessing.get_context("fork")
     ready = context.Barrier(2)
