@@ -19,8 +19,10 @@ _HEADER = re.compile(
     rf"[ \t]*(\[\[?)[ \t]*({_KEY}(?:[ \t]*\.[ \t]*{_KEY})*)[ \t]*(\]\]?)[ \t]*(?:#[^\n]*)?\r?"
 )
 _KEYS = re.compile(_KEY)
-# A line break in an array has "[" or "," before it, or "," or "]" after it.
-_MAYBE_MULTILINE = re.compile(r"\"\"\"|'''|[\[,][ \t]*(?:#[^\n]*)?\r?$|^[ \t]*[\],]", re.MULTILINE)
+# A line break in an array, and in an inline table (TOML 1.1), is after "[", "{" or ",", or before ",", "]" or "}".
+_MAYBE_MULTILINE = re.compile(
+    r"\"\"\"|'''|[\[{,][ \t]*(?:#[^\n]*)?\r?$|^[ \t]*[\]},]", re.MULTILINE
+)
 
 
 @dataclass(slots=True, eq=False)  # not frozen, because frozen instances are slower to create
