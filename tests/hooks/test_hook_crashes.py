@@ -36,12 +36,11 @@ def killed_runs(tmp_path, kind, runs, mode):
         process.kill()
         process.wait()
         process.stdout.close()
-        with Diary(folder, agent="rules") as diary:
-            index = open_index(kind, path)
+        with open_index(kind, path) as index, Diary(folder, agent="rules") as diary:
             diary.hooks.add(index, name="index", poll=0.2)
             assert diary.hooks.flush(60)
             drifts.append(diary.hooks.reconcile("index").drift)
-        assert index.users() <= {*diary.users()}
+            assert index.users() <= {*diary.users()}
     return drifts, diary
 
 

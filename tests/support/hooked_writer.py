@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import sys
+from contextlib import closing, contextmanager
 
 from outside_index import FileIndex
 from tomldiary import Diary
@@ -12,22 +13,30 @@ from tomldiary import Diary
 USERS = ("alice", "bob")
 
 
+@contextmanager
 def open_index(kind, path):
-    """Return the index of a run, as the parent and the process open it."""
+    """Open the index of a run, as the parent and the process do, and close it at the end."""
     if kind == "chroma":
         from tomldiary.hooks.chroma import ChromaHook  # noqa: PLC0415 - optional
 
-        return ChromaHook(path, embed=lambda texts: [[1.0, float(len(text))] for text in texts])
-    return FileIndex(path)
+        yield ChromaHook(path, embed=lambda texts: [[1.0, float(len(text))] for text in texts])
+    else:
+        with closing(FileIndex(path)) as index:
+            yield index
 
 
 def main(folder, path, kind, seed, strict):
-    """Write, change and remove entries of all kinds, and forget some now and then."""
-    choose = random.Random(int(seed))
+    """Write until the process is killed, with the index as a hook."""
     diary = Diary(folder, agent="rules", durability="process")
-    diary.hooks.add(open_index(kind, path), name="index", strict=strict == "strict")
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
+    with open_index(kind, path) as index:
+        diary.hooks.add(index, name="index", strict=strict == "strict")
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        write_forever(diary, random.Random(int(seed)))
+
+
+def write_forever(diary, choose):
+    """Write, change and remove entries of all kinds, and forget some now and then."""
     for number in itertools.count():
         user = diary.user(choose.choice(USERS))
         verb = choose.random()
