@@ -325,7 +325,9 @@ class NamedModel(LoopModel):
 
     @property
     def _name(self) -> str:
-        return self._given or os.environ.get("EXTRACTOR_MODEL") or DEFAULT_MODEL
+        if self._given is not None:
+            return self._given
+        return os.environ.get("EXTRACTOR_MODEL") or DEFAULT_MODEL
 
     def _make(self) -> Model:
         _check_name(self._name)

@@ -186,6 +186,14 @@ def test_an_unusable_extractor_is_an_error_when_it_is_given(tmp_path, agent):
         Diary(tmp_path, Table, agent=Extractor()).with_agent(agent)
 
 
+@pytest.mark.parametrize("name", ["", " "])
+def test_a_blank_name_does_not_choose_the_default_model(tmp_path, name):
+    with pytest.raises(SchemaError, match="the model name is blank"):
+        Diary(tmp_path, Table, agent=name)
+    with pytest.raises(SchemaError, match="the model name is blank"):
+        Diary(tmp_path, Table, agent="rules").with_agent(name)
+
+
 def listen(text, message, *, deps):
     deps.upsert("likes", None, text, ())
 

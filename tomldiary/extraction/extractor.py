@@ -194,6 +194,11 @@ def check_extractor(agent: object) -> None:
     Raises:
         SchemaError: `agent` cannot be an extractor.
     """
+    if isinstance(agent, str) and not agent.strip():
+        raise SchemaError(
+            "agent: the model name is blank, so it names no extractor. Name a model, give None for the default"
+            ' model, or "rules" to work without one.'
+        )
     if not (agent is None or isinstance(agent, str) or _origins(agent) & _FRAMEWORKS):
         as_extractor(agent)
 
