@@ -137,6 +137,16 @@ def test_rollback_undoes_a_hand_edit_that_is_not_logged_yet(alice, tmp_path, sel
     assert texts(alice) == {"pref001": "jazz", "pref002": "tea"}
 
 
+def test_rollback_counts_no_hand_edit_of_comments(alice, file):
+    alice.upsert_preference("likes", "green tea")
+    alice.upsert_preference("goals", "run a marathon")
+    file.write_text("# a note\n" + file.read_text())
+    assert alice.rollback().keys == ["goals/pref001"]
+    assert file.read_text().startswith("# a note\n")
+    with pytest.raises(Conflict, match="only 3"):
+        alice.rollback(5)
+
+
 @pytest.mark.parametrize("flat", ["", 'color = "red"\n'])
 def test_rollback_undoes_a_hand_edit_that_removed_a_header(alice, tmp_path, flat):
     alice.upsert_preference("likes", "tea")
@@ -347,7 +357,7 @@ def test_an_entry_moved_by_hand_is_neither_added_nor_removed(alice, tmp_path):
     moved = [h for h in alice.history(limit=99) if h.seq == 4]
     assert moved == []
     before = texts(alice)
-    assert alice.rollback(2).keys == ["goals/pref001"]
+    assert alice.rollback(to=3).keys == ["goals/pref001"]
     assert texts(alice) == before == {"pref002": "two", "pref003": "three", "pref001": "one"}
 
 

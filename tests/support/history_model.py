@@ -149,6 +149,8 @@ class Model:
                 continue
             if forgotten:
                 raise Refused
+            if to is None and self.log[seq].type == "hand" and not self.changes(seq):
+                continue
             found.append(seq)
             if to is None and len(found) >= steps:
                 break

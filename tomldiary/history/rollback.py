@@ -74,7 +74,8 @@ class Undo:
         that history does not have yet is logged first, and is then the last transaction.
 
         Args:
-            steps: The number of transactions to undo; history must have at least as many.
+            steps: The number of transactions to undo; history must have at least as many. Hand edits that
+                changed no entry, such as those of comments, do not count.
             session_id: Undo only transactions of this session.
             to: Undo all transactions after this transaction or time (as for `as_of`), instead of `steps`;
                 0 undoes all.
@@ -211,6 +212,8 @@ class Undo:
                     f"data was forgotten in transaction {forgotten}, so earlier transactions cannot be undone."
                     f" Undo at most the transactions after {forgotten}. Nothing was undone."
                 )
+            if floor is None and record.type == "hand" and not _inverse([record])[0]:
+                continue  # such as a hand edit of comments
             found.append(record)
             if floor is None and len(found) >= steps:
                 break
