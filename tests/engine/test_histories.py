@@ -301,6 +301,11 @@ class Histories(RuleBasedStateMachine):
         """Return a text changed by hand, and change the entries alike."""
         number = self.number()
         keys = sorted(key for key in state if f"[{render_path(key)}]" in text)
+        if change == "delete":
+            # A text without what a hand edit added since may also come from an editor that was opened before.
+            base = int(re.search(r"^seq = (\d+)$", text, re.MULTILINE)[1])
+            opened = self.model.log[min(base, self.model.newest)]
+            keys = [key for key in keys if key in opened.states[kind]]
         if change in {"text", "delete"} and keys:
             key = data.draw(st.sampled_from(keys))
             return self.edited_entry(text, state, key, change, number)
