@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from langgraph.config import get_config
 from langgraph.runtime import get_runtime
@@ -11,17 +12,19 @@ from langgraph.runtime import get_runtime
 from tomldiary.agents.identity import given, places_in, session_of, signed_in, user_of
 from tomldiary.agents.turn_messages import digest
 from tomldiary.errors import IdentifierError
+from tomldiary.retrieval.embedders import name_of
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
 __all__ = [
+    "Speaker",
     "Who",
     "resolve_session",
     "resolve_user",
     "session_here",
     "signed_in_here",
-    "speaker_of",
+    "speakers_of",
     "state_channels",
     "task_here",
 ]
@@ -53,12 +56,21 @@ def resolve_session(explicit: Who, state: Any, config: RunnableConfig) -> str:
     return session_of(named, default=_run_id(config), **_places(config))
 
 
-def speaker_of(config: RunnableConfig) -> str:
-    """Return a digest of the user that a run names, ignoring the node's option; "" if it names none."""
-    try:
-        return digest(resolve_user(None, None, config))
-    except IdentifierError:
-        return ""
+class Speaker(NamedTuple):
+    """The user of a run."""
+
+    function: str
+    """The name of the node's function that returned the user; "" if the run names the user."""
+    user: str
+    """A digest of the user."""
+
+
+def speakers_of(explicit: Who, user: str, config: RunnableConfig) -> list[Speaker]:
+    """Return the user that a run names, and `user` if a function returned it; both may be missing."""
+    found: list[Speaker] = []
+    with suppress(IdentifierError):
+        found.append(Speaker("", digest(resolve_user(None, None, config))))
+    return [*found, Speaker(name_of(explicit), digest(user))] if callable(explicit) else found
 
 
 def session_here() -> str:

@@ -13,7 +13,7 @@ __all__ = ["Ended", "Memory", "MemoryChannel", "Recalled", "asked_by_in", "ended
 
 
 class Recalled(str):
-    """Recalled memory, with a digest of the user of each unanswered message, by message id."""
+    """Recalled memory, with a digest of the user of each unanswered message, by message id or a digest of it."""
 
     __slots__ = ("asked_by",)
 
@@ -108,7 +108,7 @@ last turn.
 
 
 def asked_by_in(channels: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return a digest of the user of each unanswered message, by message id, from the fields of a state."""
+    """Return a digest of the user of each unanswered message, by the key of `recall_node`, from the fields of a state."""
     fields = _fields(channels).values()
     return {id_: owner for each in fields for id_, owner in each.asked_by.items()}
 

@@ -40,10 +40,11 @@ from tomldiary.errors import DiaryError, Forgotten, IdentifierError, InvalidValu
 from tomldiary.logging import get_logger, tell
 from tomldiary.writer.writer import MemoryWriter, Turn
 from tomldiary_langgraph.identity import (
+    Speaker,
     Who,
     resolve_session,
     resolve_user,
-    speaker_of,
+    speakers_of,
     state_channels,
     task_here,
 )
@@ -123,11 +124,16 @@ def recall_node(
         asked = unanswered(state, messages_key)
         return user, exchange_of(asked)[0] or None, asked
 
-    def with_owners(found: str, asked: list[Spoken], config: RunnableConfig) -> str:
-        channels, speaker = state_channels(config) or {}, speaker_of(config)
-        if not speaker:
+    def with_owners(found: str, user: str, asked: list[Spoken], config: RunnableConfig) -> str:
+        channels, speakers = state_channels(config) or {}, speakers_of(user_id, user, config)
+        if not speakers:
             return found
-        owners = {one.id: _owner(submitted, config, one, speaker) for one in asked if one.id}
+        owners = {
+            _note(each, one): _owner(submitted, config, one, each)
+            for one in asked
+            for each in speakers
+            if one.id
+        }
         is_kept = isinstance(channels.get(state_key), MemoryChannel)
         return Recalled(found, owners) if is_kept else found
 
@@ -137,7 +143,7 @@ def recall_node(
         with _errors(on_error, "the memory could not be read"):
             submitted.begin(user, asked, memory.user(user).epoch)
             found = memory.user(user).render(query, max_tokens, token_counter)
-        return {state_key: with_owners(found, asked, config)}
+        return {state_key: with_owners(found, user, asked, config)}
 
     async def arecall(state: Any, config: RunnableConfig) -> dict[str, Any]:
         user, query, asked = prepare(state, config)
@@ -145,7 +151,7 @@ def recall_node(
         with _errors(on_error, "the memory could not be read"):
             submitted.begin(user, asked, await memory.turns.current_epoch(user))
             found = await memory.user(user).arender(query, max_tokens, token_counter)
-        return {state_key: with_owners(found, asked, config)}
+        return {state_key: with_owners(found, user, asked, config)}
 
     return RunnableLambda(recall, arecall, name="recall")
 
@@ -304,13 +310,16 @@ class _Recorded:
         """
         user = resolve_user(self._user_id, state, config)
         session = resolve_session(self._session_id, state, config)
-        # A node with a fixed user records the messages of all users.
-        speaker = "" if isinstance(self._user_id, str) else speaker_of(config)
+        speakers = speakers_of(self._user_id, user, config)
+        if isinstance(self._user_id, str):
+            speakers = []  # a node with a fixed user records the messages of all users
         channels, node = state_channels(config), _node(config)
         said = current_turn(
             state,
             self._messages_key,
-            lambda one: bool(speaker) and _owner(self._submitted, config, one, speaker) != speaker,
+            lambda one: any(
+                _owner(self._submitted, config, one, each) != each.user for each in speakers
+            ),
             ended_in(channels, node),
         )
         if said is None and not self._has_warned and waits_for_answer(state, self._messages_key):
@@ -355,15 +364,23 @@ class _Recorded:
                 epoch=epoch,
             )
             yield turn, update
-        self._submitted.answered(config.get("configurable"), "", asked)
+        for where in {"", *(each.function for each in speakers)}:
+            self._submitted.answered(config.get("configurable"), where, asked)
+
+
+def _note(speaker: Speaker, message: Spoken) -> str:
+    """Return the key under which a field `Memory` notes the user of a message."""
+    return digest(speaker.function, message.id) if speaker.function else message.id
 
 
 def _owner(
-    submitted: SubmittedMessages, config: RunnableConfig, message: Spoken, speaker: str
+    submitted: SubmittedMessages, config: RunnableConfig, message: Spoken, speaker: Speaker
 ) -> str:
     """Return a digest of the user who wrote an unanswered message."""
-    known = asked_by_in(state_channels(config))
-    return submitted.owner(config.get("configurable"), "", known, message, speaker)
+    noted = asked_by_in(state_channels(config)).get(_note(speaker, message))
+    known = {} if noted is None else {message.id: noted}
+    settings = config.get("configurable")
+    return submitted.owner(settings, speaker.function, known, message, speaker.user)
 
 
 def _operation(config: RunnableConfig, session: str, said: CurrentTurn) -> str:

@@ -273,18 +273,23 @@ def named_in(user, place):
     thread = {"thread_id": "room"}
     if place == "context":
         return {"configurable": thread}, {"user_id": user}
+    if place == "function":
+        return {"configurable": thread}, {"account": user}
+    if place == "function of a service":
+        return {"configurable": {**thread, "user_id": "service"}}, {"account": user}
     return {"configurable": {**thread, "user_id": user}}, None
 
 
 def in_room(given, user, place, mode, folder, extractor, answer, *, inner=False, **options):
     """Run a graph of a new process, as it were, on the checkpoints of a folder."""
     diary = Diary(f"{folder}/{uuid4()}", agent=extractor)
-    recall = recall_node(diary)
+    account = (lambda _, runtime: runtime.context["account"]) if "function" in place else None
+    recall = recall_node(diary, user_id=account)
     if inner:
         recall = (
             StateGraph(Dictionary).add_node("recall", recall).add_edge(START, "recall").compile()
         )
-    extract = extract_node(diary, **options)
+    extract = extract_node(diary, **{"user_id": account, **options})
     nodes = [("recall", recall), ("answer", answer), ("extract", extract)]
     builder = StateGraph(Dictionary, context_schema=dict).add_sequence(nodes)
     builder.add_edge(START, "recall")
@@ -316,7 +321,7 @@ BOB = {"messages": [("user", "I am Bob.")]}
 
 @both
 @pytest.mark.parametrize("inner", [False, True])
-@pytest.mark.parametrize("place", ["settings", "context"])
+@pytest.mark.parametrize("place", ["settings", "context", "function", "function of a service"])
 @pytest.mark.parametrize("first", [failing, asking])
 def test_unanswered_words_of_another_user_are_in_no_turn(
     first, place, inner, mode, tmp_path, caplog
@@ -357,13 +362,14 @@ def test_unanswered_words_of_the_same_user_join_the_next_turn(mode, tmp_path):
 
 
 @both
-def test_a_run_that_another_user_resumes_records_nothing(mode, tmp_path):
+@pytest.mark.parametrize("place", ["settings", "function", "function of a service"])
+def test_a_run_that_another_user_resumes_records_nothing(place, mode, tmp_path):
     noted = Noted()
-    in_room(ANN, "ann", "settings", mode, tmp_path, noted, asking)
+    in_room(ANN, "ann", place, mode, tmp_path, noted, asking)
     with pytest.raises(IdentifierError, match="another user began this turn"):
-        in_room(Command(resume=1), "bob", "settings", mode, tmp_path, noted, asking)
+        in_room(Command(resume=1), "bob", place, mode, tmp_path, noted, asking)
     assert noted.turns == []
-    in_room(None, "ann", "settings", mode, tmp_path, noted, asking)
+    in_room(None, "ann", place, mode, tmp_path, noted, asking)
     assert noted.turns == [("ann", "I am Ann.", "Noted.")]
 
 
@@ -382,6 +388,14 @@ def test_a_node_with_a_user_of_its_own_records_the_words_of_all(tmp_path):
     in_room(ANN, "ann", "settings", "sync", tmp_path, noted, asking)
     in_room(BOB, "bob", "settings", "sync", tmp_path, noted, answering([]), user_id="team")
     assert noted.turns == [("team", "I am Ann.\n\nI am Bob.", "Noted.")]
+
+
+@pytest.mark.parametrize("place", ["settings", "function"])
+def test_a_node_with_a_function_of_its_own_may_record_for_a_team(place, tmp_path):
+    noted = Noted()
+    team = lambda _state, _runtime: "team"  # noqa: E731 - another function than that of `recall`
+    in_room(ANN, "ann", place, "sync", tmp_path, noted, answering([]), user_id=team)
+    assert noted.turns == [("team", "I am Ann.", "Noted.")]
 
 
 # Turns that ended in another process
