@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Speaker",
     "Who",
+    "nodes_of",
     "resolve_session",
     "resolve_user",
     "session_here",
@@ -32,6 +33,8 @@ __all__ = [
 Who = str | Callable[[Any, Any], str | None] | None
 """An id; a function of the state and LangGraph's `Runtime` that returns one; or None to look it up."""
 
+_TO_NODE = "branch:to:"
+"""The prefix of the channel that triggers a node."""
 _HINT = 'Give user_id to the node, put it in the context, or pass config={"configurable": {"user_id": …}}.'
 
 
@@ -97,9 +100,13 @@ def state_channels(config: RunnableConfig) -> Mapping[str, Any] | None:
     for bound in getattr(read, "args", ()):
         if isinstance(bound, Mapping):
             channels = cast("Mapping[str, Any]", bound)
-            is_graph = any(name.startswith("branch:to:") for name in channels)
-            return channels if is_graph else None  # an entrypoint has no fields
+            return channels if nodes_of(channels) else None  # an entrypoint has no fields
     return None
+
+
+def nodes_of(channels: Mapping[str, Any] | None) -> set[str]:
+    """Return the names of the nodes of a `StateGraph` with these channels."""
+    return {name.removeprefix(_TO_NODE) for name in channels or () if name.startswith(_TO_NODE)}
 
 
 def signed_in_here() -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from langchain_core.messages import BaseMessage, convert_to_messages
+from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages
 
 from tomldiary.agents.turn_messages import (
     Spoken,
@@ -53,13 +53,18 @@ class CurrentTurn(NamedTuple):
 
 
 def current_turn(
-    state: Any, key: str, is_others: Callable[[Spoken], bool], ended: Collection[str]
+    state: Any,
+    key: str,
+    nodes: Collection[str],
+    is_others: Callable[[Spoken], bool],
+    ended: Collection[str],
 ) -> CurrentTurn | None:
     """Return the user's messages since the last answer, and the answer to them; None if there is no answer yet.
 
     Args:
         state: The state of a graph.
         key: The field with the messages.
+        nodes: The nodes of the graph; see `_thread`.
         is_others: Whether another user wrote an unanswered message.
         ended: The `end` of recorded turns.
 
@@ -67,7 +72,7 @@ def current_turn(
         InvalidValue: The state has no such field.
         IdentifierError: Another user wrote the last of these messages.
     """
-    thread = _thread(state, key)
+    thread = _thread(state, key, nodes)
     start = turn_start(thread)
     if start is None:
         return None
@@ -87,27 +92,35 @@ def current_turn(
     return CurrentTurn(turn, tuple(earlier_exchanges(thread, own[0])), own[0], ends[-1])
 
 
-def unanswered(state: Any, key: str) -> list[Spoken]:
+def unanswered(state: Any, key: str, nodes: Collection[str]) -> list[Spoken]:
     """Return the user messages since the last answer."""
-    thread = _thread(state, key)
+    thread = _thread(state, key, nodes)
     start = turn_start(thread)
     return [] if start is None else [one for one in thread[start:] if one.by == "user"]
 
 
-def waits_for_answer(state: Any, key: str) -> bool:
+def waits_for_answer(state: Any, key: str, nodes: Collection[str]) -> bool:
     """Return whether the last message is the user's."""
-    thread = _thread(state, key)
+    thread = _thread(state, key, nodes)
     return bool(thread) and thread[-1].by == "user"
 
 
-def _thread(state: Any, key: str) -> list[Spoken]:
+def _thread(state: Any, key: str, nodes: Collection[str]) -> list[Spoken]:
+    """Return the messages of a state.
+
+    A human message with the name of a node is an answer: workers of a supervisor return such messages, because some
+    models need a human message at the end.
+    """
     if isinstance(state, Mapping):
         held: Any = cast("Mapping[str, Any]", state).get(key)
     else:
         held = getattr(state, key, None)
     if held is None:
         raise InvalidValue(f"the state has no {key!r}. Say in messages_key where the messages are.")
-    messages = convert_to_messages([held] if _is_message(held) else list(held))
+    messages = [
+        AIMessage(one.content, id=one.id) if one.type == "human" and one.name in nodes else one
+        for one in convert_to_messages([held] if _is_message(held) else list(held))
+    ]
     return spoken(messages, lambda all_, number: all_[number].text.startswith(_STRUCTURED))
 
 

@@ -42,6 +42,7 @@ from tomldiary.writer.writer import MemoryWriter, Turn
 from tomldiary_langgraph.identity import (
     Speaker,
     Who,
+    nodes_of,
     resolve_session,
     resolve_user,
     speakers_of,
@@ -121,7 +122,7 @@ def recall_node(
         user = resolve_user(user_id, state, config)
         if messages_key is None:
             return user, None, []
-        asked = unanswered(state, messages_key)
+        asked = unanswered(state, messages_key, nodes_of(state_channels(config)))
         return user, exchange_of(asked)[0] or None, asked
 
     def with_owners(found: str, user: str, asked: list[Spoken], config: RunnableConfig) -> str:
@@ -314,15 +315,21 @@ class _Recorded:
         if isinstance(self._user_id, str):
             speakers = []  # a node with a fixed user records the messages of all users
         channels, node = state_channels(config), _node(config)
+        nodes = nodes_of(channels)
         said = current_turn(
             state,
             self._messages_key,
+            nodes,
             lambda one: any(
                 _owner(self._submitted, config, one, each) != each.user for each in speakers
             ),
             ended_in(channels, node),
         )
-        if said is None and not self._has_warned and waits_for_answer(state, self._messages_key):
+        if (
+            said is None
+            and not self._has_warned
+            and waits_for_answer(state, self._messages_key, nodes)
+        ):
             self._has_warned = True
             _logger.warning(
                 "a node records no turn, because the user's last message has no answer yet."

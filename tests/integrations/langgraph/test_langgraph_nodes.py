@@ -295,6 +295,31 @@ def test_the_turn_of_a_node_includes_earlier_exchanges(kind, mode):
 
 
 @both
+@pytest.mark.parametrize("saver", [None, InMemorySaver])
+def test_a_human_message_with_the_name_of_a_node_is_an_answer(saver, mode):
+    """Workers of LangGraph's supervisors return such messages, also as the last one."""
+    extractor = Noted()
+    diary = Diary("memory:", agent=extractor)
+
+    def research(_state):
+        return {"messages": [HumanMessage("I love walnuts, a page says.", name="research")]}
+
+    nodes = [("recall", recall_node(diary)), ("research", research)]
+    graph = graph_of([*nodes, ("extract", extract_node(diary))], checkpointer=saver and saver())
+    for text in ("What do people love?", "And now?"):
+        asked = {"messages": [HumanMessage(text, name="ann")]}
+        if mode == "sync":
+            graph.invoke(asked, ALICE)
+        else:
+            asyncio.run(graph.ainvoke(asked, ALICE))
+    found = "I love walnuts, a page says."
+    assert extractor.turns == [
+        ("t1", "What do people love?", found),
+        ("t1", "And now?", found),
+    ]
+
+
+@both
 @pytest.mark.parametrize("place", ["tools", "tool_node", "own function"])
 @pytest.mark.parametrize("config", [None, {"configurable": {"user_id": "al", "thread_id": "t2"}}])
 def test_the_prompt_of_a_graph_within_a_tool_is_no_turn(place, config, mode):
