@@ -23,6 +23,7 @@ from tomldiary.agents.options import (
     checked_counter,
     checked_episodes,
     checked_text,
+    checked_writer,
     one_of,
 )
 from tomldiary.agents.submission import store_turn, submit_turn
@@ -186,13 +187,7 @@ def submit_node(
         InvalidValue: `writer` is not a MemoryWriter, or an option has a value that is not listed here.
     """
     one_of("on_error", on_error, ("raise", "ignore"))
-    if not callable(getattr(writer, "submit_nowait", None)):
-        raise InvalidValue(
-            f"expected a MemoryWriter, found {type(writer).__name__}. Make one: MemoryWriter(diary); to"
-            " extract inside the graph, use extract_node(diary).",
-            where="writer",
-        )
-
+    checked_writer(writer, "; to extract inside the graph, use extract_node(diary)")
     recorded = _Recorded(writer.diary, user_id, session_id, messages_key, on_error, episodes)
 
     def submit(state: Any, config: RunnableConfig) -> dict[str, Any]:

@@ -70,3 +70,11 @@ def test_an_id_is_text_or_a_plain_function(make: Any, wrong: Any, message: str) 
 def test_an_option_of_a_wrong_type_is_refused(make: Any, options: Any, message: str) -> None:
     with pytest.raises(InvalidValue, match=message):
         make(Diary("memory:", agent="rules"), **options)
+
+
+@pytest.mark.parametrize(
+    "make", [DiaryMiddleware, DiaryCapability, lambda _, writer: submit_node(writer)]
+)
+def test_a_class_is_no_writer(make: Any) -> None:
+    with pytest.raises(InvalidValue, match=r"MemoryWriter is a class.*MemoryWriter\(diary\)"):
+        make(Diary("memory:", agent="rules"), writer=MemoryWriter)

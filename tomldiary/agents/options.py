@@ -28,6 +28,7 @@ __all__ = [
     "checked_flag",
     "checked_table",
     "checked_text",
+    "checked_writer",
     "chosen_tools",
     "known_keys",
     "known_tools",
@@ -41,17 +42,37 @@ T = TypeVar("T")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
 
 
+def checked_writer(given: MemoryWriter, otherwise: str = "") -> MemoryWriter:
+    """Return a writer unchanged.
+
+    Args:
+        given: The writer.
+        otherwise: What else the caller can do, for the error message.
+
+    Raises:
+        InvalidValue: It is not a writer, or the class of one.
+    """
+    if isinstance(given, type):
+        raise InvalidValue(
+            f"{given.__name__} is a class. Give an instance of it: {given.__name__}(diary).",
+            where="writer",
+        )
+    if not callable(getattr(given, "submit_nowait", None)):
+        found = type(given).__name__
+        raise InvalidValue(
+            f"expected a MemoryWriter, found {found}. Make one: MemoryWriter(diary){otherwise}.",
+            where="writer",
+        )
+    return given
+
+
 def writer_of(given: MemoryWriter, diary: Diary) -> MemoryWriter:
     """Return a given writer if it writes to the storage of `diary`.
 
     Raises:
         InvalidValue: `given` is not a writer, or it writes to another storage.
     """
-    if not callable(getattr(given, "submit_nowait", None)):
-        raise InvalidValue(
-            f"expected a MemoryWriter, found {type(given).__name__}. Make one: MemoryWriter(diary).",
-            where="writer",
-        )
+    checked_writer(given)
     other: Any = getattr(given, "diary", None)
     engine: Any = getattr(other, "engine", None)
     # The objects are compared first, because comparing paths reads the disk.
