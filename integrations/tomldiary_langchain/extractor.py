@@ -12,6 +12,7 @@ from langchain_core.messages import HumanMessage, SystemMessage
 from langchain_core.runnables import Runnable
 from pydantic import BaseModel, ValidationError, create_model
 
+from tomldiary.agents.options import checked_count
 from tomldiary.entries.constraints import explained
 from tomldiary.errors import ExtractionError, ExtractorUnusable, InvalidValue
 from tomldiary.extraction.prompt import draft_prompt
@@ -67,13 +68,11 @@ class ChatModelExtractor:
             turn fails and changes nothing.
 
     Raises:
-        ValueError: `max_rounds` is less than 1.
-        InvalidValue: `model` is no chat model.
+        InvalidValue: `model` is no chat model, or `max_rounds` is no whole number of at least 1.
     """
 
     def __init__(self, model: ChatModel, max_rounds: int = 8) -> None:
-        if max_rounds < 1:
-            raise ValueError("max_rounds must be at least 1.")
+        self.max_rounds = checked_count(max_rounds, "max_rounds", least=1)
         if not isinstance(model, Runnable):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
             named = f"init_chat_model({model!r})" if isinstance(model, str) else "a chat model"
             raise InvalidValue(
@@ -86,7 +85,6 @@ class ChatModelExtractor:
         """The dialogue with the tools for facts; made when a diary has a type of facts."""
         self._process: int | None = None
         """The process in which the model was first asked."""
-        self.max_rounds = max_rounds
 
     def __repr__(self) -> str:
         return f"ChatModelExtractor({self._name}, max_rounds={self.max_rounds})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,7 +13,7 @@ from langchain_core.tools import StructuredTool, ToolException
 from pydantic import ValidationError
 
 from tomldiary.agents.identity import checked_id
-from tomldiary.agents.options import checked_table, chosen_tools, known_tools
+from tomldiary.agents.options import checked_table, checked_text, chosen_tools, known_tools
 from tomldiary.agents.turn_messages import keep_out_of_steps
 from tomldiary.agents.verbs import (
     BLOCK_VERBS,
@@ -25,6 +26,7 @@ from tomldiary.agents.verbs import (
 )
 from tomldiary.diary import Diary, diary_of
 from tomldiary.entries.constraints import explained
+from tomldiary.errors import InvalidValue
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary_langchain.identity import Who, resolve_session, resolve_user
 
@@ -70,7 +72,7 @@ def diary_tools(
         descriptions: Other descriptions of tools, by the names above.
 
     Raises:
-        InvalidValue: A name is not that of a tool.
+        InvalidValue: A name is not that of a tool, or two tools get the same one.
     """
     memory = diary_of(diary)
     checked_id("user_id", user_id)
@@ -95,12 +97,20 @@ def tools_of(
     renamed = checked_table(names or {}, "names")
     known_tools("descriptions", described, TOOL_NAMES)
     known_tools("names", renamed, TOOL_NAMES)
+    for tool, text in described.items():
+        checked_text(text, f"descriptions.{tool}")
+    for tool, name in renamed.items():
+        if not checked_text(name, f"names.{tool}").strip():
+            raise InvalidValue("the name is blank. Leave it out.", where=f"names.{tool}")
     notes = {"remember": f"Categories: {naming_categories(diary)}"}
     made = [
         _tool(name, verbs, renamed.get(name, name), described.get(name), notes.get(name, ""))
         for name in chosen_tools(tools, TOOL_NAMES, READING_VERBS)
     ]
-    keep_out_of_steps(tool.name for tool in made)
+    used = Counter(tool.name for tool in made)
+    for name in (name for name, count in used.items() if count > 1):
+        raise InvalidValue(f"two tools have the name {name!r}. Give another one.", where="names")
+    keep_out_of_steps(used)
     return made
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from langchain_core.language_models import FakeListChatModel
 
 from tomldiary import Diary, InvalidValue, MemoryWriter
 from tomldiary.errors import IdentifierError
-from tomldiary_langchain import DiaryMiddleware, diary_tools
+from tomldiary_langchain import ChatModelExtractor, DiaryMiddleware, diary_tools
 from tomldiary_langgraph import DiaryStore, extract_node, recall_node, submit_node
 from tomldiary_pydantic_ai import AgentMemoryToolset, DiaryCapability, DiaryToolset
 
@@ -55,6 +56,10 @@ def test_an_id_is_text_or_a_plain_function(make: Any, wrong: Any, message: str) 
         (DiaryMiddleware, {"name": 5}, "name: expected text"),
         (diary_tools, {"descriptions": ["recall"]}, "descriptions: expected a table"),
         (diary_tools, {"names": ["recall"]}, "names: expected a table"),
+        (diary_tools, {"names": {"recall": None}}, "names.recall: expected text"),
+        (diary_tools, {"names": {"recall": " "}}, "names.recall: the name is blank"),
+        (diary_tools, {"names": {"recall": "forget"}}, "names: two tools have the name 'forget'"),
+        (diary_tools, {"descriptions": {"recall": 5}}, "descriptions.recall: expected text"),
         (extract_node, {"episodes": 1}, "episodes: expected True or False"),
         (extract_node, {"messages_key": None}, "messages_key: expected text"),
         (recall_node, {"messages_key": 5}, "messages_key: expected text"),
@@ -78,3 +83,21 @@ def test_an_option_of_a_wrong_type_is_refused(make: Any, options: Any, message: 
 def test_a_class_is_no_writer(make: Any) -> None:
     with pytest.raises(InvalidValue, match=r"MemoryWriter is a class.*MemoryWriter\(diary\)"):
         make(Diary("memory:", agent="rules"), writer=MemoryWriter)
+
+
+def test_tools_may_exchange_their_names() -> None:
+    names = {"recall": "forget", "forget": "recall"}
+    made = diary_tools(Diary("memory:"), tools=["recall", "forget"], names=names)
+    assert [tool.name for tool in made] == ["forget", "recall"]
+
+
+@pytest.mark.parametrize("rounds", [0, True, "3", 2.5])
+def test_the_limit_of_an_extractor_is_a_whole_number(rounds: Any) -> None:
+    with pytest.raises(InvalidValue, match="max_rounds: expected a whole number of at least 1"):
+        ChatModelExtractor(FakeListChatModel(responses=["ok"]), max_rounds=rounds)
+
+
+def test_an_update_takes_a_function_and_no_value() -> None:
+    value: Any = {"n": 1}
+    with pytest.raises(InvalidValue, match=r"fn: expected a function of the old value, found dict"):
+        DiaryStore("memory:").update(("ann", "counts"), "turns", value)

@@ -328,9 +328,14 @@ class ItemStore(ItemPuts):
             signed_in: As in `run`.
 
         Raises:
-            InvalidValue: The returned value cannot be stored. Nothing was written.
+            InvalidValue: `change` is no function, or the returned value cannot be stored. Nothing was written.
             IdentifierError: The namespace belongs to a user who is not signed in.
         """
+        if not callable(change):
+            raise InvalidValue(
+                f"expected a function of the old value, found {type(change).__name__}. To store a value, use put.",
+                where="fn",
+            )
         probe = self._checked(Get(namespace, key), signed_in)
         assert isinstance(probe, Get)  # noqa: S101 - for the type checker
         owner = self._owners.owner(probe.namespace, probe.key)
