@@ -43,7 +43,7 @@ def resolve_user(explicit: Who, config: RunnableConfig) -> str:
     hint = _HINT.format(what="retriever or the tools")
     named = given("user", explicit, config)
     around = ensure_config().get("configurable")
-    return user_of(named, hint=hint, around=around, **_places(config, _context()))
+    return user_of(named, hint=hint, around=around, **_places(config, _context(config)))
 
 
 def resolve_session(explicit: Who, config: RunnableConfig) -> str:
@@ -53,7 +53,7 @@ def resolve_session(explicit: Who, config: RunnableConfig) -> str:
         IdentifierError: A name is blank or not text.
     """
     named = given("session", explicit, config)
-    return session_of(named, default="", **_places(config, _context()))
+    return session_of(named, default="", **_places(config, _context(config)))
 
 
 def agent_user(explicit: AgentWho, state: Any, runtime: Runtime[Any]) -> str:
@@ -77,14 +77,19 @@ def _places(config: RunnableConfig | None, context: Any) -> dict[str, Any]:
     return places_in(ensure_config(config), context)  # a bridge of another framework passes none
 
 
-def _context() -> Any:
-    """Return the context of the running graph, if any."""
+def _context(config: RunnableConfig | None) -> Any:
+    """Return the context of the running graph, if any; None if `config` is of another run and names its user."""
     try:
         from langgraph.runtime import get_runtime  # noqa: PLC0415 - LangChain's core does not need it
 
-        return getattr(get_runtime(), "context", None)
+        runtime = get_runtime()
     except (ImportError, RuntimeError, KeyError):
         return None
+    settings = ensure_config(config).get("configurable", {})
+    names_user = settings.get("user_id") or settings.get("langgraph_user_id")
+    if names_user and all(each is not runtime for each in settings.values()):
+        return None
+    return getattr(runtime, "context", None)
 
 
 def agent_config() -> RunnableConfig:

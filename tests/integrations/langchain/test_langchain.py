@@ -15,6 +15,7 @@ from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableLambda
 from langchain_core.utils.function_calling import convert_to_openai_tool
+from langgraph.graph import START, MessagesState, StateGraph
 from pydantic_ai import Agent
 from pydantic_ai.ext.langchain import LangChainToolset
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
@@ -349,6 +350,34 @@ def test_an_agent_uses_the_tools_for_the_user_of_its_context(diary, mode):
         assert [item.text for item in diary.user(user).preferences("likes").values()] == [
             f"tea of {user}"
         ]
+
+
+@both
+def test_a_config_that_names_a_user_is_not_read_for_the_user_of_the_run_around_it(diary, mode):
+    for user in ("alice", "bob"):
+        diary.user(user).upsert_preference("likes", f"tea of {user}")
+    found = []
+
+    def look_up(_state):
+        for settings in (None, {"user_id": "bob"}, {"k": 1}):
+            config = settings and {"configurable": settings}
+            [document] = DiaryRetriever(diary=diary).invoke("tea", config)
+            found.append(document.page_content)
+        recall = diary_tools(diary, tools=["recall"])[0]
+        found.append(recall.invoke("tea", {"configurable": {"user_id": "bob"}}).splitlines()[1])
+        return {}
+
+    async def alook_up(state):
+        return await asyncio.to_thread(look_up, state)
+
+    builder = StateGraph(MessagesState, context_schema=Context)
+    builder.add_node("look_up", look_up if mode == "sync" else alook_up)
+    graph = builder.add_edge(START, "look_up").compile()
+    if mode == "sync":
+        graph.invoke({"messages": []}, context=Context("alice"))
+    else:
+        asyncio.run(graph.ainvoke({"messages": []}, context=Context("alice")))
+    assert found == ["tea of alice", "tea of bob", "tea of alice", "- likes/pref001: tea of bob"]
 
 
 def test_a_missing_langchain_names_the_install_command(monkeypatch):
