@@ -59,6 +59,8 @@ SOURCE = "lc_source"
 """LangChain's key for user messages that no user wrote: summaries, memory, prompts of other models."""
 _SOURCES = (SOURCE, "deepagents_notification")
 """The second key marks the reports of background tasks in deepagents."""
+_NUDGE = "nemotron_"
+"""How the names of the messages begin that deepagents writes to steer Nemotron models, without a key."""
 _BY = {
     "human": "user", "HumanMessageChunk": "user", "ai": "assistant", "AIMessageChunk": "assistant",
     "tool": "tool", "ToolMessageChunk": "tool",
@@ -119,7 +121,8 @@ def is_question(message: Any) -> bool:
     """Return whether a user wrote a LangChain message: it is marked neither as generated nor as part of a tool call."""
     marks: dict[str, Any] = message.additional_kwargs
     is_of_tool = any(name.endswith("tool_call_id") for name in marks)
-    return _by(message) == "user" and not (is_of_tool or any(map(marks.get, _SOURCES)))
+    is_generated = any(map(marks.get, _SOURCES)) or (message.name or "").startswith(_NUDGE)
+    return _by(message) == "user" and not (is_of_tool or is_generated)
 
 
 def is_before_question(messages: Sequence[Any], number: int) -> bool:

@@ -235,6 +235,10 @@ TURNS = [
     ),
     ([HumanMessage("s", additional_kwargs={"lc_source": "summarization"}), AIMessage("b")], None),
     (
+        [HumanMessage("a", name="ann"), HumanMessage("s", name="nemotron_entity_guard"), AIMessage("b")],
+        ("a", "b"),
+    ),
+    (
         [{"role": "user", "content": "s", "deepagents_notification": {"status": "success"}}, AIMessage("b")],
         None,
     ),
