@@ -300,6 +300,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         is_first = run.messages is None
         run.messages = ctx.messages
         run.collect(ctx.messages, ctx.run_id)
+        run.collect_enqueued(ctx)
         tools = request_context.model_request_parameters.output_tools
         run.output_tools = [tool.name for tool in tools]
         if self.inject != "user":
@@ -449,6 +450,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         # Messages that were enqueued too late for a request of this run.
         run.collect(messages, ctx.run_id)
         run.collect_enqueued(ctx)
+        run.remove_dequeued(ctx)
         output: object = None if result is None else result.output
         is_paused = isinstance(output, PAUSED)
         if is_paused:

@@ -189,6 +189,10 @@ class RunState:
         default_factory=dict[int, "tuple[ModelRequestPart, ModelMessage]"]
     )
     """Parts that were read already, each with its message, by the identity of the part."""
+    _enqueued: list[tuple[ModelMessage, list[str]]] = field(
+        default_factory=list[tuple["ModelMessage", list[str]]]
+    )
+    """The messages that were found in the queue, each with its texts."""
     _prompt: str | None = None
 
     @property
@@ -236,7 +240,17 @@ class RunState:
         if not self.around:
             for pending in ctx.pending_messages or ():
                 for message in pending.messages:
-                    self.unsubmitted += said(self._unknown(message))
+                    words = said(self._unknown(message))
+                    self.unsubmitted += words
+                    self._enqueued.append((message, words))
+
+    def remove_dequeued(self, ctx: RunContext[Any]) -> None:
+        """Remove texts of enqueued messages that the host took back before a request took them."""
+        waiting = {id(one) for pending in ctx.pending_messages or () for one in pending.messages}
+        for message, words in self._enqueued:
+            # The framework sets the run of a message when it takes it for a request.
+            if message.run_id is None and id(message) not in waiting:
+                self.unsubmitted = _without(self.unsubmitted, words)
 
     @property
     def said(self) -> tuple[str, ...]:

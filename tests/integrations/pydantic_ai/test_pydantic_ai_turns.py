@@ -69,6 +69,10 @@ names_its_run = pytest.mark.skipif(
     "run_id" not in inspect.signature(Agent.run).parameters, reason="runs cannot be named yet"
 )
 
+can_dequeue = pytest.mark.skipif(
+    not hasattr(RunContext, "dequeue"), reason="the queue cannot be changed yet"
+)
+
 
 class Kept(MemoryWriter):
     """A writer that also keeps the turns it was handed."""
@@ -105,11 +109,16 @@ def call_once(tool: str, **arguments: Any) -> Any:
     """Return a model that calls a tool, and then answers."""
 
     def respond(messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
-        if any(isinstance(part, ToolReturnPart) for one in messages for part in one.parts):
+        if has_result(messages):
             return ModelResponse(parts=[TextPart("Good choice.")])
         return ModelResponse(parts=[TextPart("Let me see."), ToolCallPart(tool, arguments)])
 
     return respond
+
+
+def has_result(messages: Sequence[ModelMessage]) -> bool:
+    """Return whether a tool was called in a conversation."""
+    return any(isinstance(part, ToolReturnPart) for one in messages for part in one.parts)
 
 
 class Setting:
@@ -1087,6 +1096,52 @@ def test_enqueued_messages_that_no_request_took_are_submitted(tmp_path: Path, en
     asyncio.run(setting.agent.run("I like milk.", model=FunctionModel(answer)))  # it is sent again
     said = [turn.user_msg for turn in setting.writer.turns]
     assert said == [f"{SAID}\n\nI like milk.", ""]
+    setting.writer.close_sync()
+
+
+@can_dequeue  # the first releases refuse such messages in a loop
+def test_enqueued_messages_are_submitted_if_the_host_leaves_before_their_request(tmp_path: Path):
+    setting = Setting(tmp_path)
+
+    async def run() -> None:
+        async with setting.agent.iter(SAID) as steps:
+            steps.enqueue("I like milk.", priority="when_idle")
+            is_answered = False
+            async for node in steps:
+                if is_answered and Agent.is_model_request_node(node):
+                    break
+                is_answered = is_answered or Agent.is_call_tools_node(node)
+
+    asyncio.run(run())
+    (turn,) = setting.writer.turns
+    assert turn.user_msg == f"{SAID}\n\nI like milk."
+    setting.writer.close_sync()
+
+
+@can_dequeue
+@pytest.mark.parametrize("by", ["host", "tool"])
+def test_messages_that_the_host_takes_back_are_not_submitted(tmp_path: Path, by: str):
+    setting = Setting(tmp_path, call_once("look"))
+    enqueued: list[str] = []
+
+    @setting.agent.tool
+    def look(ctx: RunContext[None]) -> str:
+        if by == "tool":
+            enqueued.append(ctx.enqueue("I like milk.", priority="when_idle"))
+        return "seen"
+
+    async def run() -> None:
+        async with setting.agent.iter(SAID) as steps:
+            if by == "host":
+                enqueued.append(steps.enqueue("I like milk.", priority="when_idle"))
+            steps.enqueue("I like rum.", priority="when_idle")
+            async for node in steps:
+                if Agent.is_call_tools_node(node) and has_result(steps.all_messages()) and enqueued:
+                    assert steps.dequeue(enqueued.pop())
+
+    asyncio.run(run())
+    (turn,) = setting.writer.turns
+    assert turn.user_msg == f"{SAID}\n\nI like rum."
     setting.writer.close_sync()
 
 
