@@ -28,7 +28,7 @@ from tomldiary.logging import get_logger
 
 if TYPE_CHECKING:
     from pydantic_ai import RunContext
-    from pydantic_ai.messages import ModelMessage, ModelRequestPart
+    from pydantic_ai.messages import ModelMessage, ModelRequestPart, ModelResponsePart
 
     from tomldiary.entries.episodes import ToolStep
 
@@ -209,6 +209,25 @@ def _answers(response: ModelResponse) -> list[str]:
     return [text for text in texts if text and text.strip()]
 
 
+def _structured_answer(
+    messages: Sequence[ModelMessage], number: int, output_tools: Collection[str]
+) -> list[str]:
+    """Return the arguments of the first accepted call of an output tool in a response, as JSON."""
+    retried = {
+        getattr(part, "tool_call_id", None)
+        for message in messages[number + 1 : number + 2]
+        for part in message.parts
+        if _asks_to_retry(part)
+    }
+    return [
+        part.args_as_json_str()
+        for part in messages[number].parts
+        if isinstance(part, ToolCallPart)
+        and part.tool_name in output_tools
+        and part.tool_call_id not in retried
+    ][:1]
+
+
 def _transcript(part: object) -> str | None:
     """Return the transcript of a part of a realtime session; older releases have none."""
     return getattr(part, "transcript", None)
@@ -224,18 +243,25 @@ def _said_in_history(message: ModelMessage) -> list[str]:
     return [] if is_of_tools else said(prompts_in(message))
 
 
-def exchanges(messages: Sequence[ModelMessage]) -> list[tuple[str, str]]:
-    """Return pairs of a user's text and its answer, oldest first; unanswered texts are left out."""
+def exchanges(
+    messages: Sequence[ModelMessage], output_tools: Collection[str] = ()
+) -> list[tuple[str, str]]:
+    """Return pairs of a user's text and its answer, oldest first; unanswered texts are left out.
+
+    A structured answer is the arguments of a call of one of `output_tools`.
+    """
     found: list[tuple[str, str]] = []
     asked: list[str] = []
-    rejected = _rejected(messages)
+    rejected = _rejected(messages, output_tools)
     for number, message in enumerate(messages):
         if not isinstance(message, ModelResponse):
             asked += _said_in_history(message)
             continue
         if number in rejected:
             continue
-        answer = "\n\n".join(_answers(message))
+        answer = "\n\n".join(
+            [*_answers(message), *_structured_answer(messages, number, output_tools)]
+        )
         if asked:
             found.append(("\n\n".join(asked), answer))
             asked = []
@@ -334,11 +360,15 @@ def _asks_again(message: ModelMessage, output_tools: Collection[str]) -> bool:
     ):
         return True
     outcomes = [
-        part.part_kind == "retry-prompt" or getattr(part, "outcome", "") == "retried"
+        _asks_to_retry(part)
         for part in message.parts
         if getattr(part, "tool_name", None) in output_tools
     ]
     return bool(outcomes) and all(outcomes)
+
+
+def _asks_to_retry(part: ModelRequestPart | ModelResponsePart) -> bool:
+    return part.part_kind == "retry-prompt" or getattr(part, "outcome", "") == "retried"
 
 
 def steps_in(

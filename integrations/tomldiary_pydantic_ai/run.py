@@ -171,7 +171,8 @@ class RunState:
     """The framework's id of the run."""
     conversation: str = ""
     """The framework's id of the conversation, which several users may share."""
-    earlier: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    history: Sequence[ModelMessage] = ()
+    """The messages before the run."""
     messages: list[ModelMessage] | None = None
     """The list of the run itself; it cannot be reached any more after the run was cut off."""
     has_memory: bool = False
@@ -206,15 +207,14 @@ class RunState:
             return
         words = prompt_words(ctx.prompt)
         prompt = [words] if words else []
-        earlier = exchanges(ctx.messages)
-        self.place = digest(*(text for pair in earlier for text in pair))
+        self.history = tuple(ctx.messages)
+        self.place = digest(*(text for pair in exchanges(self.history) for text in pair))
         self.id = ctx.run_id or ""
         self.conversation = ctx.conversation_id or self.id
         before = last.without_others(self, unanswered(ctx.messages))
         self.before = [words.text for words in before]
         self.submitted = last.repeated(self, before, prompt)
         self.unsubmitted = _without([*self.before, *prompt], self.submitted)
-        self.earlier = earlier[-self.diary.context_turns or len(earlier) :]
         self._new_prompts(ctx.messages)
         self._prompt = words
         if self.records:
@@ -251,6 +251,12 @@ class RunState:
             # The framework sets the run of a message when it takes it for a request.
             if message.run_id is None and id(message) not in waiting:
                 self.unsubmitted = _without(self.unsubmitted, words)
+
+    @property
+    def earlier(self) -> list[tuple[str, str]]:
+        """The exchanges before the turn, as many as the extractor reads."""
+        earlier = exchanges(self.history, self.output_tools)
+        return earlier[-self.diary.context_turns or len(earlier) :]
 
     @property
     def said(self) -> tuple[str, ...]:

@@ -440,6 +440,24 @@ def test_an_answer_that_is_no_text_is_submitted_as_json(tmp_path: Path):
     setting.the_turn("completed", '{"drink":"tea"}')
 
 
+def test_an_earlier_answer_that_is_no_text_is_a_part_of_its_exchange(tmp_path: Path):
+    class Reply(BaseModel):
+        question: Annotated[str, Field(min_length=9)]
+
+    def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        name = info.output_tools[0].name
+        is_first = not any(isinstance(message, ModelResponse) for message in messages)
+        replies = ("Why?",) if is_first else ("Who?", "Any allergies?", "Anything else?")
+        return ModelResponse(parts=[ToolCallPart(name, {"question": each}) for each in replies])
+
+    setting = Setting(tmp_path, respond, output_type=Reply, retries=3)
+    asked = asyncio.run(setting.agent.run(SAID))
+    asyncio.run(setting.agent.run("Yes, peanuts.", message_history=asked.all_messages()))
+    earlier = setting.writer.turns[1].earlier
+    assert list(earlier or ()) == [(SAID, '{"question":"Any allergies?"}')]
+    setting.writer.close_sync()
+
+
 @pytest.mark.parametrize("kind", [NativeOutput, PromptedOutput])
 def test_an_answer_that_is_parsed_is_submitted_once(tmp_path: Path, kind: Any):
     class Order(BaseModel):
