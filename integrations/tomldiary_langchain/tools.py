@@ -13,7 +13,13 @@ from langchain_core.tools import StructuredTool, ToolException
 from pydantic import ValidationError
 
 from tomldiary.agents.identity import checked_id
-from tomldiary.agents.options import checked_table, checked_text, chosen_tools, known_tools
+from tomldiary.agents.options import (
+    checked_descriptions,
+    checked_table,
+    checked_text,
+    chosen_tools,
+    known_tools,
+)
 from tomldiary.agents.turn_messages import keep_out_of_steps
 from tomldiary.agents.verbs import (
     BLOCK_VERBS,
@@ -82,7 +88,7 @@ def diary_tools(
         user = memory.user(resolve_user(user_id, config))
         return MemoryVerbs(user, resolve_session(session_id, config))
 
-    return tools_of(memory, verbs, tools, names or {}, descriptions or {})
+    return tools_of(memory, verbs, tools, names, descriptions)
 
 
 def tools_of(
@@ -93,12 +99,9 @@ def tools_of(
     descriptions: Mapping[str, str] | None = None,
 ) -> list[StructuredTool]:
     """Return the tools for the user that `verbs` finds for a run; see `diary_tools`."""
-    described = checked_table(descriptions or {}, "descriptions")
+    described = checked_descriptions(descriptions, TOOL_NAMES)
     renamed = checked_table(names or {}, "names")
-    known_tools("descriptions", described, TOOL_NAMES)
     known_tools("names", renamed, TOOL_NAMES)
-    for tool, text in described.items():
-        checked_text(text, f"descriptions.{tool}")
     for tool, name in renamed.items():
         if not checked_text(name, f"names.{tool}").strip():
             raise InvalidValue("the name is blank. Leave it out.", where=f"names.{tool}")

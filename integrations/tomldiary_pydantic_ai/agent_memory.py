@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_ai import RunContext  # noqa: TC002 - the tools' schemas are made from annotations
 
 from tomldiary.agents.identity import checked_id
-from tomldiary.agents.options import checked_count, known_tools
+from tomldiary.agents.options import checked_count, checked_descriptions, checked_text
 from tomldiary.agents.turn_messages import of_memory
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import IdentifierError, cause_of
@@ -71,8 +71,8 @@ class AgentMemoryToolset(RunToolset[Any]):
             toolsets of one agent need different ids, and prefixes for their tools.
 
     Raises:
-        InvalidValue: The agent's name leads out of its folder, `max_lines` or `max_tokens` is negative, or a
-            description names no tool.
+        InvalidValue: The agent's name leads out of its folder, `max_lines` or `max_tokens` is negative, a
+            description names no tool, or an option has another type.
     """
 
     def __init__(
@@ -88,8 +88,9 @@ class AgentMemoryToolset(RunToolset[Any]):
         id: str | None = None,  # noqa: A002 - the framework's name for it
     ) -> None:
         # The framework takes no colon in an id.
-        name = _ID if agent_name == "main" else f"{_ID}-{agent_name.replace(':', '-')}"
-        super().__init__(id=id or name, max_retries=RETRIES)
+        named = checked_text(agent_name, "agent_name").replace(":", "-")
+        name = _ID if named == "main" else f"{_ID}-{named}"
+        super().__init__(id=checked_text(id or name, "id"), max_retries=RETRIES)
         is_place = isinstance(memory_dir, str | os.PathLike)
         self.path = get_memory_path(os.fspath(memory_dir) if is_place else "memory", agent_name)
         self.diary = diary_of(memory_dir)
@@ -97,10 +98,11 @@ class AgentMemoryToolset(RunToolset[Any]):
         self._agent_name = agent_name
         self._user_id = checked_id("user_id", no_template("user_id", user_id))
         checked_count(max_lines, "max_lines")
-        checked_count(max_tokens or 0, "max_tokens")
-        self._max_lines, self._max_tokens, self._pin_marker = max_lines, max_tokens, pin_marker
-        known_tools("descriptions", descriptions or {}, tuple(_DESCRIPTIONS))
-        texts = {**_DESCRIPTIONS, **(descriptions or {})}
+        if max_tokens is not None:
+            checked_count(max_tokens, "max_tokens")
+        self._max_lines, self._max_tokens = max_lines, max_tokens
+        self._pin_marker = checked_text(pin_marker, "pin_marker")
+        texts = {**_DESCRIPTIONS, **checked_descriptions(descriptions, tuple(_DESCRIPTIONS))}
         tools: dict[str, Any] = {
             "read_memory": self._read_memory,
             "write_memory": self._write_memory,

@@ -17,7 +17,8 @@ from tomldiary.agents.identity import checked_id
 from tomldiary.agents.options import (
     checked_count,
     checked_counter,
-    checked_table,
+    checked_descriptions,
+    checked_text,
     chosen_tools,
     known_tools,
     one_of,
@@ -207,10 +208,10 @@ class DiaryToolset(RunToolset[AgentDepsT]):
         on_error: Literal["ignore", "raise"] = "ignore",
         approve: Collection[ToolName] = (),
     ) -> None:
-        super().__init__(id=id, max_retries=RETRIES)
+        super().__init__(id=checked_text(id, "id"), max_retries=RETRIES)
         self.diary = diary_of(diary)
         self.turns = of_memory(self.diary, LastTurns)
-        self.heading = scrub(heading)
+        self.heading = scrub(checked_text(heading, "heading"))
         self.inject = one_of("inject", inject, ("user", "instructions", False))
         self.max_tokens = checked_count(max_tokens, "max_tokens", least=1)
         self.token_counter = checked_counter(token_counter)
@@ -222,9 +223,8 @@ class DiaryToolset(RunToolset[AgentDepsT]):
         self.records = False
         names = chosen_tools(tools, VERBS, ("recall",))
         self._verbs_offered = {verb: verb for verb in names}
-        self._guidance = None if guidance is None else scrub(guidance)
-        described = checked_table(descriptions or {}, "descriptions")
-        known_tools("descriptions", described, VERBS)
+        self._guidance = None if guidance is None else scrub(checked_text(guidance, "guidance"))
+        described = checked_descriptions(descriptions, VERBS)
         needs_approval = known_tools("approve", approve, names)
         functions = diary_functions(self._verbs)
         prepare = {"remember": with_categories(self.diary)}

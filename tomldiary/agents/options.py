@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "checked_count",
     "checked_counter",
+    "checked_descriptions",
     "checked_episodes",
     "checked_flag",
     "checked_table",
@@ -120,6 +121,19 @@ def checked_counter(given: Callable[[str], int] | None) -> Callable[[str], int] 
             f"expected a function of a text, found {given!r}.", where="token_counter"
         )
     return given
+
+
+def checked_descriptions(
+    given: Mapping[str, str] | None, offered: Sequence[str]
+) -> Mapping[str, str]:
+    """Return the descriptions that replace those of tools, by name.
+
+    Raises:
+        InvalidValue: It is not a table of texts, or a name is not the name of a tool.
+    """
+    texts = checked_table({} if given is None else given, "descriptions")
+    known_tools("descriptions", texts, offered)
+    return {name: checked_text(text, f"descriptions.{name}") for name, text in texts.items()}
 
 
 def checked_episodes(given: bool | None) -> bool | None:  # noqa: FBT001 - an option of the adapters
