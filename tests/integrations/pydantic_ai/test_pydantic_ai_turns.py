@@ -1023,12 +1023,12 @@ def test_words_enqueued_in_another_order_are_submitted_once(tmp_path: Path):
     setting = Setting(tmp_path, respond, output_type=[str, DeferredToolRequests])
 
     @setting.agent.tool
-    def late(ctx: RunContext[None]) -> str:
+    async def late(ctx: RunContext[None]) -> str:
         ctx.enqueue("I like milk.", priority="when_idle")
         return "seen"
 
     @setting.agent.tool
-    def soon(ctx: RunContext[None]) -> str:
+    async def soon(ctx: RunContext[None]) -> str:
         ctx.enqueue("I like rum.", priority="asap")
         return "seen"
 
