@@ -329,7 +329,7 @@ class TurnTaken(DiaryError):
 
 
 class NestedTransaction(DiaryError, RuntimeError):
-    """A transaction of another user is open in this task or thread."""
+    """The transaction that is open in this task or thread does not allow the call."""
 
 
 class LockTimeout(DiaryError, TimeoutError):

@@ -357,3 +357,27 @@ def test_a_gathered_write_in_a_transaction_is_told_what_it_waits_for(tmp_path):
     with pytest.raises(LockTimeout, match="started inside a transaction waits until"):
         asyncio.run(main())
     assert alice.last_transaction() == 0
+
+
+CALLS = {
+    "rollback": lambda diary, alice: alice.rollback(),
+    "rollback, dry run": lambda diary, alice: alice.rollback(dry_run=True),
+    "turn with an id": lambda diary, alice: alice.add_turn(
+        "I love tea.", "", "s", operation_id="t"
+    ),
+    "reconcile": lambda diary, alice: diary.hooks.reconcile("log"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_cannot_be_part_of_a_transaction_is_refused_at_once(diary, name):
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "tea")
+    diary.hooks.add(lambda changes: None, name="log")
+    diary.hooks.flush()
+    with alice.transaction():
+        with pytest.raises(NestedTransaction):
+            CALLS[name](diary, alice)
+        alice.upsert_preference("likes", "coffee")
+    assert texts(diary) == ["tea", "coffee"]
+    diary.close()

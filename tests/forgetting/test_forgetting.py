@@ -894,7 +894,7 @@ def test_forgetting_inside_a_transaction_is_refused(diary, dry_run):
     diary.engine.lock_timeout = 1.0
     with alice.transaction():
         alice.upsert_preference("likes", "tea", session_id="s")
-        with pytest.raises(NestedTransaction, match="Forget and drop history after"):
+        with pytest.raises(NestedTransaction, match="after it has ended"):
             alice.forget(session_id="s", dry_run=dry_run)
     assert texts(alice) == {"pref001": "tea"}
 

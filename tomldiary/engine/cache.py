@@ -335,15 +335,15 @@ class DocumentCache:
             )
 
     def refuse_open(self, user: str) -> None:
-        """Refuse to rewrite history, or to preview a rewrite, inside an open transaction.
+        """Refuse a verb that needs the whole memory as it is stored, inside an open transaction.
 
         Raises:
             NestedTransaction: A transaction of the user is open here.
         """
         if self._joined(user) is not None:
             raise NestedTransaction(
-                "a transaction of this user is open here. Forget and drop history after it has ended, because"
-                " neither can be undone if the transaction fails."
+                "a transaction of this user is open here. Roll back, forget, drop history and reconcile hooks"
+                " after it has ended."
             )
 
     def session_here(self, user: str) -> str:

@@ -163,10 +163,12 @@ class Turns:
             ExtractionError: The extractor failed. Nothing was changed.
             Conflict: The operation id was used for a different change. Nothing was changed.
             Forgotten: Data of the user was erased meanwhile. Nothing was changed.
+            NestedTransaction: A transaction is open here, and the turn has an operation id.
         """
         diary, user_id = self._diary, checked_user(user_id)
         session_id, user_msg, assistant_msg = checked_turn(session_id, user_msg, assistant_msg)
         operation_id = checked_text(operation_id, "operation_id")
+        diary.engine.refuse_nested(user_id, operation_id)
         user_msg, assistant_msg = diary.redacted(user_msg), diary.redacted(assistant_msg)
         earlier = diary.redacted(earlier)
         # Checked before a model is called.

@@ -89,6 +89,7 @@ class Undo:
             Conflict: There are fewer transactions to undo, an entry was changed since (`keys` lists them), or
                 an erasure happened since. Nothing is undone.
             HistoryPruned: A transaction to undo is older than the kept history. Nothing is undone.
+            NestedTransaction: A transaction of this user is open here.
             DocumentError: Another program has removed records of history. Nothing is undone.
         """
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
@@ -97,6 +98,7 @@ class Undo:
             )
         source = Source("rollback", session_id or "", actor, reason)
         engine, user = self._past.engine, self._past.user_id
+        engine.refuse_open(user)
         # With lost records, the transactions to undo are unknown, and the error below says so.
         if not is_lost(engine.backend.last_record(user)):
             engine.log_hand_edits(user, self._past.kinds())

@@ -192,7 +192,11 @@ class Delivery:
         """Compare the hook with the whole state of a user, and repair it.
 
         A hook that cannot list its entries gets a reset and the whole state.
+
+        Raises:
+            NestedTransaction: A transaction of the user is open here.
         """
+        self._engine.refuse_open(user)
         with self._held(user):
             found = Repaired()
             for _ in range(_ATTEMPTS):

@@ -310,6 +310,7 @@ class Hooks:
 
         Raises:
             UnknownEntry: There is no such hook.
+            NestedTransaction: A transaction is open here.
         """
         delivery, total = self._worker(name).delivery, Repaired()
         for each in delivery.everybody() if user_id is None else [checked_user(user_id)]:

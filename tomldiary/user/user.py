@@ -234,7 +234,8 @@ class UserDiary(Viewed, DeprecatedNames):
 
         Raises:
             Conflict: There is a newer transaction, or `operation_id` was used for a different change.
-            NestedTransaction: A transaction of another user is open here.
+            NestedTransaction: A transaction of another user is open here, or one of this user although
+                `operation_id` is given.
         """
         source = Source("transaction", session_id, actor, reason, operation_id)
         target = self.draft(session_id) if ephemeral else self
@@ -391,6 +392,7 @@ class UserDiary(Viewed, DeprecatedNames):
         Raises:
             ExtractionError: The extractor failed. Nothing was changed.
             Forgotten: Content was erased meanwhile, or the user since `epoch`. Nothing was changed.
+            NestedTransaction: A transaction is open here, and `operation_id` is given.
         """
         if self._context.is_draft:
             raise NotSupported(_NO_DRAFT)
