@@ -120,3 +120,23 @@ def test_an_operation_id_inside_a_transaction_is_refused(place, name):
     ):
         verb(*VERBS[name], operation_id="op")
     assert alice.last_transaction() == 0
+
+
+def test_a_nested_transaction_with_an_operation_id_is_refused(place):
+    alice = opened(place)
+    with (
+        alice.transaction(),
+        pytest.raises(NestedTransaction, match="operation id to transaction"),
+        alice.transaction(operation_id="op"),
+    ):
+        alice.upsert_preference("likes", "tea")
+    assert alice.last_transaction() == 0
+
+
+def test_a_nested_transaction_checks_the_expected_number(place):
+    alice = opened(place)
+    with alice.transaction(), pytest.raises(Conflict), alice.transaction(expected=7):
+        alice.upsert_preference("likes", "tea")
+    with alice.transaction(), alice.transaction(expected=0):
+        alice.upsert_preference("likes", "tea")
+    assert alice.last_transaction() == 1

@@ -197,9 +197,10 @@ class Engine(DocumentCache):
         Raises:
             SequenceConflict: The last transaction is not `expected`.
             OperationConflict: The idempotency key was used with different content.
-            NestedTransaction: A transaction of another user is open here.
+            NestedTransaction: A transaction of another user is open here, or one of this user although the
+                source has an idempotency key.
         """
-        joined = self._joined(user)
+        joined = self._outer(user, source, expected)
         if joined is not None:
             yield joined
             return
@@ -214,7 +215,7 @@ class Engine(DocumentCache):
         self, user: str, source: Source, *, expected: int | None = None
     ) -> AsyncGenerator[Transaction]:
         """Open a transaction like `transaction`, without blocking the event loop for lock or disk."""
-        joined = self._joined(user)
+        joined = self._outer(user, source, expected)
         if joined is not None:
             yield joined
             return
@@ -230,10 +231,22 @@ class Engine(DocumentCache):
             # The worker closes the lock after its current call, which may still run if the task was cancelled.
             worker.close(lock.close)
 
+    def _outer(self, user: str, source: Source, expected: int | None) -> Transaction | None:
+        """Return the open transaction that a transaction joins, or None."""
+        self.refuse_nested(user, source.operation)
+        joined = self._joined(user)
+        if joined is not None:
+            self._check_last(user, expected)
+        return joined
+
+    def _check_last(self, user: str, expected: int | None) -> None:
+        if expected is not None:
+            last = next_sequence(self.backend.last_record(user)) - 1
+            if expected != last:
+                raise SequenceConflict.of(expected, last)
+
     def _begin(self, user: str, source: Source, expected: int | None) -> Transaction:
-        last = next_sequence(self.backend.last_record(user)) - 1
-        if expected is not None and expected != last:
-            raise SequenceConflict.of(expected, last)
+        self._check_last(user, expected)
         transaction = self._swept(user)
         transaction.session, transaction.has_operation = source.session, bool(source.operation)
         transaction.actor = source.actor
