@@ -156,6 +156,38 @@ def test_an_edited_change_still_waits_and_a_rejected_one_is_gone(alice):
         alice.review.reject()
 
 
+@pytest.mark.parametrize("is_new", [True, False])
+@pytest.mark.parametrize("fields", [{"text": ""}, {"text": "\u200b"}, {"tone": "dark"}])
+def test_an_edit_that_no_preference_may_be_is_refused_at_once(alice, fields, is_new):
+    key = None if is_new else alice.upsert_preference("likes", "tea")[0]
+    alice.upsert_preference("likes", "casino", id=key, actor="web")
+    (change,) = alice.review()
+    with pytest.raises(InvalidValue, match=r"the text is blank|no such field"):
+        alice.review.edit(change.id, fields)
+    alice.review.accept(change.id)
+    assert [each.text for each in alice.preferences("likes").values()] == ["casino"]
+
+
+def test_a_blank_text_that_a_person_wrote_is_not_accepted(tmp_path, alice):
+    key, _ = alice.upsert_preference("likes", "tea")
+    alice.upsert_preference("likes", "casino", id=key, actor="web")
+    file = tmp_path / "memories/alice/quarantine.toml"
+    file.write_text(file.read_text().replace('text = "casino"', 'text = ""'))
+    with pytest.raises(InvalidValue, match="the text is blank"):
+        alice.review.accept(alice.review()[0].id)
+    assert alice.preferences("likes")[key].text == "tea"
+
+
+@pytest.mark.parametrize("fields", [{"value": 7}, {"role": "other"}, {"value": None}])
+def test_an_edit_that_no_fact_may_be_is_refused_at_once(alice, fields):
+    alice.facts.commit(Diet(role="user", value="vegan"), actor="web")
+    (change,) = alice.review()
+    with pytest.raises(InvalidValue, match=r"^facts\.diet\.user"):
+        alice.review.edit(change.id, fields)
+    alice.review.accept(change.id)
+    assert alice.facts.get("diet/user").data.value == "vegan"
+
+
 @pytest.mark.parametrize("fields", [{"text": 5}, {"text": None}, {"contexts": "morning"}, "tea"])
 def test_a_change_is_not_edited_into_what_no_entry_is(alice, fields):
     change = planted(alice)

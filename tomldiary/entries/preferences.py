@@ -204,7 +204,7 @@ class Preferences:
                 fit its type.
         """
         self.check_category(category)
-        self._check_names(category, fields or ())
+        self.check_names(category, fields or ())
         contexts = _clean_contexts(contexts)
         if text is not None:
             text = _stored_text(text, f"{category}.text")
@@ -249,7 +249,8 @@ class Preferences:
         put_noted(self._edit, (_ROOT, category, chosen), entry)
         return Outcome("created", category, chosen, 1)
 
-    def _check_names(self, category: str, names: Iterable[str]) -> None:
+    def check_names(self, category: str, names: Iterable[str]) -> None:
+        """Raise InvalidValue if the type of a category has no field of one of the names."""
         kind = self.rules.item_types.get(category)
         if kind is None or kind.model_config.get("extra") == "allow":
             return

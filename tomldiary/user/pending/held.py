@@ -323,7 +323,7 @@ def _make(tx: Transaction, each: PendingChange, rules: Rules) -> None:
     if each.after is None:
         edit.delete(path)
         return
-    check_fields(each.document, path, each.after)
+    check_fields(each.document, path, each.after, rules)
     if kind is PREFERENCES and each.is_new:
         # Another entry may have its id or its text by now, so it is stored like a new preference.
         contexts: Any = each.after.get("contexts", [])
@@ -361,10 +361,15 @@ def check_place(name: str, document: str, path: Path) -> None:
         raise InvalidValue("the pending change names no entry. Reject it.", where=name)
 
 
-def check_fields(document: str, path: Path, entry: Mapping[str, Any]) -> None:
-    """Raise InvalidValue if a text or a label of a pending entry is not text."""
-    collection = (entry_kind(document).name, *path[:-1])
-    checked_value(collection, path[-1], content(entry))
+def check_fields(document: str, path: Path, entry: Mapping[str, Any], rules: Rules) -> None:
+    """Raise InvalidValue if the fields of a pending entry do not fit its kind or its type."""
+    kind = entry_kind(document)
+    checked_value((kind.name, *path[:-1]), path[-1], content(entry))
+    alone = Edit(NOTHING)
+    alone.put(path, entry)
+    for problem in kind.problems(alone.done(), rules):
+        if not problem.where.rpartition(".")[2].startswith("_"):  # a person may have changed these
+            raise InvalidValue(f"{problem.message}.", where=problem.where)
 
 
 def _changed_since(tx: Transaction, changes: Sequence[PendingChange]) -> list[str]:

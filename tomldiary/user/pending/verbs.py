@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine.transaction import Source
-from tomldiary.entries.kinds import entry_key, entry_kind
+from tomldiary.entries.kinds import PREFERENCES, entry_key, entry_kind
 from tomldiary.entries.kinds.pending import (
     PendingChange,
     PendingChanges,
@@ -17,6 +17,7 @@ from tomldiary.entries.kinds.pending import (
     waiting,
 )
 from tomldiary.entries.models import timestamp
+from tomldiary.entries.preferences import Preferences
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.toml.values import checked_names, checked_table, checked_text
@@ -147,7 +148,8 @@ class UserReview(_Waiting):
 
         Raises:
             UnknownEntry: There is no pending change with this id.
-            InvalidValue: A field is managed by the diary or is not text, or the change removes the entry or names none.
+            InvalidValue: A field is managed by the diary or does not fit the entry, or the change removes the entry
+                or names none.
         """
         managed = [name for name in checked_table(fields, "fields") if name.startswith("_")]
         if managed:
@@ -161,14 +163,18 @@ class UserReview(_Waiting):
             stored = waiting(edit, QUARANTINE, timestamp()).get(id)
             if stored is None:
                 raise UnknownEntry(f"{QUARANTINE}/{id}")
-            check_place(id, *place_of(stored))
+            document, place = place_of(stored)
+            check_place(id, document, place)
             held = held_entry(stored)
             if held is None:
                 raise InvalidValue(
                     "the change removes the entry and has no fields. Accept or reject it.", where=id
                 )
             fresh = {name: value for name, value in {**held, **fields}.items() if value is not None}
-            check_fields(*place_of(stored), fresh)
+            if entry_kind(document) is PREFERENCES:
+                book = Preferences(edit, self._context.diary.preference_rules)
+                book.check_names(place[-2], fields)
+            check_fields(document, place, fresh, self._context.diary)
             edit.put(path, {**stored, "entry": fresh, "_updated": timestamp()})
 
         source = Source("edit", "", actor)
