@@ -70,6 +70,21 @@ def test_why_names_the_turn_and_every_confirmation(alice):
         alice.why("nonsense")
 
 
+def test_the_key_of_an_unread_category_is_named_by_the_error_and_works(alice, tmp_path):
+    alice.upsert_preference("likes", "tea")
+    file = tmp_path / "alice/preferences.toml"
+    file.write_text(file.read_text() + '\n[preferences.hates.x]\ntext = "spiders"\n')
+    os.utime(file, (1, 1))
+    alice.upsert_preference("likes", "coffee")
+    assert "hates/x" in [each.key for each in alice.history()]
+    with pytest.raises(UnknownEntry, match="lacks is preferences/hates/x"):
+        alice.forget(key="hates/x")
+    assert alice.why("preferences/hates/x").text == "spiders"
+    assert [each.seq for each in alice.history("preferences/hates/x")] == [2]
+    assert alice.forget(key="preferences/hates/x").entries == 1
+    assert alice.traces("spiders") == []
+
+
 def test_diff_and_as_of_show_any_point_by_number_and_by_time(alice):
     alice.upsert_preference("likes", "tea")
     between = datetime.now(UTC)

@@ -190,7 +190,9 @@ class HistoryQueries:
         """
         path = self._path_of(key)
         named, kind = entry_key(path), entry_kind(path[0])
-        changes = self.history(named, limit=1_000_000)[::-1]
+        records = self._past.timeline().records()
+        found = [each for record in records for each in entry_changes(record) if each.key == named]
+        changes = Changes(found[::-1])
         names, place = kind.places(path, dict.fromkeys([*self._kinds(), *self._past.kinds()]))
         tables = (self._read(name).table(place) for name in names)
         now = next((entry for entry in tables if entry is not None), None)

@@ -189,6 +189,12 @@ def path_of(key: str, categories: Collection[str], types: Collection[str] = ()) 
     if found is None and rest and first in types:
         found = (FACTS.name, first, rest)
     if found is None:
+        if rest and named is None:
+            raise UnknownEntry(
+                key,
+                f"No category or type of facts is {first!r}. The entry of a category that your table lacks"
+                f" is {PREFERENCES.name}/{key}.",
+            )
         shapes = [kind.shape for kind in KINDS.values() if kind.shape]
         raise UnknownEntry(
             key,
