@@ -10,6 +10,7 @@ from tomldiary.history.queries import table_changes
 from tomldiary.history.record import SNAPSHOT, Record, envelope_of
 from tomldiary.history.timeline import Timeline
 from tomldiary.hooks.change import Change, Position
+from tomldiary.toml.values import copied
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -112,7 +113,7 @@ def entry_now(
     names = [name for name in listed if entry_kind(name).home(name) == home]
     tables = (read(name).table(path) for name in names)
     after = next((table for table in tables if table is not None), None)
-    return _change(user, end.epoch, record, home, path, None, None if after is None else {**after})
+    return _change(user, end.epoch, record, home, path, None, _own(after))
 
 
 def entries_now(
@@ -134,10 +135,15 @@ def entries_now(
             for path, entry in kind.tables(engine.document(user, name)).items():
                 home = kind.home(name)
                 if keys is None or entry_key(path, home) in keys:
-                    change = _change(user, end.epoch, record, home, path, None, entry)
+                    change = _change(user, end.epoch, record, home, path, None, _own(entry))
                     # If two parts have the same key, the first part has precedence.
                     found.setdefault(change.key, change)
     return found
+
+
+def _own(entry: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return a deep copy of the fields of an entry, because a hook may change what it gets."""
+    return None if entry is None else copied({**entry})
 
 
 def reset_of(user: str, end: Position) -> Change:
