@@ -103,6 +103,42 @@ def test_a_hook_that_is_down_neither_blocks_a_write_nor_loses_it(diary, index):
     assert diary.hooks.stats()["index"]["failing"] == 0
 
 
+class Panic(BaseException):
+    """What a library written in Rust raises when it fails, and what a cancelled task raises."""
+
+
+def test_a_hook_is_called_again_after_an_error_that_is_no_exception(diary):
+    calls = []
+
+    def hook(changes):
+        calls.append([change.key for change in changes])
+        if len(calls) == 1:
+            raise Panic
+
+    diary.hooks.add(hook, name="rust")
+    diary.user("alice").upsert_preference("likes", "tea")
+    assert diary.hooks.flush(10)
+    assert len(calls) >= 2
+    assert "likes/pref001" in calls[-1]
+    assert diary.hooks.stats()["rust"]["last_error"] == "Panic"
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_what_a_hook_does_to_its_changes_does_not_change_the_memory(diary, strict):
+    def hook(changes):
+        for after in [change.after for change in changes if change.after]:
+            after["contexts"].append("changed")
+            after["text"] = "changed"
+
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "tea", contexts=["morning"])
+    diary.hooks.add(hook, name="rude", strict=strict)
+    alice.upsert_preference("likes", "coffee", contexts=["noon"])
+    assert diary.hooks.flush(10)
+    found = [(item.text, item.contexts) for item in alice.preferences("likes").values()]
+    assert found == [("tea", ["morning"]), ("coffee", ["noon"])]
+
+
 def test_a_write_returns_while_its_hook_is_busy(diary, index):
     index.gate.clear()
     diary.hooks.add(index, name="index")

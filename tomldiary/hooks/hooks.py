@@ -167,7 +167,7 @@ class _Worker:
             self.figures.delivered += self.delivery.deliver(user)
         except LockTimeout:
             self._again(user, waiting)  # another process is delivering
-        except Exception as error:  # noqa: BLE001 - hooks may raise any error, and are retried
+        except BaseException as error:  # noqa: BLE001 - hooks may raise any error, and are retried
             self._note_failure(error)
             self.figures.failing.add(user)
             self._in_row += 1
@@ -185,7 +185,7 @@ class _Worker:
             if self._in_row >= _DOWN_AFTER:
                 self._resume_at = due
 
-    def _note_failure(self, error: Exception) -> None:
+    def _note_failure(self, error: BaseException) -> None:
         self.figures.failures += 1
         self.figures.last_error = cause_of(error)
         if self.figures.failures == 1 or self._in_row == 0:
