@@ -238,6 +238,19 @@ def test_a_fact_that_is_over_is_hidden(diary, alice):
         alice.blocks.set("x", "any other write")
 
 
+def test_a_question_about_the_past_shows_no_fact_that_is_over(diary, alice):
+    rule = Constraint(singleton_key="key", temporal=True, ttl=timedelta(days=30))
+    diary.register_schema("note", Note, rule)
+    start, then = datetime(2020, 1, 1, tzinfo=UTC), datetime(2021, 1, 1, tzinfo=UTC)
+    alice.facts.commit(Note(key="b", text="new walnut"), valid_from=start)
+    alice.facts.commit(Note(key="a", text="old walnut"), now=OLD, valid_from=start)
+    for when in (then, datetime.now(UTC) + timedelta(days=60)):
+        assert [each.data.key for each in alice.facts.query("note", valid_at=when)] == ["b"]
+        assert [hit.key for hit in alice.recall("walnut", valid_at=when)] == ["note/b@2020-01-01"]
+        assert "old walnut" not in alice.render(valid_at=when)
+        assert alice.facts.get("note/a", valid_at=when) is None
+
+
 def test_an_import_obeys_the_rules(diary, alice):
     diary.constrain("blocks", Constraint(limit=1))
     bob = diary.user("bob")

@@ -120,10 +120,13 @@ class UserContext:
         """Whether the storage can list documents, such as those of episodes."""
         return self.past is not None or self.diary.engine.lists_documents
 
-    def is_over(self, key: str, entry: Mapping[str, Any], at: When | None = None) -> bool:
-        """Return whether the lifetime of an entry has ended by its constraint; `key` begins with the kind."""
+    def is_over(self, key: str, entry: Mapping[str, Any]) -> bool:
+        """Return whether the lifetime of an entry has ended by its constraint; `key` begins with the kind.
+
+        It ends at a time of the clock, so that no read of the past shows what has expired.
+        """
         rules = self.diary.entry_rules
-        return rules.has_times and rules.is_over(key, entry, self.moment(at))
+        return rules.has_times and rules.is_over(key, entry, self.moment(None))
 
     def kept(self, name: str, document: Document) -> Document:
         """Return a document, or all parts of a kind as one, without expired entries."""

@@ -190,7 +190,7 @@ class UserFacts:
         fact_id = self._fact_id(id)
         book = self._facts()
         found = book.find(fact_id, self._context.moment(valid_at))
-        if found is None or self._is_over(*found, valid_at):
+        if found is None or self._is_over(*found):
             return None
         return book.fact(*found)
 
@@ -277,12 +277,12 @@ class UserFacts:
             found += [
                 (schema, held)
                 for held in book.held(schema.name, single_key(schema, given), matching=meets)
-                if (include_ended or held.holds(at)) and not self._is_over(schema, held, valid_at)
+                if (include_ended or held.holds(at)) and not self._is_over(schema, held)
             ]
         return found
 
-    def _is_over(self, schema: FactSchema, held: Held, at: When | None) -> bool:
-        return self._context.is_over(f"{_KIND}/{schema.name}/{held.key}", held.entry, at)
+    def _is_over(self, schema: FactSchema, held: Held) -> bool:
+        return self._context.is_over(f"{_KIND}/{schema.name}/{held.key}", held.entry)
 
     def _types(self, book: Facts, name: str | None, asked: Sequence[str]) -> list[FactSchema]:
         """Return the types that a query searches.

@@ -232,12 +232,12 @@ class UserRecall:
             }
             index = self._context.indexes.of(self._context.user_id, epoch)
             found = index.search(query, documents, diary, self._context.prepare_vectors)
-        rules = diary.entry_rules
+        is_over = self._context.is_over
 
         def counts(source: Source) -> bool:
             holds, kind, entry = current.get(source.document), source.kind, source.entry
             return (
-                not (rules.has_times and rules.is_over(f"{kind.name}/{source.key}", entry, at))
+                not is_over(f"{kind.name}/{source.key}", entry)
                 and _is_within(entry, start, end)
                 and (holds is None or holds(source.key, entry))
                 and bool(kind.text(entry).strip())
@@ -320,7 +320,7 @@ class UserRecall:
                     lane = [
                         each
                         for each in lane
-                        if not rules.is_over("/".join(each.key), each.entry, at)
+                        if not self._context.is_over("/".join(each.key), each.entry)
                     ]
                 if but_session:
                     lane = [each for each in lane if kind.session(each.name) != but_session]
