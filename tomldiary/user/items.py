@@ -46,7 +46,8 @@ class UserItems:
             found, kind = document.table(place), ITEMS.within(name, self._context.until)
             if found is not None:
                 holds = kind.current(document, self._context.diary, self._context.moment(None))
-                if holds is None or holds(key, found):
+                is_over = self._context.is_over(ITEMS.key(path), found)
+                if not is_over and (holds is None or holds(key, found)):
                     return copied(item_value(found))
                 return None
         return None
