@@ -14,6 +14,7 @@ from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached, SchemaError, UnknownEntry
 from tomldiary.store.operations import Get, List, Put, Search
 from tomldiary.store.store import ItemStore
+from tomldiary.views.show import as_text
 
 WORK = ("alice", "work")
 OLD = datetime.now(UTC) - timedelta(days=40)
@@ -158,6 +159,8 @@ def test_no_read_shows_an_entry_that_is_over(diary, alice):
     assert alice.similar("likes", "old walnut") == []
     shown = [diary.pretty_preferences("alice"), diary.pretty_conversations("alice")]
     assert not any("walnut" in asyncio.run(each) for each in shown)
+    assert "0 entries" in as_text(diary)
+    assert "walnut" not in as_text(alice)
     counts = alice.profile()
     assert not any(
         counts[kind] for kind in ("preferences", "conversations", "blocks", "episodes", "items")

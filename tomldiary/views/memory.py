@@ -54,16 +54,18 @@ class Summary(NamedTuple):
 
 
 def stored_entries(one: UserDiary, broken: list[DiaryError] | None = None) -> list[Stored]:
-    """Return the entries of a user, kind by kind.
+    """Return the entries of a user, kind by kind, without those that are over by the `ttl` of a rule.
 
     Args:
         one: The user.
         broken: A list that receives the error of each unreadable document; the entries of these are omitted.
     """
     documents: dict[str, Document] = {}
+    rules, now = one.diary.entry_rules, one.diary.engine.now()
     for name in one.documents():
         try:
-            documents[name] = Document.parse(one.document(name))
+            document = Document.parse(one.document(name))
+            documents[name] = document if one.is_past else rules.kept(name, document, now)
         except DiaryError as error:
             if broken is not None:
                 broken.append(error)
