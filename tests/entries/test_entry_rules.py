@@ -150,7 +150,7 @@ def test_no_read_shows_an_entry_that_is_over(diary, alice):
     store, work = ItemStore(diary), ("alice", "work")
     assert store.cached_item(work, "walnut") is None
     assert store.run([Get(work, "walnut"), Search(work), List()]) == [None, [], []]
-    assert alice.items.get("work/walnut") is None
+    assert (alice.items.get("work/walnut"), alice.items()) == (None, {})
     assert (alice.conversations(), alice.episodes.list(), alice.episodes.messages("e")) == (
         {},
         [],

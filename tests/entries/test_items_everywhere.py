@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from tomldiary import Diary
+from tomldiary.errors import InvalidValue
 from tomldiary.store.operations import Get, Put
 from tomldiary.store.store import ItemStore
 
@@ -32,6 +34,32 @@ def test_recall_finds_an_item_under_the_key_that_why_takes(diary, store):
     assert alice.why(hit.full_key).text == hit.text
     assert [change.key for change in alice.history(hit.full_key)] == [hit.full_key]
     assert not alice.recall("bicycle", kinds=["facts"])
+
+
+def test_items_are_listed_by_the_key_that_get_takes(diary, store):
+    alice = diary.user("alice")
+    store.run([Put(("alice", "memories"), "k/é", {"text": "x", "_own": None, "key": "y"})])
+    store.run([Put(WORK, "gone", {"text": "x"}, ttl=1e-9), Put(("alice", "mem"), "k", {"n": 1})])
+    found = alice.items()
+    assert found == alice.items.list() == asyncio.run(alice.items.alist())
+    assert list(found) == [
+        "mem/k",
+        "memories/k%2f\u00e9",
+        "memories/work/a%2fb",
+        "memories/work/k2",
+    ]
+    assert all(alice.items.get(key) == value for key, value in found.items())
+    assert list(alice.items("mem")) == ["mem/k"]
+    assert list(alice.items("memories/work")) == ["memories/work/a%2fb", "memories/work/k2"]
+    assert list(alice.as_of(1).items()) == ["memories/work/a%2fb", "memories/work/k2"]
+    alice.draft("s").items.update("memories/work/k2", {"n": 8})
+    assert alice.items()["memories/work/k2"] == {"n": 7}
+    assert alice.draft("s").items()["memories/work/k2"] == {"n": 8}
+    frame = found.to_pandas()
+    assert {*frame.columns} == {"key", "n", "text", "_own", "data.key"}
+    assert diary.user("bob").items() == {}
+    with pytest.raises(InvalidValue, match="namespace: expected text, found tuple"):
+        alice.items(WORK)
 
 
 def test_equal_keys_of_two_namespaces_are_two_hits(diary, store):

@@ -23,6 +23,8 @@ from tomldiary.history.queries import HistoryEntry
 from tomldiary.importers.importer import Import
 from tomldiary.ingest.runner import IngestReport
 from tomldiary.runtime.views import DictView, ListView, Viewed
+from tomldiary.store.operations import Put
+from tomldiary.store.store import ItemStore
 from tomldiary.user.recall import Hit, Hits
 from tomldiary.views import html
 from tomldiary.views.show import MAKERS, as_html, as_text
@@ -53,6 +55,7 @@ def filled(text, name):
     user.facts.commit(Diet(role=text[:150], food=text))
     user.blocks.set(name, text)
     user.episodes.add(text, text, session_id=session)
+    ItemStore(diary).run([Put((name, text), text, {text[:50]: text, "text": text})])
     user.add_turn(f"I love {text}.", text, session_id=session)
     user.upsert_preference(
         "likes", f"{text} maybe", session_id=session, ephemeral=True, actor=text, reason=text
@@ -74,7 +77,7 @@ def filled(text, name):
         Consolidated(1, 1, [text], [text]), Finding("problem", text, text, text),
         Findings([Finding("warning", text, text, text)]), Report([Run(text, (1,), (), [Answer(text, text, text, (1,), 1, 0.1)] * 2)]),
         Run(text, (1,), (), [Answer(text, text, text, (1,), 1, 0.1)]), user.drafts(), user.drafts()[0],
-        user.add_turn(f"I hate {text}.", "", session_id=session),
+        user.add_turn(f"I hate {text}.", "", session_id=session), user.items(),
     ]  # fmt: skip
     return [*shown, *user.similar("likes", text)[:1]]
 

@@ -1,4 +1,4 @@
-"""`alice.items`: the items that stores put in a user's namespaces; read, changed and removed by key."""
+"""`alice.items`: the items that stores put in a user's namespaces; listed, and read, changed and removed by key."""
 
 from __future__ import annotations
 
@@ -10,23 +10,31 @@ from tomldiary.entries.kinds.items import item_value
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import UnknownEntry
 from tomldiary.runtime.async_bridge import async_twin
+from tomldiary.runtime.views import DictView
 from tomldiary.toml.values import checked_text, copied
 from tomldiary.user.fact_queries import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from tomldiary.engine.engine import Transaction
-    from tomldiary.toml.document import Path
+    from tomldiary.toml.document import Document, Path
     from tomldiary.user.context import UserContext
 
-__all__ = ["UserItems"]
+__all__ = ["ItemValues", "UserItems"]
+
+
+class ItemValues(DictView[str, dict[str, Any]]):
+    """The values of a user's items by key."""
+
+    __slots__ = ()
 
 
 class UserItems:
     """The items of one user, as `alice.items`. A key is `namespace/key`, as shown by `recall`.
 
     New items are put by a store. A key may begin with `items/`. A slash in the item's own key is written `%2f`.
+    `items()` is short for `items.list()`.
     """
 
     def __init__(self, context: UserContext) -> None:
@@ -34,6 +42,30 @@ class UserItems:
 
     def __repr__(self) -> str:
         return f"UserItems({self._context.user_id!r})"
+
+    def __call__(self, namespace: str = "") -> ItemValues:
+        """Return the values of items by key; see `list`."""
+        return self.list(namespace)
+
+    def list(self, namespace: str = "") -> ItemValues:
+        """Return the values of items by key, without expired items.
+
+        Args:
+            namespace: The beginning of the keys, without the user: "trips" has the items of `("alice", "trips")` and of
+                all namespaces below it. "" is all.
+        """
+        prefix = f"{checked_text(namespace, 'namespace')}/" if namespace else ""
+        found = ItemValues()
+        for name in ITEMS.documents(self._context.kinds()):
+            document, kind = self._context.read(name), ITEMS.within(name)
+            is_shown = self._current(name, document)
+            for key, entry in kind.entries(document, self._context.diary):
+                is_asked = key.startswith(prefix) and key not in found
+                if is_asked and is_shown(f"{ITEMS.name}/{key}", entry):
+                    found[key] = copied(item_value(entry))
+        return found
+
+    alist = async_twin(list)  # noqa: A003 - the method above
 
     def get(self, key: str) -> dict[str, Any] | None:
         """Return the value of an item, or None if it is missing or expired."""
@@ -43,13 +75,10 @@ class UserItems:
         names, place = ITEMS.places(path, self._context.kinds())
         for name in names:
             document = self._context.read(name)
-            found, kind = document.table(place), ITEMS.within(name, self._context.until)
-            if found is not None:
-                holds = kind.current(document, self._context.diary, self._context.moment(None))
-                is_over = self._context.is_over(ITEMS.key(path), found)
-                if not is_over and (holds is None or holds(key, found)):
-                    return copied(item_value(found))
-                return None
+            entry = document.table(place)
+            if entry is not None:
+                is_shown = self._current(name, document)(ITEMS.key(path), entry)
+                return copied(item_value(entry)) if is_shown else None
         return None
 
     aget = async_twin(get)
@@ -110,6 +139,17 @@ class UserItems:
         return self._context.write(change, why)
 
     adelete = async_twin(delete)
+
+    def _current(self, name: str, document: Document) -> Callable[[str, Mapping[str, Any]], bool]:
+        """Return a function that returns whether an item of a document has not expired.
+
+        It takes the key, which begins with `items/`, and the table.
+        """
+        context, at = self._context, self._context.moment(None)
+        holds = ITEMS.within(name, context.until).current(document, context.diary, at)
+        return lambda key, entry: (
+            not context.is_over(key, entry, at) and (holds is None or holds(key, entry))
+        )
 
     @staticmethod
     def _existing(tx: Transaction, key: str, path: Path) -> dict[str, Any]:

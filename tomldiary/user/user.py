@@ -154,7 +154,7 @@ class UserDiary(Viewed, DeprecatedNames):
 
     @cached_property
     def items(self) -> UserItems:
-        """Items that stores put for this user: `get`, `update`, `delete`, by the key that `recall` shows."""
+        """Items that stores put for this user: `list`, `get`, `update`, `delete`, by the key that `recall` shows."""
         return UserItems(self._context)
 
     # Pending changes

@@ -44,6 +44,7 @@ __all__ = [
     "facts",
     "hit",
     "hits",
+    "items",
     "match",
     "matches",
     "own_fields",
@@ -261,6 +262,16 @@ def episodes(found: Sequence[Episode]) -> Sheet:
     columns = ("time (UTC)", "session", "user", "assistant")
     table = Table(columns, every)
     return Sheet(counted(len(found), "episode"), [table], empty="No episodes.")
+
+
+def items(found: Mapping[str, Mapping[str, Any]]) -> Sheet:
+    """Return the view of a user's items."""
+    every: list[list[Cell]] = [
+        [Key(key), Text(", ".join(f"{name} = {each}" for name, each in value.items()))]
+        for key, value in found.items()
+    ]
+    table = Table(("item", "value"), every)
+    return Sheet(counted(len(found), "item"), [table], empty="No items.")
 
 
 # Search

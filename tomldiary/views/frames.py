@@ -137,6 +137,10 @@ def _facts(found: Iterable[Any]) -> Iterable[_Row]:
         yield _beside({name: getattr(fact, name) for name in _FACT}, data)
 
 
+def _items(found: Mapping[str, _Row]) -> Iterable[_Row]:
+    return (_beside({"key": key}, value) for key, value in found.items())
+
+
 def _named(found: Mapping[str, Any]) -> Iterable[_Row]:
     for name, item in found.items():
         fields = item.model_dump() if isinstance(item, BaseModel) else asdict(item)
@@ -156,6 +160,7 @@ _TABLES: dict[str, tuple[tuple[str, ...], Callable[[Any], Iterable[_Row]]]] = {
     "Findings": (("level", "place", "message", "remedy"), _records),
     "FactList": (_FACT, _facts),
     "Hits": (("kind", "key", "text", "score", "reasons", "created", "updated", "source"), _records),
+    "ItemValues": (("key",), _items),
     "Matches": (("category", "id", "text", "score", "conflict"), _records),
     "PendingChanges": (("id", *_PENDING, *_CHANGED), _pending),
     "PreferenceItems": (_ENTRY, _preferences),

@@ -35,6 +35,7 @@ MAKERS: dict[str, str] = {
     "Hits": "entries:hits",
     "Import": "reports:imported",
     "IngestReport": "reports:ingest_report",
+    "ItemValues": "entries:items",
     "KeptHistory": "reports:kept_history",
     "Match": "entries:match",
     "Matches": "entries:matches",
