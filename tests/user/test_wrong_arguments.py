@@ -126,6 +126,11 @@ def alice() -> UserDiary:
         (lambda alice: alice.facts.query("diet", order_by=5), "order_by: expected text"),
         (lambda alice: alice.facts.update("diet/me", None), "changes: expected a table"),
         (lambda alice: alice.facts.commit("diet", 5), "expected a table, found int"),
+        (
+            lambda alice: alice.facts.commit({"role": "a"}),
+            r'fact: expected an instance of a model, found dict\. .*: facts\.commit\("diet", \{…\}\)\.',
+        ),
+        (lambda alice: alice.facts.commit(BaseModel), "fact: expected an instance of a model"),
         (lambda alice: alice.facts.query("diet", {5: 5}), "where: expected text, found int"),
         (lambda alice: alice.facts.query("diet", session_id=5), "session_id: expected text"),
         (lambda alice: alice.episodes.messages(5), "session_id: expected text"),

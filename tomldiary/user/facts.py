@@ -6,6 +6,8 @@ from itertools import islice
 from sys import maxsize
 from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel
+
 from tomldiary.engine.transaction import Source
 from tomldiary.entries.fact_rules import FactRules, Provenance
 from tomldiary.entries.facts import Fact, FactList, Facts, Held, schema_named
@@ -20,8 +22,6 @@ from tomldiary.user.fact_queries import MANAGED, Matches, ordered, plain, shown,
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
-
-    from pydantic import BaseModel
 
     from tomldiary.engine.engine import Transaction
     from tomldiary.entries.constraints import FactSchema
@@ -324,6 +324,12 @@ class UserFacts:
         return schema, schema.checked(fields)
 
     def _schema_of(self, fact: BaseModel) -> FactSchema:
+        if not isinstance(fact, BaseModel):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+            raise InvalidValue(
+                f"expected an instance of a model, found {type(fact).__name__}. Fields need the name of"
+                f' their type: facts.commit("{next(iter(self._diary.fact_schemas), "name")}", {{…}}).',
+                where="fact",
+            )
         for kind in type(fact).__mro__:
             for schema in self._diary.fact_schemas.values():
                 if schema.model is kind:
