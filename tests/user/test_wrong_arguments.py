@@ -353,6 +353,11 @@ def test_a_turn_that_cannot_be_stored_never_enters_a_queue() -> None:
     wrong: Any = None
     run_id: Any = UUID(int=1)
     with MemoryWriter(diary) as writer:
+        given: Any = {"user_id": "alice"}
+        with pytest.raises(InvalidValue, match=r"turn: expected a Turn, found dict\. Give Turn\("):
+            writer.submit_nowait(given)
+        with pytest.raises(InvalidValue, match="turn: expected a Turn, found dict"):
+            asyncio.run(writer.submit_turn(given))
         with pytest.raises(InvalidValue, match="session_id"):
             writer.submit_nowait(Turn("alice", "", "I love jazz.", "Noted."))
         with pytest.raises(InvalidValue, match="assistant_msg"):

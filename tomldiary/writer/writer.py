@@ -272,11 +272,11 @@ class MemoryWriter(Viewed):
             earlier,
             epoch=epoch,
         )
-        return await self._admission.submit(self._redacted(turn))
+        return await self._admission.submit(self._accepted(turn))
 
     async def submit_turn(self, turn: Turn) -> Receipt:
         """Submit a `Turn` like `submit`."""
-        return await self._admission.submit(self._redacted(turn))
+        return await self._admission.submit(self._accepted(turn))
 
     def submit_nowait(self, turn: Turn) -> Receipt:
         """Queue a turn from sync code and return its receipt at once; another thread stores it.
@@ -286,13 +286,22 @@ class MemoryWriter(Viewed):
         Raises:
             WriterBusy: The queue is full.
             RuntimeError: The writer is closed.
-            InvalidValue: A text cannot be stored in a file.
+            InvalidValue: `turn` is no `Turn`, or a text cannot be stored in a file.
             Conflict: A turn with this operation id and different content was already submitted.
         """
-        return self._admission.submit_nowait(self._redacted(turn))
+        return self._admission.submit_nowait(self._accepted(turn))
 
-    def _redacted(self, turn: Turn) -> Turn:
-        """Return a turn with its texts redacted by the diary, so that no queue or journal contains the originals."""
+    def _accepted(self, turn: Turn) -> Turn:
+        """Return a turn with its texts redacted by the diary, so that no queue or journal contains the originals.
+
+        Raises:
+            InvalidValue: `turn` is no `Turn`.
+        """
+        if not isinstance(turn, Turn):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+            raise InvalidValue(
+                f"expected a Turn, found {type(turn).__name__}. Give Turn(user_id, session_id, user_msg, assistant_msg).",
+                where="turn",
+            )
         if self._own is None or self._own.redactor is None:
             return turn
         redacted = self._own.redacted
