@@ -186,6 +186,26 @@ def test_an_unusable_extractor_is_an_error_when_it_is_given(tmp_path, agent):
         Diary(tmp_path, Table, agent=Extractor()).with_agent(agent)
 
 
+class ExtractorOfTurns:
+    def run(self, turn):
+        """Take a turn, as no extractor does."""
+
+
+@pytest.mark.parametrize(
+    ("agent", "name"),
+    [
+        (lambda turn: turn, "<lambda>"),
+        (ExtractorOfTurns(), "ExtractorOfTurns.run"),
+        (print, "print"),
+    ],
+)
+def test_an_extractor_that_takes_other_arguments_is_an_error_when_it_is_given(
+    tmp_path, agent, name
+):
+    with pytest.raises(SchemaError, match=rf"^{name} cannot extract: .* \(message, \*, deps\)\.$"):
+        Diary(tmp_path, Table, agent=agent)
+
+
 @pytest.mark.parametrize("name", ["", " "])
 def test_a_blank_name_does_not_choose_the_default_model(tmp_path, name):
     with pytest.raises(SchemaError, match="the model name is blank"):

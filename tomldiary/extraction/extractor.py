@@ -84,20 +84,42 @@ def as_extractor(candidate: object) -> Extractor:
     """Return `candidate` as an extractor.
 
     Raises:
-        SchemaError: `candidate` has no `run` method and is not callable, or is a class.
+        SchemaError: `candidate` has no `run` method and is not callable, takes other arguments, or is a class.
     """
     if isinstance(candidate, type):
         raise SchemaError(
             f"the class {candidate.__name__} cannot extract: give an object of it, {candidate.__name__}(…)."
         )
-    if callable(getattr(candidate, "run", None)):
+    run = getattr(candidate, "run", None)
+    if callable(run):
+        _check_arguments(run, f"{type(candidate).__name__}.run")
         return candidate  # pyright: ignore[reportReturnType] - duck-typed on purpose
     if callable(candidate):
+        _check_arguments(candidate, getattr(candidate, "__name__", type(candidate).__name__))
         return _FunctionExtractor(candidate)
     raise SchemaError(
         f"{type(candidate).__name__} cannot extract: give an object with run(message, deps=…), a"
         ' function, a model name, or "rules".'
     )
+
+
+def _check_arguments(run: Callable[..., Any], name: str) -> None:
+    """Check that a function can be called with the arguments of an extractor.
+
+    Raises:
+        SchemaError: It cannot.
+    """
+    try:
+        signature = inspect.signature(run)
+    except (TypeError, ValueError):  # a function in C without a signature
+        return
+    try:
+        signature.bind("", deps=None)
+    except TypeError as error:
+        raise SchemaError(
+            f"{name} cannot extract: a call with (message, deps=…) fails, {error}. Give it the"
+            " parameters (message, *, deps)."
+        ) from None
 
 
 async def run_extractor(extractor: Extractor, message: str, deps: Any) -> None:
