@@ -335,9 +335,12 @@ class NamedModel(LoopModel):
             model = infer_model(self._name)
         except Exception as error:  # errors of the providers' clients have no common class
             reason = str(error).partition(". ")[0].rstrip(".")
+            remedy = "name another model"
+            if ":" not in self._name:
+                remedy = f'write the provider before the name, as in "{DEFAULT_MODEL}"'
             raise ExtractorUnusable(
-                f"the model {self._name!r} cannot be used: {reason}. Nothing was changed; name another"
-                ' model, or give agent="rules" to work without one.'
+                f"the model {self._name!r} cannot be used: {reason}. Nothing was changed; {remedy}, or"
+                ' give agent="rules" to work without one.'
             ) from error
         if is_private_loop():
             close_at_loop_end(partial(_close, model))

@@ -26,7 +26,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 
 from tomldiary import CompactionConfig, Diary, MemoryDeps, PreferenceItem
-from tomldiary.errors import ExtractionError, InvalidValue
+from tomldiary.errors import ExtractionError, ExtractorUnusable, InvalidValue
 from tomldiary_pydantic_ai import build_extractor, compactor_agent, extractor_agent
 from tomldiary_pydantic_ai.models import NamedModel, is_transient
 
@@ -363,6 +363,12 @@ def test_a_named_model_is_made_once_for_each_event_loop():
     other, _ = asyncio.run(look())
     assert first is again
     assert first is not other
+
+
+def test_a_name_without_a_provider_is_told_to_have_one():
+    diary = Diary("memory:", agent="gpt-5-mini")
+    with pytest.raises(ExtractorUnusable, match=r"provider before the name, as in .openai-chat:"):
+        diary.user("alice").add_turn("I love tea.", "Noted.", "monday")
 
 
 def test_a_compactor_shortens_and_removes_what_another_entry_covers(tmp_path: Path):
