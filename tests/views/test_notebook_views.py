@@ -148,6 +148,14 @@ def test_no_text_for_a_console_has_control_characters(hostile):
         assert is_collection or len(repr(shown).splitlines()) == 1
 
 
+def test_drafts_are_recognised_in_views(alice):
+    alice.draft("s9").upsert_preference("likes", "oat milk")
+    assert as_text(alice.draft("s9")).startswith("alice [with the drafts of session s9] [2 likes]")
+    assert as_text(alice).startswith("alice [1 likes]")
+    assert "  session s9  likes/pref002" in as_text(alice.drafts())
+    assert "<br>" not in as_html(alice.drafts())
+
+
 def test_collections_are_shown_as_tables_with_few_rows(alice):
     with alice.transaction():
         for number in range(80):

@@ -52,6 +52,7 @@ _FOR_PROGRAMS = {
     "diff_text",
     "document",
     "documents",
+    "draft_session",
     "entry",
     "epoch",
     "has_done",
@@ -124,8 +125,8 @@ class UserDiary(Viewed, DeprecatedNames):
 
     def __repr__(self) -> str:
         what = f", as_of={self.last_transaction()}" if self.is_past else ""
-        if isinstance(self._context, DraftContext):
-            what = f", draft={self._context.session_id!r}"
+        if self.draft_session:
+            what = f", draft={self.draft_session!r}"
         return f"UserDiary({self.user_id!r}{what})"
 
     _repr_pretty_ = pretty
@@ -277,6 +278,11 @@ class UserDiary(Viewed, DeprecatedNames):
     def is_past(self) -> bool:
         """Whether this is the memory as of a point of history, which is read-only."""
         return self._context.past is not None
+
+    @property
+    def draft_session(self) -> str:
+        """The session whose drafts this memory includes; "" for none."""
+        return self._context.session_id if isinstance(self._context, DraftContext) else ""
 
     # Conversations
 

@@ -142,6 +142,8 @@ def user(found: UserDiary) -> Sheet:
     badges: list[Badge] = []
     if found.is_past:
         badges.append(Badge(f"as of transaction {found.last_transaction()}, read-only", "warn"))
+    if found.draft_session:
+        badges.append(Badge(f"with the drafts of session {one_line(found.draft_session)}", "warn"))
     badges += [Badge(f"{number} {one_line(name)}") for name, number in groups.most_common(12)]
     badges += [Badge(f"{number} {one_line(name)} (fact)") for name, number in types.most_common(6)]
     notes = [_counts(counts)]

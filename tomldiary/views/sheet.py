@@ -206,18 +206,18 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """Several cells, each below the previous one."""
+    """Several cells, each below the previous one; empty ones are left out."""
 
     cells: Sequence[Cell]
 
     @property
     def text(self) -> str:
         """The cells on one line."""
-        return "; ".join(cell.text for cell in self.cells)
+        return "; ".join(cell.text for cell in self.cells if cell.text)
 
     def html(self) -> str:
         """The cells, one on each line."""
-        return "<br>".join(cell.html() for cell in self.cells)
+        return "<br>".join(cell.html() for cell in self.cells if cell.text)
 
 
 @dataclass(frozen=True, slots=True)
