@@ -8,6 +8,7 @@ import json
 import sys
 
 import pytest
+from IPython.core.completer import provisionalcompleter
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -40,6 +41,14 @@ def test_a_diary_is_opened_and_its_names_are_set(shell, alice, tmp_path):
     again = shell.run_line_magic("diary", f"'{tmp_path / 'm'}' bob")
     assert again.diary is alice.diary  # opened once
     assert shell.run_line_magic("diary", "").user_id == "bob"
+
+
+def test_the_names_of_blocks_are_completed(shell, alice):
+    alice.blocks.set("persona", "Be kind.")
+    shell.push({"blocks": alice.blocks})
+    with provisionalcompleter():
+        found = [each.text for each in shell.Completer.completions('blocks["', 8)]
+    assert "persona" in found
 
 
 def test_a_text_is_remembered_and_found(shell, alice):

@@ -52,6 +52,10 @@ class UserBlocks:
     def __iter__(self) -> Iterator[str]:
         return iter(self.all())
 
+    def _ipython_key_completions_(self) -> list[str]:
+        """Return the names that IPython completes after `blocks["`."""
+        return list(self)
+
     def __len__(self) -> int:
         return len(self.all())
 
