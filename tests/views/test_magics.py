@@ -43,6 +43,21 @@ def test_a_diary_is_opened_and_its_names_are_set(shell, alice, tmp_path):
     assert shell.run_line_magic("diary", "").user_id == "bob"
 
 
+def test_a_relative_folder_is_another_one_in_another_working_directory(
+    shell, tmp_path, monkeypatch
+):
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path)
+    shell.run_line_magic("diary", "m alice")
+    shell.run_line_magic("remember", "likes: tea")
+    monkeypatch.chdir(tmp_path / "sub")
+    assert shell.run_line_magic("diary", "m alice").preferences("likes") == {}
+    shell.run_line_magic("diary", "memory: alice")
+    shell.run_line_magic("remember", "likes: tea")
+    monkeypatch.chdir(tmp_path)
+    assert len(shell.run_line_magic("diary", "memory: alice").preferences("likes")) == 1
+
+
 def test_the_names_of_blocks_are_completed(shell, alice):
     alice.blocks.set("persona", "Be kind.")
     shell.push({"blocks": alice.blocks})

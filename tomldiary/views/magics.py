@@ -10,6 +10,7 @@ import shlex
 import sys
 from hashlib import sha256
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.diary import Diary
@@ -41,7 +42,7 @@ class DiaryMagics:
     def __init__(self, shell: Any) -> None:
         self._shell = shell
         self._diary: Diary | None = None
-        self._opened: tuple[str, str] | None = None
+        self._opened: tuple[str, str, str] | None = None
         self._user: UserDiary | None = None
 
     def diary(self, line: str) -> Diary | UserDiary:
@@ -58,9 +59,12 @@ class DiaryMagics:
             del words[at : at + 2]
         if len(words) > 2 or not agent or any(word.startswith("--") for word in words):  # noqa: PLR2004 - a folder and a user
             raise self._usage(_USAGE)
-        if words and self._opened != (words[0], agent):
-            self._diary, self._opened = Diary(words[0], agent=agent), (words[0], agent)
-            self._user = None
+        if words:
+            # A relative folder is another one after `%cd`; an address, such as "memory:", has a colon.
+            opened = (words[0], agent, "" if ":" in words[0] else str(Path.cwd()))
+            if self._opened != opened:
+                self._diary, self._opened = Diary(words[0], agent=agent), opened
+                self._user = None
         if self._diary is None:
             raise self._usage(_USAGE)
         if len(words) > 1:
