@@ -148,7 +148,7 @@ class UserItems:
         context, at = self._context, self._context.moment(None)
         holds = ITEMS.within(name, context.until).current(document, context.diary, at)
         return lambda key, entry: (
-            not context.is_over(key, entry, at) and (holds is None or holds(key, entry))
+            not context.is_over(key, entry) and (holds is None or holds(key, entry))
         )
 
     @staticmethod
