@@ -34,6 +34,11 @@ class HookedFiles(FileSystem):
         self.paths.pop(descriptor, None)
         os.close(descriptor)
 
+    def dup(self, descriptor):
+        copy = os.dup(descriptor)
+        self.paths[copy] = self.paths[descriptor]
+        return copy
+
     def remove_tree(self, path):
         """Make the operations that `shutil.rmtree` makes."""
         for entry in list(self.scandir(path)):

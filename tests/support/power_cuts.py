@@ -147,6 +147,13 @@ class Recorder(SameDisk):
         self._paths.pop(descriptor, None)
         os.close(descriptor)
 
+    def dup(self, descriptor):
+        copy = os.dup(descriptor)
+        self._paths[copy] = self._paths[descriptor]
+        if descriptor in self._opened:
+            self._opened[copy] = self._opened[descriptor]
+        return copy
+
     def write(self, descriptor, data):
         length = os.write(descriptor, data)
         if descriptor in self._opened:

@@ -64,6 +64,7 @@ class FileSystem:
 
     chmod = staticmethod(os.chmod)
     close = staticmethod(os.close)
+    dup = staticmethod(os.dup)
     fstat = staticmethod(os.fstat)
     ftruncate = staticmethod(os.ftruncate)
     link = staticmethod(os.link)

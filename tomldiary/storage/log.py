@@ -30,7 +30,7 @@ from tomldiary.runtime.capabilities import PRIVATE
 from tomldiary.storage.locks import lock_file, try_lock, unlock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from tomldiary.storage.files import FileSystem
@@ -146,7 +146,7 @@ def rewrite_log(
 class LogFile:
     """Appends records to a file; one file is open at a time.
 
-    Not thread-safe: the owner holds a mutex. `hold` lets another thread sync the file without that mutex.
+    Not thread-safe: the owner holds a mutex. Another thread can sync a `duplicate` without that mutex.
     """
 
     def __init__(self, files: FileSystem) -> None:
@@ -158,8 +158,6 @@ class LogFile:
         self._path = ""
         self._descriptor = -1
         self._inode = 0
-        self._retired: list[int] = []
-        self._held = 0
 
     def open(self, path: str) -> None:
         """Open or create another file, or the file that replaced this one.
@@ -167,11 +165,8 @@ class LogFile:
         Raises:
             OSError: The file cannot be opened. The previous file stays open.
         """
-        # If this fails, the previous descriptor stays valid and is not closed twice.
         descriptor = self._files.open(path, _FLAGS, 0o600)
-        if self._descriptor >= 0:
-            self._retired.append(self._descriptor)
-        self._close_retired()
+        self.close()
         self._path, self._descriptor = path, descriptor
         found = self._files.fstat(descriptor)
         self._inode, self.end = found.st_ino, found.st_size
@@ -230,26 +225,13 @@ class LogFile:
         except OSError as error:
             self.problem = f"{self._path}: a failed append cannot be removed ({error.strerror})."
 
-    def hold(self) -> int:
-        """Return the descriptor for a sync; it stays open until `release`."""
-        self._held += 1
-        return self._descriptor
-
-    def release(self) -> None:
-        """Release a descriptor that `hold` returned."""
-        self._held -= 1
-        self._close_retired()
-
-    def _close_retired(self) -> None:
-        """Close replaced files, unless a sync holds one of them."""
-        while self._retired and not self._held:
-            self._files.close(self._retired.pop())
+    def duplicate(self) -> int:
+        """Return a second descriptor of the file; the caller closes it."""
+        return self._files.dup(self._descriptor)
 
     def close(self) -> None:
-        """Close all descriptors; errors are ignored."""
-        descriptors: Sequence[int] = (*self._retired, self._descriptor)
-        for descriptor in descriptors:
-            if descriptor >= 0:
-                with contextlib.suppress(OSError):
-                    self._files.close(descriptor)
-        self._retired, self._descriptor = [], -1
+        """Close the file; errors are ignored."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            with contextlib.suppress(OSError):
+                self._files.close(descriptor)

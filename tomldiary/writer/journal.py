@@ -314,10 +314,13 @@ class Journal:
         """
         if not self.is_synced:
             return
-        with self._mutex:
-            descriptor = self._file.hold()
         try:
-            self._files.sync_data(descriptor)
+            with self._mutex:
+                descriptor = self._file.duplicate()
+            try:
+                self._files.sync_data(descriptor)
+            finally:
+                self._files.close(descriptor)
         except OSError as error:
             with self._mutex:
                 try:
@@ -325,9 +328,6 @@ class Journal:
                 except OSError as another:
                     self._refuse_appends(another)
             raise _cannot(self._path(self._segment), error) from error
-        finally:
-            with self._mutex:
-                self._file.release()
 
     # Ending
 
