@@ -129,7 +129,7 @@ def merge_displaced(edit: DisplacedEdit) -> Commit | None:
         raise known.problem
     if known.is_logged:
         return None
-    seq = next_sequence(edit.history.last_record(""))
+    seq = next_sequence(next(edit.history.records(""), None))
     fresh = Edit(known.document)
     if known.logged is not None:
         _keep_removed_ids(edit.kind, fresh, known.logged)

@@ -336,14 +336,6 @@ class FixedDocuments(Protocol):
         ...
 
 
-class HistoryOfUser(DocumentSource, Protocol):
-    """The history of one user, whose lock is held; the argument `user` is ignored."""
-
-    def last_record(self, user: str, /) -> str | None:
-        """Return the newest history record's text, or None."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class DisplacedEdit:
     """A hand edit that a publication has displaced; the caller holds the user's lock."""
@@ -355,7 +347,8 @@ class DisplacedEdit:
     """The published document, if it is the version that history ends at."""
     token: Token | None
     """The version of the published document, even if `standing` is None."""
-    history: HistoryOfUser
+    history: DocumentSource
+    """The history of the user, whatever the argument `user`."""
 
 
 Merge = Callable[[DisplacedEdit], Commit | None]

@@ -52,10 +52,6 @@ class _Folder:
         """Yield the texts of all history records, newest first."""
         return read_records(self._files, self._folder / "history")
 
-    def last_record(self, user: str) -> str | None:
-        """Return the newest history record."""
-        return next(self.records(user), None)
-
     def place(self, _user: str, kind: str) -> str:
         """Return the path of a document's file."""
         return str(self._folder / f"{kind}.toml")
