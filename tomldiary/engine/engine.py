@@ -13,7 +13,6 @@ from tomldiary.engine.commit import log_only, merge_displaced, prepare, prepare_
 from tomldiary.engine.deadlines import Deadlines
 from tomldiary.engine.transaction import Source, Transaction, fingerprint
 from tomldiary.entries.kinds.parts import LARGEST
-from tomldiary.entries.models import FORMAT_VERSION
 from tomldiary.errors import (
     BackendError,
     CommittedUnpublished,
@@ -74,11 +73,6 @@ class Engine(DocumentCache):
         self.lock_timeout = lock_timeout
         self.part_size = backend.part_size if isinstance(backend, PrefersPartSize) else LARGEST
         """The size in characters up to which a document accepts new preferences, facts and items."""
-        meta = {"version": FORMAT_VERSION, "schema_name": schema_name}
-        edit = Edit(NOTHING)
-        # An edit builds the template, not the parser, because tables that an edit wrote are faster to change.
-        edit.put(("_meta",), meta)
-        self.template = edit.done()
         self.redact: Callable[[Path, Mapping[str, Any]], Mapping[str, Any]] | None = None
         """Replaces the secrets in an entry before it is stored; None stores entries unchanged."""
         self.before_commit: tuple[Callable[[str, Prepared], None], ...] = ()

@@ -111,7 +111,7 @@ class Transaction:
         if edit is None:
             self.engine.check_kept(kind)
             base = self._bases[kind] = self._settled(kind)
-            edit = Edit(base.document if base is not None else self.engine.template)
+            edit = Edit(_document_of(base))
             edit.redact = self.engine.redact
             self.engine.undo_edits(self.user, kind, edit, base)
             if edit.is_changed:

@@ -350,7 +350,7 @@ def _put(
     if replace:
         for kind in before.keys() - documents.keys():
             if _has_entries(before[kind]):
-                tx.replace(kind, tx.engine.template)
+                tx.replace(kind, NOTHING)
     if conflicts:
         raise EntryConflict(
             f"{', '.join(conflicts)} exists with different content. Nothing was imported;"
