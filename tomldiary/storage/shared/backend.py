@@ -7,7 +7,6 @@ fresh state. So a transaction sees one state of the user, and no update is lost.
 
 from __future__ import annotations
 
-import time
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -19,6 +18,7 @@ from tomldiary.history.record import next_sequence
 from tomldiary.runtime.lru import Recent
 from tomldiary.runtime.sources import redact_hidden
 from tomldiary.storage.async_methods import AsyncVerbs
+from tomldiary.storage.locks import repeated
 from tomldiary.storage.protocol import Stored
 from tomldiary.storage.shared.database import (
     ERASED,
@@ -288,26 +288,21 @@ class SharedBackend(AsyncVerbs):
             assert hold is not None  # noqa: S101 - for the type checker
             # A caller that already held the lock may have read other parts of the state.
             hold.may_assume = is_first
-            deadline = time.monotonic() + self.transactions.timeout
-            while True:
+
+            def attempt() -> None:
                 head = self.transactions.head(user)
                 # If the text is newer than the state, the step is refused.
                 text, _ = self.hidden(user, kind)
                 fresh = change(text, head.epoch)
-                if fresh == text:
-                    if not hold.is_assumed:
-                        return
-                    hold.head, hold.may_assume = None, False  # the stored text may be different
-                    continue
-                step = Step({kind: fresh}) if fresh else Step(removed=[kind])
-                try:
+                if fresh != text:
+                    step = Step({kind: fresh}) if fresh else Step(removed=[kind])
                     versions = self.transactions.apply(user, head, step)
-                except RevisionConflict:
-                    if time.monotonic() > deadline:
-                        raise
-                else:
                     self._hidden.keep((user, kind), (fresh, versions.get(kind)))
-                    return
+                elif hold.is_assumed:
+                    hold.head, hold.may_assume = None, False  # the stored text may be different
+                    attempt()
+
+            repeated(attempt, self.transactions.timeout)
 
     def holders(self, kind: str) -> list[str]:
         """Return the ids of the users with a hidden document, sorted."""
