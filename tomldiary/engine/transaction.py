@@ -22,7 +22,7 @@ from tomldiary.entries.kinds.parts import (
 )
 from tomldiary.errors import NestedTransaction
 from tomldiary.hand_edits.detect import NOTHING, Known
-from tomldiary.hand_edits.three_way_merge import rebased
+from tomldiary.hand_edits.three_way_merge import merge
 from tomldiary.history.record import Source, fingerprint
 from tomldiary.runtime.async_bridge import SCOPE, OwnThread, current_task
 from tomldiary.toml.block_edit import render_block
@@ -228,10 +228,11 @@ class Transaction:
             if now is None:
                 fresh[kind] = None, edit
                 continue
-            merged, conflicts = rebased(kind, _document_of(base), edit.peek(), now.document)
+            result = merge(kind, _document_of(base), edit.peek(), now.document)
+            merged = Edit(result.document.sharing_blocks_of(now.document), is_changed=True)
             self.engine.undo_edits(self.user, kind, merged, now)
             fresh[kind] = now, merged
-            is_displaced = is_displaced or bool(conflicts)
+            is_displaced = is_displaced or bool(result.conflicts)
         return fresh, is_displaced
 
     def is_owned_here(self) -> bool:

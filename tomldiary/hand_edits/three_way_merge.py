@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
-__all__ = ["Merged", "changed_tables", "closest", "merge", "rebased"]
+__all__ = ["Merged", "changed_tables", "closest", "merge"]
 
 _META = "_meta"
 _BLANK = re.compile(r"\n[ \t\r]*\n")
@@ -58,26 +58,6 @@ def merge(kind: str, base: Document, ours: Document, theirs: Document) -> Merged
     for path in _rewritten(base, ours, theirs):
         edit.restore(path, ours.index[path].text, ours.own_values(path) or {})
     return Merged(_with_comments(base, ours, edit.done()), conflicts)
-
-
-def rebased(kind: str, base: Document, ours: Document, theirs: Document) -> tuple[Edit, list[str]]:
-    """Return an edit of `theirs` with our changes merged into it, and the conflicts; see `merge`."""
-    result = merge(kind, base, ours, theirs)
-    merged = result.document
-    fresh = Edit(theirs)
-    for path in {**merged.index, **theirs.index}:
-        block = merged.index.get(path)
-        if block is None:
-            fresh.delete(path)
-        elif block is not theirs.index.get(path):
-            fresh.restore(path, block.text, merged.own_values(path) or {})
-    for path in changed_tables(kind, theirs, merged):
-        values = merged.table(path)
-        if values is None:
-            fresh.delete(path)
-        else:
-            fresh.put(path, values)  # a table without a header; others are equal by now
-    return fresh, result.conflicts
 
 
 def closest(kind: str, versions: Sequence[Document], saved: Document) -> Document:
