@@ -72,22 +72,21 @@ class End(NamedTuple):
     """The last bytes before the end."""
 
     def is_there(self, files: FileSystem) -> bool:
-        """Return whether the segment still ends here: no record was appended and it was not replaced."""
+        """Return whether the segment still ends here: no record was appended and it was not replaced.
+
+        The length alone is not enough, as history may be rewritten.
+        """
         try:
             descriptor = files.open(self.segment, READING)
         except OSError:
             return False
         try:
-            return self.is_in(files, descriptor)
+            length = len(self.seen)
+            return files.read_at(descriptor, length + 1, self.at - length) == self.seen
         except OSError:
             return False
         finally:
             files.close(descriptor)
-
-    def is_in(self, files: FileSystem, descriptor: int) -> bool:
-        """Return whether an open file ends here; the length alone is not enough, as history may be rewritten."""
-        length = len(self.seen)
-        return files.read_at(descriptor, length + 1, self.at - length) == self.seen
 
 
 def segments(files: FileSystem, folder: Path) -> list[Path]:
