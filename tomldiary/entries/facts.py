@@ -12,11 +12,9 @@ stored as the end of an interval, so facts may arrive in any order and a removed
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from tomldiary.entries.fields import columns_of, entry_data, tables_at
@@ -155,7 +153,11 @@ class Facts:
 
     def holding(self, name: str, group: str, at: datetime) -> Held | None:
         """Return the temporal fact of a singleton key that holds at a time."""
-        return self._ask(name, lambda index: index.holding(group, at))
+        known = self._ask(name, lambda index: index.held(group))
+        # Each fact ends when the next one begins; of several with the same start, the last one in the file counts.
+        begun = [held for held in reversed(known) if held and (held.start or ALWAYS) <= at]
+        last = max(begun, key=lambda held: held.start or ALWAYS, default=None)
+        return last if last and last.holds(at) else None
 
     def holding_at_most(self, name: str) -> int:
         """Return the maximum number of facts of a type that hold at once: one for each singleton key, if it has one."""
@@ -291,8 +293,6 @@ class FactIndex(Following):
         super().__init__(category)
         self._schema = schema
         self._held: dict[int, Held | None] = {}
-        self._timelines: dict[str, list[tuple[datetime, int]]] = {}
-        """The start times and positions of the entries of a singleton key, for the keys that were looked up."""
         self._marks: list[tuple[str, int] | None] = []
         self._groups: dict[str, set[int]] = {}
         self._alike: dict[int, set[int]] = {}
@@ -312,29 +312,12 @@ class FactIndex(Following):
         )
         return [self._read(place) for place in places]
 
-    def holding(self, head: str, at: datetime) -> Held | None:
-        """Return the entry of a singleton key that holds at a time; each entry ends when the next one begins."""
-        if head not in self._timelines:
-            self._timelines[head] = []
-            for place in self._groups.get(head, ()):
-                self._insert(head, place, self._read(place))
-        timeline = self._timelines[head]
-        number = bisect_right(timeline, at, key=itemgetter(0))
-        held = self._read(timeline[number - 1][1]) if number else None
-        return None if held is None or not held.holds(at) else held
-
     def _read(self, place: int) -> Held | None:
         if place not in self._held:
-            self._held[place] = self._checked(self._keys[place], self._entries[place])
+            key, entry = self._keys[place], self._entries[place]
+            wrong = Facts.wrong(self._schema, key, entry)
+            self._held[place] = None if wrong is not None else Held(key, entry, *interval(entry))
         return self._held[place]
-
-    def _checked(self, key: str, entry: Mapping[str, Any]) -> Held | None:
-        wrong = Facts.wrong(self._schema, key, entry)
-        return None if wrong is not None else Held(key, entry, *interval(entry))
-
-    def _insert(self, head: str, place: int, held: Held | None) -> None:
-        if held is not None:
-            insort(self._timelines[head], (held.start or ALWAYS, place))
 
     def alike(self, data: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
         """Return the entries that may have equal data, in the order of the file."""
@@ -352,9 +335,6 @@ class FactIndex(Following):
             self._groups.setdefault(mark[0], set()).add(number)
             self._alike.setdefault(mark[1], set()).add(number)
             self._marks[number] = mark
-            if mark[0] in self._timelines:
-                held = self._held[number] = self._checked(key, entry)
-                self._insert(mark[0], number, held)
 
     def _forget(self, known: int) -> None:
         for number in range(known, len(self._marks)):
@@ -362,10 +342,9 @@ class FactIndex(Following):
         del self._marks[known:]
 
     def _unplace(self, number: int) -> None:
-        held, mark = self._held.pop(number, None), self._marks[number]
+        self._held.pop(number, None)
+        mark = self._marks[number]
         if mark is not None:
-            if held is not None and mark[0] in self._timelines:
-                self._timelines[mark[0]].remove((held.start or ALWAYS, number))
             self._groups[mark[0]].discard(number)
             self._alike[mark[1]].discard(number)
             if not self._groups[mark[0]]:
