@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.text.statement_words import NUMBERS, OPPOSITES
 from tomldiary.text.value_words import (
-    ATTRIBUTES,
     COPULAS,
     DEFINITE,
     EXCLUDING,
@@ -170,7 +169,7 @@ def _is_single(found: _Difference, *, are_names: bool) -> bool:
         # "my boss is Ann"; "the dog is a poodle"
         is_kind = len(mine) == len(yours) == 1 and not INDEFINITE.isdisjoint(links[0])
         is_one = are_names or (is_kind and RELATIVES.keys().isdisjoint(known))
-        if is_one or last in ATTRIBUTES or _is_favourite(known):
+        if is_one or _is_favourite(known):
             return True
     if last in SINGLE:
         return last not in {"come", "comes"} or "from" in links[0]

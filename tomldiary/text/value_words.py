@@ -10,7 +10,6 @@ from typing import NamedTuple
 from tomldiary.text.statement_words import fold
 
 __all__ = [
-    "ATTRIBUTES",
     "COPULAS",
     "DEFINITE",
     "EXCLUDING",
@@ -152,20 +151,6 @@ SINGLE = frozenset(
     """)
 )
 """Words for properties of a person with one value at a time: "lives in", "works as", "is called"."""
-ATTRIBUTES = frozenset(
-    fold("""
-    name nickname job profession occupation hometown address birthday birthplace employer major age height
-    weight nationality religion salary income budget hair eyes password username email phone deadline
-    title position role language
-    vorname nachname beruf geburtstag adresse heimatstadt haare augen gehalt alter muttersprache
-    nombre apellido profesión cumpleaños dirección edad pelo ojos sueldo
-    nom prénom métier profession anniversaire adresse âge cheveux yeux salaire
-    nome sobrenome profissão aniversário endereço idade cabelo olhos salário
-    cognome professione compleanno indirizzo età capelli occhi stipendio lavoro
-    имя фамилия профессия адрес возраст
-    """)
-)
-"""Nouns for things of which a person has one at a time: "my name is"."""
 TRADES = frozenset(
     fold("""
     accountant actor actress architect artist baker banker barber bartender biologist builder carpenter cashier
