@@ -187,25 +187,22 @@ def test_bad_conversations_raise_the_validation_error_users_catch(text):
         load_conversations(text)
 
 
-@pytest.mark.parametrize("version", ["0.4", "0.10", "9.9", "0.3.1", "1"])
+@pytest.mark.parametrize("version", ["0.4", "0.10", "9.9", "0.3.1", "1", "new"])
 def test_a_file_of_a_newer_version_is_refused(tmp_path, version):
     file = tmp_path / "f.toml"
     file.write_text(f'[_meta]\nversion = "{version}"\n[archive.old]\nsummary = "x"\n')
     for loader in (PreferenceLoader(Table), ConversationLoader()):
         with pytest.raises(
-            NewerVersion, match=rf"version {version} is newer than 0\.3.*Upgrade"
+            NewerVersion, match=rf"version '{version}'; this package reads up to '0\.3'.*Upgrade"
         ) as caught:
             loader.load_from_file(file)
         assert caught.value.path == str(file)
 
 
-@pytest.mark.parametrize(
-    ("text", "where"), [('[_meta]\nversion = "new"', "_meta.version"), ("_meta = 1", "_meta")]
-)
-def test_unusable_metadata_is_named_in_toml_words(text, where):
+def test_unusable_metadata_is_named_in_toml_words():
     with pytest.raises(InvalidValue) as caught:
-        load_conversations(text)
-    assert caught.value.where == where
+        load_conversations("_meta = 1")
+    assert caught.value.where == "_meta"
 
 
 def test_text_that_does_not_parse_has_path_and_line(tmp_path):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, create_model
 
@@ -13,11 +12,13 @@ from tomldiary.cli.places import open_storage, shown, writable
 from tomldiary.diary import Diary
 from tomldiary.entries.kinds import KINDS, PREFERENCES
 from tomldiary.entries.models import PreferenceItem
+from tomldiary.entries.preferences import by_category
 from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary.history.as_of import point_of
 from tomldiary.text.visible import one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from datetime import datetime
 
     from tomldiary.toml.document import Document
@@ -108,20 +109,9 @@ def _only_user(diary: Diary, path: str, remedy: str = "") -> str:
 
 
 def stored_preferences(document: Document) -> dict[str, dict[str, Any]]:
-    """Return all preferences by category and id, in the order of the file.
-
-    A category may be a table below `preferences` or at the top level.
-    """
-    found: dict[str, dict[str, Any]] = {}
-    everything = document.table(()) or {}
-    short = {key: value for key, value in everything.items() if key not in {"_meta", "preferences"}}
-    for tables in (document.table(("preferences",)) or {}, short):
-        for category, entries in tables.items():
-            if isinstance(entries, Mapping):
-                known = found.setdefault(category, {})
-                for key, entry in cast("Mapping[str, Any]", entries).items():
-                    known.setdefault(key, entry)
-    return found
+    """Return all preferences by category and id, in the order of the file."""
+    found = by_category(document.data)
+    return {category: entries for category, entries in found.items() if isinstance(entries, dict)}
 
 
 def _table_of(document: Document, categories: Iterable[str] = ()) -> type[BaseModel]:

@@ -14,10 +14,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from pydantic import BaseModel, TypeAdapter
 
-from tomldiary.entries.models import FORMAT_VERSION, ConversationItem, PreferenceItem
+from tomldiary.entries.conversations import Conversations
+from tomldiary.entries.models import ConversationItem, PreferenceItem
+from tomldiary.entries.preferences import by_category
 from tomldiary.entries.schema import categories, item_type
-from tomldiary.errors import InvalidValue, NewerVersion
-from tomldiary.toml.parse import decode_utf8, parse_toml
+from tomldiary.errors import InvalidValue
+from tomldiary.hand_edits.detect import check_version
+from tomldiary.toml.document import Document
+from tomldiary.toml.parse import decode_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,18 +78,14 @@ class PreferenceLoader(Generic[TableT]):
         return adapter.validate_python(data)
 
     def _load(self, text: str, path: str) -> TableT:
-        document, _ = _document(text, path)
-        nested = document.get("preferences", {})
+        document = _document(text, path)
+        nested = document.data.get("preferences", {})
         if not isinstance(nested, dict):
             return self.adapter.validate_python(nested)  # raises the documented ValidationError
-        tables = {name: document[name] for name in self.categories if name in document}
-        tables.pop(
-            "preferences", None
-        )  # the key of the current layout, and never a category of the short one
-        for name, entries in cast("dict[str, Any]", nested).items():
-            tables[name] = _joined(tables.get(name), entries)
+        found = by_category(document.data)
+        named = {*self.categories, *cast("dict[str, Any]", nested)}
         return self.adapter.validate_python(
-            {name: _with_text_times(entries) for name, entries in tables.items()}
+            {name: _with_text_times(found[name]) for name in found if name in named}
         )
 
 
@@ -116,13 +116,16 @@ class ConversationLoader:
         return self._load(_read(path), str(path))
 
     def _load(self, text: str, path: str) -> dict[str, ConversationItem]:
-        document, current = _document(text, path)
-        nested = document.pop("conversations", None)
-        # Before version 0.3, each top-level table was a session.
-        sessions: dict[str, Any] = {}
-        if nested is None or not current:
-            sessions = {key: table for key, table in document.items() if isinstance(table, dict)}
-        found = sessions if nested is None else _joined(sessions, nested)
+        document = _document(text, path)
+        nested: Any = document.data.get("conversations")
+        found: dict[str, Any] = dict(Conversations(document).entries())
+        if nested is None:  # also files of the current version without the root table
+            found = {key: table for key, table in document.data.items() if isinstance(table, dict)}
+            found.pop("_meta", None)
+        elif not isinstance(nested, dict):
+            return self.adapter.validate_python(nested)  # raises the documented ValidationError
+        else:
+            found = {**nested, **found}
         return self.adapter.validate_python(_with_text_times(found))
 
 
@@ -150,44 +153,17 @@ def _read(path: Path | str) -> str:
     return decode_utf8(data, path=str(path))
 
 
-def _document(text: str, path: str) -> tuple[dict[str, Any], bool]:
-    """Return the tables without `_meta`, and whether they are in the current layout."""
+def _document(text: str, path: str) -> Document:
     if not isinstance(text, str) or (text.endswith(".toml") and "\n" not in text):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
         raise InvalidValue(
             "expected the text of a file, found a path. To load a file, use"
             " PreferenceLoader(table).load_from_file(path), or ConversationLoader()."
         )
-    document = parse_toml(text, path=path)
-    meta = document.pop("_meta", {})
-    if not isinstance(meta, dict):
+    document = Document.parse(text, path=path)
+    if not isinstance(document.data.get("_meta", {}), dict):
         raise InvalidValue("expected a table. Write it as [_meta] or remove it.", where="_meta")
-    version = cast("dict[str, Any]", meta).get("version")
-    if version is None:
-        return document, False
-    known = _version(FORMAT_VERSION)
-    if _version(version) > known:
-        raise NewerVersion(
-            f"version {version} is newer than {FORMAT_VERSION}, the newest supported one. Upgrade tomldiary-kit.",
-            path=path,
-        )
-    return document, _version(version) == known
-
-
-def _version(written: object) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in str(written).split("."))
-    except ValueError:
-        raise InvalidValue(
-            f"{written!r} is not a version. Restore it to {FORMAT_VERSION!r}.",
-            where="_meta.version",
-        ) from None
-
-
-def _joined(first: object, second: object) -> object:
-    """Return the merged tables, with precedence for the second; a non-table is kept, so that validation reports it."""
-    if isinstance(first, dict) and isinstance(second, dict):
-        return cast("dict[str, Any]", first) | cast("dict[str, Any]", second)
-    return second
+    check_version(document, path)
+    return document
 
 
 def _with_text_times(entries: object) -> object:

@@ -12,6 +12,7 @@ from typing import Any, TypeGuard, cast
 
 from pydantic import BaseModel
 
+from tomldiary.entries.preferences import by_category
 from tomldiary.text.visible import one_line, printable
 from tomldiary.toml.parse import parse_toml
 
@@ -107,13 +108,7 @@ class PreferencesPrinter(BasePrettyPrinter):
         """
         document = parse_toml(prefs_toml)
         head = "" if skip_metadata else self._metadata(document.get("_meta"))
-        nested = document.pop("preferences", {})
-        # Tables at top level are categories of the short layout.
-        tables = {key: table for key, table in document.items() if _is_table(table)}
-        tables.pop("_meta", None)
-        for name, entries in _table(nested).items():
-            both = _is_table(tables.get(name)) and _is_table(entries)
-            tables[name] = {**tables[name], **entries} if both else entries
+        tables = by_category(document)
         if not tables:
             return f"{head}No preferences found."
         blocks = [self._category(name, entries) for name, entries in tables.items()]

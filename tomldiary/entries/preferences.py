@@ -36,6 +36,7 @@ __all__ = [
     "Outcome",
     "PreferenceRules",
     "Preferences",
+    "by_category",
     "entry_count",
     "entry_text",
     "entry_to_item",
@@ -371,6 +372,21 @@ def reserve_ids(edit: EditedTables, removed: Iterable[tuple[str, int]]) -> None:
         book = Preferences(edit, PreferenceRules((category,)))
         if number >= book.next_number(category):
             book.reserve(category, number + 1)
+
+
+def by_category(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the preferences of a parsed document by category, in both layouts; other values are unchanged.
+
+    In the short layout, categories are top-level tables.
+    """
+    main: Any = data.get(_ROOT, {})
+    found: dict[str, Any] = {**main} if isinstance(main, dict) else {}
+    for category, entries in data.items():
+        if isinstance(entries, dict) and category not in {"_meta", _ROOT}:
+            known = found.setdefault(category, {})
+            if isinstance(known, dict):
+                found[category] = {**entries, **known}
+    return found
 
 
 def entry_count(entry: Mapping[str, Any]) -> int:
