@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import re
 
 import pytest
 from pydantic import BaseModel
@@ -73,6 +74,52 @@ def test_facts_are_committed_changed_and_queried(alice):
     assert alice.facts.query("diet", offset=HUGE) == []
     assert alice.facts.delete(key) == {"role": "user", "food": "soup"}
     assert alice.facts.get(key) is None
+
+
+UNKNOWN_ENTRIES = {
+    "likes/pref009": [
+        lambda user: user.remove_preference("likes", "pref009"),
+        lambda user: user.upsert_preference("likes", id="pref009"),
+        lambda user: user.entry("preferences", "likes/pref009"),
+        lambda user: user.confirm("likes/pref009"),
+        lambda user: user.why("likes/pref009"),
+    ],
+    "conversations/s9": [
+        lambda user: user.remove_conversation("s9"),
+        lambda user: user.entry("conversations", "s9"),
+    ],
+    "facts/diet/none": [
+        lambda user: user.facts.update("diet/none", {"food": "soup"}),
+        lambda user: user.facts.delete("diet/none"),
+        lambda user: user.why("facts/diet/none"),
+    ],
+    "blocks/none": [
+        lambda user: user.blocks["none"],
+        lambda user: user.blocks.replace("none", "a", "b"),
+        lambda user: user.blocks.delete("none"),
+    ],
+    "episodes/none": [lambda user: user.episodes.delete("none")],
+    "items/work/none": [
+        lambda user: user.items.update("work/none", {"a": 1}),
+        lambda user: user.items.delete("work/none"),
+    ],
+    "quarantine/none": [
+        lambda user: user.review.accept("none"),
+        lambda user: user.review.edit("none", {"text": "tea"}),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "call"),
+    [(key, call) for key, calls in UNKNOWN_ENTRIES.items() for call in calls],
+)
+def test_the_error_for_an_unknown_entry_says_where_the_keys_are(alice, key, call):
+    with pytest.raises(UnknownEntry) as caught:
+        call(alice)
+    assert caught.value.where == key
+    assert str(caught.value).startswith(f"{key} does not exist. ")
+    assert re.search(r"\) (returns|shows)|full_key|These wait: none", caught.value.hint)
 
 
 def test_blocks_read_like_a_mapping(alice):

@@ -32,6 +32,7 @@ __all__ = [
     "Conversations",
     "checked_summary",
     "entry_to_conversation",
+    "unknown_session",
 ]
 
 MAX_SUMMARY = 4_000
@@ -145,7 +146,7 @@ class Conversations:
         self.migrate()
         found = self._edit.table((_ROOT, session_id))
         if found is None:
-            raise UnknownEntry(f"conversations/{session_id}")
+            raise unknown_session(session_id)
         entry = dict(found)
         entry["summary"] = summary.strip()
         if keywords is not None:
@@ -164,7 +165,14 @@ class Conversations:
         """
         self.migrate()
         if not self._edit.delete((_ROOT, session_id)):
-            raise UnknownEntry(f"conversations/{session_id}")
+            raise unknown_session(session_id)
+
+
+def unknown_session(session_id: str) -> UnknownEntry:
+    """Return the error for a session without a conversation."""
+    return UnknownEntry(
+        f"{_ROOT}/{session_id}", "conversations() returns all conversations by session."
+    )
 
 
 def checked_summary(

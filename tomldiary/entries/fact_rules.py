@@ -170,7 +170,7 @@ class FactRules(Facts):
         place = found[1].key if found is not None else key
         entry = self.entry(name, place)
         if entry is None:
-            raise UnknownEntry(f"{_ROOT}/{fact_id}")
+            raise _unknown_fact(fact_id)
         if schema.constraint.immutable and found is not None:
             raise ImmutableEntry(f"{_ROOT}/{fact_id}")
         self._edit.delete((_ROOT, name, place))
@@ -182,7 +182,7 @@ class FactRules(Facts):
             name, _, key = fact_id.partition("/")
             entry = self.entry(name, key)
             wrong = None if entry is None else self.wrong(self.schema(name), key, entry)
-            raise wrong or UnknownEntry(f"{_ROOT}/{fact_id}")
+            raise wrong or _unknown_fact(fact_id)
         return found
 
     def _replace(
@@ -378,6 +378,11 @@ def also_said_by(entry: Mapping[str, Any], session: str) -> list[str]:
     before = said_by(entry) or [author(entry)]
     said = list(dict.fromkeys(name for name in (*before, session) if name))
     return said if said != [session] else []
+
+
+def _unknown_fact(fact_id: str) -> UnknownEntry:
+    name = fact_id.partition("/")[0]
+    return UnknownEntry(f"{_ROOT}/{fact_id}", f"facts.query({name!r}) returns the facts that hold.")
 
 
 def _check_key(schema: FactSchema, key: str, single: str | None) -> None:

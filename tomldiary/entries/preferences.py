@@ -43,6 +43,7 @@ __all__ = [
     "invalid_entry",
     "number_of",
     "reserve_ids",
+    "unknown_preference",
 ]
 
 F = TypeVar("F", bound=Following)
@@ -219,7 +220,7 @@ class Preferences:
                 )  # fmt: skip
                 return Outcome(changed, category, key, count)
             if text is None:
-                raise UnknownEntry(f"{category}/{key}", f"List {category} to see its ids.")
+                raise unknown_preference(category, key)
         if text is None:
             raise InvalidValue("a new preference needs text.", where=category)
         same, count = self.following(
@@ -287,7 +288,7 @@ class Preferences:
         self.check_category(category)
         found = self.find(category, key)
         if found is None:
-            raise UnknownEntry(f"{category}/{key}", f"List {category} to see its ids.")
+            raise unknown_preference(category, key)
         path, entry = found
         number = number_of(key)
         if number and number + 1 >= self.next_number(category):
@@ -448,6 +449,13 @@ def _check_contexts(contexts: list[str], where: str) -> None:
             f"the contexts have {length:,} characters, {MAX_TEXT:,} are allowed. Give few and short ones.",
             where=where,
         )
+
+
+def unknown_preference(category: str, key: str) -> UnknownEntry:
+    """Return the error for an id that the category does not have."""
+    return UnknownEntry(
+        f"{category}/{key}", f"preferences({category!r}) returns the entries of the category by id."
+    )
 
 
 def _stored_text(text: str, where: str) -> str:

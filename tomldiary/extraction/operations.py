@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.fact_rules import FactRules, Provenance
 from tomldiary.entries.fields import data_text
-from tomldiary.entries.preferences import Outcome, PreferenceRules, Preferences, entry_text
+from tomldiary.entries.preferences import (
+    Outcome,
+    PreferenceRules,
+    Preferences,
+    entry_text,
+    unknown_preference,
+)
 from tomldiary.errors import (
     ImmutableEntry,
     InvalidValue,
@@ -327,7 +333,7 @@ def _upsert(
         named, key = key, ids.get((operation.category, key), key)
         found = preferences.find(operation.category, key)
         if found is None:
-            raise UnknownEntry(f"{operation.category}/{key}")
+            raise unknown_preference(operation.category, key)
         if operation.confirms is not None:
             _confirm(preferences, operation, key, by)
             return

@@ -169,7 +169,7 @@ class UserEpisodes:
                 if entry is not None:
                     tx.edit(kind).delete(path)
                     return to_episode(id, entry)
-            raise UnknownEntry(f"episodes/{id}")
+            raise UnknownEntry(f"episodes/{id}", "episodes.list() returns all episodes.")
 
         why = Source("delete_episode", session_id, actor, reason, asked=(id,))
         return self._context.write(change, why)

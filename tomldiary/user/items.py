@@ -158,7 +158,10 @@ class UserItems:
             entry = tx.document(name).table(place)
             if entry is not None:
                 return copied(item_value(entry))
-        raise UnknownEntry(f"{ITEMS.name}/{key.removeprefix(f'{ITEMS.name}/')}")
+        raise UnknownEntry(
+            f"{ITEMS.name}/{key.removeprefix(f'{ITEMS.name}/')}",
+            "A hit of recall() has the key as `full_key`.",
+        )
 
 
 def _known_path(key: str) -> Path | None:

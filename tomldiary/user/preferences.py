@@ -16,9 +16,9 @@ from tomldiary.entries.models import (
     PreferenceTables,
     timestamp,
 )
-from tomldiary.entries.preferences import Preferences, entry_to_item
+from tomldiary.entries.preferences import Preferences, entry_to_item, unknown_preference
 from tomldiary.entries.schema import item_type
-from tomldiary.errors import InvalidValue, UnknownEntry
+from tomldiary.errors import InvalidValue
 from tomldiary.logging import get_logger
 from tomldiary.runtime.views import counted
 from tomldiary.text.similarity import Matches
@@ -160,7 +160,7 @@ class UserPreferences:
             if not create:
                 key = id if id is None else book.named(category, id)
                 if key is None or book.find(category, key) is None:
-                    raise UnknownEntry(f"{category}/{key}")
+                    raise unknown_preference(category, key or "")
             outcome = book.upsert(
                 category, key, text, contexts, now=moment, session=session_id, count_up=count_up,
                 fields=fields,

@@ -10,10 +10,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine.engine import Source
-from tomldiary.entries.conversations import Conversations
+from tomldiary.entries.conversations import Conversations, unknown_session
 from tomldiary.entries.kinds import entry_kind, problems_in, typed_kinds
 from tomldiary.entries.kinds.parts import duplicates
-from tomldiary.errors import DiaryError, InvalidValue, NotSupported, UnknownEntry
+from tomldiary.entries.preferences import unknown_preference
+from tomldiary.errors import DiaryError, InvalidValue, NotSupported
 from tomldiary.extraction.consolidation import Consolidated, consolidate
 from tomldiary.history.as_of import PastTexts, Point
 from tomldiary.history.queries import HistoryQueries
@@ -457,14 +458,16 @@ class UserDiary(Viewed, DeprecatedNames):
             )
         if kind == "conversations":
             found = Conversations(self._context.read(kind)).find(key)
+            if found is None:
+                raise unknown_session(key)
         else:
             category, _, name = key.partition("/")
             book = UserPreferences(self._context).stored()
             book.check_category(category)
             located = book.find(category, name)
-            found = located[1] if located is not None else None
-        if found is None:
-            raise UnknownEntry(f"{kind}/{key}")
+            if located is None:
+                raise unknown_preference(category, name)
+            found = located[1]
         return copied(dict(found))
 
     def problems(self) -> list[DiaryError]:

@@ -158,7 +158,9 @@ class ItemKind(EntryKind):
                 )
             edit.put(path, fresh)
         if not found:
-            raise UnknownEntry(self.key((collection[1], key)))
+            raise UnknownEntry(
+                self.key((collection[1], key)), "A hit of recall() has the key as `full_key`."
+            )
 
     def delete(self, writing: Writing, collection: Collected, key: str) -> None:
         documents, path = self.places((collection[1], key), writing.documents)

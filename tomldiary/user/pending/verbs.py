@@ -162,7 +162,7 @@ class UserReview(_Waiting):
             edit, path = tx.edit(QUARANTINE), (QUARANTINE, id)
             stored = waiting(edit, QUARANTINE, timestamp()).get(id)
             if stored is None:
-                raise UnknownEntry(f"{QUARANTINE}/{id}")
+                raise UnknownEntry(f"{QUARANTINE}/{id}", "review() returns what waits.")
             document, place = place_of(stored)
             check_place(id, document, place)
             held = held_entry(stored)
@@ -304,6 +304,6 @@ class Verdict:
                 if entry is not None:
                     edit.put(place, {**entry, "_verified": True})
                     return
-            raise UnknownEntry(key)
+            raise UnknownEntry(key, "history() shows the keys.")
 
         self._context.write(change, Source("confirm", "", actor, reason))
