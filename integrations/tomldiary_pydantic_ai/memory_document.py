@@ -162,7 +162,9 @@ def _text_in_file(owner: UserDiary, path: str, name: str) -> str:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except UnicodeDecodeError as error:
-            raise MemoryAccessError(f"{DEFAULT_MEMORY_FILENAME} is not UTF-8") from error
+            raise MemoryAccessError(
+                f"{DEFAULT_MEMORY_FILENAME} is not UTF-8. Save the file as UTF-8."
+            ) from error
         except OSError as error:
             raise MemoryAccessError(error.strerror or type(error).__name__) from error
     return ""

@@ -165,7 +165,7 @@ def test_a_function_that_returns_no_user_is_an_error():
     assert given("user", "ann", "unused") == "ann"
     assert given("user", None) is None
     with pytest.raises(
-        IdentifierError, match="user_id was given as a function, and it returned None"
+        IdentifierError, match=r"the function user_id returned None\. Return the id of the user"
     ):
         given("user", lambda: None)
 

@@ -537,7 +537,10 @@ CASES = {
     ),
     "nobody's log": (["ingest", "log.json", "--user", ""], "the user id is empty"),
     "a file as folder": (["ingest", "log.json", "--user", "u", "--path", "file"], "file"),
-    "no such table": (["schema", "preferences", "no.py:Food"], "no.py: there is no such file."),
+    "no such table": (
+        ["schema", "preferences", "no.py:Food"],
+        "no.py: there is no such file; check the path.",
+    ),
     "table without class": (["schema", "preferences", "food.py"], "expected FILE.py:Class"),
     "no such class": (
         ["schema", "preferences", "food.py:Foo"],

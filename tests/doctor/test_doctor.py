@@ -594,7 +594,7 @@ def test_a_record_with_a_wrong_result_is_found_despite_its_checksum(root):
     path.write_text(data[:second] + forged + data[third:], encoding="utf-8")
     damage = verify(LocalBackend(root), "alice")
     assert damage.seq == 2
-    assert "does not lead to the text" in damage.message
+    assert "another text than its fingerprint" in damage.message
 
 
 def test_history_without_its_oldest_segment_is_no_damage(root):

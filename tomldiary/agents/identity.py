@@ -179,7 +179,7 @@ def given(what: str, explicit: Any, *arguments: Any) -> Any:
         return explicit
     name = explicit(*arguments)
     if name is None:
-        raise IdentifierError(f"{what}_id was given as a function, and it returned None.")
+        raise IdentifierError(f"the function {what}_id returned None. Return the id of the {what}.")
     return name
 
 

@@ -359,7 +359,7 @@ class MemoryVerbs:
                 where=f"blocks/{name}",
             )
         if not text.strip():
-            raise InvalidValue("the text is blank.", where=f"blocks/{name}")
+            raise InvalidValue("the text is blank. Give the new text.", where=f"blocks/{name}")
         with self._once():
             block = self._user.blocks.set(name, text, **self._why)
         return Answer(f"✅ Changed blocks/{name}.", _block_data(name, block))

@@ -34,7 +34,7 @@ def load_table(place: str) -> type[BaseModel]:
         raise InvalidValue("expected FILE.py:Class, such as prefs.py:MyTable", where=place)
     path = Path(file)
     if not path.is_file():
-        raise InvalidValue("there is no such file", where=file)
+        raise InvalidValue("there is no such file; check the path", where=file)
     loader = SourceFileLoader(_MODULE, str(path))
     module = module_from_spec(ModuleSpec(_MODULE, loader, origin=str(path)))
     module.__file__ = str(path)

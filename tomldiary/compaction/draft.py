@@ -228,7 +228,9 @@ class CompactionDeps:
         if not text:
             raise InvalidValue("the text is blank. Delete the block instead.", where=block_id)
         if len(text) > MAX_TEXT:
-            raise InvalidValue(f"the text is longer than {MAX_TEXT} characters.", where=block_id)
+            raise InvalidValue(
+                f"the text is longer than {MAX_TEXT} characters. Shorten it.", where=block_id
+            )
         why = self._rewording(_preference_path(block_id), text)
         if why:
             raise InvalidValue(

@@ -317,7 +317,7 @@ class FactSchema:
         key = "/".join(_key_part(compared, name, f"{self.name}.{name}") for name in names)
         if len(key) > _MAX_KEY:
             raise InvalidValue(
-                f"a singleton key has at most {_MAX_KEY} characters, this one has {len(key)}.",
+                f"a singleton key has at most {_MAX_KEY} characters, this one has {len(key)}. Shorten the value.",
                 where=f"{self.name}.{self.constraint.keys[0]}",
             )
         return key

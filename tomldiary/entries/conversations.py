@@ -106,7 +106,7 @@ class Conversations:
     def _begin(self, session_id: str, now: str) -> dict[str, Any]:
         """Remove the least recently used sessions above the limit, and return a new entry."""
         if not session_id:
-            raise InvalidValue("the session id is empty.", where=_ROOT)
+            raise InvalidValue("the session id is empty. Give one.", where=_ROOT)
         known = list(self.entries())
         surplus = len(known) + 1 - max(1, self.limit)
         if surplus > 0:

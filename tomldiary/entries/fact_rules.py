@@ -132,7 +132,10 @@ class FactRules(Facts):
             )
         if not schema.constraint.temporal:
             if end is not None:
-                raise InvalidValue("its type is not temporal.", where=where)
+                raise InvalidValue(
+                    "its type is not temporal, so it has no end. Leave valid_to out, or delete the fact.",
+                    where=where,
+                )
             same = None if schema.constraint.keys else self._same(schema.name, data)
             if same not in {None, held.key}:
                 raise InvalidValue(
@@ -250,7 +253,9 @@ class FactRules(Facts):
         begin = in_utc(start, "valid_from") if start is not None else now
         stop = in_utc(end, "valid_to") if end is not None else None
         if stop is not None and stop <= begin:
-            raise InvalidValue("valid_to is not after valid_from.", where=schema.name)
+            raise InvalidValue(
+                "valid_to is not after valid_from. Give a later valid_to.", where=schema.name
+            )
         alike = [] if single else self.alike(schema.name, data)
 
         def holding(at: datetime) -> Held | None:
@@ -298,7 +303,9 @@ class FactRules(Facts):
         if stop is None or stop == known:
             return
         if stop <= (start or ALWAYS):
-            raise InvalidValue("valid_to is not after valid_from.", where=f"{name}.{key}")
+            raise InvalidValue(
+                "valid_to is not after valid_from. Give a later valid_to.", where=f"{name}.{key}"
+            )
         self._put(name, key, {**entry, "_valid_to": timestamp(stop), "_updated": by.now})
 
     def _put(self, name: str, key: str, entry: Mapping[str, Any]) -> None:

@@ -461,7 +461,7 @@ def unknown_preference(category: str, key: str) -> UnknownEntry:
 def _stored_text(text: str, where: str) -> str:
     text = checked_text(text, where).strip()
     if not visible(text).strip():
-        raise InvalidValue("the text is blank.", where=where)
+        raise InvalidValue("the text is blank. Give a text with visible characters.", where=where)
     if len(text) > MAX_TEXT:
         raise InvalidValue(
             f"the text has {len(text):,} characters, {MAX_TEXT:,} are allowed. Shorten it.",

@@ -67,7 +67,9 @@ class Run(Viewed):
 
     def __post_init__(self) -> None:
         if not self.answers:
-            raise InvalidValue("there are no questions to ask.", where="collections")
+            raise InvalidValue(
+                "there are no questions. Give collections that have some.", where="collections"
+            )
 
     def values(self, metric: str) -> list[float]:
         """Return a metric for each question: "recall@10", "mrr", "coverage@1500" or "ms".
@@ -172,7 +174,10 @@ def evaluate_stored(
             key for key in named - lines.keys() if key.partition("/")[0] in diary.allowed
         )
         if missing:
-            raise InvalidValue(f"there is no {', '.join(missing[:5])}.", where=collection.name)
+            raise InvalidValue(
+                f"gold names entries that the user does not have: {', '.join(missing[:5])}. history() shows the keys.",
+                where=collection.name,
+            )
         answers += _asked(user, user, collection, lambda key: (key,), lines, ranked, limits)
     return Run(name, ranked, limits, answers)
 

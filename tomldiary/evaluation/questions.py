@@ -76,7 +76,7 @@ def load_questions(path: str | os.PathLike[str]) -> list[Collection]:
     """
     place = Path(path)
     if not place.exists():
-        raise InvalidValue("there is no such file or folder.", where=str(path))
+        raise InvalidValue("there is no such file or folder. Check the path.", where=str(path))
     found = list(_folder(place)) if place.is_dir() else _records(place)
     found = [each for each in found if each.questions]
     if not found:
@@ -147,7 +147,10 @@ def _file(file: Path) -> Iterator[Collection]:
             [Entry(str(n), str(row["preference"])) for n, row in enumerate(rows)],
         )
     else:
-        raise InvalidValue("neither LoCoMo nor PrefEval.", where=str(file))
+        raise InvalidValue(
+            "this JSON file has the format of neither LoCoMo nor PrefEval. Write your own questions as .jsonl.",
+            where=str(file),
+        )
 
 
 def _json(file: Path) -> Any:
@@ -176,7 +179,9 @@ def _own(file: Path) -> Iterator[Collection]:
         elif "id" in row and "text" in row:
             entry = Entry(str(row["id"]), str(row["text"]), str(row.get("session", "")))
             if any(entry.id == one.id for one in entries.get(user, [])):
-                raise InvalidValue(f"the id {entry.id} is given twice.", where=where)
+                raise InvalidValue(
+                    f"the id {entry.id} is given twice. Give each text its own id.", where=where
+                )
             entries.setdefault(user, []).append(entry)
         else:
             raise InvalidValue('expected "question" and "gold", or "id" and "text".', where=where)
@@ -187,7 +192,8 @@ def _own(file: Path) -> Iterator[Collection]:
         missing = sorted(gold - known) if entries else []
         if missing:
             raise InvalidValue(
-                f"gold names unknown ids: {', '.join(missing[:5])}.", where=str(file)
+                f"gold names unknown ids: {', '.join(missing[:5])}. Name the ids of texts in this file.",
+                where=str(file),
             )
         has_sessions = any(entry.session for entry in given)
         yield Collection(user, asked, given, "episodes" if has_sessions else "preferences")

@@ -188,7 +188,10 @@ def compare(
     """
     asked = [(answer.collection, answer.question) for answer in first.answers]
     if asked != [(answer.collection, answer.question) for answer in second.answers] or not asked:
-        raise InvalidValue("the runs are not about the same questions.", where="compare")
+        raise InvalidValue(
+            "the runs have different questions. Evaluate both on the same questions.",
+            where="compare",
+        )
     pairs = zip(first.values(metric), second.values(metric), strict=True)
     gains = [b - a for a, b in pairs]
     groups: dict[str, list[float]] = {}

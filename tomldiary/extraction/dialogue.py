@@ -62,7 +62,7 @@ def checked_turn(
     """
     session = checked_text(session_id, "session_id")
     if not session:
-        raise InvalidValue("the session id is empty.", where="session_id")
+        raise InvalidValue("the session id is empty. Give one.", where="session_id")
     said = storable(checked_text(user_msg, "user_msg"))
     return session, said, storable(checked_text(assistant_msg, "assistant_msg"))
 

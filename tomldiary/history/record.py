@@ -255,7 +255,9 @@ def next_sequence(last: str | None) -> int:
         return 1
     found = _SEQ.search(last)  # the backend has verified the record
     if found is None:
-        raise InvalidTOML("a history record has no sequence number.")
+        raise InvalidTOML(
+            'a history record has no sequence number. Run "tomldiary doctor" for the file and the place.'
+        )
     return int(found.group(1)) + 1
 
 

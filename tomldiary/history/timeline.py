@@ -281,11 +281,13 @@ def _redone(kind: str, steps: list[Record]) -> str:
         text = redo(text, record, kind)
     if digest(text) != steps[0].results[kind]:
         raise DocumentError(
-            f'{kind}: history does not lead to the text of its fingerprint. Run "tomldiary doctor" for the place.'
+            f'{kind}: the text rebuilt from history does not match its fingerprint. Run "tomldiary doctor" for the place.'
         )
     return text
 
 
 def out_of_reach(first: int) -> DocumentError:
     """Return the error for a point before the first kept record, if that record is not a snapshot."""
-    return DocumentError(f"history begins at transaction {first}; earlier states are not known.")
+    return DocumentError(
+        f"history begins at transaction {first}; earlier states are not known. Use {first} or later."
+    )

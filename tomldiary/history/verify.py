@@ -235,7 +235,7 @@ def _follow(walked: Walked, texts: dict[str, str], record: Record, place: str) -
                 return Damage(
                     place,
                     record.seq,
-                    f"{kind}: transaction {record.seq} does not lead to the text of its fingerprint.",
+                    f"{kind}: transaction {record.seq} gives another text than its fingerprint says.",
                 )
         walked.last[kind] = record
         walked.versions.setdefault(kind, {})[wanted] = record.seq

@@ -57,14 +57,14 @@ def rows(place: str, query: str) -> Iterator[tuple[Any, ...]]:
         InvalidValue: The file is not a SQLite database, or the query fails.
     """
     if not is_sqlite(place):
-        raise InvalidValue("expected a SQLite database that exists", where=place)
+        raise InvalidValue("expected a SQLite database. Check the path", where=place)
     address = f"{Path(place).resolve().as_uri()}?mode=ro"
     try:
         with closing(sqlite3.connect(address, uri=True)) as database:
             yield from database.execute(query)
     except sqlite3.Error as error:
         raise InvalidValue(
-            f"this database does not have what was expected ({error})", where=place
+            f"this database does not have the expected tables ({error}). Check --from", where=place
         ) from error
 
 
@@ -79,4 +79,6 @@ def parsed(value: Any, place: str) -> object:
     try:
         return json.loads(value)
     except (ValueError, RecursionError) as error:
-        raise InvalidValue("a record of this database is not JSON", where=place) from error
+        raise InvalidValue(
+            "a record of this database is not JSON. Check --from", where=place
+        ) from error

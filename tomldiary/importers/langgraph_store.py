@@ -71,5 +71,5 @@ def _postgres(place: str) -> Iterator[tuple[Any, ...]]:
             yield from database.execute(_QUERY)
     except psycopg.Error as error:
         raise InvalidValue(
-            f"the table of a store cannot be read ({type(error).__name__})"
+            f"the table of the store cannot be read ({type(error).__name__}). Check the address and the permissions"
         ) from error

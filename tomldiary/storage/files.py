@@ -200,7 +200,9 @@ class FileSystem:
                 if (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, after.st_size):
                     return data, token_of(after)
         except OSError as error:
-            raise BackendError(f"{path}: cannot be read ({error.strerror}).") from error
+            raise BackendError(
+                f"{path}: cannot be read ({error.strerror}). Check the permissions."
+            ) from error
         finally:
             self.close(descriptor)
 

@@ -301,7 +301,9 @@ class UserFacts:
         found = [each for each in every if each.is_open or each.fields.keys() >= {*fields}]
         if every and not found:
             raise InvalidValue(
-                f"no registered type of facts has the fields {', '.join(fields)}.", where="query"
+                f"no registered type of facts has the fields {', '.join(fields)}. The types are:"
+                f" {', '.join(self._diary.fact_schemas)}.",
+                where="query",
             )
         return found
 

@@ -131,7 +131,7 @@ def edit(
                 (print_error if as_json else print_text)(mistake.explained)
             if not _is_wanted_again():
                 if any(mistake.is_fatal for mistake in found):
-                    raise InvalidValue("nothing was stored", where=document)
+                    raise InvalidValue("the text has mistakes; nothing was stored", where=document)
                 break
             text = _edited(file)
         is_changed = text != stored.text

@@ -389,7 +389,9 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
                 return False
             self.files.remove_tree(folder)
         except OSError as error:
-            raise BackendError(f"{folder}: cannot be removed ({error.strerror}).") from error
+            raise BackendError(
+                f"{folder}: cannot be removed ({error.strerror}). Check the permissions."
+            ) from error
         self.reopen(user)
         return True
 

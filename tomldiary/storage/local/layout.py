@@ -208,7 +208,9 @@ def _names_in(files: FileSystem, folder: Path, below: str = "") -> list[str]:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            raise BackendError(f"{place}: cannot be listed ({error.strerror}).") from error
+            raise BackendError(
+                f"{place}: cannot be listed ({error.strerror}). Check the permissions."
+            ) from error
         for entry in entries:
             if entry.name.startswith("."):
                 continue

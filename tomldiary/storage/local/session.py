@@ -131,7 +131,9 @@ class OpenedUsers:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
-            raise BackendError(f"{self.base_path}: cannot be listed ({error.strerror}).") from error
+            raise BackendError(
+                f"{self.base_path}: cannot be listed ({error.strerror}). Check the permissions."
+            ) from error
         return [name for name in found if name != SYSTEM]
 
     # Opening
