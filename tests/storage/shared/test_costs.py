@@ -82,7 +82,7 @@ def test_no_call_costs_more_than_its_documentation_says(engine, opened, monkeypa
         web.close_sync()
         measured["a writer's search for turns, each second"] = cost(search_of(writer))
         heartbeats = Heartbeats(diary.engine.backend, lease=0.0)
-        measured["a writer's sign of life, every `lease / 5` seconds"] = cost(heartbeats.beat)
+        measured["a writer's heartbeat, every `lease / 5` seconds"] = cost(heartbeats.beat)
     with MemoryWriter(Diary(opened(), agent=lambda *_args, **_: gate.wait(LONG))) as busy:
         for user in ("ann", "bob"):
             busy.submit_nowait(Turn(user, "s", "I love tea.", "Noted.")).wait_stored(LONG)
