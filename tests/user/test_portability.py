@@ -239,7 +239,7 @@ def test_a_replacing_import_removes_what_the_export_lacks(place):
     ("change", "error", "message"),
     [
         (lambda data: data.clear(), InvalidValue, "this is not an export"),
-        (lambda data: data.update(version=2), InvalidValue, "exports of version 1 are read, found 2"),
+        (lambda data: data.update(version=2), InvalidValue, "expected 1, found 2"),
         (lambda data: data.update(documents=["x"]), InvalidValue, "expected a table of documents"),
         (
             lambda data: data["documents"].update(blocks='[blocks.b]\ntext = "\ud800"'),

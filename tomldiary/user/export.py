@@ -253,8 +253,7 @@ def _checked(data: Mapping[str, Any]) -> dict[str, Document]:
         )
     if data.get("version") != EXPORT_VERSION:
         raise InvalidValue(
-            f"exports of version {EXPORT_VERSION} are read, found {data.get('version')!r}. Upgrade"
-            " tomldiary-kit.",
+            f"expected {EXPORT_VERSION}, found {data.get('version')!r}. Upgrade tomldiary-kit.",
             where="import.version",
         )
     texts: Any = data.get("documents")

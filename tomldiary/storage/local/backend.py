@@ -350,7 +350,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         return forget(self, user, rewrite)
 
     def settle(self, user: str) -> None:
-        """Write a checkpoint: sync all documents that the last window changed; the caller holds the user's lock.
+        """Write a checkpoint: sync all documents changed since the last one; the caller holds the user's lock.
 
         Raises:
             OSError, BackendError: Some documents are not on disk.
