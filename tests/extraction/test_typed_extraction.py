@@ -86,7 +86,13 @@ def test_rules_answer_as_sentences_and_nothing_is_stored():
     script = Scripted(work)
     alice = typed(script).user("alice")
     alice.add_turn("x", "y", "s1")
-    hints = ["expected 'vegan' or 'omnivore'", "no such field", "not registered", "none", "no type"]
+    hints = [
+        "expected 'vegan' or 'omnivore'",
+        "no such field",
+        "not registered",
+        "facts/diet/none does not exist. list_facts() shows the ids.",
+        "no type",
+    ]
     for answer, hint in zip(script.answers, hints, strict=True):
         assert answer.startswith("❌")
         assert hint in answer

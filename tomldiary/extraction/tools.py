@@ -340,6 +340,8 @@ async def remove_fact(
     """
     try:
         ctx.deps.remove_fact(id.removeprefix("facts/"))
+    except UnknownEntry as error:
+        return f"❌ {error.where} does not exist. list_facts() shows the ids."
     except DiaryError as error:
         return f"❌ {without_paths(str(error))}"
     return f"🗑️ Deleted facts/{id.removeprefix('facts/')}."
