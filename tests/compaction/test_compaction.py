@@ -518,7 +518,10 @@ def test_an_excluded_kind_is_not_changed(kind):
         call(f"rewrite_{kind}_block", deps, target, **rewrite),
         call(f"delete_{kind}_block", deps, target),
     ]
-    assert answers == [f"❌ {kind.capitalize()}s take no part in this clean-up."] * 4
+    assert (
+        answers
+        == [f"❌ {kind.capitalize()}s are excluded from this compaction. Change none of them."] * 4
+    )
     assert (repr(deps.prefs), repr(deps.convs)) == before
 
 

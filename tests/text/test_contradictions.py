@@ -250,7 +250,7 @@ def clean_up():
     ],
 )
 def test_a_clean_up_does_not_reword_a_text_into_another_statement(clean_up, key, text):
-    with pytest.raises(InvalidValue, match="says something else"):
+    with pytest.raises(InvalidValue, match="has another meaning"):
         clean_up.rewrite_preference_block(f"likes/{key}", text=text)
 
 

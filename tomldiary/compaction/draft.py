@@ -234,7 +234,7 @@ class CompactionDeps:
         why = self._rewording(_preference_path(block_id), text)
         if why:
             raise InvalidValue(
-                f"the new text says something else ({why}). Keep numbers, signs and what is denied as they are.",
+                f"the new text has another meaning ({why}). Keep numbers, signs and negations as they are.",
                 where=block_id,
             )
         labels = _labels(contexts)
@@ -311,7 +311,7 @@ class CompactionDeps:
     def _count_deletion(self, where: str) -> None:
         if self._left == 0:
             raise InvalidValue(
-                "half of the blocks are deleted, which is the limit of one clean-up. Finish now.",
+                "half of the blocks are deleted, which is the limit of one compaction. Finish now.",
                 where=where,
             )
         self._left -= 1

@@ -54,7 +54,7 @@ def _answering(tool: _Tool[P], kind: str, takes_part: Callable[[CompactionDeps],
     @functools.wraps(tool)
     async def answer(ctx: CompactionContext, /, *args: P.args, **kwargs: P.kwargs) -> str:
         if not takes_part(ctx.deps):
-            return f"❌ {kind} take no part in this clean-up."
+            return f"❌ {kind} are excluded from this compaction. Change none of them."
         try:
             return await tool(ctx, *args, **kwargs)
         except DiaryError as error:
