@@ -137,7 +137,7 @@ class AgentMemoryToolset(RunToolset[Any]):
 
         Args:
             ctx: The run.
-            old_text: The text to replace, with enough around it to stand there only once.
+            old_text: The text to replace, with enough context that it occurs only once.
             new_text: The text in its place.
         """
         notes = self._notes(ctx, call_id(ctx, "update", old_text, new_text))

@@ -56,7 +56,7 @@ WRITE_MEMORY_DESCRIPTION = (
     " the end of the notes; Markdown is fine."
 )
 UPDATE_MEMORY_DESCRIPTION = (
-    "Correct one place in your notes. old_text has to stand there exactly once, or nothing is changed"
+    "Correct one place in your notes. old_text must occur there exactly once, or nothing is changed"
     " and you are told why."
 )
 _CHARACTERS_PER_TOKEN = 4
