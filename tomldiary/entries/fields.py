@@ -39,7 +39,7 @@ class Problem(NamedTuple):
 
     where: str
     message: str
-    remedy: str = "Correct it; reads do what they can."
+    remedy: str = "Correct it in the document."
 
 
 def entry_data(entry: Mapping[str, Any]) -> dict[str, Any]:
