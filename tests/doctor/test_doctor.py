@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -478,6 +479,16 @@ def test_a_missing_document_is_found(root):
     assert found.message == "the file was deleted. History contains it up to transaction 3."
 
 
+def test_the_command_that_shows_a_deleted_or_emptied_document_works(root):
+    (root / "alice/conversations.toml").unlink()
+    (root / "bob/preferences.toml").write_text("")
+    for found in wrong(root):
+        command = found.remedy[found.remedy.index("tomldiary ") :]
+        done = run(*shlex.split(command)[1:], "--path", root)
+        assert done.returncode == 0, done.stderr
+        assert "[_meta]" in done.stdout
+
+
 # History
 
 
@@ -610,8 +621,12 @@ def test_history_without_its_oldest_segment_is_no_damage(root):
 
 
 def call(*arguments):
+    return run("doctor", *arguments)
+
+
+def run(*arguments):
     return subprocess.run(
-        [sys.executable, "-m", "tomldiary", "doctor", *map(str, arguments)],
+        [sys.executable, "-m", "tomldiary", *map(str, arguments)],
         capture_output=True,
         encoding="utf-8",
         env={**os.environ, "PYTHONPATH": str(ROOT)},

@@ -6,6 +6,7 @@ The checks only read. They take no lock, and report interrupted writes without c
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -247,6 +248,11 @@ def _without(place: str, error: Exception) -> str:
     return str(error).removeprefix(f"{place}: ")
 
 
+def _shown_at(user: str, seq: int) -> str:
+    """Return the command that prints the documents of a user after a transaction."""
+    return f"tomldiary show --user {shlex.quote(user)} --at {seq} --raw"
+
+
 def _check_lag(
     backend: Backend, user: str, documents: Mapping[str, Document | None], walked: Walked
 ) -> Iterator[Finding]:
@@ -260,7 +266,7 @@ def _check_lag(
         place = backend.place(user, kind)
         if document is not None and is_blank(text):
             found = _without(place, emptied(place))
-            yield Finding("problem", place, found, f"Run: tomldiary show --at {record.seq} --raw")
+            yield Finding("problem", place, found, f"Run: {_shown_at(user, record.seq)}")
             continue
         # A fingerprint that is not in history is that of a hand edit.
         now = digest(text)
@@ -273,7 +279,7 @@ def _check_lag(
                 "warning",
                 place,
                 f"the file was deleted. History contains it up to transaction {record.seq}.",
-                f"If this was a mistake, run: tomldiary show --at {record.seq} --raw",
+                f"If this was a mistake, run: {_shown_at(user, record.seq)}",
             )
         else:
             yield Finding(

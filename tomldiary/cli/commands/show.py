@@ -47,7 +47,7 @@ def show(
     user = name if user is None else user
     if user is None:
         if at is not None:
-            raise InvalidValue("requires a user", where="--at")
+            raise InvalidValue("requires a user; name one with --user", where="--at")
         _show_users(path, as_json=as_json)
         return
     from tomldiary.cli.entries import show_memory  # noqa: PLC0415 - a list of users needs no diary
