@@ -51,7 +51,7 @@ def equipped(
     """
     if _has_tools(agent):
         return cast("Agent[MemoryDeps, str]", agent)
-    _logger.info("the agent has no tools for the diary; it is given them")
+    _logger.info("the agent lacks the tools of the diary, so they are added")
     prompt = prompt_text(prompt_template, EXTRACTION_PROMPT)
     twin = _Equipped(agent, prompt, categories_doc(pref_table_cls))
     return cast("Agent[MemoryDeps, str]", twin)

@@ -255,7 +255,7 @@ def test_a_turn_that_cannot_be_parked_waits_until_it_can(tmp_path, caplog):
     retry = RetryPolicy(attempts=1, longest_pause=0.02)
     with MemoryWriter(diary, retry=retry) as writer:
         receipts = [writer.submit_nowait(Turn("alice", "s", text, "ok")) for text in ("one", "two")]
-        until(lambda: "neither be applied nor parked" in caplog.text)
+        until(lambda: "neither be applied nor moved to the dead letters" in caplog.text)
         assert writer.stats()["pending"] == 2
         assert "the last turn failed: NotADirectoryError" in "".join(writer.health().reasons)
         obstacle.unlink()

@@ -128,19 +128,19 @@ def failure(error: Exception) -> Answer:
         return Answer(f"❌ {error.where} does not exist. Look the entry up to see its key.")
     if isinstance(error, BackendError) and not isinstance(error, CommittedUnpublished):
         # Details of the storage are logged for the operator and not shown to the model.
-        _logger.warning("a verb of the diary failed: %s", error)
+        _logger.warning("a memory tool failed: %s", error)
         return Answer("❌ The diary cannot be used just now. Go on without it.")
     if isinstance(error, DiaryError):
         said = without_paths(str(error))
         if said != str(error):  # paths are logged for the operator only
-            _logger.warning("a verb of the diary failed: %s", error)
+            _logger.warning("a memory tool failed: %s", error)
         return Answer(f"❌ {said}")
     if isinstance(error, OSError):
-        _logger.warning("a verb of the diary failed: %s", error)
+        _logger.warning("a memory tool failed: %s", error)
         reason = error.strerror or type(error).__name__
         return Answer(f"❌ The diary cannot be used just now ({reason}). Go on without it.")
     # Its text is for the operator: it may contain paths.
-    _logger.warning("a verb of the diary failed: %s", type(error).__name__)
+    _logger.warning("a memory tool failed: %s", type(error).__name__)
     return Answer(f"❌ The diary failed ({type(error).__name__}). Go on without it.")
 
 

@@ -214,7 +214,7 @@ class CompactionJobs:
                         await self._compact_part(diary, user, session, part, now)
                     await diary.compaction.note_done(user, session, due, now)
         except Exception as error:
-            _logger.error("a compaction failed: %s; it stays due", type(error).__name__)  # noqa: TRY400 - see below
+            _logger.error("a compaction failed: %s; it is tried again later", type(error).__name__)  # noqa: TRY400 - see below
             _logger.debug("traceback of a compaction that failed", exc_info=error)
             with self._state:
                 self._metrics.compactions_failed += 1

@@ -199,7 +199,7 @@ _COUNTERS = {
     "completed": "Turns applied.",
     "failed": "Turns that failed for good.",
     "retries": "Attempts after the first.",
-    "dead_letters": "Turns parked in the dead letters.",
+    "dead_letters": "Turns moved to the dead letters.",
     "recovered": "Turns taken over from dead writers.",
     "compactions": "Parts of compactions applied.",
     "compactions_failed": "Compactions, or parts of them, that failed.",

@@ -342,7 +342,9 @@ class Workers:
             kind = kind_of(failure)
             pause = self._options.retry.longest_pause
             _logger.error(
-                "a turn could neither be applied nor parked: %s; retrying in %.1f s", kind, pause
+                "a turn could neither be applied nor moved to the dead letters: %s; retrying in %.1f s",
+                kind,
+                pause,
             )
             self._metrics.last_failure = f"{kind}."
             job.attempts -= 1
@@ -351,7 +353,10 @@ class Workers:
         with self._state:
             if self.working.pop(job, None) is None:
                 return  # `close` has set the outcome
-            _logger.error("a turn could neither be applied nor parked: %s", type(failure).__name__)
+            _logger.error(
+                "a turn could neither be applied nor moved to the dead letters: %s",
+                type(failure).__name__,
+            )
             self._end(job, [job, *job.group], error=failure)
 
     def _end(
