@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
+import tomllib
 import weakref
 
 import pytest
@@ -177,6 +178,27 @@ def test_a_writer_without_workers_leaves_its_turns_to_others(engine, opened):
     with MemoryWriter(Diary(opened(), agent="rules")) as worker:
         until(lambda: worker.stats()["completed"])
     assert len(Diary(opened()).user("alice").preferences("likes")) == 2
+
+
+def test_each_waiting_turn_of_a_user_is_parsed_once(opened, monkeypatch):
+    number, parsed = 60, []
+    loads = tomllib.loads
+
+    def counted(text):
+        parsed.extend(["turn"] * text.startswith("number = "))
+        return loads(text)
+
+    with MemoryWriter(Diary(opened(), agent=None), workers=0) as web:
+        receipts = [
+            web.submit_nowait(Turn("alice", "s", f"I love tea {each}.", "Noted."))
+            for each in range(number)
+        ]
+        assert all(each.wait_stored(30) for each in receipts)
+        monkeypatch.setattr(tomllib, "loads", counted)
+        with MemoryWriter(Diary(opened(), agent="rules")) as worker:
+            until(lambda: worker.stats()["completed"] == number, 60)
+        monkeypatch.undo()
+    assert len(parsed) < 4 * number  # each in both writers, and some while they are still stored
 
 
 def test_a_writer_of_a_folder_needs_workers(tmp_path):

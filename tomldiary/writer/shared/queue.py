@@ -149,7 +149,8 @@ class SharedQueue(StoringQueue):
         mine = self._remote.get(user, {})
         held = self._held.setdefault(user, set())
         jobs: list[Job] = []
-        for job in turns.jobs():
+        has_new = not held.issuperset(turns.numbers())
+        for job in turns.jobs() if has_new else ():
             if job.operation in held or (only is not None and job.operation not in only):
                 continue
             held.update(each.operation for each in (job, *job.group))
