@@ -441,6 +441,25 @@ def test_no_notice_is_believed_behind_a_pooler_of_postgres(caplog):
     assert found == [(0,)]
 
 
+@pytest.mark.parametrize("setting", ["statement_timeout", "lock_timeout"])
+def test_a_time_limit_of_postgres_is_one_error_that_names_it(setting):
+    engine = engines.space("postgres")
+    import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
+
+    schema = engine.url.rpartition("=")[2]
+    limited = f"{engine.url}&timeout=60&options=-c%20{setting}%3D500"
+    with Diary(limited, agent="rules") as diary, psycopg.connect(engine.server) as connection:
+        alice = diary.user("alice")
+        alice.upsert_preference("likes", "tea")
+        connection.execute(f"SELECT FROM {schema}.users FOR UPDATE")
+        begin = time.monotonic()
+        with pytest.raises(BackendError, match=f"Nothing was changed.* raise {setting}"):
+            alice.upsert_preference("likes", "coffee")
+        assert time.monotonic() - begin < IN_TIME
+        connection.rollback()
+        assert [item.text for item in alice.preferences("likes").values()] == ["tea"]
+
+
 def test_a_user_id_that_is_too_long_for_postgres_is_refused_at_once():
     user = "".join(map(chr, range(0x4E00, 0x4E00 + 1000)))  # 3,000 bytes that cannot be compressed
     with Diary(f"{engines.space('postgres').url}&timeout=60", agent="rules") as diary:

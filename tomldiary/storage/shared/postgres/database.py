@@ -62,6 +62,14 @@ _REFUSALS = {
     "42501": ("a permission is missing", "Grant it, or let an owner create the schema {schema}."),
     "53100": ("the disk of the server is full", "Nothing was changed. Free space on it."),
     "54000": ("a key is too long", "Nothing was changed. Use a shorter user id or namespace."),
+    "55P03": (
+        "a lock was held too long",
+        "Nothing was changed. Repeat the call, or raise lock_timeout.",
+    ),
+    "57014": (
+        "the server ended a statement",
+        "Nothing was changed. Repeat the call, or raise statement_timeout.",
+    ),
 }
 """The meaning of a statement's error, and its remedy, by SQLSTATE."""
 _ANOTHER_REFUSAL = ("the database refused", "Check the schema {schema} and its tables.")
