@@ -656,6 +656,7 @@ def test_a_missing_client_names_the_extra(url, extra, monkeypatch):
         ("firestore://project/a/b?database=d#", "cannot contain '#'"),
         ("postgresql://localhost/x?connections=many", "connections='many' is not a valid number"),
         ("mysql://localhost/x", "there is no backend for this kind of address"),
+        (" redis://u:p@localhost/0", "' redis://localhost/0': there is no backend for this kind"),
     ],
 )
 def test_a_wrong_address_is_refused_at_once(url, message):
