@@ -227,6 +227,32 @@ def test_a_redis_that_may_lose_writes_says_so(place, settings, remedy, caplog):
 
 @pytest.mark.parametrize("name", ["redis"])
 @pytest.mark.parametrize(
+    ("mode", "remedy"),
+    [
+        ("--sentinel", "a server that runs scripts; a Sentinel does not."),
+        ("--cluster-enabled yes", "Redis Cluster is not supported."),
+    ],
+)
+def test_a_sentinel_and_a_cluster_of_redis_are_refused_by_name(place, mode, remedy):
+    import redis  # noqa: PLC0415 - slow to import, and used with servers only
+
+    folder, port = place
+    settings = folder / "settings"
+    settings.write_text(f"port {port}\ndir {folder}\n")
+    command = [servers.program("redis-server"), str(settings), *mode.split()]
+    with servers.running(command, port), redis.Redis(port=port) as client:
+        if mode != "--sentinel":
+            client.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
+            until(lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"), LONG)
+        with (
+            Diary(f"redis://127.0.0.1:{port}/0", agent="rules") as diary,
+            pytest.raises(BackendError, match=re.escape(remedy)),
+        ):
+            diary.user("alice").upsert_preference("likes", "tea")
+
+
+@pytest.mark.parametrize("name", ["redis"])
+@pytest.mark.parametrize(
     ("setting", "remedy"),
     [
         (("maxmemory", "1"), "Its memory is full: raise maxmemory."),

@@ -47,6 +47,7 @@ _PAGE = 1000
 _REMEDIES = {
     "'maxmemory'": "Its memory is full: raise maxmemory.",
     "read only replica": "Use the address of the primary server.",
+    "unknown command": "Use the address of a server that runs scripts; a Sentinel does not.",
 }
 """Remedies, by a part of the server's message."""
 # KEYS: the beginning of the user's keys. ARGV: the names of the documents whose texts to return.
@@ -203,8 +204,12 @@ class RedisDatabase:
             raise lost(reason or type(error).__name__) from error
         except exceptions.NoPermissionError as error:
             raise BackendError(f"{self}: a permission is missing ({error}). Grant it.") from error
+        except (exceptions.ClusterCrossSlotError, exceptions.AskError) as error:
+            raise BackendError(
+                f"{self}: Redis Cluster is not supported. Use the address of a server without it."
+            ) from error
         except exceptions.RedisError as error:
-            reason = str(error).partition(" script: ")[0].rstrip(".")
+            reason = re.split(" script: |, with args", str(error))[0].rstrip(".")
             remedy = next(
                 (each for part, each in _REMEDIES.items() if part in reason),
                 "Check the number of the database and the server's settings.",
