@@ -27,7 +27,7 @@ class Chats:
     """
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()  # as in `SubmittedMessages`
         self._known: Recent[str, str] = Recent(_CHATS)
 
     def session(self, user: str, messages: Sequence[BaseMessage]) -> str:

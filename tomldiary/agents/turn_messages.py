@@ -249,7 +249,8 @@ class SubmittedMessages:
     """
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
+        # Reentrant, because the garbage collector may end a run, whose turn is then submitted, at any time.
+        self._guard = threading.RLock()
         self._known: Recent[str, None] = Recent(_KNOWN)
         self._first_ids: Recent[str, tuple[tuple[str, ...], str]] = Recent(_KNOWN)
         self._attempts: Recent[str, tuple[str, tuple[str, ...]]] = Recent(_KNOWN)

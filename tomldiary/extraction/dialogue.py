@@ -128,7 +128,8 @@ class Sessions:
 
     def renew(self) -> None:
         """Drop everything; in a forked child no thread would release the lock."""
-        self._guard = threading.Lock()
+        # Reentrant, because the garbage collector may end a run, whose turn is then submitted, at any time.
+        self._guard = threading.RLock()
         self._known: Recent[tuple[str, str], _Session] = Recent(_SESSIONS)
 
     def take(self, user: str, session: str) -> tuple[str, str]:

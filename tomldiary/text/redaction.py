@@ -124,7 +124,8 @@ class Redactor:
         self._also = also
         self._detectors = [each for each in _DETECTORS if each[0] in wanted]
         self._counts: Counter[str] = Counter()
-        self._lock = fork_safe(threading.Lock())
+        # Reentrant, because the garbage collector may end a run, whose texts are then redacted, at any time.
+        self._lock = fork_safe(threading.RLock())
 
     def __repr__(self) -> str:
         return f"Redactor({list(self.kinds)!r})"

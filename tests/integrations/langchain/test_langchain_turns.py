@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import threading
 from contextlib import aclosing
+from itertools import count
 from typing import Any
 
 import pytest
@@ -37,6 +40,7 @@ from test_langchain_middleware import OK, THREAD, Down, Recording, both, memorie
 from scripted_chat import Scripted, calling
 from tomldiary import Diary, MemoryWriter
 from tomldiary.errors import IdentifierError, InvalidValue
+from tomldiary.runtime.lru import Recent
 from tomldiary_langchain import DiaryMiddleware, DiaryRetriever, diary_tools
 from tomldiary_langchain.endings import endings
 from tomldiary_langgraph import DiaryStore
@@ -434,6 +438,40 @@ def test_a_turn_of_an_abandoned_sync_stream_is_submitted(writer):
     assert any("model" in part for part in stream)  # stops at the first answer
     stream.close()
     assert ended(writer) == [("aborted", "I like rain.", "")]
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_a_stream_may_be_collected_while_another_run_is_recorded(writer, monkeypatch, number):
+    agent = agent_of(writer, OK)
+    kept = Recent.keep
+    calls = count()
+
+    def keep(self, key, value):  # called with a lock held, where Python may collect garbage, too
+        if next(calls) == number:
+            gc.collect()
+        return kept(self, key, value)
+
+    def run():
+        agent.invoke({"messages": [HumanMessage("I like sun.")]}, THREAD)
+
+    gc.disable()
+    try:
+        cycle: list[Any] = [
+            agent.stream({"messages": [HumanMessage("I like rain.")]}, stream_mode="updates")
+        ]
+        assert any("model" in part for part in cycle[0])
+        cycle.append(cycle)
+        del cycle
+        monkeypatch.setattr(Recent, "keep", keep)
+        runner = threading.Thread(target=run, daemon=True)
+        runner.start()
+        runner.join(30)
+        assert not runner.is_alive(), "a thread waits for itself"
+    finally:
+        gc.enable()
+    assert next(calls) > number
+    said = {"I like rain.": "aborted", "I like sun.": "completed"}
+    assert {user: status for status, user, _ in ended(writer)} == said
 
 
 def test_a_turn_of_an_abandoned_async_stream_is_submitted(writer):
