@@ -204,3 +204,12 @@ def test_the_first_place_with_a_value_counts():
 )
 def test_a_run_within_a_tool_is_a_delegated_one(settings, expected):
     assert RunTree().is_delegated({"configurable": settings}) is expected
+
+
+@pytest.mark.parametrize("place", SESSION_PLACES)
+def test_a_session_that_no_file_can_store_is_refused(place):
+    (argument, value), *_ = place.items()
+    bad = "s\ud800" if argument == "explicit" else dict.fromkeys(value, "s\ud800")
+    with pytest.raises(IdentifierError, match="half of a surrogate pair"):
+        session_of(**{"explicit": None, argument: bad}, hint="", default="")
+    assert user_of("a\ud800", hint="") == "a\ud800"

@@ -48,6 +48,12 @@ def test_an_id_is_text_or_a_plain_function(make: Any, wrong: Any, message: str) 
             make(diary, **{option: wrong})
 
 
+@pytest.mark.parametrize("make", WITH_SESSION)
+def test_a_session_that_no_file_can_store_is_refused(make: Any) -> None:
+    with pytest.raises(IdentifierError, match=r"session_id: .*surrogate"):
+        make(Diary("memory:", agent="rules"), session_id="s\ud800")
+
+
 @pytest.mark.parametrize(
     ("make", "options", "message"),
     [

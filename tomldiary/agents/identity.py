@@ -17,7 +17,8 @@ from inspect import iscoroutinefunction
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
-from tomldiary.errors import IdentifierError
+from tomldiary.errors import IdentifierError, InvalidValue
+from tomldiary.toml.values import check_unicode
 
 __all__ = [
     "check_signed_in",
@@ -190,7 +191,7 @@ def first_id(
 
     Raises:
         IdentifierError: All values are None and there is no default, or the first name is blank or not a
-            string. The message names the place.
+            string, or a session's name cannot be stored. The message names the place.
     """
     for place, name in found:
         if name is None:
@@ -201,10 +202,19 @@ def first_id(
             )
         if not name.strip():
             raise IdentifierError(f"{place} is blank. Leave it out or give a name.")
+        if what == "session":  # any text names a user
+            _check_storable(place, name)
         return name
     if default is not None:
         return default
     raise IdentifierError(f"the {what} is not known. {hint}".rstrip())
+
+
+def _check_storable(place: str, name: str) -> None:
+    try:
+        check_unicode(name, place)
+    except InvalidValue as error:
+        raise IdentifierError(str(error)) from None
 
 
 def field_of(holder: Any, name: str) -> Any:
