@@ -50,7 +50,7 @@ _CAN_LIMIT_CLIENT = "max_retries" in ModelSettings.__annotations__
 _CUT = frozenset({"length", "content_filter", "error"})
 
 
-class _Unreadable(NoCompletion, exceptions.UnexpectedModelBehavior):
+class UnreadableResponse(NoCompletion, exceptions.UnexpectedModelBehavior):
     """A response that holds no answer of the model."""
 
 
@@ -105,11 +105,11 @@ class RetryingModel(WrapperModel):
         try:
             return await self.wrapped.request(*request)
         except IndexError as error:
-            raise _Unreadable("the response has no completion") from error
+            raise UnreadableResponse("the response has no completion") from error
         except exceptions.UnexpectedModelBehavior as error:
             if type(error) is not exceptions.UnexpectedModelBehavior:
                 raise  # a filter, or a limit: the model did answer
-            raise _Unreadable(error.message, error.body) from error
+            raise UnreadableResponse(error.message, error.body) from error
 
     def _bounded(self, settings: ModelSettings | None) -> tuple[ModelSettings | None, int]:
         """Return settings that switch off the client's retries, and the number of retries that remain."""

@@ -156,6 +156,16 @@ def test_a_writer_repeats_a_turn_without_a_readable_answer(tmp_path, kind, step)
     assert likes(diary) == ["loves tango"]
 
 
+def test_the_last_failure_is_no_private_name(tmp_path):
+    with OpenAIServer([Step(body=json.dumps(EMPTY).encode())]) as server:
+        diary = Diary(tmp_path, agent=model_at(server.url))
+        with MemoryWriter(diary, retry=RetryPolicy(attempts=1)) as writer:
+            receipt = writer.submit_nowait(Turn("alice", "s1", "I love tango.", "Noted."))
+            with pytest.raises(ExtractionError):
+                receipt.wait(60)
+            assert writer.stats()["last_failure"] == "UnreadableResponse."
+
+
 @pytest.mark.parametrize(("breaks", "requests"), [(1, 3), (2, 5)])
 def test_a_writer_repeats_a_later_request_of_a_run_once(tmp_path, breaks, requests):
     note = calls(("upsert_preference", {"category": "likes", "id": "new", "text": "Loves tango"}))
