@@ -7,6 +7,7 @@ import logging
 import random
 import sys
 from datetime import UTC, date, datetime
+from functools import partial
 
 import pytest
 
@@ -419,6 +420,7 @@ def test_vectors_of_two_functions_without_names_are_never_mixed(tmp_path):
         store.put(NS, "k", {"text": "walnut"})
         assert store.search(NS, query="walnut")[0].score == pytest.approx(1.0)
     assert name_of(model(1)) == name_of(model(1)) != name_of(model(-1))
+    assert name_of(partial(model, 1)) == name_of(partial(model, 1)) != name_of(partial(model, -1))
 
 
 def test_zero_and_equal_vectors_are_no_error(tmp_path):

@@ -7,6 +7,7 @@ fails, search uses only words, and one warning is logged.
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
@@ -22,7 +23,7 @@ from tomldiary.runtime.lru import PerUser
 from tomldiary.storage.protocol import LocalFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from tomldiary.engine.engine import Engine
     from tomldiary.retrieval.collections import Collection
@@ -169,10 +170,15 @@ def _function(given: Any) -> Callable[[list[str]], Sequence[Sequence[float]]]:
 def name_of(embedder: Any) -> str:
     """Return a name that identifies the model: the given text, or the object's class and model.
 
-    A function without a name is identified by its code and the values that it closes over.
+    A function without a name is identified by its code and the values that it closes over, a `functools.partial` by
+    its function and arguments.
     """
     if isinstance(embedder, str):
         return embedder
+    if isinstance(embedder, partial):
+        function: Any = embedder.func
+        arguments = [*enumerate(embedder.args), *sorted(embedder.keywords.items())]
+        return f"{name_of(function)} {_hash(_told(arguments))}"
     given = (getattr(embedder, name, None) for name in ("model", "model_name", "model_id"))
     named = (getattr(each, "model_name", each) for each in given)
     model = next((each for each in named if isinstance(each, str) and each), None)
@@ -194,10 +200,17 @@ def _code_hash(function: FunctionType) -> str:
         *used.globals.items(),
         *enumerate(function.__defaults__ or ()),
     ]
-    values = [(name, each if isinstance(each, _PLAIN) else _kind(each)) for name, each in known]
     constants = [each for each in code.co_consts if isinstance(each, _PLAIN)]
-    told = repr((code.co_code, code.co_names, constants, values))
-    return blake2b(told.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return _hash((code.co_code, code.co_names, constants, _told(known)))
+
+
+def _told(values: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Return named values, with the names of those that are not plain."""
+    return [(name, each if isinstance(each, _PLAIN) else _kind(each)) for name, each in values]
+
+
+def _hash(value: object) -> str:
+    return blake2b(repr(value).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def local_embedder() -> Callable[[Sequence[str]], list[list[float]]]:

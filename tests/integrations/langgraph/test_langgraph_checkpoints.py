@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated
 from uuid import uuid4
 
@@ -396,6 +397,20 @@ def test_a_node_with_a_function_of_its_own_may_record_for_a_team(place, tmp_path
     team = lambda _state, _runtime: "team"  # noqa: E731 - another function than that of `recall`
     in_room(ANN, "ann", place, "sync", tmp_path, noted, answering([]), user_id=team)
     assert noted.turns == [("team", "I am Ann.", "Noted.")]
+
+
+def test_a_node_with_other_arguments_of_the_same_function_may_record_for_a_team(diary):
+    def named(key, _state, runtime):
+        return runtime.context[key]
+
+    noted = Noted()
+    recall = recall_node(diary, user_id=partial(named, "user"))
+    extract = extract_node(diary, noted, user_id=partial(named, "team"))
+    nodes = [("recall", recall), ("answer", answering([])), ("extract", extract)]
+    builder = StateGraph(Dictionary, context_schema=dict).add_sequence(nodes)
+    graph = builder.add_edge(START, "recall").compile(checkpointer=InMemorySaver())
+    graph.invoke(ANN, ALICE, context={"user": "ann", "team": "red"})
+    assert noted.turns == [("red", "I am Ann.", "Noted.")]
 
 
 # Turns that ended in another process
