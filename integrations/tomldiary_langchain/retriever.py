@@ -12,6 +12,7 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig, ensure_config
 from pydantic import ConfigDict, Field, PrivateAttr, field_validator
 
+from tomldiary.agents.identity import checked_id
 from tomldiary.agents.options import checked_count
 from tomldiary.diary import Diary, diary_of
 from tomldiary.entries.kinds import ITEMS, recalled_kinds
@@ -21,6 +22,7 @@ from tomldiary.store.operations import Item, Search
 from tomldiary.store.store import ItemStore
 from tomldiary.store.typed_namespaces import is_typed
 from tomldiary.text.visible import visible
+from tomldiary.user.recall import kinds_named
 from tomldiary_langchain.identity import Who, resolve_user
 
 if TYPE_CHECKING:
@@ -72,6 +74,24 @@ class DiaryRetriever(BaseRetriever):
     @classmethod
     def _open(cls, diary: Any) -> Diary:
         return diary_of(diary)
+
+    @field_validator("user_id")
+    @classmethod
+    def _check_user(cls, user_id: Who) -> Who:
+        return checked_id("user_id", user_id)
+
+    @field_validator("kinds")
+    @classmethod
+    def _check_kinds(cls, kinds: Collection[str] | None) -> Collection[str] | None:
+        kinds_named(kinds)
+        return kinds
+
+    @field_validator("filter")
+    @classmethod
+    def _check_filter(cls, conditions: dict[str, Any] | None) -> dict[str, Any] | None:
+        if conditions is not None:
+            compile_filter(conditions)
+        return conditions
 
     def invoke(
         self,

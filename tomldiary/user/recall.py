@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Prepare = Callable[[Sequence["_Entries"], str], QueryVector | None]
 
-__all__ = ["Hit", "Hits", "UserRecall", "recall_indexes"]
+__all__ = ["Hit", "Hits", "UserRecall", "kinds_named", "recall_indexes"]
 
 _MATCHES_FIRST = 10  # more would displace the generally important entries
 _MATCHES = 60
@@ -219,7 +219,7 @@ class UserRecall:
         """Return an iterator over the score and the entry of each match, best first; it filters lazily."""
         checked_text(query, "query")
         at, diary = self._context.moment(valid_at), self._diary
-        searched = _kinds_named(kinds)
+        searched = kinds_named(kinds)
         start, end = _bounds(time_range)
         with diary.engine.reading():
             # Read before the documents, because an index of older documents must not pass as newer than an erasure.
@@ -373,7 +373,7 @@ def _matches_first(facts: list[ShownFact], matches: list[tuple[str, str]]) -> li
     ]
 
 
-def _kinds_named(names: Collection[str] | None) -> list[EntryKind]:
+def kinds_named(names: Collection[str] | None) -> list[EntryKind]:
     """Return the kinds to search.
 
     Raises:

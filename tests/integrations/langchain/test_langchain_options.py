@@ -52,11 +52,17 @@ def test_kinds_limit_the_search(diary, mode):
     assert names(ask(retriever, "tea", mode)) == {"notes"}
 
 
-@both
-def test_an_unknown_kind_is_refused(diary, mode):
-    retriever = DiaryRetriever(diary=diary, user_id="alice", kinds=["block"])
-    with pytest.raises(InvalidValue, match="kinds: there is no kind 'block'"):
-        ask(retriever, "tea", mode)
+@pytest.mark.parametrize(
+    ("option", "wrong", "message"),
+    [
+        ("kinds", ["block"], "kinds: there is no kind 'block'"),
+        ("filter", {"kind": {"$like": "b"}}, r"filter\.kind: unknown operator '\$like'"),
+        ("user_id", "", "user_id is blank"),
+    ],
+)
+def test_a_wrong_option_is_refused_when_the_retriever_is_made(diary, option, wrong, message):
+    with pytest.raises(ValidationError, match=message):
+        DiaryRetriever(diary=diary, **{option: wrong})
 
 
 @both
