@@ -40,6 +40,8 @@ def texts(message: str) -> list[str]:
         "My wife is a nurse.",
         "I was born in 1990 in Oslo.",
         "We have two dogs 🐶🐶 at home.",
+        "I have ten cats.",
+        "We have seven children.",
         "I'm planning to retire in 2030.",
         "Due to my asthma, I avoid smoky rooms.",
         "My name is Dr. Smith and I work at St. Mary's.",

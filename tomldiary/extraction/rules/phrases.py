@@ -45,6 +45,7 @@ _WORDS = {
     "belonging": """dogs?|cats?|pupp(?:y|ies)|kittens?|pets?|horses?|rabbits?|birds?|parrots?|hamsters?
         fish|turtles?|snakes?|chickens?|car|truck|van|bike|bicycle|motorcycle|scooter|boat|house|home
         apartment|flat|garden|guitar|piano|violin|camera|wheelchair|collection|tattoos?|business|farm""",
+    "number": "#|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve",
     "illness": """allerg(?:y|ies)|intolerances?|asthma|diabetes|celiac|coeliac|migraines?|arthritis|dyslexia
         adhd|autism|anxiety|depression|epilepsy|insomnia|eczema|vertigo|injur(?:y|ies)|disability
         sensitivit(?:y|ies)|motion sickness|phobia|<organ> (?:issues?|problems?|pain|condition|disease)""",
@@ -166,7 +167,7 @@ KINDS = {
     ),
     "family": Kind(
         "family relationship people relation friend contact social biography bio about profile",
-        r"""(?:i|we) have (?:a|#|two|three|four|five|six|no|several) ~<relative>
+        r"""(?:i|we) have (?:a|<number>|no|several) ~<relative>
         my (?:\w+ )?<relative> (?:is|are|has|have|lives?|loves?|likes?|hates?|works?|does|eats?)
         my <relative> and i
         i am (?:a|the) ~<relative>""",
@@ -175,7 +176,7 @@ KINDS = {
     "possession": Kind(
         "possession belonging item gear equipment vehicle pet home biography bio about profile",
         r"""(?:i|we) (?:own|drive|adopted)
-        (?:i|we) have (?:got )?(?:a|#|two|three|four|five|my|some|several) ~<belonging>""",
+        (?:i|we) have (?:got )?(?:a|<number>|my|some|several) ~<belonging>""",
         r"""(?:my|our) (?:\w+ )?<belonging>
         i ~(?:bought|got) (?:a|my|some|the)""",
     ),

@@ -346,8 +346,8 @@ class RulesExtractor:
     """Stores the user's own first-person sentences, word for word, marked as not verified.
 
     It understands nothing, and does not replace a model. It does not rewrite, merge or correct sentences, resolve "it"
-    or "there", or write summaries. It supports six languages, and chooses a category by the words of a sentence. A
-    short answer is stored together with the assistant's question. A statement that the user asks to forget is not
+    or "there", or write summaries. It supports six languages, and chooses a category by the words of a sentence. In
+    English, a short answer is stored together with the assistant's question. A statement that the user asks to forget is not
     stored; it is not removed either, since the entry cannot be identified. Each entry has its source:
     `_verified = false`, `_source = "session#turn"`.
     """
