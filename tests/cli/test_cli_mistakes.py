@@ -121,13 +121,15 @@ def test_a_second_import_of_an_export_changes_nothing(memories, tmp_path):
 def test_a_damaged_file_is_named_with_line_and_column(memories, tmp_path, command, data, says):
     file = tmp_path / "x.json"
     file.write_bytes(data)
-    places = [file, "-"] if command == "import" else [file]
-    for place in places:
-        words = [command, place, "--path", memories, *([] if command == "eval" else ["--user", "bob"])]  # fmt: skip
-        line = [sys.executable, "-m", "tomldiary", *map(str, words)]
+    words = ["--path", memories, *([] if command == "eval" else ["--user", "bob"])]
+    done = call(command, file, *words)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"{file}{says}")
+    if command == "import":
+        line = [sys.executable, "-m", "tomldiary", "import", "-", *map(str, words)]
         done = subprocess.run(line, input=data, capture_output=True, timeout=60, check=False)
         assert done.returncode == 2
-        assert done.stderr.decode().startswith(f"{place}{says}")
+        assert done.stderr.decode().startswith(f"-{says}")
 
 
 def test_an_edited_text_that_cannot_be_stored_is_kept(memories, tmp_path, monkeypatch):
