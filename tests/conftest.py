@@ -43,7 +43,7 @@ def pytest_xdist_auto_num_workers() -> int | None:
 def pytest_collection() -> Iterator[None]:
     """Exempt from garbage collection what lives as long as the run: all frameworks, and thousands of tests.
 
-    A quarter of the CPU time of the tests went into searches of these objects.
+    Without this, their collection takes about a third longer in each process, and the tests about a sixth.
     """
     gc.disable()
     try:
