@@ -484,7 +484,7 @@ def test_the_command_that_shows_a_deleted_or_emptied_document_works(root):
     (root / "bob/preferences.toml").write_text("")
     for found in wrong(root):
         command = found.remedy[found.remedy.index("tomldiary ") :]
-        done = run(*shlex.split(command)[1:], "--path", root)
+        done = run(*shlex.split(command)[1:])
         assert done.returncode == 0, done.stderr
         assert "[_meta]" in done.stdout
 

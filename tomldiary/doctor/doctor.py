@@ -248,9 +248,12 @@ def _without(place: str, error: Exception) -> str:
     return str(error).removeprefix(f"{place}: ")
 
 
-def _shown_at(user: str, seq: int) -> str:
+def _shown_at(backend: Backend, user: str, seq: int) -> str:
     """Return the command that prints the documents of a user after a transaction."""
-    return f"tomldiary show --user {shlex.quote(user)} --at {seq} --raw"
+    command = f"tomldiary show --user {shlex.quote(user)} --at {seq} --raw"
+    if isinstance(backend, LocalBackend):  # the address of a database may contain a password
+        command += f" --path {shlex.quote(str(backend.base_path))}"
+    return command
 
 
 def _check_lag(
@@ -266,7 +269,7 @@ def _check_lag(
         place = backend.place(user, kind)
         if document is not None and is_blank(text):
             found = _without(place, emptied(place))
-            yield Finding("problem", place, found, f"Run: {_shown_at(user, record.seq)}")
+            yield Finding("problem", place, found, f"Run: {_shown_at(backend, user, record.seq)}")
             continue
         # A fingerprint that is not in history is that of a hand edit.
         now = digest(text)
@@ -279,7 +282,7 @@ def _check_lag(
                 "warning",
                 place,
                 f"the file was deleted. History contains it up to transaction {record.seq}.",
-                f"If this was a mistake, run: {_shown_at(user, record.seq)}",
+                f"If this was a mistake, run: {_shown_at(backend, user, record.seq)}",
             )
         else:
             yield Finding(
