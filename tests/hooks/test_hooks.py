@@ -11,7 +11,7 @@ from outside_index import ScriptedIndex
 from six_verbs import SixVerbs
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
-from tomldiary.errors import HookError, InvalidValue, NotSupported, UnknownEntry
+from tomldiary.errors import HookError, InvalidValue, NestedTransaction, NotSupported, UnknownEntry
 from tomldiary.hooks.change import Change, Position
 from tomldiary.hooks.cursors import Cursor, Cursors
 from tomldiary.hooks.delivery import Delivery
@@ -324,6 +324,16 @@ def test_rebuild_delivers_everything_anew(diary, index):
     diary.hooks.add(lambda changes: None, name="log")
     with pytest.raises(NotSupported, match="cannot be cleared"):
         diary.hooks.rebuild("log")
+
+
+def test_a_refused_rebuild_leaves_the_index_as_it_is(diary, index):
+    diary.hooks.add(index, name="index")
+    fill(diary)
+    assert diary.hooks.flush()
+    before = dict(index.entries)
+    with diary.user("alice").transaction(), pytest.raises(NestedTransaction):
+        diary.hooks.rebuild("index")
+    assert index.entries == before
 
 
 def test_search_shows_nothing_that_the_memory_no_longer_holds(diary, index):

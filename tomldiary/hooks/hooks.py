@@ -328,8 +328,11 @@ class Hooks:
         Raises:
             UnknownEntry: There is no such hook.
             NotSupported: The hook cannot be cleared.
+            NestedTransaction: A transaction is open here.
         """
         delivery = self._worker(name).delivery
+        for each in delivery.everybody():
+            self._engine.refuse_open(each)
         delivery.clear()
         return self.reconcile(name)
 
