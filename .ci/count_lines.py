@@ -219,6 +219,10 @@ def private_uses() -> Counter[str]:
         encoding="utf-8",
         check=False,
     )
+    if not done.stdout:
+        raise SystemExit(
+            f"ruff did not run: {done.stderr.strip()}. Run: python -m pip install ruff"
+        )
     found["uses of private attributes"] = len(json.loads(done.stdout))
     return found
 
