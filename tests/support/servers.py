@@ -2,7 +2,7 @@
 
     python tests/support/servers.py [pytest …]
 
-Without a command it prints the environment variables that the tests read, and waits until it is interrupted.
+Without a command it prints the environment variables that the tests read, and waits until SIGINT or SIGTERM.
 With a command it runs that, and stops the servers afterwards. It needs PostgreSQL and Redis
 (`apt-get install postgresql redis-server`), and `gcloud` with the Firestore emulator.
 """
@@ -190,6 +190,9 @@ def running_as(
 
 def main() -> int:
     """Start all servers; see the module."""
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
+    )  # stop the servers first
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tomldiary-servers-")))
         found = {

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import logging
 import re
+import signal
 import socket
 import socketserver
 import subprocess
@@ -678,3 +679,19 @@ def test_the_package_loads_no_client():
         [sys.executable, *STRICT, "-c", code], capture_output=True, text=True, check=True
     )
     assert not {"psycopg", "redis", "grpc", "google.cloud.firestore"} & set(run.stdout.split())
+
+
+@engines.needs("firestore")
+@engines.needs("redis")
+@engines.needs("postgres")
+def test_a_terminated_script_of_the_servers_leaves_none_running():
+    with subprocess.Popen(
+        [sys.executable, servers.__file__], stdout=subprocess.PIPE, text=True
+    ) as script:
+        assert script.stdout is not None
+        ports = [int(re.findall(r":(\d+)", script.stdout.readline())[-1]) for _ in range(3)]
+        script.terminate()
+        assert script.wait(60) == 128 + signal.SIGTERM
+    for port in ports:
+        with socket.socket() as client:
+            assert client.connect_ex(("127.0.0.1", port)) != 0
