@@ -83,7 +83,7 @@ def findings(
             for user in users:
                 yield from check_files(backend.folder(user))
     if isinstance(backend, SharedBackend):
-        yield _connected(backend)
+        yield from _connected(backend)
     for user in _users(backend) if users is None else sorted(users):
         found: list[Finding] = []
         try:
@@ -93,8 +93,8 @@ def findings(
         yield from sorted(found, key=lambda finding: _LEVELS.index(finding.level))
 
 
-def _connected(backend: SharedBackend) -> Finding:
-    """Return a note with the database's response times and its durability.
+def _connected(backend: SharedBackend) -> Iterator[Finding]:
+    """Yield a note with the database's response times and its durability, and a problem if it takes no writes.
 
     Raises:
         BackendError: The database does not respond.
@@ -107,7 +107,12 @@ def _connected(backend: SharedBackend) -> Finding:
     again = time.perf_counter() - begin
     survives = {"full": "a power cut"}.get(backend.durability, "a killed client, but no power cut")
     times = f"connected in {first * 1000:.0f} ms, a request takes {again * 1000:.1f} ms"
-    return Finding("note", str(backend.database), f"{times}; a write survives {survives}", "")
+    place = str(backend.database)
+    yield Finding("note", place, f"{times}; a write survives {survives}", "")
+    try:
+        backend.database.check_writes()
+    except BackendError as error:
+        yield Finding("problem", place, str(error).removeprefix(f"{place}: "))
 
 
 def _users(backend: Backend) -> list[str]:

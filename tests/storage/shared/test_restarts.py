@@ -15,6 +15,7 @@ import pytest
 import engines
 import servers
 from tomldiary import BackendError, Diary, MemoryWriter, Turn
+from tomldiary.doctor.doctor import check
 from tomldiary.storage.open import open_backend
 from tomldiary.storage.shared.postgres.statements import DROP
 from waiting import until
@@ -273,6 +274,10 @@ def test_a_redis_that_takes_no_writes_names_the_remedy(place, setting, remedy):
         with pytest.raises(BackendError, match=re.escape(remedy)):
             alice.upsert_preference("likes", "coffee")
         assert len(alice.preferences("likes")) == 1
+        problems = [each.message for each in check(diary) if each.level == "problem"]
+        assert [remedy in each for each in problems] == (
+            [True] if setting[0] == "replicaof" else []
+        )
 
 
 @pytest.mark.parametrize(

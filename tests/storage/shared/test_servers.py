@@ -543,6 +543,8 @@ def test_a_read_only_server_of_postgres_names_the_remedy():
     with pytest.raises(BackendError, match="Use the address of the primary server"):
         alice.upsert_preference("likes", "coffee")
     assert [item.text for item in alice.preferences("likes").values()] == ["tea"]
+    [problem] = [each for each in check(Diary(backend)) if each.level == "problem"]
+    assert problem.message.startswith("the server takes no writes (cannot execute UPDATE")
     backend.close()
 
 

@@ -196,6 +196,14 @@ class Database(Protocol):
         """Add 1 to the revision of a user, whatever its value, so that no step on an older state is applied."""
         ...
 
+    def check_writes(self) -> None:
+        """Send a write that changes nothing.
+
+        Raises:
+            BackendError: The server takes no writes, for example because it is a replica.
+        """
+        ...
+
     def close(self) -> None:
         """Close all connections; a later call opens new ones."""
         ...

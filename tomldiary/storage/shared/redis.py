@@ -292,6 +292,10 @@ class RedisDatabase:
         """Add 1 to the revision of a user."""
         self._run(lambda: self._client.hincrby(self._key(user, "head"), "revision", 1))
 
+    def check_writes(self) -> None:
+        """Remove an id that no user has, which a replica refuses."""
+        self._run(lambda: self._client.srem(f"{self._prefix}:users", ""))
+
     def listen(self) -> Listener:
         """Return a new connection on which the server sends a notice of every changed key."""
         import redis  # noqa: PLC0415 - an optional dependency

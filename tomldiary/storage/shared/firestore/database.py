@@ -267,6 +267,9 @@ class FirestoreDatabase:
         with contextlib.suppress(Refused):  # there is no such user
             self._run(partial(place.update, change, **self._once), is_conditional=True)
 
+    def check_writes(self) -> None:
+        """Do nothing: Firestore has no replicas that take reads only."""
+
     def close(self) -> None:
         """Close the connection; a later call opens a new one."""
         self.connection.close()

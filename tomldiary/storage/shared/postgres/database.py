@@ -365,6 +365,10 @@ class PostgresDatabase:
         name = stored_id(user)
         self._run(lambda connection: connection.execute(self._sql(statements.TOUCH), [name]))
 
+    def check_writes(self) -> None:
+        """Update no row, which a server that takes no writes refuses."""
+        self._run(lambda connection: connection.execute(self._sql(statements.CHECK_WRITES)))
+
     # Notices
 
     def listen(self) -> Listener:
