@@ -44,7 +44,8 @@ def open_backend(
         if isinstance(backend, str) and _SCHEME.match(place):
             raise BackendError(
                 f'{without_secrets(place)!r}: there is no backend for this kind of address. Give a folder ("./" before'
-                ' a name with a colon), "memory:", a URL of PostgreSQL, Redis or Firestore, or a backend object;'
+                ' a name with a colon), "memory:", a URL that begins with "postgresql://", "redis://" (also for Valkey) or'
+                ' "firestore://", or a backend object;'
                 " docs/backends.md describes how to write one."
             )
         return LocalBackend(place, durability=durability or "full")

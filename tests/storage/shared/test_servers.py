@@ -659,6 +659,8 @@ def test_a_missing_client_names_the_extra(url, extra, monkeypatch):
         ("firestore://project/a/b?database=d#", "cannot contain '#'"),
         ("postgresql://localhost/x?connections=many", "connections='many' is not a valid number"),
         ("mysql://localhost/x", "there is no backend for this kind of address"),
+        ("valkey://localhost/0", '"redis://" \\(also for Valkey\\)'),
+        ("postgresql+psycopg://localhost/x", 'a URL that begins with "postgresql://"'),
         (" redis://u:p@localhost/0", "' redis://localhost/0': there is no backend for this kind"),
     ],
 )
