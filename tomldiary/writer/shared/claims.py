@@ -16,14 +16,11 @@ from __future__ import annotations
 
 import secrets
 import time
-from threading import Lock
 from typing import TYPE_CHECKING
 
 from tomldiary.engine.engine import is_erased
 from tomldiary.errors import BackendError, Conflict, Forgotten, TurnTaken
 from tomldiary.logging import get_logger
-from tomldiary.runtime.fork_safety import fork_safe
-from tomldiary.runtime.lru import Recent
 from tomldiary.runtime.sources import QUEUE
 from tomldiary.writer.shared.turns import Turns
 
@@ -31,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from tomldiary.extraction.operations import Operation
-    from tomldiary.storage.log import LogRecord
     from tomldiary.storage.shared.backend import SharedBackend
     from tomldiary.writer.receipts import Job
 
@@ -39,7 +35,6 @@ __all__ = ["Claims", "Heartbeats"]
 
 _logger = get_logger(__name__)
 _BEATS = 5  # heartbeats per lease
-_PARSED_USERS = 1024
 _FORGET_AFTER = 20  # leases without a heartbeat until a writer's document is removed
 
 
@@ -57,9 +52,6 @@ class Claims:
         self.writer = self.heartbeats.id
         self._backend = backend
         self._works = works
-        self._records: Recent[str, list[LogRecord]] = Recent(_PARSED_USERS)
-        """The parsed records of each user's document, when it was last read."""
-        self._guard = fork_safe(Lock())
         self._owners: dict[str, tuple[str, float]] = {}
         """The owner of each user that another writer serves, and when it was read (monotonic clock)."""
 
@@ -89,7 +81,7 @@ class Claims:
 
     def read(self, user: str) -> tuple[Turns, bool]:
         """Return the waiting turns of a user, and whether this writer may claim them."""
-        turns = self._parse(user, self._backend.hidden(user, QUEUE)[0])
+        turns = Turns.parse(self._backend.hidden(user, QUEUE)[0])
         if self._works:
             self._owners[user] = turns.owner, time.monotonic()
         return turns, self._may_claim(turns.owner)
@@ -120,8 +112,7 @@ class Claims:
 
     def holds(self, job: Job) -> bool:
         """Return whether the turn still waits and this writer has its claim; an erasure removes the turn."""
-        user = job.turn.user_id
-        turns = self._parse(user, self._backend.hidden(user, QUEUE)[0])
+        turns = Turns.parse(self._backend.hidden(job.turn.user_id, QUEUE)[0])
         return turns.owner == self.writer and job.operation in turns.numbers()
 
     def append_operations(
@@ -179,23 +170,13 @@ class Claims:
         claims: list[Turns | None] = []
 
         def changed(text: str, epoch: int) -> str:
-            turns = self._parse(user, text)
+            turns = Turns.parse(text)
             is_mine = change(turns, epoch)
             claims.append(turns if is_mine else None)
             return text if is_mine is None else turns.render()
 
         self._backend.change_hidden(user, QUEUE, changed)
         return claims[-1]
-
-    def _parse(self, user: str, text: str) -> Turns:
-        """Return the waiting turns of a user; each record is parsed once, as each turn changes the whole document."""
-        with self._guard:
-            turns = Turns.parse(text, self._records.get(user, ()))
-            if turns.records:
-                self._records.keep(user, [*turns.records])
-            else:
-                self._records.pop(user, None)
-        return turns
 
     def _may_claim(self, owner: str) -> bool:
         return self._works and (owner in {"", self.writer} or self.heartbeats.is_dead(owner))

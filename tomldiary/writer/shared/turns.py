@@ -49,10 +49,9 @@ class Turns:
     """The records of the turns and their operations, in order."""
 
     @classmethod
-    def parse(cls, text: str, known: Iterable[LogRecord] = ()) -> Turns:
-        """Return the content of a document; records that are also in `known` are not parsed again."""
-        parsed = {each.text: each for each in known}
-        records = [parsed.get(each.text, each) for each in scan_log(text.encode())]
+    def parse(cls, text: str) -> Turns:
+        """Return the content of a document."""
+        records = scan_log(text.encode())
         owners = [each.data["writer"] for each in records if each.kind == "owner" and each.data]
         kept = [each for each in records if each.kind != "owner" and each.data is not None]
         return cls(owners[-1] if owners else "", kept)
