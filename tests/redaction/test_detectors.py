@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import re
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -91,3 +93,34 @@ def test_values_are_redacted_inside_and_stay_the_same_objects_elsewhere():
 )
 def test_long_texts_take_linear_time(text):
     Redactor()(text)
+
+
+def test_a_collected_object_may_redact_while_texts_are_counted():
+    redactor = Redactor()
+    left, collected = [True], []
+
+    class Abandoned:
+        def __init__(self):
+            self.itself = self  # a cycle, which only the collector ends
+
+        def __del__(self):
+            collected.append(redactor("I am x@y.org."))
+            if left:
+                Abandoned()
+
+    def run():
+        Abandoned()
+        for _ in range(1000):
+            redactor("I am z@y.org.")
+        left.clear()
+
+    before = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        runner = threading.Thread(target=run, daemon=True)
+        runner.start()
+        runner.join(30)
+        assert not runner.is_alive(), "a thread waits for itself"
+    finally:
+        gc.set_threshold(*before)
+    assert set(collected) == {"I am [redacted: email]."}
