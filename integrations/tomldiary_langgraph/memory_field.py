@@ -13,7 +13,10 @@ __all__ = ["Ended", "Memory", "MemoryChannel", "Recalled", "asked_by_in", "ended
 
 
 class Recalled(str):
-    """Recalled memory, with a digest of the user of each unanswered message, by message id or a digest of it."""
+    """Recalled memory, with a digest of the user of each unanswered message.
+
+    Its key is the id of the message. A user that a function of the node returned has the digest of function and id.
+    """
 
     __slots__ = ("asked_by",)
 
@@ -108,7 +111,7 @@ last turn.
 
 
 def asked_by_in(channels: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return a digest of the user of each unanswered message, by the key of `recall_node`, from the fields of a state."""
+    """Return what the fields of a state note of unanswered messages; see `Recalled`."""
     fields = _fields(channels).values()
     return {id_: owner for each in fields for id_, owner in each.asked_by.items()}
 

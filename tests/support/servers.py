@@ -190,9 +190,8 @@ def running_as(
 
 def main() -> int:
     """Start all servers; see the module."""
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
-    )  # stop the servers first
+    # An exit stops the servers first.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tomldiary-servers-")))
         found = {

@@ -60,7 +60,7 @@ SOURCE = "lc_source"
 _SOURCES = (SOURCE, "deepagents_notification")
 """The second key marks the reports of background tasks in deepagents."""
 _NUDGE = "nemotron_"
-"""How the names of the messages begin that deepagents writes to steer Nemotron models, without a key."""
+"""The prefix of the names of messages that deepagents writes to steer Nemotron models; they have no key."""
 _BY = {
     "human": "user", "HumanMessageChunk": "user", "ai": "assistant", "AIMessageChunk": "assistant",
     "tool": "tool", "ToolMessageChunk": "tool",

@@ -168,7 +168,7 @@ def _function(given: Any) -> Callable[[list[str]], Sequence[Sequence[float]]]:
 
 
 def name_of(embedder: Any) -> str:
-    """Return a name that identifies the model: the given text, or the object's class and model.
+    """Return a name that identifies a model or a function: the given text, or the object's class and model.
 
     A function without a name is identified by its code and the values that it closes over, a `functools.partial` by
     its function and arguments.
