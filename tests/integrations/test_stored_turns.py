@@ -1,4 +1,7 @@
-"""The middleware and the submit node return when the turn is in the journal; cancelled runs lose no turn."""
+"""The middleware and the submit node return when the turn is in the journal; cancelled runs lose no turn.
+
+The words are stored as they were said.
+"""
 
 from __future__ import annotations
 
@@ -99,6 +102,17 @@ def liked(folder):
     with MemoryWriter(Diary(folder, agent="rules")) as writer:
         assert writer.flush(20)
     return [item.text for item in Diary(folder).user("alice").preferences("likes").values()]
+
+
+@pytest.mark.parametrize("parts", [False, True])
+@hosts
+def test_the_words_of_a_turn_keep_their_indentation_and_line_ends(tmp_path, host, parts):
+    said = "    def ask():\r\n        return 日 \n\n"
+    content = [{"type": "text", "text": said}] if parts else said
+    diary = Diary(tmp_path, agent="rules", episodes=True)
+    with MemoryWriter(diary) as writer:
+        host(writer).invoke({"messages": [("user", content)]})
+    assert [each.input for each in diary.user("alice").episodes.list()] == [said]
 
 
 @hosts

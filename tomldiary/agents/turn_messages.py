@@ -100,7 +100,7 @@ def spoken(
     said: list[Spoken] = []
     for number, message in enumerate(messages):
         by: Any = _by(message)
-        text, id_ = str(message.text).strip(), message.id or ""
+        text, id_ = _unless_blank(str(message.text)), message.id or ""
         if by == "assistant":
             called = getattr(message, "tool_calls", ())
             is_unreadable = bool(getattr(message, "invalid_tool_calls", ()))
@@ -138,12 +138,17 @@ def _by(message: Any) -> str:
 def _words(content: object) -> str:
     """Return the text of a user's message, with one line for each part."""
     if isinstance(content, str):
-        return content.strip()
+        return _unless_blank(content)
     parts = (
         part if isinstance(part, str) else part.get("text") if part.get("type") in _TEXTS else None
         for part in cast("list[Any]", content)
     )
-    return "\n".join(filter(None, parts)).strip()
+    return _unless_blank("\n".join(filter(None, parts)))
+
+
+def _unless_blank(text: str) -> str:
+    """Return a text unchanged, as its first line may be indented code; "" if it has no words."""
+    return text if text.strip() else ""
 
 
 def turn_start(thread: Sequence[Spoken]) -> int | None:
