@@ -168,6 +168,60 @@ def test_a_wrong_argument_is_named(
 
 
 @pytest.mark.parametrize(
+    ("call", "flag"),
+    [
+        (lambda alice, no: alice.rollback(dry_run=no), "dry_run"),
+        (lambda alice, no: alice.rollback(force=no), "force"),
+        (lambda alice, no: alice.forget(key="likes/pref001", dry_run=no), "dry_run"),
+        (lambda alice, no: alice.import_(alice.export(), replace=no), "replace"),
+        (lambda alice, no: alice.import_preview(alice.export(), replace=no), "replace"),
+        (lambda alice, no: alice.export(history=no), "history"),
+        (lambda alice, no: alice.export(entries=no), "entries"),
+        (lambda alice, no: alice.facts.commit("diet", {"role": "a"}, force=no), "force"),
+        (lambda alice, no: alice.facts.query("diet", include_ended=no), "include_ended"),
+        (lambda alice, no: alice.facts.count("diet", include_ended=no), "include_ended"),
+        (lambda alice, no: alice.upsert_preference("likes", "x", create=no), "create"),
+        (lambda alice, no: alice.upsert_preference("likes", "x", count_up=no), "count_up"),
+        (
+            lambda alice, no: alice.upsert_preference("likes", "x", session_id="s", ephemeral=no),
+            "ephemeral",
+        ),
+        (
+            lambda alice, no: alice.transaction(session_id="s", ephemeral=no).__enter__(),
+            "ephemeral",
+        ),
+        (lambda alice, no: alice.review.accept("1", force=no), "force"),
+        (lambda alice, no: alice.promote_session("s", force=no), "force"),
+        (lambda alice, no: alice.consolidate(include_read=no), "include_read"),
+        (lambda alice, no: alice.diary.changes(follow=no), "follow"),
+        (lambda alice, no: alice.diary.hooks.add(print, name="log", strict=no), "strict"),
+    ],
+)
+@pytest.mark.parametrize("no", ["no", None, 0])
+def test_a_flag_is_true_or_false(alice: UserDiary, call: Any, flag: str, no: object) -> None:
+    with pytest.raises(InvalidValue, match=f"{flag}: expected True or False, found {no!r}"):
+        call(alice, no)
+    assert alice.last_transaction() == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "flag"),
+    [
+        (lambda alice, no: alice.add_turn("I", "x", "s", episode=no), "episode"),
+        (lambda alice, no: Turn("alice", "s", "I", "x", episode=no), "episode"),
+        (lambda alice, no: alice.blocks.set("plan", "x", pinned=no), "pinned"),
+    ],
+)
+@pytest.mark.parametrize("no", ["no", 0])
+def test_a_flag_may_be_left_to_the_setting(
+    alice: UserDiary, call: Any, flag: str, no: object
+) -> None:
+    with pytest.raises(InvalidValue, match=f"{flag}: expected True or False, found {no!r}"):
+        call(alice, no)
+    assert alice.last_transaction() == 1
+
+
+@pytest.mark.parametrize(
     "options",
     [
         {"max_prefs_per_category": "3"},

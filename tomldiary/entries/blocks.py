@@ -21,7 +21,7 @@ from tomldiary.entries.kind import EntryKind, EntryLine
 from tomldiary.entries.preferences import entry_text
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.runtime.views import DictView, Viewed
-from tomldiary.toml.values import checked_text
+from tomldiary.toml.values import checked_flag, checked_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -116,6 +116,7 @@ class Blocks:
         entry: dict[str, Any] = dict(old or {"text": "", "_created": now})
         entry["text"] = text
         if pinned is not None:
+            checked_flag(pinned, "pinned")
             entry.pop("pinned", None)
             if not pinned:  # the default is True
                 entry["pinned"] = False

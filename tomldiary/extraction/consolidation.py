@@ -29,7 +29,7 @@ from tomldiary.extraction.operations import Applied, apply_turn
 from tomldiary.logging import get_logger
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.runtime.views import Viewed
-from tomldiary.toml.values import checked_limit
+from tomldiary.toml.values import checked_flag, checked_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -100,6 +100,7 @@ async def consolidate(
         BackendError: The storage failed; earlier results are stored.
     """
     checked_limit(limit)
+    checked_flag(include_read, "include_read")
     done = Consolidated()
     pending = await in_thread(
         _pending, diary, user_id, include_read=include_read, attempts=attempts

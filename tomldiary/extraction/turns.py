@@ -38,7 +38,7 @@ from tomldiary.extraction.tool_writes import find_tool_writes
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.toml.edit import Edit
-from tomldiary.toml.values import checked_count, checked_text
+from tomldiary.toml.values import checked_count, checked_flag, checked_text
 from tomldiary.user.pending.held import QUARANTINE, Why, hold, stamped
 
 if TYPE_CHECKING:
@@ -175,6 +175,8 @@ class Turns:
         called = tuple(ToolStep(*diary.redacted(tuple(step))) for step in checked_steps(steps))
         if epoch is not None:
             checked_count(epoch, "epoch")
+        if episode is not None:
+            checked_flag(episode, "episode")
         operation = operation or current_operation.get()
         if operation is None:
             now_epoch = await self.current_epoch(user_id)  # read before any data

@@ -13,7 +13,7 @@ from tomldiary.runtime.views import Viewed, counted
 from tomldiary.toml.block_edit import split_tail
 from tomldiary.toml.document import Document, Path
 from tomldiary.toml.lexer import Block, split_blocks
-from tomldiary.toml.values import same_value
+from tomldiary.toml.values import checked_flag, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,6 +96,8 @@ class Undo:
             raise InvalidValue(
                 f"expected an integer of at least 1, found {steps!r}.", where="steps"
             )
+        checked_flag(dry_run, "dry_run")
+        checked_flag(force, "force")
         source = Source("rollback", session_id or "", actor, reason)
         engine, user = self._past.engine, self._past.user_id
         engine.refuse_open(user)

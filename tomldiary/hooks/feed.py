@@ -17,7 +17,7 @@ from tomldiary.hooks.change import Change, Position
 from tomldiary.hooks.reader import changes_of, entries_now, newest, records_after, reset_of
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.async_bridge import in_thread
-from tomldiary.toml.values import checked_number
+from tomldiary.toml.values import checked_flag, checked_number
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterator
@@ -59,7 +59,7 @@ class Feed:
         self._positions = _parsed(since)
         given = [users] if isinstance(users, str) else users
         self._only = None if given is None else frozenset(map(checked_user, given))
-        self._follow = follow
+        self._follow = checked_flag(follow, "follow")
         self._poll = checked_number(poll, "poll", "more than 0 seconds", lambda each: each > 0)
         self._steps: deque[_Step] = deque()
         self._round: Iterator[str] | None = None

@@ -16,7 +16,7 @@ from tomldiary.hooks.delivery import Delivery, Repaired
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.logging import get_logger
 from tomldiary.runtime.fork_safety import renew_after_fork
-from tomldiary.toml.values import checked_count, checked_number, checked_text
+from tomldiary.toml.values import checked_count, checked_flag, checked_number, checked_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -258,6 +258,7 @@ class Hooks:
             raise InvalidValue(
                 f"expected 1 to 40 characters of a-z, 0-9, - and _, found {name!r}.", where="name"
             )
+        checked_flag(strict, "strict")
         if name in self._workers:
             raise InvalidValue(f"the hook {name!r} already exists. Remove it first.", where="name")
         given = getattr(hook, "apply", hook)

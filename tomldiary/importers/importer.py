@@ -37,6 +37,7 @@ from tomldiary.runtime.views import Viewed, drawn
 from tomldiary.storage.shared.database import without_secrets
 from tomldiary.store.operations import Get, Put
 from tomldiary.store.store import ItemStore
+from tomldiary.toml.values import checked_flag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -124,6 +125,7 @@ def carry_over(
         InvalidValue: The source is unknown, unreadable, or has no records of the user. Nothing was changed.
         UnknownCategory, DiaryError: An entry cannot be stored. Nothing was changed.
     """
+    checked_flag(dry_run, "dry_run")
     if source not in SOURCES:
         raise InvalidValue(f"unknown source. Use one of: {', '.join(SOURCES)}", where=source)
     found = SOURCES[source](place, their_user or alice.user_id)

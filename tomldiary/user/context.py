@@ -12,7 +12,7 @@ from tomldiary.entries.models import When, in_utc, timestamp
 from tomldiary.errors import InvalidValue
 from tomldiary.history.queries import Made, change_made
 from tomldiary.runtime.async_bridge import async_twin
-from tomldiary.toml.values import checked_text
+from tomldiary.toml.values import checked_flag, checked_text
 from tomldiary.user.pending.held import (
     DRAFTS,
     QUARANTINE,
@@ -181,7 +181,7 @@ class UserContext:
             InvalidValue: The change is ephemeral but has no session.
         """
         self.engine.refuse_nested(self.user_id, source.operation)
-        if ephemeral:
+        if checked_flag(ephemeral, "ephemeral"):
             session = self.session(source.session)
             drafts = DraftContext(self.diary, self.user_id, session)
             return drafts.write(change, source, on_repeat=on_repeat)

@@ -13,7 +13,7 @@ from tomldiary.forgetting.forget import forget, preview
 from tomldiary.forgetting.selection import ForgetReceipt, Selection
 from tomldiary.forgetting.traces import traces
 from tomldiary.identifiers.namespaces import labels_up_to
-from tomldiary.toml.values import checked_text
+from tomldiary.toml.values import checked_flag, checked_text
 
 if TYPE_CHECKING:
     from tomldiary.entries.models import When
@@ -71,6 +71,7 @@ class UserErasure:
             DocumentError: A document cannot be read at the moment. Nothing was changed.
             BackendError: The storage failed; the message says whether something was changed.
         """
+        checked_flag(dry_run, "dry_run")
         named = None if key is None else self._named(key)
         selection = Selection.one_of(session_id, before, source, everything, named, matching)
         is_known = True

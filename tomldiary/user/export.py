@@ -25,7 +25,14 @@ from tomldiary.identifiers.namespaces import Namespace, is_hashed, kind_of, name
 from tomldiary.storage.local.layout import checked_kind
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
-from tomldiary.toml.values import check_unicode, checked_text, decode_nulls, render_path, same_value
+from tomldiary.toml.values import (
+    check_unicode,
+    checked_flag,
+    checked_text,
+    decode_nulls,
+    render_path,
+    same_value,
+)
 from tomldiary.user.pending.held import check_rules, claim
 
 if TYPE_CHECKING:
@@ -91,6 +98,8 @@ class UserExport:
         Raises:
             DocumentError: A document cannot be read, so the export would be incomplete.
         """
+        checked_flag(entries, "entries")
+        checked_flag(history, "history")
         seq, documents = self._consistent()
         more: dict[str, Any] = {}
         if entries:
@@ -155,6 +164,7 @@ class UserExport:
         self, data: Mapping[str, Any], why: Source | None, *, replace: bool
     ) -> tuple[list[str], list[Difference]]:
         """Return the documents and the entries that change; if `why` is None, roll the change back."""
+        checked_flag(replace, "replace")
         documents = _renamed(_checked(data), data.get("user"), self._user)
         if self._diary.redactor is not None:
             redact = self._diary.redacted_entry

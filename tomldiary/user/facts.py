@@ -15,7 +15,13 @@ from tomldiary.entries.models import timestamp
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.retrieval.filters import fields_of
 from tomldiary.runtime.async_bridge import async_twin
-from tomldiary.toml.values import checked_count, checked_limit, checked_table, checked_text
+from tomldiary.toml.values import (
+    checked_count,
+    checked_flag,
+    checked_limit,
+    checked_table,
+    checked_text,
+)
 from tomldiary.user.context import session_name
 from tomldiary.user.fact_queries import MANAGED, Matches, ordered, plain, shown, single_key
 
@@ -90,8 +96,9 @@ class UserFacts:
         schema, stored = self._checked(fact, data)
         session_id = self._context.session(session_id)
         by = Provenance(
-            timestamp(now), session_id, checked_text(source, "source"), confidence, force
-        )
+            timestamp(now), session_id, checked_text(source, "source"), confidence,
+            checked_flag(force, "force"),
+        )  # fmt: skip
 
         def change(tx: Transaction) -> str:
             book = FactRules(tx.entries(_KIND), self._diary.fact_schemas)
@@ -268,6 +275,7 @@ class UserFacts:
         for argument, value in (("type", name), ("order_by", order_by)):
             checked_text("" if value is None else value, argument)
         session_name(session_id)
+        checked_flag(include_ended, "include_ended")
         given = dict(checked_table({} if where is None else where, "where"))
         at = self._context.moment(valid_at)
         asked = [*fields_of(given), *([order_by.removeprefix("-")] if order_by else ())]

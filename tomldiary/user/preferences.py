@@ -22,7 +22,13 @@ from tomldiary.errors import InvalidValue
 from tomldiary.logging import get_logger
 from tomldiary.runtime.views import counted
 from tomldiary.text.similarity import Matches
-from tomldiary.toml.values import checked_count, checked_limit, checked_table, checked_text
+from tomldiary.toml.values import (
+    checked_count,
+    checked_flag,
+    checked_limit,
+    checked_table,
+    checked_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -151,6 +157,8 @@ class UserPreferences:
         moment = timestamp(now)
         contexts = _labels(contexts)
         _check_fields(fields)
+        checked_flag(count_up, "count_up")
+        checked_flag(create, "create")
         text = self._diary.redacted(text)  # before the text is compared with stored ones
 
         def change(tx: Transaction) -> tuple[str, PreferenceItem]:

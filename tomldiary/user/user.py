@@ -22,7 +22,7 @@ from tomldiary.history.retention import Retention
 from tomldiary.history.rollback import Undo
 from tomldiary.runtime.async_bridge import async_twin, sync_twin
 from tomldiary.runtime.views import Viewed, drawn, pretty
-from tomldiary.toml.values import checked_text, copied, render_path
+from tomldiary.toml.values import checked_flag, checked_text, copied, render_path
 from tomldiary.user.blocks import UserBlocks
 from tomldiary.user.context import DraftContext, UserContext, delegated
 from tomldiary.user.deprecated import DeprecatedNames
@@ -240,7 +240,7 @@ class UserDiary(Viewed, DeprecatedNames):
                 `operation_id` is given.
         """
         source = Source("transaction", session_id, actor, reason, operation_id)
-        target = self.draft(session_id) if ephemeral else self
+        target = self.draft(session_id) if checked_flag(ephemeral, "ephemeral") else self
         with self._context.engine.transaction(self.user_id, source, expected=expected):
             yield target
 
@@ -261,7 +261,7 @@ class UserDiary(Viewed, DeprecatedNames):
         not part of the transaction and waits for its end.
         """
         source = Source("transaction", session_id, actor, reason, operation_id)
-        target = self.draft(session_id) if ephemeral else self
+        target = self.draft(session_id) if checked_flag(ephemeral, "ephemeral") else self
         async with self._context.engine.atransaction(self.user_id, source, expected=expected):
             yield target
 

@@ -16,7 +16,7 @@ from tomldiary.entries.models import in_utc
 from tomldiary.errors import InvalidValue
 from tomldiary.extraction.dialogue import MAX_EARLIER, checked_exchanges, checked_turn, storable
 from tomldiary.runtime.views import Viewed
-from tomldiary.toml.values import checked_count, checked_text
+from tomldiary.toml.values import checked_count, checked_flag, checked_text
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -85,6 +85,8 @@ class Turn:
             object.__setattr__(self, "steps", known)
         if self.epoch is not None:
             checked_count(self.epoch, "epoch")
+        if self.episode is not None:
+            checked_flag(self.episode, "episode")
         if self.earlier is not None:
             object.__setattr__(self, "earlier", checked_exchanges(self.earlier, MAX_EARLIER))
 

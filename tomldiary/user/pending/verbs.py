@@ -20,7 +20,7 @@ from tomldiary.entries.models import timestamp
 from tomldiary.entries.preferences import Preferences
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.runtime.async_bridge import async_twin
-from tomldiary.toml.values import checked_names, checked_table, checked_text
+from tomldiary.toml.values import checked_flag, checked_names, checked_table, checked_text
 from tomldiary.user.pending.held import (
     DRAFTS,
     QUARANTINE,
@@ -74,6 +74,7 @@ class _Waiting:
         force: bool = False,
     ) -> PendingChanges:
         """Apply or drop some pending changes as one transaction, and return them."""
+        checked_flag(force, "force")
 
         def decided(tx: Transaction) -> PendingChanges:
             # Read inside the transaction, because another review may have decided meanwhile.
