@@ -414,6 +414,8 @@ def test_a_turn_that_cannot_be_stored_never_enters_a_queue() -> None:
             asyncio.run(writer.submit_turn(given))
         with pytest.raises(InvalidValue, match="session_id"):
             writer.submit_nowait(Turn("alice", "", "I love jazz.", "Noted."))
+        with pytest.raises(IdentifierError, match="the user id is empty"):
+            Turn("", "s", "I love jazz.", "Noted.")
         with pytest.raises(InvalidValue, match="assistant_msg"):
             writer.submit_nowait(Turn("alice", "s", "I love jazz.", wrong))
         with pytest.raises(InvalidValue, match="user_id: expected text, found NoneType"):

@@ -15,6 +15,7 @@ from tomldiary.entries.episodes import ToolStep, checked_steps
 from tomldiary.entries.models import in_utc
 from tomldiary.errors import InvalidValue
 from tomldiary.extraction.dialogue import MAX_EARLIER, checked_exchanges, checked_turn, storable
+from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.views import Viewed
 from tomldiary.toml.values import checked_count, checked_flag, checked_text
 
@@ -72,6 +73,7 @@ class Turn:
             object.__setattr__(self, name, text)
         for name in ("user_id", "operation_id"):
             object.__setattr__(self, name, checked_text(getattr(self, name), name))
+        checked_user(self.user_id)
         if self.status not in get_args(TurnStatus):
             raise InvalidValue(
                 f"expected one of {', '.join(get_args(TurnStatus))}, found {self.status!r}.",
