@@ -74,6 +74,8 @@ def test_a_session_that_no_file_can_store_is_refused(make: Any) -> None:
         (recall_node, {"token_counter": 4}, "token_counter: expected a function"),
         (DiaryStore, {"index": 384}, "index: expected a table"),
         (DiaryToolset, {"token_counter": 4}, "token_counter: expected a function"),
+        (recall_node, {"token_counter": async_id}, "token_counter: an async function"),
+        (DiaryCapability, {"token_counter": async_id}, "token_counter: an async function"),
         (DiaryToolset, {"descriptions": ["recall"]}, "descriptions: expected a table"),
         (DiaryToolset, {"descriptions": {"recall": 3}}, "descriptions.recall: expected text"),
         (DiaryToolset, {"id": 5}, "id: expected text"),

@@ -245,11 +245,17 @@ def test_a_function_of_the_host_redacts(tmp_path):
     assert both.preferences("likes")["pref001"].text == "TEA [REDACTED: EMAIL]"
 
 
-def test_an_unknown_kind_is_refused_at_once():
+def test_an_unknown_kind_or_an_async_function_is_refused_at_once():
     with pytest.raises(InvalidValue, match="expected some of key"):
         Diary("memory:", redact=["name"])
     with pytest.raises(InvalidValue, match="expected True, kinds or a function"):
         Diary("memory:", redact=5)
+
+    async def ask(text):
+        return text
+
+    with pytest.raises(InvalidValue, match="redact: an async function cannot be used"):
+        Diary("memory:", redact=ask)
 
 
 def test_what_waits_for_a_review_is_redacted(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.errors import InvalidValue
@@ -119,6 +120,10 @@ def checked_counter(given: Callable[[str], int] | None) -> Callable[[str], int] 
     if given is not None and not callable(given):
         raise InvalidValue(
             f"expected a function of a text, found {given!r}.", where="token_counter"
+        )
+    if iscoroutinefunction(given):
+        raise InvalidValue(
+            "an async function cannot be used. Give a plain function.", where="token_counter"
         )
     return given
 

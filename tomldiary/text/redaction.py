@@ -11,6 +11,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from inspect import iscoroutinefunction
 from typing import Any, cast
 
 from tomldiary.errors import InvalidValue
@@ -187,7 +188,7 @@ def redactor_of(redact: bool | str | Iterable[str] | Redact | Redactor | None) -
     """Return the redactor for an option of a diary; None if redaction is off.
 
     Raises:
-        InvalidValue: The option is not a redactor, function, kind or list of kinds.
+        InvalidValue: The option is not a redactor, plain function, kind or list of kinds.
     """
     if redact is None or redact is False:
         return None
@@ -197,6 +198,10 @@ def redactor_of(redact: bool | str | Iterable[str] | Redact | Redactor | None) -
         return redact
     if isinstance(redact, str):
         return Redactor([redact])
+    if iscoroutinefunction(redact):
+        raise InvalidValue(
+            "an async function cannot be used. Give a plain function.", where="redact"
+        )
     if callable(redact):
         return Redactor((), redact)
     if not isinstance(redact, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
