@@ -6,7 +6,7 @@ import asyncio
 import copy
 from collections.abc import Callable, Collection, Mapping, Sequence  # noqa: TC003 - annotations are looked up at run time
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pydantic_ai import RunContext, TemplateStr  # noqa: TC002 - annotations are looked up at run time
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
@@ -65,6 +65,13 @@ if TYPE_CHECKING:
     from pydantic_ai.tools import ToolDefinition
     from pydantic_ai.toolsets import AbstractToolset
 
+    class _Writer:
+        """For type checkers: the option may be None, but the attribute is a writer unless `record` is False."""
+
+        def __get__(self, capability: object, owner: object = None) -> MemoryWriter: ...
+        def __set__(self, capability: object, given: MemoryWriter | None) -> None: ...
+
+
 __all__ = ["DiaryCapability"]
 
 _logger = get_logger(__name__)
@@ -117,7 +124,10 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     user_id: Who[AgentDepsT] = None
     session_id: Who[AgentDepsT] = None
     _: KW_ONLY
-    writer: MemoryWriter | None = field(default=None, compare=False)
+    if TYPE_CHECKING:
+        writer: _Writer = _Writer()
+    else:
+        writer: MemoryWriter | None = field(default=None, compare=False)
     record: bool = True
     tools: Literal["all", "read", "none"] | Collection[ToolName] = "all"
     descriptions: Mapping[str, str] | None = None
@@ -138,7 +148,8 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     def __post_init__(self) -> None:
         checked_flag(self.record, "record")
         checked_episodes(self.episodes)
-        if not self.record and self.writer is not None:
+        given = cast("MemoryWriter | None", self.writer)
+        if not self.record and given is not None:
             raise InvalidValue("record=False keeps no turns. Leave the writer out.", where="writer")
         if self.defer_loading and self.record:
             raise InvalidValue(
@@ -162,7 +173,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             approve=self.approve,
         )
         if self.record:
-            diary, given = self._toolset.diary, self.writer
+            diary = self._toolset.diary
             self.writer = MemoryWriter(diary) if given is None else writer_of(given, diary)
             self._toolset.records = True
 
@@ -278,7 +289,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             self._toolset.id or "",
             owner,
             digest(self.id or "", owner.user)[:16],
-            records=self.writer is not None and not is_within(LANGCHAIN),
+            records=self.record and not is_within(LANGCHAIN),
             around=runs_around(diary, owner.user),
         )
         state.begin(ctx, self._toolset.turns)
@@ -502,8 +513,6 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         steps: list[list[str]] | None = None,
         epoch: int | None = None,
     ) -> None:
-        writer = self.writer
-        assert writer is not None  # noqa: S101 - the capability records turns
         operation = digest(run_id, session, user_msg, assistant_msg) if run_id else ""
         turn = Turn(
             user,
@@ -517,4 +526,4 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             episode=self.episodes,
             epoch=epoch,
         )
-        await submit_turn(writer, turn)
+        await submit_turn(self.writer, turn)

@@ -61,6 +61,12 @@ DiaryCapability(7, "alice")  # pyright: ignore[reportArgumentType]
 diary = Diary("./memories", agent="rules")
 plain = Agent("test", capabilities=[DiaryCapability(diary, "alice", writer=MemoryWriter(diary))])
 assert_type(plain, Agent[object, str])
+
+# The writer may be left out, and is there then.
+memory = DiaryCapability[object](diary, "alice", writer=None)
+assert_type(memory.writer, MemoryWriter)
+memory.writer.flush()
+DiaryCapability(diary, "alice", writer="./memories")  # pyright: ignore[reportArgumentType]
 Agent("test", toolsets=[AgentMemoryToolset(user_id=lambda ctx: ctx.run_id)])
 
 # The extraction agents.
