@@ -90,7 +90,7 @@ class Diary(Viewed, AncestorCoroutines):
     Args:
         backend: A folder, "memory:", a backend of this package, or any object with the six async
             methods of `BackendProtocol`.
-        pref_table_cls: A pydantic model whose fields are the categories; None uses a built-in table.
+        pref_table_cls: A pydantic model whose fields are the categories. The default is a built-in table.
         agent: The extractor: "rules" (offline), a model name, an extractor or agent with
             `run(message, deps=…)`, a function, or a framework's model. None reads $EXTRACTOR_MODEL.
             Resolved at the first turn, not by the constructor.
