@@ -73,7 +73,8 @@ class ChatModelExtractor:
 
     def __init__(self, model: ChatModel, max_rounds: int = 8) -> None:
         self.max_rounds = checked_count(max_rounds, "max_rounds", least=1)
-        if not isinstance(model, Runnable):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+        if not isinstance(model, Runnable) or hasattr(model, "update_state"):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+            # A graph, such as an agent of `create_agent`, has this method and takes a state instead of messages.
             named = f"init_chat_model({model!r})" if isinstance(model, str) else "a chat model"
             raise InvalidValue(
                 f"expected a chat model, found {type(model).__name__}. Give {named}.", where="model"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from langchain.agents import create_agent
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda
@@ -141,10 +142,18 @@ def test_a_nested_retriever_uses_the_bound_user_or_that_of_the_chain(diary):
 # Extractor
 
 
-@pytest.mark.parametrize("given", ["openai:gpt-5", 7, Diary("memory:")])
+@pytest.mark.parametrize(
+    "given", ["openai:gpt-5", 7, Diary("memory:"), create_agent(Scripted(answers=[]))]
+)
 def test_an_extractor_accepts_only_chat_models(given):
     with pytest.raises(InvalidValue, match="expected a chat model, found"):
         ChatModelExtractor(given)
+
+
+def test_an_agent_of_langchain_as_the_extractor_is_refused_at_the_first_turn():
+    alice = Diary("memory:", agent=create_agent(Scripted(answers=[]))).user("alice")
+    with pytest.raises(InvalidValue, match="expected a chat model, found CompiledStateGraph"):
+        alice.add_turn("I love jazz.", "Noted.", "s1")
 
 
 class Down(Exception):
