@@ -404,7 +404,7 @@ def _memory(given: Any, call: str) -> Diary:
     """Return the diary that a node was given as a diary, a folder or a store."""
     if isinstance(given, DiaryStore):
         return given.diary
-    if hasattr(given, "invoke"):
+    if hasattr(given, "invoke") or hasattr(given, "keys"):  # a model, or the state of a graph
         raise InvalidValue(
             f"expected a Diary or a folder, found {type(given).__name__}. Give the diary first: {call}.",
             where="diary",

@@ -968,6 +968,10 @@ def test_on_error_ignore_continues_without_the_memory(mode, caplog):
         ),
         (lambda: recall_node(answering("x")), r"Give the diary first: recall_node\(diary\)"),
         (lambda: recall_node(MemoryWriter(Diary("memory:"))), "expected a Diary or a folder"),
+        (
+            lambda: graph_of([("recall", recall_node)]).invoke({"messages": "hi"}),
+            r"expected a Diary or a folder, found dict\. Give the diary first: recall_node\(diary\)",
+        ),
         (lambda: submit_node(Diary("memory:")), "expected a MemoryWriter, found Diary"),
         (lambda: submit_node("./memories"), "expected a MemoryWriter, found str"),
         (lambda: recall_node("memory:", on_error="warn"), "'warn' is unknown. Use one of"),
