@@ -139,6 +139,21 @@ def test_promoting_and_discarding_are_undone_by_rollback(alice):
     assert texts(alice.draft("s1")) == EVERYTHING
 
 
+def test_what_a_rollback_took_back_can_be_promoted_again(alice):
+    alice.blocks.set("notes", "stored")
+    alice.blocks.append("notes", "draft", session_id="s1", ephemeral=True)
+    alice.blocks.set("new", "draft", session_id="s1", ephemeral=True)
+    for _ in range(2):
+        alice.promote_session("s1")
+        assert (alice.blocks["notes"].text, alice.blocks["new"].text) == ("stored\ndraft", "draft")
+        alice.rollback()
+    alice.blocks.set("new", "newer")
+    alice.blocks.append("notes", "newer")
+    with pytest.raises(EntryConflict) as conflict:
+        alice.promote_session("s1")
+    assert conflict.value.keys == ["blocks/new", "blocks/notes"]
+
+
 def test_discarding_leaves_what_was_promoted(alice):
     written(alice)
     alice.promote_session("s1", keys=["blocks/notes"])

@@ -373,7 +373,10 @@ def check_fields(document: str, path: Path, entry: Mapping[str, Any], rules: Rul
 
 
 def _changed_since(tx: Transaction, changes: Sequence[PendingChange]) -> list[str]:
-    """Return the keys of entries that transactions changed after the pending change was stored."""
+    """Return the keys of entries that differ from what they were when the pending change was stored.
+
+    An entry that a rollback restored has not changed.
+    """
     waiting = [
         each
         for each in changes
@@ -381,14 +384,20 @@ def _changed_since(tx: Transaction, changes: Sequence[PendingChange]) -> list[st
     ]
     first = min((each.based_on for each in waiting), default=0)
     found: set[str] = set()
+    states: dict[str, tuple[Any, Any]] = {}  # before the oldest and after the newest of them
     for record in Timeline(tx.engine.backend, tx.user).records() if waiting else ():
         if record.seq <= first:
             break
         if record.type == SNAPSHOT:
             found |= {each.key for each in waiting if each.based_on < record.seq}
             break
-        keys = {entry_key(path, home) for home, path, _, _ in table_changes(record)}
-        found |= {each.key for each in waiting if each.key in keys and each.based_on < record.seq}
+        for home, path, before, after in table_changes(record):
+            key = entry_key(path, home)
+            for each in waiting:
+                if each.key == key and each.based_on < record.seq:
+                    _, newest = states.get(each.id, (before, after))
+                    states[each.id] = before, newest
+    found |= {each.key for each in waiting if not same_value(*states.get(each.id, (None, None)))}
     return sorted(found)
 
 
