@@ -35,7 +35,7 @@ def compactor_agent(
         prompt_template: Other instructions: a text, the path of a file, or an object with `prompt`.
 
     Raises:
-        InvalidValue: `model_name` is no model.
+        InvalidValue: `model_name` is no model, or `prompt_template` is no prompt.
     """
     prompt = prompt_text(prompt_template, COMPACTION_PROMPT)
 

@@ -126,7 +126,7 @@ def extractor_agent(
 
     Raises:
         SchemaError: `pref_table_cls` cannot be read as categories.
-        InvalidValue: `model` is no model.
+        InvalidValue: `model` is no model, or `prompt_template` is no prompt.
     """
     if model_name is not None:
         warnings.warn("model_name is now called model", DeprecationWarning, stacklevel=2)

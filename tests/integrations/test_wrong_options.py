@@ -7,11 +7,17 @@ from typing import Any
 import pytest
 from langchain_core.language_models import FakeListChatModel
 
-from tomldiary import Diary, InvalidValue, MemoryWriter
+from tomldiary import DefaultPrefTable, Diary, InvalidValue, MemoryWriter
 from tomldiary.errors import IdentifierError
 from tomldiary_langchain import ChatModelExtractor, DiaryMiddleware, diary_tools
 from tomldiary_langgraph import DiaryStore, extract_node, recall_node, submit_node
-from tomldiary_pydantic_ai import AgentMemoryToolset, DiaryCapability, DiaryToolset
+from tomldiary_pydantic_ai import (
+    AgentMemoryToolset,
+    DiaryCapability,
+    DiaryToolset,
+    compactor_agent,
+    extractor_agent,
+)
 
 
 async def async_id(*_: Any) -> str:
@@ -115,6 +121,16 @@ def test_tools_may_exchange_their_names() -> None:
 def test_the_limit_of_an_extractor_is_a_whole_number(rounds: Any) -> None:
     with pytest.raises(InvalidValue, match="max_rounds: expected a whole number of at least 1"):
         ChatModelExtractor(FakeListChatModel(responses=["ok"]), max_rounds=rounds)
+
+
+@pytest.mark.parametrize("prompt", [5, b"text", ["a text"], async_id])
+def test_a_prompt_is_a_text_and_never_the_repr_of_an_object(prompt: Any) -> None:
+    for make in (
+        lambda: extractor_agent(DefaultPrefTable, prompt_template=prompt),
+        lambda: compactor_agent(prompt_template=prompt),
+    ):
+        with pytest.raises(InvalidValue, match="prompt_template: expected a text, a path, or"):
+            make()
 
 
 def test_an_update_takes_a_function_and_no_value() -> None:

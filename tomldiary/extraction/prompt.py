@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tomldiary.entries.models import in_utc
+from tomldiary.errors import InvalidValue
 from tomldiary.extraction.tools import category_lines, fact_lines
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ def prompt_text(template: object, default: str = "") -> str:
     between two lines of dashes, which the prompt files of TOMLDiary 0.9 have, is left out.
 
     Raises:
+        InvalidValue: It is none of these.
         OSError: The file cannot be read.
     """
     if template is None:
@@ -114,7 +116,13 @@ def prompt_text(template: object, default: str = "") -> str:
             template = Path(template)
     if isinstance(template, Path):
         return _HEADER.sub("", template.read_text(encoding="utf-8"))
-    return str(getattr(template, "prompt", template))
+    text = getattr(template, "prompt", template)
+    if not isinstance(text, str):
+        raise InvalidValue(
+            f"expected a text, a path, or an object with a text as `prompt`, found {type(template).__name__}.",
+            where="prompt_template",
+        )
+    return text
 
 
 def extractor_prompt_check(prompt: object) -> None:
