@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence  # noqa: TC0
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from pydantic_ai import RunContext, TemplateStr  # noqa: TC002 - annotations are looked up at run time
+from pydantic_ai import RunContext, TemplateStr
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.tools import AgentDepsT
@@ -282,6 +282,9 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         Raises:
             IdentifierError: The run names no user, a name is invalid, or another user began the turn.
         """
+        if type(ctx) is not RunContext:
+            # An engine rebuilt it, without messages, for one durable operation, whose arguments name the user.
+            return self
         owner = self._toolset.entered(ctx)
         diary = self._toolset.diary
         state = RunState(
@@ -475,7 +478,8 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             output_tools=run.output_tools,
         )
         steps = steps_in(messages, ctx.run_id, is_paused=is_paused, output_tools=run.output_tools)
-        if not user_msg and not assistant_msg:
+        # A replayed workflow must call the operation again, also if this process has submitted the words before.
+        if not run.outermost.said and not assistant_msg:
             return
         with span(ctx, "submit") as noted:
             noted["status"] = status
@@ -513,6 +517,8 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         steps: list[list[str]] | None = None,
         epoch: int | None = None,
     ) -> None:
+        if not user_msg and not assistant_msg:
+            return
         operation = digest(run_id, session, user_msg, assistant_msg) if run_id else ""
         turn = Turn(
             user,

@@ -789,6 +789,27 @@ def test_an_agent_with_a_diary_can_be_made_durable(tmp_path: Path, engine: str):
     assert done.stdout.strip().endswith("ok")
 
 
+@pytest.mark.skipif(
+    DURABLE is None or not Path(DURABLE).with_name("temporal").exists(),
+    reason="$TOMLDIARY_DURABLE_PYTHON names no environment with Temporal's server",
+)
+def test_a_workflow_that_temporal_replays_submits_each_turn_once(tmp_path: Path):
+    done = subprocess.run(
+        [str(DURABLE), str(ROOT / "tests/support" / "temporal_workflow.py")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{ROOT}:{ROOT / 'integrations'}",
+            "FOLDER": str(tmp_path / "memories"),
+        },
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().endswith("ok")
+
+
 def test_durability_needs_no_package_of_an_engine(tmp_path: Path):
     code = "import tomldiary_pydantic_ai, sys; print({'temporalio', 'dbos', 'prefect'} & set(sys.modules))"
     done = subprocess.run(

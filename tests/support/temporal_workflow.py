@@ -1,0 +1,76 @@
+"""Runs an agent with a diary in a workflow of a real Temporal server, whose worker replays it at each step.
+
+Usage: FOLDER=… python temporal_workflow.py
+"""
+
+import asyncio
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from pydantic_ai.messages import ModelRequest, UserPromptPart
+
+    from servers import free_port, running
+    from temporal_keeper import SHOWN, Deps, agent, diary, memory
+    from tomldiary.errors import IdentifierError
+
+
+@workflow.defn(failure_exception_types=[IdentifierError])
+class Talk:
+    @workflow.run
+    async def run(self, user: str) -> str:
+        first = await agent.run("I love jazz.", deps=Deps(user, "s1"))
+        for session, text in (("s2", "I hate rain."), ("s3", "I hate snow.")):
+            said = [ModelRequest([UserPromptPart(text)])]
+            for _ in range(2):
+                with suppress(Exception):
+                    await agent.run(message_history=said, deps=Deps(user, session))
+                await workflow.sleep(0.1)  # the next task of the worker replays the run
+        said = first.all_messages()
+        last = await agent.run("Hello.", message_history=said, deps=Deps(user, "s1"))
+        return last.output
+
+
+async def main() -> None:
+    from pydantic_ai.durable_exec.temporal import AgentPlugin, PydanticAIPlugin  # noqa: PLC0415 - no workflow needs it
+    from temporalio.client import Client, WorkflowFailureError  # noqa: PLC0415 - the same
+    from temporalio.worker import Worker  # noqa: PLC0415 - the same
+
+    port, program = free_port(), Path(sys.executable).with_name("temporal")
+    options = ["--headless", "--port", str(port), "--http-port", str(free_port())]
+    with running([str(program), "server", "start-dev", *options], port):
+        client = await Client.connect(f"127.0.0.1:{port}", plugins=[PydanticAIPlugin()])
+        async with Worker(
+            client,
+            task_queue="talks",
+            workflows=[Talk],
+            plugins=[AgentPlugin(agent)],
+            max_cached_workflows=0,
+        ):
+            talk = client.execute_workflow(Talk.run, "alice", id="talk", task_queue="talks")
+            assert await asyncio.wait_for(talk, 60) == "done"
+            nobody = client.execute_workflow(Talk.run, "", id="nobody", task_queue="talks")
+            [failed] = await asyncio.gather(asyncio.wait_for(nobody, 30), return_exceptions=True)
+            assert isinstance(failed, WorkflowFailureError), failed
+            assert "the user is not known" in str(failed.cause), failed.cause
+    assert memory.writer.flush(30)
+    memory.writer.close_sync()
+
+
+if __name__ == "__main__":
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "tea")
+    asyncio.run(main())
+    assert "- likes: tea" in SHOWN[0]
+    known = {
+        name: [each.text for each in found.values()] for name, found in alice.preferences().items()
+    }
+    assert known["likes"] == ["tea", "milk", "I love jazz."], known
+    assert known["dislikes"] == ["I hate rain.", "I hate snow."], known
+    # A failed run and its answered repetition are two turns. If the repetition fails, it has nothing to submit.
+    turns = {name: session.turns for name, session in alice.conversations().items()}
+    assert turns == {"s1": 2, "s2": 2, "s3": 1}, turns
+    sys.stdout.write("ok\n")
