@@ -819,6 +819,47 @@ def test_a_forked_child_has_a_writer_of_its_own(tmp_path):
     assert texts(diary, "bob") == ["child 0", "child 1", "child 2", "child at the end"]
 
 
+FORK_AT_ONCE = """
+import os, signal, sys, threading, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of forking with threads
+from tomldiary import Diary, MemoryWriter
+from tomldiary.writer.writer import Turn
+
+class Slow:  # an import of the extractor in a worker lasts until the fork
+    begun, forked = threading.Event(), threading.Event()
+
+    def find_spec(self, name, path=None, target=None):
+        worker = threading.current_thread() is not threading.main_thread()
+        if worker and name.startswith("tomldiary.extraction.rules") and not self.forked.is_set():
+            self.begun.set()
+            self.forked.wait(30)
+
+sys.meta_path.insert(0, Slow())
+writer = MemoryWriter(Diary(sys.argv[1], agent="rules"))
+first = writer.submit_nowait(Turn("alice", "s", "I love tea.", "Noted."))
+Slow.begun.wait(1)
+child = os.fork()
+Slow.forked.set()
+if child == 0:
+    signal.alarm(20)
+    writer.submit_nowait(Turn("bob", "s", "I love jazz.", "Noted.")).wait(30)
+    writer.close_sync()
+    os._exit(0)
+first.wait(30)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_forked_during_the_first_turn_applies_its_own_turns(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", FORK_AT_ONCE, str(tmp_path)], timeout=2 * LONG, check=False
+    )
+    assert done.returncode == 0
+    diary = Diary(tmp_path, agent="rules")
+    assert [texts(diary, user) for user in ("alice", "bob")] == [["I love tea."], ["I love jazz."]]
+
+
 def test_shutdown_returns_at_once_without_pending_work():
     diary = Plain()
     writers = [MemoryWriter(diary) for _ in range(3)]

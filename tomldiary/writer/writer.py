@@ -14,6 +14,7 @@ import logging
 import os
 import threading
 import weakref
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -154,6 +155,11 @@ class MemoryWriter(Viewed):
         problem = self._setup_problem()
         if problem:
             tell(_logger, f"no turn can be extracted: {problem}", logging.ERROR)
+        elif self._own is not None and workers and not is_overridden(diary):
+            # Its modules are imported now. If a worker imported them during a fork, the child would wait forever for
+            # the end of this import.
+            with suppress(Exception):  # the first turn fails with the error
+                _ = self._own.turns.extractor
         self._reset()
         close_at_exit(self)
         with self._state:
