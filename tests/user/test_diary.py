@@ -14,7 +14,7 @@ from functools import partial
 import pytest
 from pydantic import BaseModel, Field
 
-from tomldiary import CompactionConfig, Diary, PreferenceItem, TOMLDiary
+from tomldiary import CompactionConfig, Diary, MemoryWriter, PreferenceItem, TOMLDiary, Turn
 from tomldiary.errors import ExtractionError, MissingExtra, SchemaError
 from tomldiary.extraction import tools
 from tomldiary.extraction.extractor import load_factory
@@ -638,3 +638,24 @@ def test_the_event_loop_is_not_blocked_while_a_turn_waits(tmp_path):
 
     run(use())
     assert len(diary.user("alice").preferences("likes")) == 1
+
+
+WITHOUT_A_LOOP = {
+    "a method": lambda diary: diary.user("alice").arecall("tea"),
+    "a transaction": lambda diary: diary.user("alice").atransaction().__aenter__(),
+    "an ancestor's method": lambda diary: diary.update_memory("alice", "s", "I love tea.", "ok"),
+    "a submit": lambda diary: MemoryWriter(diary).submit("alice", "s", "I love tea.", "ok"),
+    "a flush": lambda diary: MemoryWriter(diary).aflush(),
+    "a close": lambda diary: MemoryWriter(diary).close(),
+    "a receipt": lambda diary: MemoryWriter(diary).submit_nowait(TURN),
+    "a stored receipt": lambda diary: MemoryWriter(diary).submit_nowait(TURN).astored(),
+}
+TURN = Turn("alice", "s", "I love tea.", "ok")
+
+
+@pytest.mark.parametrize("call", WITHOUT_A_LOOP.values(), ids=WITHOUT_A_LOOP)
+def test_an_async_method_says_that_it_needs_a_loop_of_asyncio(tmp_path, call):
+    diary = Diary(tmp_path, agent="rules")
+    with pytest.raises(RuntimeError, match=r"a running event loop of asyncio\. With Trio, call"):
+        call(diary).__await__().send(None)  # as the loop of another library does
+    assert diary.user("alice").upsert_preference("likes", "tea")  # no lock is left behind

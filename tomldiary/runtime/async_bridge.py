@@ -36,6 +36,7 @@ __all__ = [
     "is_private_loop",
     "note_private_loop",
     "run_coroutine",
+    "running_loop",
     "sync_twin",
 ]
 
@@ -72,10 +73,28 @@ def current_task() -> Any:
         return None
 
 
-async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run a blocking call in a worker thread and wait for it without blocking the event loop."""
+def running_loop() -> asyncio.AbstractEventLoop:
+    """Return the running event loop of asyncio.
+
+    Raises:
+        RuntimeError: None is running, for example because the caller runs in Trio.
+    """
     import asyncio  # noqa: PLC0415 - slow to import, and sync code does not need it
 
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise RuntimeError(
+            "an async method needs a running event loop of asyncio. With Trio, call the sync method in a thread:"
+            " await trio.to_thread.run_sync(…)."
+        ) from None
+
+
+async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Run a blocking call in a worker thread and wait for it without blocking the event loop."""
+    import asyncio  # noqa: PLC0415 - see running_loop
+
+    running_loop()
     scope = SCOPE.get()
     if scope is None:
         return await asyncio.to_thread(function, *args, **kwargs)
@@ -96,7 +115,7 @@ async def in_daemon_thread(function: Callable[P, R], *args: P.args, **kwargs: P.
 
     Cancellation does not stop the call, but drops its result.
     """
-    import asyncio  # noqa: PLC0415 - see in_thread
+    import asyncio  # noqa: PLC0415 - see running_loop
     from concurrent.futures import Future  # noqa: PLC0415 - part of asyncio
 
     result: Future[R] = Future()
@@ -175,8 +194,9 @@ class OwnThread:
 
     async def run(self, function: Callable[[], R]) -> R:
         """Run a blocking call and wait for it without blocking the event loop."""
-        import asyncio  # noqa: PLC0415 - see in_thread
+        import asyncio  # noqa: PLC0415 - see running_loop
 
+        running_loop()
         self._last = work = self._pool.submit(contextvars.copy_context().run, function)
         return await asyncio.shield(asyncio.wrap_future(work))
 
@@ -228,7 +248,7 @@ class _LoopThread:
     """An event loop that runs in a dedicated thread until the process ends."""
 
     def __init__(self, name: str) -> None:
-        import asyncio  # noqa: PLC0415 - see in_thread
+        import asyncio  # noqa: PLC0415 - see running_loop
 
         self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -273,7 +293,7 @@ def run_coroutine(
         is_stopped: Whether to cancel the coroutine if the caller is interrupted, for example by Ctrl-C. Otherwise it
             continues.
     """
-    import asyncio  # noqa: PLC0415 - see in_thread
+    import asyncio  # noqa: PLC0415 - see running_loop
 
     private = _loops.get(name)
     if threading.current_thread() is private.thread:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
-from tomldiary.runtime.async_bridge import in_thread
+from tomldiary.runtime.async_bridge import in_thread, running_loop
 from tomldiary.runtime.fork_safety import renew_after_fork
 
 if TYPE_CHECKING:
@@ -53,9 +53,7 @@ class Gathering(Generic[T]):
 
     async def done(self, user: str, call: T) -> None:
         """Wait until a call is done, and raise its error if it failed."""
-        import asyncio  # noqa: PLC0415 - see in_thread
-
-        loop = asyncio.get_running_loop()
+        loop = running_loop()
         with self._guard:
             lanes = self._loops.setdefault(loop, {})
         future: asyncio.Future[None] = loop.create_future()

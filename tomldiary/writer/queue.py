@@ -14,7 +14,7 @@ from tomldiary.engine.engine import is_erased
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import Forgotten, OperationConflict, WriterBusy
 from tomldiary.extraction.dialogue import Sessions, checked_exchanges
-from tomldiary.runtime.async_bridge import in_thread
+from tomldiary.runtime.async_bridge import in_thread, running_loop
 from tomldiary.runtime.views import counted
 from tomldiary.writer.journal_record import render_turn
 from tomldiary.writer.receipts import Job, Receipt, Turn
@@ -86,8 +86,8 @@ class Admission:
 
     async def submit(self, turn: Turn) -> Receipt:
         """See `MemoryWriter.submit`."""
+        loop = running_loop()
         job = self._new_job(turn)
-        loop = asyncio.get_running_loop()
         space: Future[None] | None = None
         with self._state:
             same = self._same(job)

@@ -16,6 +16,7 @@ from tomldiary.entries.models import in_utc
 from tomldiary.errors import InvalidValue
 from tomldiary.extraction.dialogue import MAX_EARLIER, checked_exchanges, checked_turn, storable
 from tomldiary.identifiers.user_ids import checked_user
+from tomldiary.runtime.async_bridge import running_loop
 from tomldiary.runtime.views import Viewed
 from tomldiary.toml.values import checked_count, checked_flag, checked_text
 
@@ -109,6 +110,7 @@ class Receipt(Viewed):
         return (self._done.exception() or self._done.result()) if self._done.done() else None
 
     def __await__(self) -> Generator[Any, None, Applied | None]:
+        running_loop()
         return asyncio.shield(asyncio.wrap_future(self._done)).__await__()
 
     @property
@@ -151,6 +153,7 @@ class Receipt(Viewed):
         """Wait like `wait_stored` without blocking the event loop."""
         if self._stored.done():
             return self._stored.result()
+        running_loop()
         return await asyncio.shield(asyncio.wrap_future(self._stored))
 
     def settle_stored(self, answer: bool | BaseException) -> None:  # noqa: FBT001 - the result itself

@@ -24,6 +24,7 @@ from tomldiary.errors import InvalidValue
 from tomldiary.extraction.extractor import setup_problem
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.logging import get_logger, tell
+from tomldiary.runtime.async_bridge import running_loop
 from tomldiary.runtime.views import Viewed, counted, drawn, pretty
 from tomldiary.storage.protocol import Backend, KeepsHidden, KeepsJournal
 from tomldiary.storage.shared.backend import SharedBackend
@@ -429,6 +430,7 @@ class MemoryWriter(Viewed):
 
     async def aflush(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - the twin of flush
         """Wait like `flush` without blocking the event loop."""
+        running_loop()
         return await asyncio.to_thread(self.flush, timeout)
 
     def close_sync(self, timeout: float | None = None, *, drain: bool = True) -> WriterStats:
@@ -471,6 +473,7 @@ class MemoryWriter(Viewed):
 
     async def close(self, timeout: float | None = None, *, drain: bool = True) -> WriterStats:  # noqa: ASYNC109 - the twin of close_sync
         """Close like `close_sync` without blocking the event loop."""
+        running_loop()
         return await asyncio.to_thread(self.close_sync, timeout, drain=drain)
 
     def _stop(self) -> None:
