@@ -10,6 +10,7 @@ import time
 import tomllib
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from pydantic import BaseModel, Field
@@ -19,6 +20,7 @@ from tomldiary.errors import ExtractionError, MissingExtra, SchemaError
 from tomldiary.extraction import tools
 from tomldiary.extraction.extractor import load_factory
 from tomldiary.extraction.message import turn_message
+from tomldiary.runtime import async_bridge
 
 
 class Table(BaseModel):
@@ -659,3 +661,24 @@ def test_an_async_method_says_that_it_needs_a_loop_of_asyncio(tmp_path, call):
     with pytest.raises(RuntimeError, match=r"a running event loop of asyncio\. With Trio, call"):
         call(diary).__await__().send(None)  # as the loop of another library does
     assert diary.user("alice").upsert_preference("likes", "tea")  # no lock is left behind
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        MemoryWriter,
+        lambda diary: diary.user("alice").add_turn("I love tea.", "ok", session_id="s"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("name", "check"),
+    [("gevent.monkey", "is_module_patched"), ("eventlet.patcher", "is_monkey_patched")],
+)
+def test_greenlets_instead_of_threads_are_refused(tmp_path, monkeypatch, name, check, call):
+    monkeypatch.setattr(async_bridge, "_loops", async_bridge._Loops())
+    monkeypatch.setitem(sys.modules, name, SimpleNamespace(**{check: lambda part: True}))
+    diary = Diary(tmp_path, agent="rules")
+    with pytest.raises(RuntimeError, match="has replaced threads by greenlets"):
+        call(diary)
+    diary.user("alice").upsert_preference("likes", "tea")
+    assert diary.user("alice").recall("tea")

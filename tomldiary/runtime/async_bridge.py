@@ -34,6 +34,7 @@ __all__ = [
     "in_thread",
     "is_of_another_loop",
     "is_private_loop",
+    "needs_threads",
     "note_private_loop",
     "run_coroutine",
     "running_loop",
@@ -244,12 +245,31 @@ def sync_twin(
     return twin
 
 
+def needs_threads() -> None:
+    """Refuse to run an event loop beside others in threads that are greenlets: it would hang.
+
+    Raises:
+        RuntimeError: gevent or eventlet has replaced the threads of this process.
+    """
+    for name, check, part in (
+        ("gevent.monkey", "is_module_patched", "threading"),
+        ("eventlet.patcher", "is_monkey_patched", "thread"),
+    ):
+        library = sys.modules.get(name)
+        if library is not None and getattr(library, check)(part):
+            raise RuntimeError(
+                f"{name.partition('.')[0]} has replaced threads by greenlets, in which no event loop can run. Use"
+                " workers with threads, such as gthread of gunicorn, or threads of Celery."
+            )
+
+
 class _LoopThread:
     """An event loop that runs in a dedicated thread until the process ends."""
 
     def __init__(self, name: str) -> None:
         import asyncio  # noqa: PLC0415 - see running_loop
 
+        needs_threads()
         self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.thread.start()
@@ -295,7 +315,11 @@ def run_coroutine(
     """
     import asyncio  # noqa: PLC0415 - see running_loop
 
-    private = _loops.get(name)
+    try:
+        private = _loops.get(name)
+    except RuntimeError:
+        work.close()
+        raise
     if threading.current_thread() is private.thread:
         work.close()
         raise RuntimeError(

@@ -11,7 +11,7 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tomldiary.runtime.async_bridge import close_private_loop, note_private_loop
+from tomldiary.runtime.async_bridge import close_private_loop, needs_threads, note_private_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -100,10 +100,11 @@ class LoopThread:
         threads: The maximum number of concurrent blocking calls.
 
     Raises:
-        RuntimeError: The system has no thread left.
+        RuntimeError: The system has no thread left, or threads are greenlets.
     """
 
     def __init__(self, threads: int) -> None:
+        needs_threads()
         self.loop = asyncio.new_event_loop()
         pool = _started_pool(threads)
         self.thread = threading.Thread(
