@@ -293,9 +293,10 @@ def test_an_unknown_user_is_an_error(alice, call, command):
     assert "there is no user 'bob'" in err
 
 
-def test_show_at_requires_a_user(alice, tmp_path):
-    done = CliRunner().invoke(app, ["show", "--at", "1", "--path", str(tmp_path / "m")])
-    assert "--at: requires a user" in str(done.exception)
+@pytest.mark.parametrize("option", [["--at", "1"], ["--category", "likes"], ["--raw"]], ids="".join)
+def test_an_option_of_show_for_one_user_requires_a_user(alice, tmp_path, option):
+    done = CliRunner().invoke(app, ["show", *option, "--path", str(tmp_path / "m")])
+    assert f"{option[0]}: requires a user" in str(done.exception)
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]], ids="".join)

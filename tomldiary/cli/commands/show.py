@@ -46,8 +46,13 @@ def show(
         raise InvalidValue("give the user once, as NAME or with --user", where=name)
     user = name if user is None else user
     if user is None:
-        if at is not None:
-            raise InvalidValue("requires a user; name one with --user", where="--at")
+        for option, is_given in {
+            "--category": category is not None,
+            "--at": at is not None,
+            "--raw": raw,
+        }.items():
+            if is_given:
+                raise InvalidValue("requires a user; name one with --user", where=option)
         _show_users(path, as_json=as_json)
         return
     from tomldiary.cli.entries import show_memory  # noqa: PLC0415 - a list of users needs no diary
