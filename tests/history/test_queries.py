@@ -306,6 +306,15 @@ def test_an_invalid_point_of_history_is_refused_in_a_sentence(alice, point):
                 alice.history(**{name: point})
 
 
+def test_a_rollback_takes_either_a_number_of_steps_or_a_point(alice):
+    for text in ("tea", "jazz", "cats"):
+        alice.upsert_preference("likes", text)
+    with pytest.raises(InvalidValue, match=r"^steps: give steps or to, not both\."):
+        alice.rollback(2, to=0)
+    assert len(alice.history()) == 3
+    assert alice.rollback(1, to=0).undone == [3, 2, 1]
+
+
 def test_a_rolled_back_id_is_not_reused_for_another_entry(alice):
     alice.upsert_preference("likes", "tea")
     alice.upsert_preference("likes", "coffee")

@@ -85,7 +85,7 @@ class Undo:
             reason: The reason for the rollback, for history.
 
         Raises:
-            InvalidValue: `steps` is not an integer of at least 1, or `to` is not a point of history.
+            InvalidValue: `steps` is not an integer of at least 1, `to` is not a point of history, or both are given.
             Conflict: There are fewer transactions to undo, an entry was changed since (`keys` lists them), or
                 an erasure happened since. Nothing is undone.
             HistoryPruned: A transaction to undo is older than the kept history. Nothing is undone.
@@ -98,6 +98,8 @@ class Undo:
             )
         checked_flag(dry_run, "dry_run")
         checked_flag(force, "force")
+        if steps != 1 and to is not None:
+            raise InvalidValue("give steps or to, not both.", where="steps")
         source = Source("rollback", session_id or "", actor, reason)
         engine, user = self._past.engine, self._past.user_id
         engine.refuse_open(user)
