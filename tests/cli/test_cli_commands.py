@@ -311,6 +311,7 @@ def edit(memories, tmp_path, monkeypatch):
         (tmp_path / "steps").write_text("|".join(steps))
         parts = [sys.executable, tmp_path / "editor.py", tmp_path / "steps"]
         monkeypatch.setenv("VISUAL", shlex.join(map(str, parts)))
+        monkeypatch.setattr("tomldiary.cli.commands.edit._has_reader", lambda: True)
         line = ["edit", *arguments, "--path", str(memories)]
         return CliRunner().invoke(app, line, input=answers)
 
@@ -364,6 +365,14 @@ def test_edit_stores_no_text_that_the_editor_emptied(memories):
         assert (memories / "alice/preferences.toml").read_bytes() == before
 
 
+def test_edit_asks_nothing_without_a_terminal(memories):
+    script = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text('=')"
+    editor = shlex.join([sys.executable, "-c", script])
+    done = call("edit", "--path", memories, VISUAL=editor)
+    assert done.returncode == 2
+    assert done.stderr == "preferences: the text has mistakes; nothing was stored.\n"
+
+
 @pytest.mark.parametrize(
     ("encoding", "place", "message"),
     [
@@ -407,7 +416,7 @@ def test_edit_keeps_what_an_agent_wrote_meanwhile(memories, tmp_path):
     assert {"I love light roast.", "late tea"} <= {*likes(memories)}
 
 
-@pytest.mark.parametrize(("editor", "says"), [("'", "is not a valid command"), ("false", "the editor ended with code 1"), ("no-such-editor", "No such file")])  # fmt: skip
+@pytest.mark.parametrize(("editor", "says"), [("'", "is not a valid command"), ("false", "the editor ended with code 1"), ("no-such-editor", "no-such-editor: the editor cannot be started (No such file or directory); nothing was stored. Set $EDITOR")])  # fmt: skip
 def test_an_editor_that_fails_stores_nothing(memories, editor, says):
     before = (memories / "alice/preferences.toml").read_bytes()
     done = call("edit", "--path", memories, VISUAL=editor)

@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from contextlib import ExitStack, suppress
@@ -154,10 +155,17 @@ def edit(
 
 
 def _is_wanted_again() -> bool:
+    if not _has_reader():
+        return False
     try:
         return typer.confirm("Open it again?", default=True, err=True)
     except typer.Abort:  # the input has ended
         return False
+
+
+def _has_reader() -> bool:
+    """Return whether a person can answer a question: standard input is a terminal."""
+    return sys.stdin is not None and sys.stdin.isatty()  # pyright: ignore[reportUnnecessaryComparison] - None if it is closed
 
 
 def save_text(diary: Diary, user: str, document: str, text: str, epoch: int | None) -> None:
@@ -366,7 +374,14 @@ def _edited(file: Path) -> str:
         raise InvalidValue(
             f"$VISUAL or $EDITOR is not a valid command ({error})", where=editor
         ) from None
-    done = subprocess.run([*command, str(file)], check=False)  # noqa: S603 - the user's own editor
+    try:
+        done = subprocess.run([*command, str(file)], check=False)  # noqa: S603 - the user's own editor
+    except OSError as error:
+        raise InvalidValue(
+            f"the editor cannot be started ({error.strerror}); nothing was stored. Set $EDITOR to an installed"
+            " editor",
+            where=editor,
+        ) from None
     if done.returncode != 0:
         raise InvalidValue(
             f"the editor ended with code {done.returncode}; nothing was stored", where=editor
