@@ -16,10 +16,12 @@ import os
 import sys
 import threading
 import warnings
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from io import TextIOWrapper
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "get_logger",
     "logger",
     "show",
+    "show_once",
     "tell",
 ]
 
@@ -43,6 +46,8 @@ if not any(isinstance(handler, logging.NullHandler) for handler in logger.handle
 
 _lock = threading.Lock()
 _environment_read = False
+_shown: set[str] | None = None
+"""The lines that were shown; None if lines may be repeated."""
 
 
 class _PrivateFileHandler(logging.FileHandler):
@@ -79,8 +84,23 @@ def get_logger(name: str) -> logging.Logger:
     return logging.getLogger(f"{_ROOT}.{name}" if name else _ROOT)
 
 
+@contextmanager
+def show_once() -> Generator[None]:
+    """Write each line to stderr only once in this block, for commands that open a memory several times."""
+    global _shown  # noqa: PLW0603 - a setting of the process
+    _shown = set()
+    try:
+        yield
+    finally:
+        _shown = None
+
+
 def show(text: str) -> None:
     """Write a line to stderr, unless a handler receives the records of the library."""
+    if _shown is not None:
+        if text in _shown:
+            return
+        _shown.add(text)
     each: logging.Logger | None = logger
     while each is not None:
         if any(not isinstance(handler, logging.NullHandler) for handler in each.handlers):

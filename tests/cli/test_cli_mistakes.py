@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from command_line import call
+from command_line import call, program
 from tomldiary import Diary
 from tomldiary.cli.commands import edit
 
@@ -48,6 +48,14 @@ def test_an_argument_too_many_says_how_to_name_a_user_or_a_text(memories, words,
     done = call(*words, "--path", str(memories))
     assert done.returncode == 2
     assert hint in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("words", [["show", "alice"], ["users"]], ids=" ".join)
+def test_a_command_reports_a_broken_file_once(memories, words):
+    file = memories / "alice" / "preferences.toml"
+    file.write_text(f"{file.read_text()}\n=======\n")
+    done = program(*words, "--path", memories)  # in this process pytest receives the records
+    assert done.stderr.count("Reads return the last good state") == 1
 
 
 @pytest.mark.parametrize("words", [[], ["writer"], ["schema"]])

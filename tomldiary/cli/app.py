@@ -16,6 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from tomldiary.cli.output import print_error
 from tomldiary.errors import DiaryError
+from tomldiary.logging import show_once
 from tomldiary.text.visible import one_line
 
 __all__ = ["app", "run"]
@@ -142,7 +143,8 @@ def run() -> None:
     # psycopg logs each failed attempt to connect; one error message is enough.
     logging.getLogger("psycopg.pool").setLevel(logging.CRITICAL)
     try:
-        app()
+        with show_once():
+            app()
     except DiaryError as error:
         _fail(str(error))
     except OSError as error:
