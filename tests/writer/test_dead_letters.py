@@ -51,6 +51,21 @@ def test_one_turn_has_one_dead_letter(writer, letters):
     assert [letter.turn for letter in letters.list()] == [turn]
 
 
+def test_drop_returns_no_turn_that_was_requeued_meanwhile(writer, letters):
+    park(writer, *(Turn("alice", "s", text, "ok") for text in ("tea", "juice")))
+    tea, juice = chosen = letters.list()
+    letters.requeue([tea])
+    assert letters.drop(chosen) == [juice]
+    assert letters.list() == []
+
+
+def test_drop_keeps_another_turn_with_the_same_id(writer, letters):
+    park(writer, *(Turn("alice", "s", text, "ok", operation_id="1") for text in ("tea", "juice")))
+    tea, juice = letters.list()
+    assert letters.drop([tea]) == [tea]
+    assert letters.list() == [juice]
+
+
 @pytest.mark.parametrize("cut", [1, 20])
 def test_a_torn_dead_letter_hides_no_later_one(writer, letters, tmp_path, cut):
     path = tmp_path / ".tomldiary" / "dead-letters" / "alice.toml"

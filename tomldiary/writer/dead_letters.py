@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import Forgotten, InvalidValue
 from tomldiary.runtime.sources import DEAD_LETTERS, QUEUE
@@ -107,22 +107,30 @@ class DeadLetters:
             _check_owners(found)
         return found
 
-    def drop(self, letters: Iterable[DeadLetter]) -> None:
-        """Remove dead letters."""
-        for user, mine in _by_user(letters).items():
-            self._remove(user, mine)
+    def drop(self, letters: Iterable[DeadLetter]) -> list[DeadLetter]:
+        """Remove dead letters, and return those that were still there."""
+        return [
+            gone for user, mine in _by_user(letters).items() for gone in self._remove(user, mine)
+        ]
 
-    def _remove(self, user: str, letters: list[DeadLetter], *, is_locked: bool = False) -> None:
-        gone = {each.id for each in letters}
+    def _remove(
+        self, user: str, letters: list[DeadLetter], *, is_locked: bool = False
+    ) -> list[DeadLetter]:
+        gone: list[DeadLetter] = []
 
         def change(text: str, _epoch: int) -> str:
-            return "".join(
-                each.text
-                for each in scan_log(text.encode())
-                if each.data is None or each.data["operation"] not in gone
-            )
+            gone.clear()  # a database may call this again
+            kept: list[str] = []
+            for each in scan_log(text.encode()):
+                letter = None if each.data is None else _letter(each.data)
+                if letter in letters:
+                    gone.append(letter)
+                else:
+                    kept.append(each.text)
+            return "".join(kept)
 
         self._backend.change_hidden(user, DEAD_LETTERS, change, is_locked=is_locked)
+        return gone
 
     def requeue(self, letters: Iterable[DeadLetter]) -> list[DeadLetter]:
         """Queue turns again, for any writer, and return those that were not removed meanwhile.
@@ -209,16 +217,16 @@ def _check_owners(letters: list[DeadLetter]) -> None:
 
 def _parsed(text: str) -> list[DeadLetter]:
     """Return the dead letters in a document."""
-    return [
-        DeadLetter(
-            each.data["operation"],
-            turn_of(each.data),
-            each.data["error"],
-            each.data["attempts"],
-            each.data["time"],
-            each.data["parked"],
-            each.data["epoch"],
-        )
-        for each in scan_log(text.encode())
-        if each.data is not None
-    ]
+    return [_letter(each.data) for each in scan_log(text.encode()) if each.data is not None]
+
+
+def _letter(data: dict[str, Any]) -> DeadLetter:
+    return DeadLetter(
+        data["operation"],
+        turn_of(data),
+        data["error"],
+        data["attempts"],
+        data["time"],
+        data["parked"],
+        data["epoch"],
+    )

@@ -84,7 +84,7 @@ def drop(
     found = letters.chosen(_ids(ids, every=every), user)
     is_done = yes and not dry_run
     if is_done:
-        letters.drop(found)
+        found = letters.drop(found)  # without those that were requeued meanwhile
     _print_letters(
         "dropped" if is_done or not found else "not dropped; add --yes", found, as_json=as_json
     )
