@@ -522,6 +522,19 @@ def test_import_from_is_a_dry_run_without_yes(tmp_path):
     assert (again["added"], len(again["present"]), again["is_done"]) == ([], 4, True)
 
 
+@pytest.mark.parametrize("more", [[], ["--yes"], ["--yes", "--json"]], ids="".join)
+def test_import_from_a_file_of_another_program_says_that_it_found_nothing(tmp_path, more):
+    line = ["import", PEERS / "letta.af", "--from", "mem0", "--user", "alice", "--path", tmp_path / "m"]  # fmt: skip
+    done = call(*line, *more, check=1)
+    assert done.stderr == (
+        f"{PEERS / 'letta.af'}: nothing of mem0 was found in it, and nothing was imported. Check the file and --from.\n"
+    )
+    if "--json" in more:
+        assert json.loads(done.stdout)["found"] == {}
+    else:
+        assert done.stdout.startswith("found          nothing\n")
+
+
 def test_import_from_accepts_more_than_a_diary_and_says_so(tmp_path):
     records = [{"id": str(n), "memory": f"word{n} alone{n}"} for n in range(130)]
     (tmp_path / "m.json").write_text(json.dumps(records))

@@ -122,7 +122,7 @@ def carry_over(
             and False shows none. None shows one in IPython, if tqdm is installed and the import takes over a second.
 
     Raises:
-        InvalidValue: The source is unknown, unreadable, or has no records of the user. Nothing was changed.
+        InvalidValue: The source is unknown, unreadable, or has records of other users only. Nothing was changed.
         UnknownCategory, DiaryError: An entry cannot be stored. Nothing was changed.
     """
     checked_flag(dry_run, "dry_run")

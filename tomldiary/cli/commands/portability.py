@@ -20,7 +20,7 @@ from tomldiary.cli.options import (
     UserName,
     Yes,
 )
-from tomldiary.cli.output import print_json, print_not_done, print_text, progress_bar
+from tomldiary.cli.output import print_error, print_json, print_not_done, print_text, progress_bar
 from tomldiary.cli.places import open_storage, shown, writable, write_new
 from tomldiary.cli.tables import load_table
 from tomldiary.diary import Diary
@@ -33,6 +33,7 @@ from tomldiary.text.visible import one_line
 
 if TYPE_CHECKING:
     from tomldiary.history.queries import Difference
+    from tomldiary.importers import Import
     from tomldiary.user.user import UserDiary
 
 __all__ = ["copy_memory", "export_memory", "import_memory"]
@@ -117,7 +118,7 @@ def import_memory(
 ) -> None:
     """Import an export or another program's memory, all or nothing.
 
-    With --replace or --from, it is a dry run unless --yes is given.
+    With --replace or --from, it is a dry run unless --yes is given. The exit code is 1 if --from found nothing.
     """
     is_trial = dry_run or (not yes and (replace or source is not None))
     place = writable(path)
@@ -193,7 +194,16 @@ def _import_from(
         )  # fmt: skip
     if as_json:
         print_json(done)
-        return
+    else:
+        _print_import(alice, done)
+    if not done.found:
+        print_error(
+            f"{shown(place)}: nothing of {source} was found in it, and nothing was imported. Check the file and --from."
+        )
+        raise typer.Exit(1)
+
+
+def _print_import(alice: UserDiary, done: Import) -> None:
     found = ", ".join(counted(number, kind) for kind, number in done.found.items())
     print_text(f"found          {found or 'nothing'}")
     print_text(f"{'added' if done.is_done else 'would add':<15}{len(done.added)}")
