@@ -339,6 +339,19 @@ def test_other_unusable_documents_are_problems(root, data, says):
     assert found.level == "problem"
     assert says in found.message
     assert found.place.startswith(str(root / "alice/preferences.toml"))
+    assert found.message.count("Upgrade") + found.remedy.count("Upgrade") == ("9.9" in says)
+    assert "Correct the file" not in found.remedy
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="a pipe is needed")
+@pytest.mark.parametrize("make", [os.mkfifo, lambda file: file.mkdir(0o700), lambda file: file.symlink_to("nowhere")])  # fmt: skip
+def test_what_is_no_file_in_place_of_a_document_is_a_problem(root, make):
+    file = root / "bob/preferences.toml"
+    file.unlink()
+    make(file)
+    found = only(wrong(root))
+    assert (found.level, found.place) == ("problem", str(file))
+    assert found.remedy == "Replace it with a regular file, or remove it."
 
 
 def test_a_link_in_place_of_a_document_is_a_problem(root, tmp_path):
@@ -584,6 +597,25 @@ def test_a_missing_record_is_found(root):
     path.write_bytes(data[:second] + data[third:])
     damage = verify(LocalBackend(root), "alice")
     assert (damage.seq, "records are missing" in damage.message) == (2, True)
+
+
+def test_the_remedy_for_damaged_history_without_a_backup_works(root, tmp_path):
+    path = segment(root)
+    path.write_bytes(path.read_bytes().replace(b"seq = 2", b"seq = 7", 1))
+    history = root / "alice" / "history"
+    assert f"move {history} away, and begin a new history" in only(wrong(root)).remedy
+    documents = {*(root / "alice").glob("*.toml")}
+    history.rename(tmp_path / "history")
+    place, user, file = ["--path", str(root)], ["--user", "alice"], str(tmp_path / "alice.json")
+    for line in (
+        ["export", "--output", file],
+        ["forget", "--everything", "--yes"],
+        ["import", file],
+    ):
+        assert run(*line, *user, *place).returncode == 0
+    assert wrong(root) == []
+    assert {*(root / "alice").glob("*.toml")} == documents
+    assert "crêpes" in (root / "alice/preferences.toml").read_text("utf-8")
 
 
 def test_a_record_with_a_wrong_result_is_found_despite_its_checksum(root):

@@ -168,7 +168,7 @@ def _check_user(diary: Diary, user: str) -> Iterator[Finding]:
         time.sleep(_RETRY_SECONDS)
         walked = walk(backend, user)
     if walked.damage is not None:
-        yield _damaged(walked.damage)
+        yield _damaged(walked.damage, backend, user)
     else:
         yield from _check_lag(backend, user, documents, walked)
     if walked.newest is not None:
@@ -205,19 +205,25 @@ def _strays(files: FileSystem, folder: Path) -> Iterator[Finding]:
         )
 
 
-def _damaged(damage: Damage) -> Finding:
+def _damaged(damage: Damage, backend: Backend, user: str) -> Finding:
     if damage.is_torn:
         remedy = "No action is required: the next write removes the incomplete record."
         return Finding("warning", damage.place, damage.message, remedy)
     if damage.is_set_aside:
         remedy = "Check that the documents contain its changes, and remove the file."
         return Finding("problem", damage.place, damage.message, remedy)
+    without_backup = ""
+    if isinstance(backend, LocalBackend):
+        without_backup = (
+            f" Without a backup, move {backend.folder(user) / 'history'} away, and begin a new history with tomldiary"
+            " export, forget --everything and import."
+        )
     return Finding(
         "problem",
         damage.place,
         damage.message,
         "Copy the folder before the next write, and restore history from a backup. The documents are"
-        " complete without it.",
+        f" complete without it.{without_backup}",
     )
 
 
@@ -230,22 +236,25 @@ def _read(backend: Backend, user: str, kind: str) -> tuple[Document | None, list
         document = Document.parse(text, path=place)
         check_version(document, place)
     except NewerVersion as error:
-        return None, [Finding("problem", place, _without(place, error), "Upgrade tomldiary-kit.")]
+        remedy = "Upgrade tomldiary-kit."
+        message = _without(place, error).removesuffix(f" {remedy}")
+        return None, [Finding("problem", place, message, remedy)]
     except DocumentError as error:
         where = ":".join(
             str(part) for part in (place, error.line, error.column) if part is not None
         )
         remedy = (
-            "Correct the file, which is left unchanged. Until then, reads use a valid version in history, if any,"
-            " and writes are merged into the file once it is valid."
+            "Until then, the file is left unchanged, reads use a valid version in history, if any, and writes are"
+            " merged into the file once it is valid."
         )
         return None, [Finding("problem", where, _without(where, error), remedy)]
     except BackendError as error:
-        if isinstance(backend, LocalBackend) and not os.access(place, os.R_OK):
+        is_local = isinstance(backend, LocalBackend)
+        if is_local and not Path(place).is_symlink() and not os.access(place, os.R_OK):
             return None, []  # `check_files` reports the permissions
-        return None, [
-            Finding("problem", place, _without(place, error), "Replace it with a regular file.")
-        ]
+        message = _without(place, error).removesuffix(" Remove it.")
+        remedy = "Replace it with a regular file, or remove it."
+        return None, [Finding("problem", place, message, remedy)]
     return document, []
 
 
@@ -268,6 +277,9 @@ def _check_lag(
     for kind, record in walked.last.items():
         document = documents.get(kind)
         is_gone = kind not in documents
+        if is_gone and (unreadable := _read(backend, user, kind)[1]):
+            yield from unreadable  # what is not a regular file is not listed among the documents
+            continue
         if record.results[kind] == EMPTY or (document is None and not is_gone):
             continue  # forgotten, or reported as unreadable
         text = document.text if document is not None else ""
