@@ -100,6 +100,19 @@ def test_drop_needs_ids_or_all_and_keeps_other_dead_letters(tmp_path):
     assert list((tmp_path / ".tomldiary" / "dead-letters").iterdir()) == []
 
 
+def test_an_altered_dead_letter_is_reported(tmp_path):
+    park(tmp_path, "tea", "juice")
+    file = tmp_path / ".tomldiary" / "dead-letters" / "alice.toml"
+    before = file.read_text("utf-8")
+    file.write_text(before.replace('user_msg = "tea"', 'user_msg = "mint tea"'), "utf-8")
+    done = call("writer", "list", "--path", tmp_path, "--json", check=0)
+    assert done.stderr.startswith("1 dead letter of alice cannot be listed or retried, because")
+    assert [letter["turn"]["user_msg"] for letter in json.loads(done.stdout)] == ["juice"]
+    file.write_text(before, "utf-8")
+    assert call("writer", "list", "--path", tmp_path, check=0).stderr == ""
+    assert said(tmp_path) == ["tea", "juice"]
+
+
 @pytest.mark.parametrize("verb", ["retry", "drop"])
 def test_an_id_of_several_users_needs_the_user(tmp_path, verb):
     park(tmp_path, "tea", users=("alice", "bob"), operation="op")

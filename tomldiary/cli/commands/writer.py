@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, DryRun, MemoryPath, Yes
-from tomldiary.cli.output import print_json, print_text
+from tomldiary.cli.output import print_error, print_json, print_text
 from tomldiary.cli.places import open_storage
 from tomldiary.cli.rows import Column, Row, print_rows
 from tomldiary.errors import InvalidValue
@@ -45,7 +45,13 @@ _User = Annotated[
 @writer_commands.command("list")
 def list_letters(*, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = False) -> None:
     """List the turns that failed, oldest first, with their errors."""
-    found = _letters(path).list()
+    letters = _letters(path)
+    found = letters.list()
+    for user, count in letters.altered().items():
+        print_error(
+            f"{counted(count, 'dead letter')} of {one_line(user)} cannot be listed or retried, because the text was"
+            " altered: it does not match its checksum. Undo the edit, and list again."
+        )
     if as_json:
         print_json(found)
         return
