@@ -189,6 +189,7 @@ def test_unreadable_and_unwritable_files_are_found():
     told = {one["place"]: one["message"] for one in found if one["level"] == "problem"}
     assert told[str(root / "bob/history")] == "cannot be written."
     assert told[str(root / "alice/preferences.toml")].startswith("cannot be read")
+    assert told["carol"] == f"{root / 'carol'}: cannot be listed (Permission denied)."
     assert "like 1 more" in told[str(root / "alice/preferences.toml")]  # carol's folder
     assert any(one["place"] == "dora" for one in found)  # one folder does not hide the others
 

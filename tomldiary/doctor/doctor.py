@@ -89,7 +89,9 @@ def findings(
         try:
             found += _check_user(diary, user)
         except (BackendError, OSError) as error:
-            found.append(Finding("problem", user, str(error), "Check the permissions."))
+            remedy = "Check the permissions."
+            message = str(error).removesuffix(f" {remedy}")
+            found.append(Finding("problem", user, message, remedy))
         yield from sorted(found, key=lambda finding: _LEVELS.index(finding.level))
 
 
