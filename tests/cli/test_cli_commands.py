@@ -6,7 +6,10 @@ import json
 import os
 import re
 import shlex
+import signal
+import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 import typer
@@ -371,6 +374,33 @@ def test_edit_asks_nothing_without_a_terminal(memories):
     done = call("edit", "--path", memories, VISUAL=editor)
     assert done.returncode == 2
     assert done.stderr == "preferences: the text has mistakes; nothing was stored.\n"
+
+
+def test_ctrl_c_at_the_question_stores_nothing(memories):
+    pty = pytest.importorskip("pty")
+    before = (memories / "alice/preferences.toml").read_bytes()
+    script = (
+        "import pathlib, sys; file = pathlib.Path(sys.argv[1]);"
+        " file.write_text(file.read_text().replace('\"I love dark roast.\"', '3'))"
+    )
+    master, slave = pty.openpty()
+    line = [sys.executable, "-m", "tomldiary", "edit", "--path", str(memories)]
+    editor = {"VISUAL": shlex.join([sys.executable, "-c", script])}
+    told = b""
+    with subprocess.Popen(line, stdin=slave, stdout=slave, stderr=slave, env=os.environ | editor) as child:  # fmt: skip
+        os.close(slave)
+        while b"Open it again?" not in told:
+            told += os.read(master, 65536)
+        for _ in range(20):  # a signal just before the child begins to read has no effect
+            child.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(3)
+                break
+        child.kill()
+    os.close(master)
+    assert child.returncode == 130
+    assert b"preferences.likes.pref001.text: expected text, found number" in b" ".join(told.split())
+    assert (memories / "alice/preferences.toml").read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -159,8 +159,10 @@ def _is_wanted_again() -> bool:
         return False
     try:
         return typer.confirm("Open it again?", default=True, err=True)
-    except typer.Abort:  # the input has ended
-        return False
+    except typer.Abort as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None  # nothing is stored
+        return False  # the input has ended
 
 
 def _has_reader() -> bool:
