@@ -51,6 +51,7 @@ __all__ = ["Engine", "Source", "Transaction", "is_erased"]
 
 R = TypeVar("R")
 
+_OPTIMISTIC = 1.0  # seconds after which a refused write locks the user
 _ATTEMPTS = 20  # the maximum number of attempts when hand edits interfere
 _MOST_DEADLINES = 4096  # users, to limit memory
 
@@ -153,9 +154,11 @@ class Engine(DocumentCache):
             results.append(change(transaction))
             return transaction if before is None else None
 
+        begin = time.monotonic()
+
         def attempt() -> R:
             try:
-                with self._attempt(user):
+                with self._attempt(user, time.monotonic() - begin):
                     transaction = run()
                     if transaction is not None:
                         self._commit(transaction, source, run)
@@ -166,12 +169,13 @@ class Engine(DocumentCache):
 
         return repeated(attempt, self.lock_timeout)
 
-    def _attempt(self, user: str) -> AbstractContextManager[object]:
+    def _attempt(self, user: str, age: float) -> AbstractContextManager[object]:
         """Lock the user, or start an optimistic attempt if the backend supports it.
 
-        With `before_commit` hooks it always locks, because hooks must not see transactions on unconfirmed state.
+        With `before_commit` hooks it always locks, because hooks must not see transactions on unconfirmed state. It
+        also locks if the write is older than a second, because other processes wait for the holder of a lock only.
         """
-        if self._optimistic is None or self.before_commit:
+        if self._optimistic is None or self.before_commit or age > _OPTIMISTIC:
             return self.backend.lock(user, self.lock_timeout)
         return self._optimistic.attempt(user, self.lock_timeout)
 
@@ -357,19 +361,27 @@ class Engine(DocumentCache):
             )
         return changed
 
-    def log_hand_edits(self, user: str, kinds: Iterable[str]) -> dict[str, Token | None]:
-        """Log the hand edits of some documents; return the versions of the readable ones.
+    def log_hand_edits(self, user: str, kinds: Iterable[str]) -> None:
+        """Log the hand edits of some documents.
+
+        Raises:
+            RevisionConflict: Other machines changed the user's memory all the time.
+        """
+        with self.backend.lock(user, self.lock_timeout):
+            repeated(lambda: self.logged_versions(user, kinds), self.lock_timeout)
+
+    def logged_versions(self, user: str, kinds: Iterable[str]) -> dict[str, Token | None]:
+        """Log the hand edits of some documents; return the versions of the readable ones. The caller holds the lock.
 
         Raises:
             RevisionConflict: Another machine changed the user's memory meanwhile.
         """
-        with self.backend.lock(user, self.lock_timeout):
-            stored = self._unchanged(user, kinds)
-            logged = self._log_saves(user, stored)
-            if logged is not None:
-                self._notify(user)
-            found = stored if logged is None else logged
-            return {kind: known and known.token for kind, (known, _) in found.items()}
+        stored = self._unchanged(user, kinds)
+        logged = self._log_saves(user, stored)
+        if logged is not None:
+            self._notify(user)
+        found = stored if logged is None else logged
+        return {kind: known and known.token for kind, (known, _) in found.items()}
 
     def _log_only(self, user: str, changed: Changed, source: Source) -> bool:
         """Commit displaced changes to history alone; return False if that is not possible."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 
 import pytest
 
 from counted_requests import Counting
 from tomldiary import Diary
+from tomldiary.cli.commands.edit import save_text
 from tomldiary.errors import BackendError, LimitReached
-from tomldiary.storage.shared.database import DatabaseLost, Step
+from tomldiary.storage.shared.database import RESERVED, DatabaseLost, Step
 from tomldiary.storage.shared.group_commit import PendingVersion
 from tomldiary.storage.shared.heads import CALM
 from waiting import until
@@ -289,3 +291,43 @@ def test_a_touched_user_refuses_steps_on_an_older_state(counted):
     assert database.apply("alice", head, Step({"blocks": "x = 1\n"})) is None
     assert database.head("alice").revision == head.revision + 1
     assert texts(Diary(counted, agent="rules").user("alice")) == ["tea"]
+
+
+def add_milk(alice):
+    alice.upsert_preference("dislikes", "milk")
+
+
+def edit_by_hand(alice):
+    text = alice.document("preferences").replace('"milk powder"', '"milk"')
+    save_text(alice.diary, "alice", "preferences", text, 0)
+
+
+@pytest.mark.parametrize("change", [add_milk, edit_by_hand])
+def test_a_slow_write_ends_while_others_write_all_the_time(opened, change):
+    backend = opened()
+    one = Diary(backend, agent="rules", lock_timeout=10.0).user("alice")
+    two = Diary(opened(), agent="rules").user("alice")
+    one.upsert_preference("dislikes", "milk powder")
+    apply, is_over, written = backend.database.apply, threading.Event(), itertools.count()
+
+    def slow(user, head, step):  # as if the change took long to compute
+        if RESERVED not in {*step.contents, *step.removed}:
+            time.sleep(0.5)
+        return apply(user, head, step)
+
+    def write():
+        while not is_over.is_set():
+            two.upsert_preference("likes", f"cup {next(written)}", id="cup")
+
+    backend.database.apply = slow
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        change(one)
+    finally:
+        is_over.set()
+        writer.join()
+    assert next(written) > 1
+    assert "milk" in texts(two, "dislikes")
+    assert RESERVED not in backend.versions("alice")
+    assert one.problems() == []

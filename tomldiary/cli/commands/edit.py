@@ -177,22 +177,23 @@ def save_text(diary: Diary, user: str, document: str, text: str, epoch: int | No
     def save() -> None:
         engine.document(user, document)  # raises an error if it cannot be read
         # Otherwise this edit would overwrite an earlier one that is not in history yet.
-        version = engine.log_hand_edits(user, [document]).get(document)
+        version = engine.logged_versions(user, [document]).get(document)
         if isinstance(backend, SharedBackend):
             backend.save_edit(user, document, text, version=version, fencing_token=epoch)
             return
-        # An erasure takes the same lock, so it runs before or after the save.
-        with backend.lock(user, engine.lock_timeout):
-            if backend.epoch(user) != epoch:
-                raise Forgotten(f"{document}: {_FORGOTTEN}")
-            file = Path(backend.place(user, document))
-            folder = file.parents[document.count("/")]
-            # Named like a staged document of a transaction, so that recovery removes it after a kill.
-            seq = next_sequence(backend.last_record(user))
-            replace_file(file, text, Path(staged_path(folder, document, text.encode(), seq)))
+        if backend.epoch(user) != epoch:
+            raise Forgotten(f"{document}: {_FORGOTTEN}")
+        file = Path(backend.place(user, document))
+        folder = file.parents[document.count("/")]
+        # Named like a staged document of a transaction, so that recovery removes it after a kill.
+        seq = next_sequence(backend.last_record(user))
+        replace_file(file, text, Path(staged_path(folder, document, text.encode(), seq)))
 
-    repeated(save, engine.lock_timeout)
-    repeated(lambda: engine.log_hand_edits(user, [document]), engine.lock_timeout)
+    # An erasure takes the same lock, so it runs before or after the save. Other processes that change the user in a
+    # database wait for the holder of this lock if it is refused for long.
+    with backend.lock(user, engine.lock_timeout):
+        repeated(save, engine.lock_timeout)
+        repeated(lambda: engine.logged_versions(user, [document]), engine.lock_timeout)
 
 
 def replace_file(file: Path, text: str, staged: Path | None = None) -> None:

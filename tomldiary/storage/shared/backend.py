@@ -13,7 +13,7 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import Forgotten, RevisionConflict
+from tomldiary.errors import Forgotten
 from tomldiary.history.record import next_sequence
 from tomldiary.runtime.lru import Recent
 from tomldiary.runtime.sources import redact_hidden
@@ -239,7 +239,7 @@ class SharedBackend(AsyncVerbs):
             Forgotten: Data of the user was erased since.
             RevisionConflict: The document has another version, or another process was faster.
         """
-        with self.transactions.lock(user, self.transactions.timeout):
+        with self._joined(user):
             head = self.transactions.head(user)
             if fencing_token not in (None, head.epoch):
                 raise Forgotten(
@@ -247,7 +247,7 @@ class SharedBackend(AsyncVerbs):
                     " edit may contain it. Nothing was stored. Edit the current text."
                 )
             if head.versions.get(kind) != version:
-                raise RevisionConflict.of(user)
+                raise self.transactions.conflict(user, [kind])
             self.transactions.apply(user, head, Step({kind: text}))
 
     # Hidden documents
