@@ -96,7 +96,7 @@ def findings(
 
 
 def _connected(backend: SharedBackend) -> Iterator[Finding]:
-    """Yield a note with the database's response times and its durability, and a problem if it takes no writes.
+    """Yield a note with the database's response times, and findings if it may lose writes or takes none.
 
     Raises:
         BackendError: The database does not respond.
@@ -107,10 +107,12 @@ def _connected(backend: SharedBackend) -> Iterator[Finding]:
     begin = time.perf_counter()
     backend.kinds("tomldiary doctor")
     again = time.perf_counter() - begin
-    survives = {"full": "a power cut"}.get(backend.durability, "a killed client, but no power cut")
+    place, risk = str(backend.database), backend.database.risk
     times = f"connected in {first * 1000:.0f} ms, a request takes {again * 1000:.1f} ms"
-    place = str(backend.database)
-    yield Finding("note", place, f"{times}; a write survives {survives}", "")
+    safe = "; a write survives a power cut" if risk == "" else ""
+    yield Finding("note", place, f"{times}{safe}", "")
+    if risk:
+        yield Finding("warning", place, f"the server {risk}")
     try:
         backend.database.check_writes()
     except BackendError as error:

@@ -11,10 +11,12 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import engines
 import servers
 from tomldiary import BackendError, Diary, MemoryWriter, Turn
+from tomldiary.cli.app import app
 from tomldiary.doctor.doctor import check
 from tomldiary.storage.open import open_backend
 from tomldiary.storage.shared.postgres.statements import DROP
@@ -222,6 +224,10 @@ def test_a_redis_that_may_lose_writes_says_so(place, settings, remedy, caplog):
             for key, value in settings.items():
                 client.config_set(key, value)
         assert diary.stats()["durability"] == ("process" if remedy else "full")
+        warnings = [each.message for each in check(diary) if each.level == "warning"]
+        shown = CliRunner().invoke(app, ["stats", "--path", url]).stdout
+    assert [each.endswith(remedy) for each in warnings] == [True] * bool(remedy)
+    assert (remedy or "a crash loses no acknowledged write") in shown
     assert bool(caplog.messages) is bool(remedy)
     assert all(each.endswith(remedy) for each in caplog.messages)
 
@@ -245,11 +251,12 @@ def test_a_sentinel_and_a_cluster_of_redis_are_refused_by_name(place, mode, reme
         if mode != "--sentinel":
             client.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
             until(lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"), LONG)
-        with (
-            Diary(f"redis://127.0.0.1:{port}/0", agent="rules") as diary,
-            pytest.raises(BackendError, match=re.escape(remedy)),
-        ):
-            diary.user("alice").upsert_preference("likes", "tea")
+        with Diary(f"redis://127.0.0.1:{port}/0", agent="rules") as diary:
+            with pytest.raises(BackendError, match=re.escape(remedy)):
+                diary.user("alice").upsert_preference("likes", "tea")
+            if mode != "--sentinel":  # which refuses reads too
+                problems = [each.message for each in check(diary) if each.level == "problem"]
+                assert [remedy in each for each in problems] == [True]
 
 
 @pytest.mark.parametrize("name", ["redis"])
@@ -292,6 +299,8 @@ def test_a_postgres_that_may_lose_writes_says_so(options, said, caplog):
     with Diary(f"{engines.space('postgres').url}{options}") as diary:
         for _ in range(2):  # asked and warned about once
             assert diary.stats()["durability"] == ("process" if said else "full")
+            warnings = [each.message for each in check(diary) if each.level == "warning"]
+            assert [said[0] in each for each in warnings] == [True] * len(said)
     assert len(caplog.messages) == len(said)
     assert all(part in each for part, each in zip(said, caplog.messages, strict=True))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -13,7 +13,11 @@ from tomldiary.cli.places import shown
 from tomldiary.cli.rows import Column, print_rows
 from tomldiary.entries.kinds import BLOCKS, KINDS
 from tomldiary.runtime.views import counted
+from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.text.visible import one_line
+
+if TYPE_CHECKING:
+    from tomldiary.storage.protocol import Backend
 
 __all__ = ["stats", "users"]
 
@@ -79,7 +83,7 @@ def stats(
         ("storage", str(guarantees["backend"])),
         (
             "durability",
-            f"{guarantees['durability']}; a crash loses {_LOSS.get(guarantees['durability'], 'unknown')}",
+            f"{guarantees['durability']}; {_loss(diary.engine.backend)}",
         ),
         (
             "a turn is",
@@ -96,6 +100,12 @@ def stats(
             if value not in ({}, 0, "")
         ]
     print_rows((Column("", "dim"), Column("")), [(f"{name:<13}", text) for name, text in rows])
+
+
+def _loss(backend: Backend) -> str:
+    """Return what may be lost of an acknowledged write."""
+    risk = backend.database.risk if isinstance(backend, SharedBackend) else None
+    return f"the server {risk}" if risk else f"a crash loses {_LOSS[backend.durability]}"
 
 
 def _figures(path: str, name: str) -> dict[str, Any]:

@@ -74,7 +74,7 @@ class SharedBackend(AsyncVerbs):
     @property
     def durability(self) -> Durability:
         """The failures that a returned write survives."""
-        return self.database.durability
+        return "full" if self.database.risk == "" else "process"
 
     def close(self) -> None:
         """Close the connections; a later call opens new ones."""

@@ -15,7 +15,7 @@ from tomldiary.history.record import next_sequence
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from tomldiary.storage.protocol import Durability, Token
+    from tomldiary.storage.protocol import Token
 
 __all__ = [
     "ERASED",
@@ -151,8 +151,11 @@ class Database(Protocol):
     """
 
     @property
-    def durability(self) -> Durability:
-        """The failures that an applied step survives."""
+    def risk(self) -> str | None:
+        """How the server may lose an applied step, with the remedy: words that follow its name in a sentence.
+
+        "" if steps survive a power cut; None if the server did not answer.
+        """
         ...
 
     def __str__(self) -> str:

@@ -36,7 +36,7 @@ from tomldiary.storage.shared.watch import EVERYTHING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from tomldiary.storage.protocol import Durability, Token
+    from tomldiary.storage.protocol import Token
     from tomldiary.storage.shared.watch import Listener, Notice
 
 __all__ = ["RedisBackend", "RedisDatabase"]
@@ -93,6 +93,7 @@ end
 redis.call(is_user and 'SADD' or 'SREM', all .. 'users', ARGV[8])
 return revision
 """
+_CHECK_WRITES = "redis.call('SREM', KEYS[2] .. 'users', '')"
 
 
 class RedisDatabase:
@@ -143,7 +144,7 @@ class RedisDatabase:
         self._client: Any = redis.Redis(connection_pool=pool)
         self._head: Any = self._client.register_script(_HEAD)
         self._apply: Any = self._client.register_script(_APPLY)
-        self._durability: Durability | None = None
+        self._risk: str | None = None
         renew_after_fork(self)
 
     def renew(self) -> None:
@@ -154,39 +155,38 @@ class RedisDatabase:
         return without_secrets(self._url)
 
     @property
-    def durability(self) -> Durability:
-        """`full` if the server syncs every write to its append-only file and evicts no keys, else `process`.
+    def risk(self) -> str | None:
+        """How the server may lose writes; "" if it syncs each one to its append-only file and evicts no keys.
 
-        The settings are read until the server answers. A warning is logged if they are not safe.
+        The settings are read until the server answers. A risk is logged as a warning.
         """
-        if self._durability is None:
+        if self._risk is None:
             with suppress(DatabaseLost):  # the next access tries again
-                self._durability = self._found_durability()
-        return self._durability or "process"
+                self._risk = self._found_risk()
+                if self._risk:
+                    _logger.warning("%s: %s", self, self._risk)
+        return self._risk
 
-    def _found_durability(self) -> Durability:
+    def _found_risk(self) -> str:
         try:
             settings = self._run(lambda: self._client.config_get("append*"))
             settings |= self._run(lambda: self._client.config_get("maxmemory*"))
         except BackendError:
             settings = None
         if settings is None:
-            warning = "does not show its append-only settings; losses after a crash are unknown."
-        elif settings.get("maxmemory") != "0" and settings.get("maxmemory-policy", "").startswith(
+            return "does not show its append-only settings; losses after a crash are unknown."
+        if settings.get("maxmemory") != "0" and settings.get("maxmemory-policy", "").startswith(
             "allkeys"
         ):
-            warning = "removes keys when its memory is full, so it loses writes. Set maxmemory-policy noeviction."
-        elif settings.get("appendonly") != "yes":
-            warning = "has no append-only file, so a restart loses writes. Set appendonly yes."
-        elif settings.get("appendfsync") != "always":
-            warning = (
+            return "removes keys when its memory is full, so it loses writes. Set maxmemory-policy noeviction."
+        if settings.get("appendonly") != "yes":
+            return "has no append-only file, so a restart loses writes. Set appendonly yes."
+        if settings.get("appendfsync") != "always":
+            return (
                 "syncs its append-only file every second, so a power cut loses up to a second of writes."
                 " Set appendfsync always."
             )
-        else:
-            return "full"
-        _logger.warning("%s: %s", self, warning)
-        return "process"
+        return ""
 
     def _run(self, work: Callable[[], R]) -> R:
         from redis import exceptions  # noqa: PLC0415 - an optional dependency
@@ -293,8 +293,9 @@ class RedisDatabase:
         self._run(lambda: self._client.hincrby(self._key(user, "head"), "revision", 1))
 
     def check_writes(self) -> None:
-        """Remove an id that no user has, which a replica refuses."""
-        self._run(lambda: self._client.srem(f"{self._prefix}:users", ""))
+        """Remove an id that no user has, with the keys of a step, which a replica and Redis Cluster refuse."""
+        keys = [self._key(""), f"{self._prefix}:"]
+        self._run(lambda: self._client.eval(_CHECK_WRITES, len(keys), *keys))
 
     def listen(self) -> Listener:
         """Return a new connection on which the server sends a notice of every changed key."""

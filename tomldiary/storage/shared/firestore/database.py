@@ -48,7 +48,7 @@ from tomldiary.storage.shared.firestore.connection import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from tomldiary.storage.protocol import Durability, Token
+    from tomldiary.storage.protocol import Token
 
 __all__ = ["FirestoreBackend", "FirestoreDatabase"]
 
@@ -87,7 +87,7 @@ class FirestoreHead(Head):
 class FirestoreDatabase:
     """All users below one path of a Firestore database."""
 
-    durability: Durability = "full"
+    risk = ""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import psycopg
     from psycopg_pool import ConnectionPool
 
-    from tomldiary.storage.protocol import Durability, Token
+    from tomldiary.storage.protocol import Token
     from tomldiary.storage.shared.watch import Listener
 
 __all__ = ["PostgresBackend", "PostgresDatabase"]
@@ -110,7 +110,7 @@ class PostgresDatabase:
             raise self._not_an_address(error) from None
         self._schema = schema
         self._is_ready = False
-        self._durability: Durability | None = None
+        self._risk: str | None = None
         self._composed: dict[str, bytes] = {}
         self._connections = connection_class(timeout)
         self._silence = f"{min(timeout, _SILENCE):g}s"
@@ -148,23 +148,22 @@ class PostgresDatabase:
         return without_secrets(self._url)
 
     @property
-    def durability(self) -> Durability:
-        """`full` if a commit waits until it is on the server's disk, else `process`.
+    def risk(self) -> str | None:
+        """How the server may lose writes; "" if a commit waits until it is on the server's disk.
 
-        The settings are read until the server answers. A warning is logged if they are not safe.
+        The settings are read until the server answers. A risk is logged as a warning.
         """
-        if self._durability is None:
+        if self._risk is None:
             try:
                 off = " and ".join(name for (name,) in self._rows(statements.MAY_LOSE))
-                warning = off and f"has {off} off, so a power cut loses writes. Set it on."
+                self._risk = off and f"has {off} off, so a power cut loses writes. Set it on."
             except DatabaseLost:
-                return "process"  # the next access tries again
+                return None  # the next access tries again
             except BackendError:
-                warning = "does not show its settings; losses after a power cut are unknown."
-            if warning:
-                _logger.warning("%s: %s", self, warning)
-            self._durability = "process" if warning else "full"
-        return self._durability
+                self._risk = "does not show its settings; losses after a power cut are unknown."
+            if self._risk:
+                _logger.warning("%s: %s", self, self._risk)
+        return self._risk
 
     # Statements
 
