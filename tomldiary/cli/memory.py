@@ -30,6 +30,7 @@ __all__ = [
     "open_memory",
     "point",
     "stored_preferences",
+    "user_in",
     "user_to_change",
 ]
 
@@ -59,8 +60,15 @@ def known_user(path: str, user: str | None, categories: Iterable[str] = ()) -> U
         IdentifierError: The memory has no such user.
     """
     diary = open_memory(path)
-    if user is None:
-        user = _only_user(diary, path)
+    return user_in(diary, path, _only_user(diary, path) if user is None else user, categories)
+
+
+def user_in(diary: Diary, path: str, user: str, categories: Iterable[str] = ()) -> UserDiary:
+    """Return a stored user of an open memory, as `known_user` does; `path` is the memory's place for messages.
+
+    Raises:
+        IdentifierError: The memory has no such user.
+    """
     if not diary.engine.backend.kinds(user):
         raise IdentifierError(
             f'there is no user {user!r} in {shown(path)}; the command "users" lists all users'

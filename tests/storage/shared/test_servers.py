@@ -264,6 +264,33 @@ def test_doctor_says_that_a_database_answers(engine):
     assert verdict == "0 problems, 0 warnings."
 
 
+@engines.needs("redis")
+def test_a_list_of_users_opens_one_pool_and_asks_once_for_the_versions_of_each_user():
+    import redis  # noqa: PLC0415 - slow to import, and used with servers only
+
+    with (  # a server of its own, as other tests run at the same time
+        tempfile.TemporaryDirectory(prefix="tomldiary-") as folder,
+        servers.redis(Path(folder)) as url,
+        Diary(url, agent="rules") as diary,
+        redis.Redis.from_url(url) as client,
+    ):
+
+        def counts():
+            scripts = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+            return client.info("stats")["total_connections_received"], scripts
+
+        def asked():
+            before = counts()
+            assert CliRunner().invoke(app, ["users", "--path", url]).exit_code == 0
+            return [now - then for now, then in zip(counts(), before, strict=True)]
+
+        diary.user("alice").upsert_preference("likes", "tea")
+        connections, scripts = asked()
+        for name in ("bob", "carol", "dan"):
+            diary.user(name).upsert_preference("likes", "tea")
+        assert asked() == [connections, scripts + 3]
+
+
 def test_the_command_line_shows_no_password(engine, monkeypatch, capsys):
     url = engine.url.replace("://", "://:secret@" if engine.name == "redis" else "://", 1)
     if engine.name == "postgres":

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from tomldiary.cli.memory import known_user, open_memory
+from tomldiary.cli.memory import open_memory, user_in
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, user_option
 from tomldiary.cli.output import print_json, print_text
 from tomldiary.cli.places import shown
@@ -17,7 +17,9 @@ from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.text.visible import one_line
 
 if TYPE_CHECKING:
+    from tomldiary.diary import Diary
     from tomldiary.storage.protocol import Backend
+    from tomldiary.user.user import UserDiary
 
 __all__ = ["stats", "users"]
 
@@ -44,7 +46,7 @@ def users(
     """List the users with the size of their memory."""
     diary = open_memory(path)
     names = diary.users()
-    found = [_figures(path, name) for name in names[:limit]]
+    found = [_figures(diary, path, name) for name in names[:limit]]
     if as_json:
         print_json(found)
         return
@@ -75,7 +77,7 @@ def stats(
     diary = open_memory(path)
     guarantees: dict[str, Any] = diary.stats()
     names = diary.users()
-    figures = None if user is None else _figures(path, user)
+    figures = None if user is None else _figures(diary, path, user)
     if as_json:
         print_json({**guarantees, "users": len(names), "user": figures})
         return
@@ -108,14 +110,18 @@ def _loss(backend: Backend) -> str:
     return f"the server {risk}" if risk else f"a crash loses {_LOSS[backend.durability]}"
 
 
-def _figures(path: str, name: str) -> dict[str, Any]:
+def _figures(diary: Diary, path: str, name: str) -> dict[str, Any]:
     """Return the counts of one user: entries of each kind, characters and transactions."""
-    alice = known_user(path, name)
+    with diary.engine.reading():  # a database is asked for the versions once
+        return _counted(user_in(diary, path, name))
+
+
+def _counted(alice: UserDiary) -> dict[str, Any]:
     profile = alice.profile()
     kept = alice.kept_history()
     counts = {kind: profile[kind] for kind in KINDS if kind in profile}
     return {
-        "user": name,
+        "user": alice.user_id,
         "entries": sum(_entries(kind, count) for kind, count in counts.items()),
         "characters": sum(len(alice.document(each)) for each in alice.documents()),
         "transactions": kept.last,
