@@ -13,7 +13,7 @@ import engines
 from tomldiary import Diary
 from tomldiary.backends import FirestoreBackend
 from tomldiary.storage.shared.database import WHOLE_HISTORY, Step
-from tomldiary.storage.shared.firestore.batch import Batch
+from tomldiary.storage.shared.firestore.batch import LARGEST, Batch
 
 CLEAR_TRASH = "tomldiary.storage.shared.firestore.database.clear_trash"
 GOLDEN = Path(__file__).parents[2] / "golden" / "tomldiary-0.9"
@@ -138,6 +138,18 @@ def test_parts_that_a_dead_process_left_are_deleted_by_an_erasure(engine, backen
     place.create({"content": "the zebra on the roof"})
     alice.forget(everything=True)
     assert "zebra" not in engine.texts()
+
+
+@pytest.mark.parametrize("character", "xé中😀")
+def test_a_long_text_is_stored_in_few_parts(backend, character):
+    database = backend.database
+    text = "ab" + character * (2 * LARGEST // len(character.encode()))
+    database.apply("alice", database.head("alice"), Step({"blocks": text}))
+    parts = database.connection.document("alice", "blocks").collection("parts")
+    sizes = [len(each.get("content").encode()) for each in parts.stream()]
+    assert len(sizes) == 3
+    assert max(sizes) <= LARGEST
+    assert database.read("alice", ["blocks"])["blocks"][0] == text
 
 
 _LONG = f"[[tx]]\nseq = 2\n{'zebra ' * 200_000}"

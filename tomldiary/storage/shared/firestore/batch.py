@@ -95,6 +95,8 @@ class Batch:
 
 def _parts(text: str) -> Iterator[str]:
     """Yield a text in pieces of at most `LARGEST` bytes."""
-    longest = LARGEST // 4  # a character has at most four bytes
-    for at in range(0, len(text), longest):
-        yield text[at : at + longest]
+    data, at = text.encode(), 0
+    while at < len(data):
+        piece = data[at : at + LARGEST].decode(errors="ignore")  # without a character that was cut
+        yield piece
+        at += len(piece.encode())
