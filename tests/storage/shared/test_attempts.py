@@ -12,6 +12,9 @@ from counted_requests import Counting
 from tomldiary import Diary
 from tomldiary.cli.commands.edit import save_text
 from tomldiary.errors import BackendError, LimitReached
+from tomldiary.storage.copy import copy_users
+from tomldiary.storage.open import open_backend
+from tomldiary.storage.shared import transactions
 from tomldiary.storage.shared.database import RESERVED, DatabaseLost, Step
 from tomldiary.storage.shared.group_commit import PendingVersion
 from tomldiary.storage.shared.heads import CALM
@@ -291,6 +294,28 @@ def test_a_touched_user_refuses_steps_on_an_older_state(counted):
     assert database.apply("alice", head, Step({"blocks": "x = 1\n"})) is None
     assert database.head("alice").revision == head.revision + 1
     assert texts(Diary(counted, agent="rules").user("alice")) == ["tea"]
+
+
+def test_a_copy_that_is_overtaken_needs_no_permission_to_write(counted, opened, monkeypatch):
+    Diary(counted, agent="rules").user("alice").upsert_preference("likes", "tea")
+    other = Diary(opened(), agent="rules").user("alice")
+    monkeypatch.setattr(transactions, "_LONG", 0.0)
+
+    def refuse():
+        raise BackendError("a permission is missing")
+
+    counted.database.before = refuse
+    records, calls = counted.database.records, []
+
+    def overtaken(*arguments):
+        if not calls:
+            calls.append(other.upsert_preference("likes", "coffee"))
+        return records(*arguments)
+
+    counted.database.records = overtaken
+    target = open_backend("memory:", None)
+    assert [each.records for each in copy_users(counted, target)] == [2]
+    assert calls
 
 
 def add_milk(alice):

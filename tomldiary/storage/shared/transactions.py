@@ -240,12 +240,13 @@ class Transactions:
         A reservation serves only fairness: a step on an older state is refused in any case.
         """
         known = self.heads.of(user)
-        for _ in range(_TRIES):
-            self._touch(user)
-            head = self._ask_in_turn(user, known, hold)
-            if self._change_reservation(user, head, Step({RESERVED: "reserved\n"})):
-                hold.has_reserved = True
-                return
+        with suppress(BackendError):  # a copy may have no permission to write to its source
+            for _ in range(_TRIES):
+                self._touch(user)
+                head = self._ask_in_turn(user, known, hold)
+                if self._change_reservation(user, head, Step({RESERVED: "reserved\n"})):
+                    hold.has_reserved = True
+                    return
 
     def _end_reservation(self, user: str, hold: Hold) -> None:
         known = self.heads.of(user)
