@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from engines import needs, space
-from tomldiary import Diary
+from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.cli.app import app
 
 
@@ -30,6 +30,32 @@ def test_copy_moves_all_users_and_says_what_it_did(tmp_path):
         ("bob", False),
     ]
     assert Diary(target, agent="rules").users() == ["alice", "bob"]
+
+
+def fail(message, *, deps):
+    raise ValueError(message)
+
+
+def test_copy_names_the_users_whose_turns_wait_or_failed(tmp_path):
+    source = Diary(tmp_path / "one", agent="rules")
+    source.user("alice").upsert_preference("likes", "tea")
+    run = CliRunner().invoke(app, ["copy", str(tmp_path / "one"), str(tmp_path / "two")])
+    assert run.stderr == ""
+    kill = (
+        "import os, sys, time\n"
+        "from tomldiary import Diary, MemoryWriter, Turn\n"
+        "slow = lambda message, deps: time.sleep(60)\n"
+        "writer = MemoryWriter(Diary(sys.argv[1], agent=slow))\n"
+        "writer.submit_nowait(Turn('bob', 's', 'I love jazz.', 'Noted.')).wait_stored(30)\n"
+        "os._exit(0)\n"
+    )
+    subprocess.run([sys.executable, "-c", kill, str(tmp_path / "one")], check=True)
+    with MemoryWriter(Diary(tmp_path / "one", agent=fail)) as writer:
+        writer.submit_nowait(Turn("carol", "s", "tea", "ok"))
+    run = CliRunner().invoke(app, ["copy", str(tmp_path / "one"), str(tmp_path / "two"), "--json"])
+    assert run.exit_code == 0
+    assert run.stderr.startswith("turns that wait or failed are not copied: those of bob, carol.")
+    assert [each["user"] for each in json.loads(run.stdout)] == ["alice"]
 
 
 def test_copy_of_a_missing_folder_makes_none(tmp_path):

@@ -26,10 +26,14 @@ from tomldiary.cli.tables import load_table
 from tomldiary.diary import Diary
 from tomldiary.errors import EntryConflict, InvalidValue
 from tomldiary.ingest.source import decode, parse
+from tomldiary.runtime.sources import DEAD_LETTERS, QUEUE
 from tomldiary.runtime.views import counted
 from tomldiary.storage.copy import Copied, copy_users
+from tomldiary.storage.log import scan_log
 from tomldiary.storage.memory import MemoryBackend
+from tomldiary.storage.protocol import Backend, KeepsHidden, KeepsJournal
 from tomldiary.text.visible import one_line
+from tomldiary.writer.journal_record import jobs_of
 
 if TYPE_CHECKING:
     from tomldiary.history.queries import Difference
@@ -268,6 +272,12 @@ def copy_memory(
             "a copy in memory is lost when this command ends; name a folder or a database",
             where=target,
         )
+    left = _with_turns(read)
+    if left:
+        print_error(
+            f"turns that wait or failed are not copied: those of {one_line(', '.join(left))}. Interrupt this command,"
+            " let a MemoryWriter apply them, or list and retry the failed ones with tomldiary writer."
+        )
     users = read.users()
     copied: list[Copied] = []
     with progress_bar("users") as progress:
@@ -283,3 +293,15 @@ def copy_memory(
         f"copied {counted(fresh, 'user')} to {one_line(shown(target))};"
         f" {counted(len(copied) - fresh, 'user')} had been copied before"
     )
+
+
+def _with_turns(backend: Backend) -> list[str]:
+    """Return the ids of the users with turns that no writer has applied yet."""
+    found: set[str] = set()
+    if isinstance(backend, KeepsHidden):
+        found.update(backend.holders(QUEUE), backend.holders(DEAD_LETTERS))
+    folder = backend.journal_folder if isinstance(backend, KeepsJournal) else None
+    for journal in () if folder is None else folder.glob("*"):
+        texts = [path.read_bytes() for path in sorted(journal.glob("*.toml"))]
+        found.update(job.turn.user_id for job in jobs_of(scan_log(b"".join(texts))))
+    return sorted(found)
