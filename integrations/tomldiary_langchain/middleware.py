@@ -34,8 +34,8 @@ from tomldiary.agents.turn_messages import (
 )
 from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.diary import Diary, diary_of
-from tomldiary.errors import IdentifierError
-from tomldiary.logging import get_logger
+from tomldiary.errors import IdentifierError, cause_of
+from tomldiary.logging import get_logger, tell
 from tomldiary.retrieval.render import render_memory
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.writer.writer import MemoryWriter
@@ -263,7 +263,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         except Exception as error:
             if self._on_error == "raise":
                 raise
-            _logger.warning("a run continues without its memory: %s", type(error).__name__)
+            tell(_logger, f"a run continues without its memory: {cause_of(error)}")
         return run
 
     def _settled(self, state: AgentState[Any]) -> Run | None:
@@ -462,7 +462,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
 
 
 def _report(error: Exception) -> None:
-    _logger.warning("a turn could not be stored: %s", type(error).__name__)
+    tell(_logger, f"a turn could not be stored: {cause_of(error)}")
 
 
 def _call_id(request: ToolCallRequest) -> str:

@@ -37,7 +37,7 @@ from tomldiary.agents.turn_messages import (
     with_ids,
 )
 from tomldiary.diary import Diary, diary_of
-from tomldiary.errors import DiaryError, Forgotten, IdentifierError, InvalidValue
+from tomldiary.errors import DiaryError, Forgotten, IdentifierError, InvalidValue, cause_of
 from tomldiary.logging import get_logger, tell
 from tomldiary.writer.writer import MemoryWriter, Turn
 from tomldiary_langgraph.identity import (
@@ -326,9 +326,10 @@ class _Recorded:
             and waits_for_answer(state, self._messages_key, nodes)
         ):
             self._has_warned = True
-            _logger.warning(
+            tell(
+                _logger,
                 "a node records no turn, because the user's last message has no answer yet."
-                " Place the node behind the model."
+                " Place the node behind the model.",
             )
         if said is None or self._runs.is_delegated(config):
             yield None, {}
@@ -440,4 +441,4 @@ def _errors(on_error: OnError, what: str) -> Generator[None]:
     except (DiaryError, RuntimeError) as error:
         if on_error == "raise" and not isinstance(error, Forgotten):
             raise
-        _logger.warning("%s: %s", what, type(error).__name__)
+        tell(_logger, f"{what}: {cause_of(error)}")

@@ -13,7 +13,7 @@ from tomldiary.agents.options import checked_count, checked_descriptions, checke
 from tomldiary.agents.turn_messages import of_memory
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import IdentifierError, cause_of
-from tomldiary.logging import get_logger
+from tomldiary.logging import get_logger, tell
 from tomldiary_pydantic_ai.conversation import appending
 from tomldiary_pydantic_ai.diary_tools import call_id
 from tomldiary_pydantic_ai.memory_document import (
@@ -148,7 +148,7 @@ class AgentMemoryToolset(RunToolset[Any]):
         try:
             memory = await asyncio.to_thread(self.load, ctx)
         except Exception as error:  # noqa: BLE001 - a run continues without its notes; the tools say what is wrong
-            _logger.warning("a run continues without its notes: %s", cause_of(error))
+            tell(_logger, f"a run continues without its notes: {cause_of(error)}")
             return None
         if memory is None:
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence  # noqa: TC003 - annotations are looked up at run time
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -20,7 +21,7 @@ from tomldiary.agents.turn_messages import digest
 from tomldiary.diary import Diary
 from tomldiary.entries.episodes import ToolStep
 from tomldiary.errors import InvalidValue, cause_of
-from tomldiary.logging import get_logger
+from tomldiary.logging import get_logger, tell
 from tomldiary.retrieval.injection import next_injection
 from tomldiary.retrieval.ranking import MemoryLines
 from tomldiary.writer.receipts import Turn, TurnStatus
@@ -497,7 +498,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                 )
             except Exception as error:  # noqa: BLE001 - the run's own outcome must not change
                 noted["error_type"] = type(error).__name__
-                _logger.error("a turn could not be submitted: %s", cause_of(error))  # noqa: TRY400 - the trace may quote it
+                tell(_logger, f"a turn could not be submitted: {cause_of(error)}", logging.ERROR)
             else:
                 self._toolset.turns.note(
                     run.outermost, is_answered=status == "completed", is_paused=is_paused

@@ -27,7 +27,7 @@ from tomldiary.agents.turn_messages import keep_out_of_steps, of_memory
 from tomldiary.agents.verbs import VERBS, MemoryVerbs
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import cause_of
-from tomldiary.logging import get_logger
+from tomldiary.logging import get_logger, tell
 from tomldiary.retrieval.injection import how_to_read
 from tomldiary.retrieval.render import render_memory
 from tomldiary.text.visible import scrub
@@ -341,10 +341,10 @@ class DiaryToolset(RunToolset[AgentDepsT]):
         )
 
     def go_on_without(self, error: Exception) -> None:
-        """Log that a run continues without its memory, or raise the error if `on_error` is "raise"."""
+        """Report that a run continues without its memory, or raise the error if `on_error` is "raise"."""
         if self.on_error == "raise":
             raise error
-        _logger.warning("a run continues without its memory: %s", cause_of(error))
+        tell(_logger, f"a run continues without its memory: {cause_of(error)}")
 
 
 class CapabilityToolset(DiaryToolset[AgentDepsT]):

@@ -154,3 +154,51 @@ def test_an_async_run_waits_while_the_queue_is_full(tmp_path, host, is_cancelled
         asyncio.run(main(writer))
         assert writer.flush(20)
         assert writer.stats()["completed"] == 3
+
+
+UNREAD = """
+import sys
+from pathlib import Path
+from pydantic_ai import Agent
+from pydantic_ai.models.test import TestModel
+from test_stored_turns import ask, middleware, node
+from tomldiary import Diary, MemoryWriter
+from tomldiary_langgraph import recall_node
+from tomldiary_pydantic_ai import DiaryCapability
+
+file = Path(sys.argv[1], "alice", "preferences.toml")
+file.parent.mkdir()
+file.write_text("likes")
+diary = Diary(sys.argv[1], agent="rules")
+writer = MemoryWriter(diary)
+writer.close_sync()
+recall_node(diary, user_id="alice", on_error="ignore").invoke({"messages": []})
+for host in (middleware, node):
+    ask(host(writer, "ignore"), "invoke")
+memory = DiaryCapability(diary, user_id="alice", writer=writer)
+Agent(TestModel(call_tools=[]), capabilities=[memory]).run_sync("tea")
+"""
+
+
+def test_a_run_without_its_memory_or_turn_says_so_on_stderr_without_logging(tmp_path):
+    paths = [str(Path(__file__).parent), *sys.path]
+    done = subprocess.run(
+        [sys.executable, "-c", UNREAD, tmp_path],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        check=True,
+    )
+    unread = f"InvalidTOML: {tmp_path}/alice/preferences.toml:1:6: "
+    closed = "RuntimeError: MemoryWriter is closed. Create another one."
+    said = [line for line in done.stderr.splitlines() if "Reads return the last" not in line]
+    expected = [
+        f"the memory could not be read: {unread}",
+        f"a run continues without its memory: {unread}",
+        f"a turn could not be stored: {closed}",
+        f"a turn could not be submitted: {closed}",
+    ]
+    assert all(any(line.startswith(f"tomldiary: {each}") for line in said) for each in expected), (
+        said
+    )
+    assert len(said) == len(expected) + 2, said  # two hosts read no memory, and two stored no turn
