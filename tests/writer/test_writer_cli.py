@@ -108,6 +108,11 @@ def test_an_altered_dead_letter_is_reported(tmp_path):
     done = call("writer", "list", "--path", tmp_path, "--json", check=0)
     assert done.stderr.startswith("1 dead letter of alice cannot be listed or retried, because")
     assert [letter["turn"]["user_msg"] for letter in json.loads(done.stdout)] == ["juice"]
+    found = json.loads(call("doctor", "--path", tmp_path, "--json", check=1).stdout)
+    assert [(each["level"], each["place"], each["message"]) for each in found[:2]] == [
+        ("problem", "alice", "the text of 1 dead letter was altered."),
+        ("warning", "alice", "1 turn could not be applied."),
+    ]
     file.write_text(before, "utf-8")
     assert call("writer", "list", "--path", tmp_path, check=0).stderr == ""
     assert said(tmp_path) == ["tea", "juice"]

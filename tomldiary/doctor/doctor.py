@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,11 +22,14 @@ from tomldiary.history.verify import Damage, Walked, stored_kinds, stored_text, 
 from tomldiary.identifiers.namespaces import ROOT as ITEMS
 from tomldiary.identifiers.namespaces import namespace_of
 from tomldiary.runtime.capabilities import OTHER_OWNER_REMEDY, other_owner
+from tomldiary.runtime.views import counted
 from tomldiary.storage.local.backend import LocalBackend
 from tomldiary.storage.local.layout import strays_in, user_of
+from tomldiary.storage.protocol import KeepsHidden
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.toml.document import Document, digest
 from tomldiary.toml.values import render_path
+from tomldiary.writer.dead_letters import DeadLetters
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -84,6 +88,8 @@ def findings(
                 yield from check_files(backend.folder(user))
     if isinstance(backend, SharedBackend):
         yield from _connected(backend)
+    if isinstance(backend, KeepsHidden):
+        yield from _dead_letters(DeadLetters(backend), users)
     for user in _users(backend) if users is None else sorted(users):
         found: list[Finding] = []
         try:
@@ -117,6 +123,20 @@ def _connected(backend: SharedBackend) -> Iterator[Finding]:
         backend.database.check_writes()
     except BackendError as error:
         yield Finding("problem", place, str(error).removeprefix(f"{place}: "))
+
+
+def _dead_letters(letters: DeadLetters, users: Collection[str] | None) -> Iterator[Finding]:
+    listed, altered = Counter(each.turn.user_id for each in letters.list()), letters.altered()
+    for user in sorted({*listed, *altered}):
+        if users is not None and user not in users:
+            continue
+        if listed[user]:
+            message = f"{counted(listed[user], 'turn')} could not be applied."
+            remedy = "See the errors with: tomldiary writer list. Repeat them with: tomldiary writer retry --all"
+            yield Finding("warning", user, message, remedy)
+        if user in altered:
+            message = f"the text of {counted(altered[user], 'dead letter')} was altered."
+            yield Finding("problem", user, message, "Undo the edit.")
 
 
 def _users(backend: Backend) -> list[str]:
