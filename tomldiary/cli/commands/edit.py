@@ -7,7 +7,6 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from contextlib import ExitStack, suppress
@@ -155,19 +154,12 @@ def edit(
 
 
 def _is_wanted_again() -> bool:
-    if not _has_reader():
-        return False
     try:
         return typer.confirm("Open it again?", default=True, err=True)
     except typer.Abort as error:
         if isinstance(error.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from None  # nothing is stored
         return False  # the input has ended
-
-
-def _has_reader() -> bool:
-    """Return whether a person can answer a question: standard input is a terminal."""
-    return sys.stdin is not None and sys.stdin.isatty()  # pyright: ignore[reportUnnecessaryComparison] - None if it is closed
 
 
 def save_text(diary: Diary, user: str, document: str, text: str, epoch: int | None) -> None:
