@@ -10,7 +10,6 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from engines import needs, space
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.cli.app import app
 
@@ -85,26 +84,6 @@ def test_a_copy_to_memory_is_refused(tmp_path):
     Diary(tmp_path / "one", agent="rules").user("alice").upsert_preference("likes", "tea")
     run = CliRunner().invoke(app, ["copy", str(tmp_path / "one"), "memory:"])
     assert "a copy in memory is lost when this command ends" in str(run.exception)
-
-
-@needs("redis")
-def test_copy_shows_no_password(tmp_path):
-    source, target = tmp_path / "one", space("redis")
-    Diary(source, agent="rules").user("alice").upsert_preference("likes", "tea")
-    import redis  # noqa: PLC0415 - slow to import, and used with servers only
-
-    client = redis.Redis.from_url(target.server)
-    name = target.url.rpartition("=")[2]
-    client.acl_setuser(name, enabled=True, passwords=["+secret"], keys=["*"], categories=["+@all"])
-    address = target.url.replace("redis://", f"redis://{name}:secret@")
-    try:
-        run = CliRunner().invoke(app, ["copy", str(source), address])
-    finally:
-        client.acl_deluser(name)
-        client.close()
-    assert run.exit_code == 0, run.output
-    assert run.stdout.startswith("copied 1 user to redis://127.0.0.1:")
-    assert "secret" not in run.output
 
 
 READ_ONLY = """

@@ -64,6 +64,18 @@ def ask(agent, mode):
     return agent.invoke(asked) if mode == "invoke" else asyncio.run(agent.ainvoke(asked))
 
 
+def run(program, folder):
+    """Run a program that may import this module; its argument is a folder."""
+    paths = [str(Path(__file__).parent), *sys.path]
+    return subprocess.run(
+        [sys.executable, "-c", program, folder],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        check=False,
+    )
+
+
 @hosts
 @modes
 def test_a_turn_survives_a_process_that_is_killed_after_the_answer(tmp_path, host, mode):
@@ -86,14 +98,7 @@ if {mode!r} == "ainvoke":
 agent.invoke({{"messages": SAID}})
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    paths = [str(Path(__file__).parent), *sys.path]
-    done = subprocess.run(
-        [sys.executable, "-c", program, tmp_path],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        check=False,
-    )
+    done = run(program, tmp_path)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert liked(tmp_path) == [SAID]
 
@@ -161,9 +166,10 @@ import sys
 from pathlib import Path
 from pydantic_ai import Agent
 from pydantic_ai.models.test import TestModel
+from langchain_core.messages import HumanMessage
 from test_stored_turns import ask, middleware, node
 from tomldiary import Diary, MemoryWriter
-from tomldiary_langgraph import recall_node
+from tomldiary_langgraph import recall_node, submit_node
 from tomldiary_pydantic_ai import DiaryCapability
 
 file = Path(sys.argv[1], "alice", "preferences.toml")
@@ -175,20 +181,15 @@ writer.close_sync()
 recall_node(diary, user_id="alice", on_error="ignore").invoke({"messages": []})
 for host in (middleware, node):
     ask(host(writer, "ignore"), "invoke")
+submit_node(writer, user_id="alice").invoke({"messages": [HumanMessage("tea")]})
 memory = DiaryCapability(diary, user_id="alice", writer=writer)
 Agent(TestModel(call_tools=[]), capabilities=[memory]).run_sync("tea")
 """
 
 
 def test_a_run_without_its_memory_or_turn_says_so_on_stderr_without_logging(tmp_path):
-    paths = [str(Path(__file__).parent), *sys.path]
-    done = subprocess.run(
-        [sys.executable, "-c", UNREAD, tmp_path],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        check=True,
-    )
+    done = run(UNREAD, tmp_path)
+    assert done.returncode == 0, done.stderr
     unread = f"InvalidTOML: {tmp_path}/alice/preferences.toml:1:6: "
     closed = "RuntimeError: MemoryWriter is closed. Create another one."
     said = [line for line in done.stderr.splitlines() if "Reads return the last" not in line]
@@ -196,6 +197,7 @@ def test_a_run_without_its_memory_or_turn_says_so_on_stderr_without_logging(tmp_
         f"the memory could not be read: {unread}",
         f"a run continues without its memory: {unread}",
         f"a turn could not be stored: {closed}",
+        "a node records no turn, because the user's last message has no answer yet.",
         f"a turn could not be submitted: {closed}",
     ]
     assert all(any(line.startswith(f"tomldiary: {each}") for line in said) for each in expected), (

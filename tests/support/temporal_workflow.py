@@ -52,8 +52,12 @@ async def main() -> None:
         ):
             talk = client.execute_workflow(Talk.run, "alice", id="talk", task_queue="talks")
             assert await asyncio.wait_for(talk, 60) == "done"
-            nobody = client.execute_workflow(Talk.run, "", id="nobody", task_queue="talks")
-            [failed] = await asyncio.gather(asyncio.wait_for(nobody, 30), return_exceptions=True)
+            without_user = client.execute_workflow(
+                Talk.run, "", id="without_user", task_queue="talks"
+            )
+            [failed] = await asyncio.gather(
+                asyncio.wait_for(without_user, 30), return_exceptions=True
+            )
             assert isinstance(failed, WorkflowFailureError), failed
             assert "the user is not known" in str(failed.cause), failed.cause
     assert memory.writer.flush(30)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
+import shlex
 import stat
 import tomllib
 
@@ -113,7 +115,25 @@ def test_an_altered_dead_letter_is_reported(tmp_path):
         ("problem", "alice", "the text of 1 dead letter was altered."),
         ("warning", "alice", "1 turn could not be applied."),
     ]
+    remedies = re.findall(r"tomldiary (writer .*?)(?:\. When|$)", found[1]["remedy"])
+    assert len(remedies) == 2
     file.write_text(before, "utf-8")
+    for each in remedies:
+        assert len(json.loads(call(*shlex.split(each), "--json").stdout)) == 2
+    assert said(tmp_path) == []
+
+
+def test_unreadable_dead_letters_are_a_finding_of_the_doctor(tmp_path):
+    park(tmp_path, "tea")
+    file = tmp_path / ".tomldiary" / "dead-letters" / "alice.toml"
+    file.unlink()
+    file.mkdir()
+    found = json.loads(call("doctor", "--path", tmp_path, "--json", check=1).stdout)
+    assert ("problem", "the dead letters") in [(each["level"], each["place"]) for each in found]
+
+
+def test_writer_list_reports_nothing_of_unaltered_dead_letters(tmp_path):
+    park(tmp_path, "tea", "juice")
     assert call("writer", "list", "--path", tmp_path, check=0).stderr == ""
     assert said(tmp_path) == ["tea", "juice"]
 

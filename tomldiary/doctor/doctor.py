@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -89,7 +88,7 @@ def findings(
     if isinstance(backend, SharedBackend):
         yield from _connected(backend)
     if isinstance(backend, KeepsHidden):
-        yield from _dead_letters(DeadLetters(backend), users)
+        yield from _dead_letters(backend, backend, users)
     for user in _users(backend) if users is None else sorted(users):
         found: list[Finding] = []
         try:
@@ -125,18 +124,25 @@ def _connected(backend: SharedBackend) -> Iterator[Finding]:
         yield Finding("problem", place, str(error).removeprefix(f"{place}: "))
 
 
-def _dead_letters(letters: DeadLetters, users: Collection[str] | None) -> Iterator[Finding]:
-    listed, altered = Counter(each.turn.user_id for each in letters.list()), letters.altered()
-    for user in sorted({*listed, *altered}):
+def _dead_letters(
+    backend: Backend, hidden: KeepsHidden, users: Collection[str] | None
+) -> Iterator[Finding]:
+    try:
+        counts = DeadLetters(hidden).counts()
+    except (BackendError, OSError) as error:
+        yield Finding("problem", "the dead letters", str(error))
+        return
+    for user, (listed, altered) in counts.items():
         if users is not None and user not in users:
             continue
-        if listed[user]:
-            message = f"{counted(listed[user], 'turn')} could not be applied."
-            remedy = "See the errors with: tomldiary writer list. Repeat them with: tomldiary writer retry --all"
-            yield Finding("warning", user, message, remedy)
-        if user in altered:
-            message = f"the text of {counted(altered[user], 'dead letter')} was altered."
+        if altered:
+            message = f"the text of {counted(altered, 'dead letter')} was altered."
             yield Finding("problem", user, message, "Undo the edit.")
+        if listed:
+            message = f"{counted(listed, 'turn')} could not be applied."
+            at = _path_option(backend)
+            remedy = f"Run: tomldiary writer list{at}. When the cause is gone, run: tomldiary writer retry --all{at}"
+            yield Finding("warning", user, message, remedy)
 
 
 def _users(backend: Backend) -> list[str]:
@@ -288,10 +294,14 @@ def _without(place: str, error: Exception) -> str:
 
 def _shown_at(backend: Backend, user: str, seq: int) -> str:
     """Return the command that prints the documents of a user after a transaction."""
-    command = f"tomldiary show --user {shlex.quote(user)} --at {seq} --raw"
-    if isinstance(backend, LocalBackend):  # the address of a database may contain a password
-        command += f" --path {shlex.quote(str(backend.base_path))}"
-    return command
+    return f"tomldiary show --user {shlex.quote(user)} --at {seq} --raw{_path_option(backend)}"
+
+
+def _path_option(backend: Backend) -> str:
+    """Return the option of a command that names a folder; "" for a database, whose address may contain a password."""
+    if not isinstance(backend, LocalBackend):
+        return ""
+    return f" --path {shlex.quote(str(backend.base_path))}"
 
 
 def _check_lag(

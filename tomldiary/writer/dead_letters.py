@@ -84,14 +84,16 @@ class DeadLetters:
         found = [each for user in self._backend.holders(DEAD_LETTERS) for each in self._of(user)]
         return sorted(found, key=lambda letter: letter.parked)
 
-    def altered(self) -> dict[str, int]:
-        """Return the number of turns that do not match their checksum, by user; `list` omits them."""
-        found: dict[str, int] = {}
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """Return how many turns of each user are listed, and how many are not because they were altered.
+
+        An altered turn does not match its checksum.
+        """
+        found: dict[str, tuple[int, int]] = {}
         for user in self._backend.holders(DEAD_LETTERS):
             text = self._backend.hidden(user, DEAD_LETTERS)[0]
-            count = sum(each.data is None for each in scan_log(text.encode()))
-            if count:
-                found[user] = count
+            altered = [each.data is None for each in scan_log(text.encode())]
+            found[user] = len(altered) - sum(altered), sum(altered)
         return found
 
     def _of(self, user: str) -> list[DeadLetter]:

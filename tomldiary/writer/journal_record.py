@@ -44,7 +44,7 @@ from tomldiary.logging import get_logger
 from tomldiary.runtime.capabilities import PRIVATE
 from tomldiary.runtime.views import counted
 from tomldiary.storage.locks import lock_file
-from tomldiary.storage.log import LogRecord, cut_torn_tail, render_record, rewrite_log
+from tomldiary.storage.log import LogRecord, cut_torn_tail, render_record, rewrite_log, scan_log
 from tomldiary.toml.values import render_value
 from tomldiary.writer.receipts import Job, Turn
 
@@ -67,6 +67,7 @@ __all__ = [
     "render_turn_record",
     "segment_files",
     "turn_of",
+    "waiting_users",
 ]
 
 _EARLIER = "earlier = "
@@ -218,6 +219,18 @@ def read_journal(files: FileSystem, folder: Path) -> JournalContent:
             found.open[each.segment].add(each.number)
     for number, segment in places.items():
         found.done[segment].append(number)
+    return found
+
+
+def waiting_users(root: Path) -> set[str]:
+    """Return the ids of the users with unfinished turns in the journals below a folder; this changes nothing."""
+    found: set[str] = set()
+    for folder in root.glob("*"):
+        records: list[LogRecord] = []
+        for path in segment_files(folder):
+            with suppress(FileNotFoundError):  # all its turns are done
+                records += scan_log(path.read_bytes())
+        found.update(job.turn.user_id for job in jobs_of(records))
     return found
 
 

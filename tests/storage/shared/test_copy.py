@@ -6,9 +6,11 @@ import itertools
 from contextlib import closing
 
 import pytest
+from typer.testing import CliRunner
 
 import engines
-from tomldiary import BackendError, Diary, Forgotten
+from tomldiary import BackendError, Diary, Forgotten, MemoryWriter, Turn
+from tomldiary.cli.app import app
 from tomldiary.history.verify import verify
 from tomldiary.storage.copy import copy_users
 from tomldiary.storage.open import open_backend
@@ -216,3 +218,32 @@ def test_a_turn_of_a_run_from_before_an_erasure_is_refused_by_a_copy(source, tar
         with pytest.raises(Forgotten):
             copy.user(user).add_turn("I love walnuts.", "ok", session_id="s", epoch=epochs[user])
     copy.user("alice").add_turn("I love yoga.", "ok", session_id="s", epoch=epochs["after"])
+
+
+@pytest.mark.parametrize("name", engines.SERVERS)
+def test_the_command_names_the_users_whose_turns_wait_in_a_database(name, tmp_path):
+    source = engines.space(name).url
+    with Diary(source, agent="rules") as diary, MemoryWriter(diary, workers=0) as writer:
+        writer.submit_nowait(Turn("bob", "s", "I love jazz.", "Noted.")).wait_stored(30)
+    run = CliRunner().invoke(app, ["copy", source, str(tmp_path / "two")])
+    assert run.exit_code == 0, run.output
+    assert run.stderr.startswith("turns that wait or failed are not copied: those of bob.")
+
+
+def test_the_command_shows_no_password(tmp_path):
+    source, target = tmp_path / "one", engines.space("redis")
+    Diary(source, agent="rules").user("alice").upsert_preference("likes", "tea")
+    import redis  # noqa: PLC0415 - slow to import, and used with servers only
+
+    client = redis.Redis.from_url(target.server)
+    name = target.url.rpartition("=")[2]
+    client.acl_setuser(name, enabled=True, passwords=["+secret"], keys=["*"], categories=["+@all"])
+    address = target.url.replace("redis://", f"redis://{name}:secret@")
+    try:
+        run = CliRunner().invoke(app, ["copy", str(source), address])
+    finally:
+        client.acl_deluser(name)
+        client.close()
+    assert run.exit_code == 0, run.output
+    assert run.stdout.startswith("copied 1 user to redis://127.0.0.1:")
+    assert "secret" not in run.output

@@ -181,8 +181,8 @@ def save_text(diary: Diary, user: str, document: str, text: str, epoch: int | No
         seq = next_sequence(backend.last_record(user))
         replace_file(file, text, Path(staged_path(folder, document, text.encode(), seq)))
 
-    # An erasure takes the same lock, so it runs before or after the save. Other processes that change the user in a
-    # database wait for the holder of this lock if it is refused for long.
+    # An erasure takes the same lock, so it runs before or after the save. In a database, the holder of a lock that is
+    # refused for long makes the other writers of the user wait.
     with backend.lock(user, engine.lock_timeout):
         repeated(save, engine.lock_timeout)
         repeated(lambda: engine.logged_versions(user, [document]), engine.lock_timeout)

@@ -29,11 +29,10 @@ from tomldiary.ingest.source import decode, parse
 from tomldiary.runtime.sources import DEAD_LETTERS, QUEUE
 from tomldiary.runtime.views import counted
 from tomldiary.storage.copy import Copied, copy_users
-from tomldiary.storage.log import scan_log
 from tomldiary.storage.memory import MemoryBackend
 from tomldiary.storage.protocol import Backend, KeepsHidden, KeepsJournal
 from tomldiary.text.visible import one_line
-from tomldiary.writer.journal_record import jobs_of
+from tomldiary.writer.journal_record import waiting_users
 
 if TYPE_CHECKING:
     from tomldiary.history.queries import Difference
@@ -301,7 +300,4 @@ def _with_turns(backend: Backend) -> list[str]:
     if isinstance(backend, KeepsHidden):
         found.update(backend.holders(QUEUE), backend.holders(DEAD_LETTERS))
     folder = backend.journal_folder if isinstance(backend, KeepsJournal) else None
-    for journal in () if folder is None else folder.glob("*"):
-        texts = [path.read_bytes() for path in sorted(journal.glob("*.toml"))]
-        found.update(job.turn.user_id for job in jobs_of(scan_log(b"".join(texts))))
-    return sorted(found)
+    return sorted(found if folder is None else found | waiting_users(folder))

@@ -47,11 +47,12 @@ def list_letters(*, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = False) ->
     """List the turns that failed, oldest first, with their errors."""
     letters = _letters(path)
     found = letters.list()
-    for user, count in letters.altered().items():
-        print_error(
-            f"{counted(count, 'dead letter')} of {one_line(user)} cannot be listed or retried, because the text was"
-            " altered: it does not match its checksum. Undo the edit, and list again."
-        )
+    for user, (_, altered) in letters.counts().items():
+        if altered:
+            print_error(
+                f"{counted(altered, 'dead letter')} of {one_line(user)} cannot be listed or retried, because the text"
+                " was altered: it does not match its checksum. Undo the edit, and list again."
+            )
     if as_json:
         print_json(found)
         return
