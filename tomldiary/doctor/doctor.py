@@ -8,6 +8,9 @@ from __future__ import annotations
 import os
 import shlex
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,6 +50,7 @@ _NO_USERS = {
 }  # fmt: skip
 """First namespace labels in the documentation of LangGraph and langmem, which has the user as the second label."""
 _RETRY_SECONDS = 0.05  # a concurrent write has finished by the second read
+_USERS_AT_ONCE = 8
 
 
 def check(
@@ -89,15 +93,14 @@ def findings(
         yield from _connected(backend)
     if isinstance(backend, KeepsHidden):
         yield from _dead_letters(backend, backend, users)
-    for user in _users(backend) if users is None else sorted(users):
-        found: list[Finding] = []
-        try:
-            found += _check_user(diary, user)
-        except (BackendError, OSError) as error:
-            remedy = "Check the permissions."
-            message = str(error).removesuffix(f" {remedy}")
-            found.append(Finding("problem", user, message, remedy))
-        yield from sorted(found, key=lambda finding: _LEVELS.index(finding.level))
+    names = _users(backend) if users is None else sorted(users)
+    found_of = partial(_findings_of, diary)
+    if not isinstance(backend, SharedBackend):
+        yield from chain.from_iterable(map(found_of, names))
+        return
+    # A check of a user mostly waits for the database.
+    with ThreadPoolExecutor(_USERS_AT_ONCE, "tomldiary-doctor") as threads:
+        yield from chain.from_iterable(threads.map(found_of, names))
 
 
 def _connected(backend: SharedBackend) -> Iterator[Finding]:
@@ -169,6 +172,18 @@ def _owner(files: FileSystem, folder: Path) -> str | None:
 
 
 # One user
+
+
+def _findings_of(diary: Diary, user: str) -> list[Finding]:
+    """Return the findings about a user, worst first."""
+    found: list[Finding] = []
+    try:
+        found += _check_user(diary, user)
+    except (BackendError, OSError) as error:
+        remedy = "Check the permissions."
+        message = str(error).removesuffix(f" {remedy}")
+        found.append(Finding("problem", user, message, remedy))
+    return sorted(found, key=lambda finding: _LEVELS.index(finding.level))
 
 
 def _check_user(diary: Diary, user: str) -> Iterator[Finding]:

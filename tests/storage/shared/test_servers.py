@@ -264,6 +264,15 @@ def test_doctor_says_that_a_database_answers(engine):
     assert verdict == "0 problems, 0 warnings."
 
 
+def test_doctor_checks_users_at_once_and_reports_them_in_order(engine):
+    users = [f"user {number:02}" for number in range(20)]
+    with Diary(engine.url, agent="rules") as diary:
+        for user in users:
+            diary.user(user).upsert_preference("likes", "tea")
+        found = check(diary)
+    assert [each.place for each in found if each.message.startswith("the last write")] == users
+
+
 @engines.needs("redis")
 def test_a_list_of_users_opens_one_pool_and_asks_once_for_the_versions_of_each_user():
     import redis  # noqa: PLC0415 - slow to import, and used with servers only
