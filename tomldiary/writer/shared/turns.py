@@ -17,9 +17,11 @@ A turn is removed once history has it, or once it is a dead letter. The document
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.forgetting.selection import Selection
+from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.storage.log import render_record, scan_log
 from tomldiary.toml.values import render_text
 from tomldiary.writer.journal_record import (
@@ -51,7 +53,7 @@ class Turns:
     @classmethod
     def parse(cls, text: str) -> Turns:
         """Return the content of a document."""
-        records = scan_log(text.encode())
+        records = _records(text)
         owners = [each.data["writer"] for each in records if each.kind == "owner" and each.data]
         kept = [each for each in records if each.kind != "owner" and each.data is not None]
         return cls(owners[-1] if owners else "", kept)
@@ -103,6 +105,13 @@ class Turns:
     def jobs(self) -> list[Job]:
         """Return the turns in their order; turns that were read together are one job with a group."""
         return jobs_of(self.records)
+
+
+@cleared_on_forget
+@lru_cache(maxsize=4)
+def _records(text: str) -> tuple[LogRecord, ...]:
+    # Cached, because a writer reads the turns of a user several times between two changes.
+    return tuple(scan_log(text.encode()))
 
 
 def redacted(text: str, user: str, selection: Mapping[str, Any], epoch: int) -> str:
