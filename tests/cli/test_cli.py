@@ -12,6 +12,7 @@ import tomllib
 import pytest
 
 from command_line import ROOT, call, program
+from openai_server import OpenAIServer, says, status
 from tomldiary import Diary
 from tomldiary.store.operations import Put
 from tomldiary.store.store import ItemStore
@@ -222,6 +223,15 @@ def test_ingest_uses_the_given_preference_table(tmp_path, log):
     assert 'schema_name = "Food"' in (tmp_path / "m/ann/preferences.toml").read_text()
     found = call("search", "tea", "--user", "ann", "--path", tmp_path / "m", "--json", check=0)
     assert [hit["key"] for hit in json.loads(found.stdout)] == ["tastes/pref001"]
+
+
+def test_ingest_that_a_model_stops_says_how_many_turns_are_stored(tmp_path, log):
+    options = ("--user", "ann", "--path", tmp_path / "m", "--agent", "openai-chat:any")
+    with OpenAIServer([says("done"), status(401)]) as server:
+        model = {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "k"}
+        done = call("ingest", log, *options, **model)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith("are stored: 1 of 2. Ingest it again to continue.\n")
 
 
 # show and search

@@ -253,8 +253,11 @@ def test_a_rerun_starts_with_the_turn_that_failed(tmp_path):
     extractor = FailsAt(5)
     diary = Diary(tmp_path / "memories", agent=extractor, durability="process")
     log = write(tmp_path, chat(12))
-    with pytest.raises(ExtractionError, match="no answer"):
+    with pytest.raises(ExtractionError, match="no answer") as failed:
         ingest(diary, log, "ann")
+    assert failed.value.__notes__ == [
+        "Turns of the log that are stored: 4 of 12. Ingest it again to continue."
+    ]
     assert sum(turns_counted(diary).values()) == 4
     report = ingest(diary, log, "ann")
     assert (report.applied, report.skipped) == (8, 4)

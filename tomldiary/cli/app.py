@@ -146,7 +146,7 @@ def run() -> None:
         with show_once():
             app()
     except DiaryError as error:
-        _fail(str(error))
+        _fail(" ".join([str(error), *getattr(error, "__notes__", ())]))
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         _fail(f"{place}{error.strerror or error}")

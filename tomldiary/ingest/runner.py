@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import BackendError, Forgotten
+from tomldiary.errors import BackendError, DiaryError, Forgotten
 from tomldiary.extraction.operations import TurnOperation
 from tomldiary.ingest.formats import read_turns
 from tomldiary.runtime.async_bridge import run_coroutine
@@ -77,7 +77,8 @@ def ingest(
 
     Raises:
         InvalidValue, UnsupportedFormat: The log cannot be read. Nothing was changed.
-        ExtractionError: The extractor failed on a turn. The turns before it are stored; start again to continue.
+        ExtractionError: The extractor failed on a turn. The turns before it are stored, and a note of the error
+            counts them; start again to continue.
         Forgotten: Something of the user was forgotten during the ingest. The remaining turns were not applied.
         BackendError: The backend has no history, or the storage failed.
     """
@@ -127,8 +128,14 @@ def _apply_all(
                 "something of this user was forgotten during the ingest. The remaining turns were not applied."
                 " Ingest the log again if they are still wanted."
             )
-        if not _apply(diary, user_id, turn, id_, epoch):
-            applied += 1
+        try:
+            is_repeated = _apply(diary, user_id, turn, id_, epoch)
+        except DiaryError as error:
+            if count:
+                stored = f"Turns of the log that are stored: {count} of {len(turns)}."
+                error.add_note(f"{stored} Ingest it again to continue.")
+            raise
+        applied += not is_repeated
         last = user.last_transaction()
         count += 1
         if report is not None:
