@@ -88,8 +88,8 @@ class Diary(Viewed, AncestorCoroutines):
     """An agent's memory of its users. Thread-safe; several event loops may use it at the same time.
 
     Args:
-        backend: A folder, "memory:", a backend of this package, or any object with the six async
-            methods of `BackendProtocol`.
+        backend: A folder, "memory:", the URL of a database, a backend of this package, or any object with the
+            six async methods of `BackendProtocol`.
         pref_table_cls: A pydantic model whose fields are the categories. The default is a built-in table.
         agent: The extractor: "rules" (offline), a model name, an extractor or agent with
             `run(message, deps=…)`, a function, or a framework's model. None reads $EXTRACTOR_MODEL.
