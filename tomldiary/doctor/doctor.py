@@ -216,7 +216,7 @@ def _check_user(diary: Diary, user: str) -> Iterator[Finding]:
         yield _damaged(walked.damage, backend, user)
     else:
         yield from _check_lag(backend, user, documents, walked)
-    if walked.newest is not None:
+    if walked.newest is not None and walked.damage is None:  # the newest record that was read
         yield Finding(
             "note",
             user,
