@@ -32,6 +32,7 @@ import pytest
 
 from command_line import call
 from tomldiary import Diary, UserDiary
+from tomldiary.storage import protocol
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -256,6 +257,19 @@ def test_every_verb_of_a_user_is_on_the_reference_page():
         shown |= set(vars(getattr(importlib.import_module(module), kind)))
     alice = UserDiary(Diary("memory:"), "alice")
     assert [verb for verb in dir(alice) if not verb.startswith("_") and verb not in shown] == []
+
+
+def test_the_page_about_backends_names_every_protocol_and_member():
+    rows = re.findall(r"^\| `.*", (ROOT / "docs/backends.md").read_text("utf-8"), re.MULTILINE)
+    named = set(re.findall(r"\w+", " ".join(re.findall(r"`[^`]+`", "\n".join(rows)))))
+    public = {name: getattr(protocol, name) for name in protocol.__all__}
+    kinds = {name: kind for name, kind in public.items() if getattr(kind, "_is_protocol", False)}
+    members = {
+        each for kind in kinds.values() for each in (*vars(kind), *inspect.get_annotations(kind))
+    }
+    parts = {"Backend", "BackendProtocol", "DocumentSource", "HistorySource"}
+    missing = (kinds.keys() - parts | members) - named
+    assert {each for each in missing if not each.startswith("_")} == set()
 
 
 def test_every_path_named_by_the_architecture_page_exists():
