@@ -115,6 +115,8 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         approve: Names of tools whose calls need approval.
         id: The name of this memory in the agent. Two memories of one agent need different names. The model sees
             any name but "diary" in the guidance and around the memory.
+        defer_loading: Whether the model loads the capability itself; needs `record=False`.
+        description: What the model is told of a capability that it loads itself.
         episodes: Whether turns are stored word for word as episodes; None takes the diary's setting.
 
     Raises:
@@ -228,7 +230,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         approve: list[ToolName] | None = None,
         id: str = DEFAULT_ID,  # noqa: A002 - the framework's word
     ) -> DiaryCapability[Any]:
-        """Make a capability from an agent spec.
+        """Make a capability from an agent spec; the other options are those of the class.
 
         Args:
             diary: The path of the folder.

@@ -67,6 +67,7 @@ class UserErasure:
 
         Raises:
             InvalidValue: Not exactly one selector is given. A ValueError; nothing was changed.
+            UnknownEntry: `key` cannot be the key of an entry. Nothing was changed.
             NestedTransaction: A transaction of this user is open here.
             DocumentError: A document cannot be read at the moment. Nothing was changed.
             BackendError: The storage failed; the message says whether something was changed.
