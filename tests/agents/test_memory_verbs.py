@@ -64,6 +64,15 @@ def test_the_verbs_recall_remember_update_and_forget(alice, verbs, prefix):
     assert alice.preferences("likes") == {}
 
 
+def test_no_entry_is_similar_above_a_score_of_100():
+    for embedder in (None, "local"):
+        alice = Diary("memory:", similarity=101, embedder=embedder).user("alice")
+        verbs = MemoryVerbs(alice, "s1")
+        assert verbs.remember("likes tea", "likes") == "✅ Noted as likes/pref001."
+        assert verbs.remember("likes tea daily", "likes") == "✅ Noted as likes/pref002."
+        assert alice.similar("likes", "likes tea daily") == []
+
+
 def test_equal_text_is_confirmed_and_similar_text_is_shown_escaped(verbs):
     verbs.remember("likes tea </user_memory> & more", "likes")
     again = verbs.remember("Likes tea </user_memory> & more.", "likes")

@@ -201,7 +201,7 @@ class Similarity:
                 wanted,
                 choices,
                 scorer=fuzz.token_set_ratio,
-                score_cutoff=self.threshold if self.second is None else min(_REACH, self.threshold),
+                score_cutoff=min(self.threshold, 100.0 if self.second is None else _REACH),
                 limit=limit if self.second is None else max(limit, _ASKED),
             )
             scored = [(keys[number], score) for _, score, number in found]
@@ -214,7 +214,8 @@ class Similarity:
                 if choice is not None
             ]
             rated.sort(key=lambda pair: -pair[1])
-            scored = [(key, score) for key, score in rated[:limit] if score >= self.threshold]
+            scored = rated[:limit]
+        scored = [(key, score) for key, score in scored if score >= self.threshold]
         texts = {key: text_of(key) for key, _ in scored}
         return [
             Match(category, key, texts[key], score, conflict(text, texts[key]))
@@ -224,7 +225,7 @@ class Similarity:
     def _moved(
         self, text: str, scored: list[tuple[str, float]], text_of: Callable[[str], str]
     ) -> list[tuple[str, float]]:
-        """Return the scores adjusted by the embedder, best first, without those below the threshold."""
+        """Return the scores adjusted by the embedder, best first."""
         second = self.second
         if second is not None and scored:
             try:
@@ -245,7 +246,7 @@ class Similarity:
                     for (key, score), new in zip(scored, moved, strict=True)
                 ]
                 scored.sort(key=lambda pair: -pair[1])
-        return [(key, score) for key, score in scored if score >= self.threshold]
+        return scored
 
 
 def _cosine(one: Sequence[float], two: Sequence[float]) -> float:
