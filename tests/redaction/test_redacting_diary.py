@@ -245,6 +245,19 @@ def test_a_function_of_the_host_redacts(tmp_path):
     assert both.preferences("likes")["pref001"].text == "TEA [REDACTED: EMAIL]"
 
 
+@pytest.mark.parametrize("answer", [None, 5])
+def test_a_function_that_returns_no_text_stores_nothing(tmp_path, answer):
+    diary = Diary(tmp_path, agent="rules", redact=lambda _: answer)
+    put = Put(("alice", "trips"), "porto", {"text": "a week in Porto", "days": 7})
+    for store in (
+        lambda: ItemStore(diary).run([put]),
+        lambda: diary.user("alice").add_turn("I like tea.", "Noted.", "s1"),
+    ):
+        with pytest.raises(InvalidValue, match="redact: the function returned"):
+            store()
+    assert diary.users() == []
+
+
 def test_an_unknown_kind_or_an_async_function_is_refused_at_once():
     with pytest.raises(InvalidValue, match="expected some of key"):
         Diary("memory:", redact=["name"])

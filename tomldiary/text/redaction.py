@@ -137,12 +137,21 @@ class Redactor:
             return dict(self._counts)
 
     def __call__(self, text: str) -> str:
-        """Return a redacted text."""
+        """Return a redacted text.
+
+        Raises:
+            InvalidValue: The function `also` returned no text.
+        """
         found: Counter[str] = Counter()
         for kind, pattern, is_one in self._detectors:
             text = pattern.sub(lambda match: _taken_out(match, kind, is_one, found), text)  # noqa: B023 - called at once
         if self._also is not None:
             changed = self._also(text)
+            if not isinstance(changed, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+                raise InvalidValue(
+                    f"the function returned {type(changed).__name__}. Return a text.",
+                    where="redact",
+                )
             found["other"] += changed != text
             text = changed
         if found:
