@@ -268,7 +268,7 @@ def test_more_steps_than_transactions_undo_nothing(alice, dry_run):
 @pytest.mark.parametrize("steps", [0, -1, True, 1.5, "2", None])
 def test_invalid_steps_undo_nothing(alice, steps):
     alice.upsert_preference("likes", "tea")
-    with pytest.raises(InvalidValue, match="steps: expected an integer of at least 1"):
+    with pytest.raises(InvalidValue, match="steps: expected a whole number of at least 1"):
         alice.rollback(steps)
     assert texts(alice) == {"pref001": "tea"}
 

@@ -111,6 +111,7 @@ def alice() -> UserDiary:
         (lambda alice: alice.drafts(5), "session_id: expected text"),
         (lambda alice: alice.promote_session(5), "session_id: expected text"),
         (lambda alice: alice.rollback(1, reason=5), "reason: expected text"),
+        (lambda alice: alice.rollback(session_id=""), "session_id must be a non-empty string"),
         (lambda alice: alice.history(limit=None), "limit: expected a whole number"),
         (lambda alice: alice.history(session_id=5), "session_id: expected text"),
         (lambda alice: alice.conversations("3"), "limit: expected a whole number"),
@@ -172,6 +173,7 @@ def test_a_wrong_argument_is_named(
     [
         (lambda alice, no: alice.rollback(dry_run=no), "dry_run"),
         (lambda alice, no: alice.rollback(force=no), "force"),
+        (lambda alice, no: alice.prune_history(keep=1, dry_run=no), "dry_run"),
         (lambda alice, no: alice.forget(key="likes/pref001", dry_run=no), "dry_run"),
         (lambda alice, no: alice.import_(alice.export(), replace=no), "replace"),
         (lambda alice, no: alice.import_preview(alice.export(), replace=no), "replace"),

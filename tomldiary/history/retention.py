@@ -13,7 +13,7 @@ from tomldiary.history.record import SNAPSHOT, Change, Record
 from tomldiary.history.timeline import EMPTY, Timeline
 from tomldiary.runtime.views import Viewed
 from tomldiary.toml.document import digest
-from tomldiary.toml.values import checked_count
+from tomldiary.toml.values import checked_count, checked_flag
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,6 +82,7 @@ class Retention:
         """
         if (before is None) == (keep is None):
             raise InvalidValue("pass exactly one of before=… (a time) and keep=… (transactions).")
+        checked_flag(dry_run, "dry_run")
         least = 0 if keep is None else checked_count(keep, "keep", least=1)
         limit = None if before is None else in_utc(before, "before")
 

@@ -13,7 +13,7 @@ from tomldiary.runtime.views import Viewed, counted
 from tomldiary.toml.block_edit import split_tail
 from tomldiary.toml.document import Document, Path
 from tomldiary.toml.lexer import Block, split_blocks
-from tomldiary.toml.values import checked_flag, same_value
+from tomldiary.toml.values import checked_count, checked_flag, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,21 +85,21 @@ class Undo:
             reason: The reason for the rollback, for history.
 
         Raises:
-            InvalidValue: `steps` is not an integer of at least 1, `to` is not a point of history, or both are given.
+            InvalidValue: `steps` is not an integer of at least 1, `to` is not a point of history, both are given, or
+                `session_id` is empty.
             Conflict: There are fewer transactions to undo, an entry was changed since (`keys` lists them), or
                 an erasure happened since. Nothing is undone.
             HistoryPruned: A transaction to undo is older than the kept history. Nothing is undone.
             NestedTransaction: A transaction of this user is open here.
             DocumentError: Another program has removed records of history. Nothing is undone.
         """
-        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-            raise InvalidValue(
-                f"expected an integer of at least 1, found {steps!r}.", where="steps"
-            )
+        checked_count(steps, "steps", least=1)
         checked_flag(dry_run, "dry_run")
         checked_flag(force, "force")
         if steps != 1 and to is not None:
             raise InvalidValue("give steps or to, not both.", where="steps")
+        if session_id == "":  # not the transactions without a session
+            raise InvalidValue("session_id must be a non-empty string.", where="rollback")
         source = Source("rollback", session_id or "", actor, reason)
         engine, user = self._past.engine, self._past.user_id
         engine.refuse_open(user)
