@@ -158,6 +158,12 @@ def alice() -> UserDiary:
         (lambda alice: alice.prune_history(keep="3"), "keep: expected a whole number"),
         (lambda alice: alice.add_turn("I", "x", "s", steps=5), "steps: expected"),
         (lambda alice: alice.add_turn("I", "x", "s", epoch=nan), "epoch: expected a whole number"),
+        (lambda alice: alice.add_turn("I", "x", "s", now=""), "now: expected a time"),
+        (lambda alice: alice.transaction(expected="1").__enter__(), "expected: expected a whole"),
+        (
+            lambda alice: alice.blocks.set("plan", "x", reason="a\ud800"),
+            "reason: the text holds half",
+        ),
     ],
 )
 def test_a_wrong_argument_is_named(
@@ -427,6 +433,8 @@ def test_a_turn_that_cannot_be_stored_never_enters_a_queue() -> None:
         ended: Any = "success"
         with pytest.raises(InvalidValue, match="status: expected one of completed, cancelled"):
             writer.submit_nowait(Turn("alice", "s", "Jazz.", "Noted.", status=ended))
+        with pytest.raises(InvalidValue, match=r"episodes\.steps: expected the name of a tool"):
+            Turn("alice", "s", "I love jazz.", "Noted.", steps=wrong)
         late: Any = "3"
         with pytest.raises(InvalidValue, match="epoch: expected a whole number"):
             writer.submit_nowait(Turn("alice", "s", "Jazz.", "Noted.", epoch=late))

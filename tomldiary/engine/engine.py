@@ -37,6 +37,7 @@ from tomldiary.storage.protocol import (
     TellsErasure,
 )
 from tomldiary.toml.edit import Edit
+from tomldiary.toml.values import checked_count
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
@@ -239,6 +240,7 @@ class Engine(DocumentCache):
 
     def _check_last(self, user: str, expected: int | None) -> None:
         if expected is not None:
+            checked_count(expected, "expected")
             last = next_sequence(self.backend.last_record(user)) - 1
             if expected != last:
                 raise SequenceConflict.of(expected, last)

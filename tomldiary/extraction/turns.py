@@ -159,7 +159,7 @@ class Turns:
             episode: Whether the turn is stored word for word; None takes the diary's setting.
 
         Raises:
-            InvalidValue: A message or the session id is no text. Nothing was changed.
+            InvalidValue: An argument has the wrong type. Nothing was changed.
             ExtractionError: The extractor failed. Nothing was changed.
             Conflict: The operation id was used for a different change. Nothing was changed.
             Forgotten: Data of the user was erased meanwhile. Nothing was changed.
@@ -172,6 +172,7 @@ class Turns:
         user_msg, assistant_msg = diary.redacted(user_msg), diary.redacted(assistant_msg)
         earlier = diary.redacted(earlier)
         # Checked before a model is called.
+        now = None if now is None else in_utc(now, "now")
         called = tuple(ToolStep(*diary.redacted(tuple(step))) for step in checked_steps(steps))
         if epoch is not None:
             checked_count(epoch, "epoch")

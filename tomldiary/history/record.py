@@ -162,7 +162,7 @@ def render_record(record: Record) -> str:
     for name in _OPTIONAL_TEXTS:
         value = getattr(record, name)
         if value:
-            lines.append(f"{name} = {render_text(value)}\n")
+            lines.append(f"{name} = {render_text(value, where=name)}\n")
     if record.conflicts:
         lines.append(f"conflicts = {render_value(record.conflicts)}\n")
     if record.boot:

@@ -82,7 +82,7 @@ class Turn:
             )
         if self.context_now is not None and not isinstance(self.context_now, datetime):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
             object.__setattr__(self, "context_now", in_utc(self.context_now, "context_now"))
-        if self.steps:
+        if self.steps != ():
             steps = checked_steps(self.steps)
             known = tuple(ToolStep(*(storable(each) for each in step)) for step in steps)
             object.__setattr__(self, "steps", known)
