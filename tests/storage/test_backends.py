@@ -14,7 +14,13 @@ from pydantic import BaseModel
 from hand_edits import age
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.backends import LocalBackend, MemoryBackend
-from tomldiary.errors import BackendError, CommittedUnpublished, InvalidTOML, NotSupported
+from tomldiary.errors import (
+    BackendError,
+    CommittedUnpublished,
+    InvalidTOML,
+    InvalidValue,
+    NotSupported,
+)
 from tomldiary.testing import AtomicBackendSuite, BackendSuite, SharedBackendSuite
 from tomldiary_langgraph import DiaryStore
 
@@ -133,6 +139,22 @@ def test_saving_invalid_toml_is_refused_and_changes_nothing(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes")
+@pytest.mark.parametrize("made", [LocalBackend, lambda _: MemoryBackend()])
+def test_no_document_is_deleted_or_saved_without_its_name(tmp_path, made):
+    backend = made(tmp_path)
+    alice = Diary(backend).user("alice")
+    alice.upsert_preference("likes", "tea")
+    for call in (
+        backend.delete("alice", None),
+        backend.save("alice", None, "a = 1"),
+        backend.save("alice", "notes", None),
+    ):
+        with pytest.raises(InvalidValue, match=": expected text, found NoneType"):
+            asyncio.run(call)
+    assert alice.documents() == ["preferences"]
+    assert alice.last_transaction() == 1
+
+
 def test_a_pipe_in_place_of_a_document_is_an_error_without_waiting(tmp_path):
     alice = Diary(tmp_path, agent="rules").user("alice")
     alice.upsert_preference("likes", "tea")

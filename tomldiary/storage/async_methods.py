@@ -14,6 +14,7 @@ from tomldiary.storage.locks import repeated
 from tomldiary.storage.protocol import Backend, Commit, Rewrite
 from tomldiary.toml.document import digest
 from tomldiary.toml.parse import parse_toml
+from tomldiary.toml.values import checked_text
 
 __all__ = ["AsyncVerbs"]
 
@@ -39,7 +40,9 @@ class AsyncVerbs:
 
         Raises:
             DocumentError: `content` is not TOML that this library can read back.
+            InvalidValue: `kind` or `content` is not text.
         """
+        kind, content = checked_text(kind, "kind"), checked_text(content, "content")
         save = partial(_save, self, user_id, kind, content)
         await in_thread(repeated, save, _SAVE_TIMEOUT)
 
@@ -48,8 +51,13 @@ class AsyncVerbs:
         return await in_thread(self.token, user_id, kind) is not None
 
     async def delete(self: Backend, user_id: str, kind: str) -> None:
-        """Remove the document if it exists."""
-        await in_thread(_erase, self, user_id, kind)
+        """Remove the document if it exists.
+
+        Raises:
+            InvalidValue: `kind` is not text.
+        """
+        # `erase` removes all data of the user if the name is None.
+        await in_thread(_erase, self, user_id, checked_text(kind, "kind"))
 
     async def delete_user(self: Backend, user_id: str) -> None:
         """Forget all data of the user, including history; pending work for the user is refused afterwards."""
