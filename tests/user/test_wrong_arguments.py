@@ -443,6 +443,25 @@ def test_a_turn_that_cannot_be_stored_never_enters_a_queue() -> None:
         assert writer.stats()["submitted"] == 0
 
 
+def test_a_writer_with_a_wrong_limit_of_time_stays_open() -> None:
+    diary = Diary("memory:", agent="rules")
+    writer = MemoryWriter(diary)
+    receipt = writer.submit_nowait(Turn("alice", "s", "I love jazz.", "Noted."))
+    text: Any = "30"
+    for call in (writer.flush, writer.close_sync, lambda limit: asyncio.run(writer.close(limit))):
+        for limit in (text, inf, nan):
+            with pytest.raises(
+                InvalidValue, match="timeout: expected a number of seconds, or None"
+            ):
+                call(limit)
+    with pytest.raises(InvalidValue, match="drain: expected True or False"):
+        writer.close_sync(drain=cast("Any", "no"))
+    assert writer.is_running
+    writer.close_sync()
+    assert receipt.result is not None
+    assert diary.users() == ["alice"]
+
+
 def test_a_turn_without_a_session_asks_no_model() -> None:
     asked: list[str] = []
 

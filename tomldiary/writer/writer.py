@@ -16,6 +16,7 @@ import threading
 import weakref
 from contextlib import suppress
 from dataclasses import replace
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Self
 
 from tomldiary.diary import Diary
@@ -28,6 +29,7 @@ from tomldiary.runtime.async_bridge import running_loop
 from tomldiary.runtime.views import Viewed, counted, drawn, pretty
 from tomldiary.storage.protocol import Backend, KeepsHidden, KeepsJournal
 from tomldiary.storage.shared.backend import SharedBackend
+from tomldiary.toml.values import checked_flag, checked_number
 from tomldiary.writer.dead_letters import DeadLetters
 from tomldiary.writer.jobs import CompactionJobs, ConsolidationJobs, is_overridden
 from tomldiary.writer.journal_queue import JournalQueue
@@ -403,7 +405,11 @@ class MemoryWriter(Viewed):
 
         It also waits for adopted turns, compactions and consolidations. Turns that failed since the last call
         are reported in a warning, on stderr if no logging is configured.
+
+        Raises:
+            InvalidValue: `timeout` is not a number.
         """
+        _check_timeout(timeout)
         with self._state:
             is_done = self._state.wait_for(self._is_idle, timeout)
         self._report_failures()
@@ -443,7 +449,12 @@ class MemoryWriter(Viewed):
                 cancelled, and their receipts raise a RuntimeError. Turns in a journal stay there and count as
                 pending. Turns of a queue in memory are lost and count as failed.
             drain: Whether to finish the waiting turns; False leaves them.
+
+        Raises:
+            InvalidValue: `timeout` is not a number, or `drain` is not True or False. The writer stays open.
         """
+        _check_timeout(timeout)
+        checked_flag(drain, "drain")
         self._closed = True
         self._admission.close()
         wait = SHUTDOWN_TIMEOUT if timeout is None else timeout
@@ -511,6 +522,11 @@ class MemoryWriter(Viewed):
 def _close_after(thread: threading.Thread, queue: JournalQueue | SharedQueue) -> None:
     thread.join()
     queue.close()
+
+
+def _check_timeout(timeout: object) -> None:
+    if timeout is not None:
+        checked_number(timeout, "timeout", "a number of seconds, or None", isfinite)
 
 
 def _one_of(name: str, first: str | None, second: str | None) -> str:
