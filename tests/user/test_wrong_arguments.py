@@ -28,7 +28,7 @@ from tomldiary import (
     UnknownEntry,
 )
 from tomldiary.errors import IdentifierError, SchemaError
-from tomldiary.storage import LocalBackend
+from tomldiary.storage import FirestoreBackend, LocalBackend, PostgresBackend, RedisBackend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -288,6 +288,35 @@ def test_a_wrong_option_of_a_retry_policy_is_named(options: dict[str, Any]) -> N
 def test_a_wrong_option_of_a_folder_is_named(tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidValue, match=next(iter(options))):
         LocalBackend(tmp_path, **options)
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "named"),
+    [
+        (LocalBackend, {"path": 5}, "path: expected a folder, found int"),
+        (PostgresBackend, {"url": None}, "url: expected text, found NoneType"),
+        (PostgresBackend, {"connections": "5"}, "connections: expected a whole number"),
+        (PostgresBackend, {"timeout": "5"}, "timeout: expected more than 0 seconds"),
+        (RedisBackend, {"url": None}, "url: expected text, found NoneType"),
+        (RedisBackend, {"prefix": None}, "prefix: expected text, found NoneType"),
+        (RedisBackend, {"timeout": None}, "timeout: expected more than 0 seconds"),
+        (RedisBackend, {"watch": "5"}, "watch: expected at least"),
+        (FirestoreBackend, {"base_path": None}, "base_path: expected text, found NoneType"),
+        (FirestoreBackend, {"database": None}, "database: expected text, found NoneType"),
+        (FirestoreBackend, {"timeout": "5"}, "timeout: expected more than 0 seconds"),
+    ],
+)
+def test_a_wrong_option_of_a_backend_is_named(
+    make: Any, options: dict[str, Any], named: str
+) -> None:
+    valid = {
+        LocalBackend: {},
+        PostgresBackend: {"url": "postgresql://localhost/memories"},
+        RedisBackend: {"url": "redis://localhost/0"},
+        FirestoreBackend: {"project_id": "memories"},
+    }
+    with pytest.raises(InvalidValue, match=named):
+        make(**{**valid[make], **options})
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,8 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         chosen = base_path if base_path is not None else path
         if chosen is None or (base_path is not None and path is not None):
             raise TypeError("LocalBackend requires one folder: LocalBackend('./memories').")
+        if not isinstance(chosen, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+            raise InvalidValue(f"expected a folder, found {type(chosen).__name__}.", where="path")
         folder: str = os.path.expanduser(os.fspath(chosen))  # noqa: PTH111 - Path fails where there is no home
         if not folder:
             raise BackendError('the name of the folder is empty. Write "." for the current folder.')

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 from tomldiary.errors import BackendError
 from tomldiary.history.record import next_sequence
+from tomldiary.toml.values import checked_number, checked_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +27,7 @@ __all__ = [
     "DatabaseLost",
     "Head",
     "Step",
+    "check_options",
     "is_hidden",
     "not_an_address",
     "stored_id",
@@ -103,6 +105,13 @@ class Step:
         if self.records and self.records[-1][0] >= next_sequence(record) - 1:
             return self.records[-1][1]
         return record
+
+
+def check_options(timeout: object, **texts: object) -> None:
+    """Raise InvalidValue unless `timeout` is a number of seconds above 0 and the others are texts."""
+    for name, text in texts.items():
+        checked_text(text, name)
+    checked_number(timeout, "timeout", "more than 0 seconds", lambda each: each > 0)
 
 
 def without_secrets(url: str) -> str:

@@ -27,6 +27,7 @@ from tomldiary.storage.shared.database import (
     DatabaseLost,
     Head,
     Step,
+    check_options,
     not_an_address,
     without_secrets,
 )
@@ -112,6 +113,7 @@ class RedisDatabase:
             from redis.retry import Retry  # noqa: PLC0415 - see above
         except ImportError as error:
             raise MissingExtra("a Redis backend", "redis") from error
+        check_options(timeout, url=url, prefix=prefix)
         self._url = url
         self._prefix = prefix
         self._timeout = timeout

@@ -11,10 +11,11 @@ import threading
 import time
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from tomldiary.errors import BackendError, InvalidValue
+from tomldiary.errors import BackendError
 from tomldiary.logging import get_logger
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.storage.shared.database import DatabaseLost
+from tomldiary.toml.values import checked_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,11 +78,8 @@ class Watch:
     """
 
     def __init__(self, database: Notifies, heads: Heads, silence: float) -> None:
-        if silence < _LEAST:
-            raise InvalidValue(
-                f"expected at least {_LEAST} seconds, or 0 for no watch, found {silence}.",
-                where="watch",
-            )
+        expected = f"at least {_LEAST} seconds, or 0 for no watch"
+        checked_number(silence, "watch", expected, lambda each: each >= _LEAST)
         self._database = database
         self._heads = heads
         self._silence = silence

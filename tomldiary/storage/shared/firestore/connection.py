@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote
 
 from tomldiary.errors import BackendError, IdentifierError, MissingExtra
-from tomldiary.storage.shared.database import DatabaseLost
+from tomldiary.storage.shared.database import DatabaseLost, check_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -57,6 +57,7 @@ class Connection:
         *,
         timeout: float = 10.0,
     ) -> None:
+        check_options(timeout, base_path=base_path, database=database)
         if credentials_path and credentials_dict:
             raise ValueError(
                 "Cannot specify both credentials_path and credentials_dict. Please provide only one credential method."

@@ -22,6 +22,7 @@ from tomldiary.storage.shared.database import (
     DatabaseLost,
     Head,
     Step,
+    check_options,
     not_an_address,
     stored_id,
     user_of,
@@ -29,6 +30,7 @@ from tomldiary.storage.shared.database import (
 )
 from tomldiary.storage.shared.postgres import statements
 from tomldiary.storage.shared.postgres.listener import PostgresListener, reason
+from tomldiary.toml.values import checked_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -99,6 +101,8 @@ class PostgresDatabase:
             from tomldiary.storage.shared.postgres.connection import connection_class  # noqa: PLC0415 - see above
         except ImportError as error:
             raise MissingExtra("a PostgreSQL backend", "postgres") from error
+        check_options(timeout, url=url, schema=schema)
+        checked_count(connections, "connections", least=1)
         if not 0 < len(schema.encode()) <= _LONGEST_NAME or "%" in schema:
             raise BackendError(
                 f"the schema name {schema!r} is invalid. Use 1 to {_LONGEST_NAME} bytes without a percent sign."
