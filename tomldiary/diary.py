@@ -343,8 +343,8 @@ class Diary(Viewed, AncestorCoroutines):
             poll: The interval in seconds between two checks for changes of other processes.
 
         Raises:
-            InvalidValue: `since` is not a cursor, or `poll` is not above 0.
-            IdentifierError: One of `users` is not a user id.
+            InvalidValue: `since` is not a cursor, `users` are not texts, or `poll` is not above 0.
+            IdentifierError: One of `users` is empty.
         """
         from tomldiary.hooks.feed import Feed  # noqa: PLC0415 - see `hooks`
 

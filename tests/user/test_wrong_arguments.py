@@ -183,6 +183,7 @@ def test_a_wrong_argument_is_named(
         (lambda alice, no: alice.forget(key="likes/pref001", dry_run=no), "dry_run"),
         (lambda alice, no: alice.import_(alice.export(), replace=no), "replace"),
         (lambda alice, no: alice.import_preview(alice.export(), replace=no), "replace"),
+        (lambda alice, no: alice.diff_text(0, bookkeeping=no), "bookkeeping"),
         (lambda alice, no: alice.export(history=no), "history"),
         (lambda alice, no: alice.export(entries=no), "entries"),
         (lambda alice, no: alice.facts.commit("diet", {"role": "a"}, force=no), "force"),
@@ -352,9 +353,11 @@ def test_no_coroutine_takes_anything_but_text_as_a_user(
 def test_the_changes_of_one_user_need_no_list(alice: UserDiary) -> None:
     for users in ("alice", ["alice"], None):
         assert [change.user for change in alice.diary.changes(users=users, follow=False)]
-    unknown: Any = [5]
-    with pytest.raises(IdentifierError, match="a user id must be a string"):
-        alice.diary.changes(users=unknown)
+    for unknown, found in ((5, "a list of names, found 5"), ([5], "text, found int")):
+        with pytest.raises(InvalidValue, match=f"users: expected {found}"):
+            alice.diary.changes(users=cast("Any", unknown))
+    with pytest.raises(IdentifierError, match="the user id is empty"):
+        alice.diary.changes(users=[""])
     with pytest.raises(InvalidValue, match="poll: expected more than 0 seconds"):
         alice.diary.changes(poll=0)
 

@@ -20,7 +20,7 @@ from tomldiary.history.timeline import Timeline
 from tomldiary.runtime.views import ListView, Viewed
 from tomldiary.toml.document import Document, Path
 from tomldiary.toml.edit import Edit
-from tomldiary.toml.values import checked_count, checked_text, render_path, same_value
+from tomldiary.toml.values import checked_count, checked_flag, checked_text, render_path, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -271,6 +271,7 @@ class HistoryQueries:
             after: As for `diff`.
             bookkeeping: Whether it includes `_meta`, counters, times and sessions.
         """
+        checked_flag(bookkeeping, "bookkeeping")
         lines: list[str] = []
         for kind, *documents in self._versions(before, after):
             old, new = (

@@ -17,7 +17,7 @@ from tomldiary.hooks.change import Change, Position
 from tomldiary.hooks.reader import changes_of, entries_now, newest, records_after, reset_of
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.async_bridge import in_thread
-from tomldiary.toml.values import checked_flag, checked_number
+from tomldiary.toml.values import checked_flag, checked_names, checked_number
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterator
@@ -42,8 +42,8 @@ class Feed:
         poll: The interval between two checks for changes of other processes, in seconds.
 
     Raises:
-        InvalidValue: `since` is not a cursor, or `poll` is not above 0.
-        IdentifierError: One of `users` is not a valid user id.
+        InvalidValue: `since` is not a cursor, `users` are not texts, or `poll` is not above 0.
+        IdentifierError: One of `users` is empty.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Feed:
     ) -> None:
         self._engine = engine
         self._positions = _parsed(since)
-        given = [users] if isinstance(users, str) else users
+        given = None if users is None else checked_names(users, "users")
         self._only = None if given is None else frozenset(map(checked_user, given))
         self._follow = checked_flag(follow, "follow")
         self._poll = checked_number(poll, "poll", "more than 0 seconds", lambda each: each > 0)
