@@ -127,7 +127,7 @@ class DiaryStore(BaseStore):
         check_written(namespace)
         minutes = self._minutes(_given(ttl, namespace))
         given: Any = value  # checked there
-        put = Put(tuple(namespace), str(key), given, index, minutes)
+        put = Put(tuple(namespace), _key(key), given, index, minutes)
         self._items.run([put], session=session_here(), signed_in=signed_in_here())
 
     async def aput(
@@ -140,7 +140,7 @@ class DiaryStore(BaseStore):
         ttl: float | NotProvided | None = NOT_PROVIDED,
     ) -> None:
         """Store a value like `put`."""
-        await super().aput(namespace, key, value, index, ttl=_given(ttl, namespace))
+        await super().aput(namespace, _key(key), value, index, ttl=_given(ttl, namespace))
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Run operations and return their results in the same order.
@@ -254,7 +254,7 @@ class DiaryStore(BaseStore):
         ttl = _given(ttl, namespace)
         found = self._items.update(
             tuple(namespace),
-            str(key),
+            _key(key),
             fn,
             index=index,
             ttl=self._minutes(ttl),
@@ -295,6 +295,17 @@ class DiaryStore(BaseStore):
         May be awaited, like `sweep_ttl`.
         """
         return answer(lambda: self._items.sweeper.stop(timeout))
+
+
+def _key(key: object) -> str:
+    """Return the key of a put as text, as LangGraph's stores do.
+
+    Raises:
+        InvalidValue: The key is None; all items without an id would overwrite each other as "None".
+    """
+    if key is None:
+        raise InvalidValue("expected text as a key, found NoneType.", where="key")
+    return str(key)
 
 
 def _given(ttl: Any, namespace: Any) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from typing import Any, cast
+from uuid import UUID
 
 import pytest
 from langchain_core.language_models import FakeListChatModel
@@ -137,3 +139,16 @@ def test_an_update_takes_a_function_and_no_value() -> None:
     value: Any = {"n": 1}
     with pytest.raises(InvalidValue, match=r"fn: expected a function of the old value, found dict"):
         DiaryStore("memory:").update(("ann", "counts"), "turns", value)
+
+
+def test_no_item_is_put_under_a_missing_key() -> None:
+    store, missing = DiaryStore("memory:"), cast("Any", None)
+    for put in (
+        lambda: store.put(("ann", "trips"), missing, {"n": 1}),
+        lambda: asyncio.run(store.aput(("ann", "trips"), missing, {"n": 1})),
+        lambda: store.update(("ann", "trips"), missing, lambda _: {"n": 1}),
+    ):
+        with pytest.raises(InvalidValue, match="key: expected text as a key, found NoneType"):
+            put()
+    store.put(("ann", "trips"), cast("Any", UUID(int=1)), {"n": 1})
+    assert [item.key for item in store.search(("ann", "trips"))] == [str(UUID(int=1))]
