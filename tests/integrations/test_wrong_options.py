@@ -11,7 +11,12 @@ from langchain_core.language_models import FakeListChatModel
 
 from tomldiary import DefaultPrefTable, Diary, InvalidValue, MemoryWriter
 from tomldiary.errors import IdentifierError
-from tomldiary_langchain import ChatModelExtractor, DiaryMiddleware, diary_tools
+from tomldiary_langchain import (
+    ChatModelExtractor,
+    DiaryByteStore,
+    DiaryMiddleware,
+    diary_tools,
+)
 from tomldiary_langgraph import DiaryStore, extract_node, recall_node, submit_node
 from tomldiary_pydantic_ai import (
     AgentMemoryToolset,
@@ -152,3 +157,13 @@ def test_no_item_is_put_under_a_missing_key() -> None:
             put()
     store.put(("ann", "trips"), cast("Any", UUID(int=1)), {"n": 1})
     assert [item.key for item in store.search(("ann", "trips"))] == [str(UUID(int=1))]
+
+
+def test_a_single_key_of_bytes_is_not_read_letter_by_letter() -> None:
+    store = DiaryByteStore("memory:")
+    store.mset([("a", b"1"), ("ab", b"2")])
+    assert store.mget("ab") == [b"2"]
+    store.mdelete("ab")
+    assert [*store.yield_keys()] == ["a"]
+    with pytest.raises(InvalidValue, match="keys: expected a list of names, found None"):
+        store.mdelete(cast("Any", None))

@@ -44,7 +44,8 @@ class ByteItems:
 
     def get(self, keys: Sequence[str]) -> list[bytes | None]:
         """Return the bytes of each key, or None for a missing key."""
-        found = self._items.run([Get(self.namespace, key) for key in keys])
+        names = checked_names(keys, "keys")
+        found = self._items.run([Get(self.namespace, key) for key in names])
         return [_decoded(cast("Item | None", each)) for each in found]
 
     def set(self, pairs: Iterable[tuple[str, bytes]]) -> None:
@@ -58,7 +59,8 @@ class ByteItems:
 
     def remove(self, keys: Iterable[str]) -> None:
         """Remove keys; missing keys are ignored."""
-        self._items.run([Put(self.namespace, key, None) for key in keys])
+        names = checked_names(keys, "keys")
+        self._items.run([Put(self.namespace, key, None) for key in names])
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         """Return the current keys that begin with a prefix."""
