@@ -375,6 +375,8 @@ def test_a_hook_is_asked_about_one_user_by_id_only(alice: UserDiary) -> None:
 @pytest.mark.parametrize(
     ("options", "named"),
     [
+        ({"enabled": "no"}, "enabled: expected True or False"),
+        ({"compact_preferences": None}, "compact_preferences: expected True or False"),
         ({"total_char_threshold": "5000"}, "total_char_threshold: expected a number"),
         ({"user_turn_interval": nan}, "user_turn_interval: expected a number"),
         ({"cooldown_seconds": None}, "cooldown_seconds: expected 0 or more seconds"),
@@ -383,7 +385,7 @@ def test_a_hook_is_asked_about_one_user_by_id_only(alice: UserDiary) -> None:
 )
 def test_a_wrong_option_of_a_compaction_is_named(options: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidValue, match=named):
-        CompactionConfig(enabled=True, **options)
+        CompactionConfig(**{"enabled": True, **options})
 
 
 @pytest.mark.parametrize(
@@ -473,6 +475,12 @@ def test_a_turn_that_cannot_be_stored_never_enters_a_queue() -> None:
         with pytest.raises(IdentifierError, match="a user id must be a string"):
             writer.consolidate(wrong)
         assert writer.stats()["submitted"] == 0
+
+
+@pytest.mark.parametrize("given", [Diary, "memories", None])
+def test_a_writer_needs_a_diary(given: Any) -> None:
+    with pytest.raises(InvalidValue, match="diary: expected a Diary, found"):
+        MemoryWriter(given)
 
 
 def test_a_writer_with_a_wrong_limit_of_time_stays_open() -> None:

@@ -17,7 +17,7 @@ from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.extraction.operations import ForgetPreference, Operation, SetFields
 from tomldiary.text.contradiction import covers
 from tomldiary.text.similarity import Similarity, conflict, normalise
-from tomldiary.toml.values import checked_number, render_value
+from tomldiary.toml.values import checked_flag, checked_number, render_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -81,6 +81,8 @@ class CompactionConfig:
     compact_conversations: bool = True
 
     def __post_init__(self) -> None:
+        for name in ("enabled", "compact_preferences", "compact_conversations"):
+            checked_flag(getattr(self, name), name)
         for name in ("total_char_threshold", "segment_char_threshold", "user_turn_interval"):
             # A negative number also disables a trigger.
             checked_number(getattr(self, name) or 0, name, "a number, or None", lambda _: True)

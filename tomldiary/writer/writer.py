@@ -134,7 +134,7 @@ class MemoryWriter(Viewed):
             workers, qsize, timeout, retry, coalesce, breaker, breaker_pause, takeover_interval, lease,
             consolidate_every, consolidate_after,
         )  # fmt: skip
-        if not callable(getattr(diary, "update_memory", None)):
+        if isinstance(diary, type) or not callable(getattr(diary, "update_memory", None)):
             raise InvalidValue(
                 f"expected a Diary, found {type(diary).__name__}. Give Diary(folder).",
                 where="diary",
