@@ -26,8 +26,13 @@ from tomldiary import (
     RetryPolicy,
     Turn,
     UnknownEntry,
+    pretty_print_conversations,
+    pretty_print_preferences,
 )
 from tomldiary.errors import IdentifierError, SchemaError
+from tomldiary.evaluation import Collection, Question, compare, evaluate, evaluate_stored
+from tomldiary.importers import carry_over
+from tomldiary.ingest import ingest
 from tomldiary.storage import FirestoreBackend, LocalBackend, PostgresBackend, RedisBackend
 
 if TYPE_CHECKING:
@@ -621,3 +626,44 @@ def test_drafts_are_selected_by_texts_only(alice: UserDiary) -> None:
     for keys in (5, [5]):
         with pytest.raises(InvalidValue, match="keys: expected"):
             alice.promote_session("s", keys=cast("Any", keys))
+
+
+COLLECTION = Collection("alice", [Question("tea?", frozenset({"likes/pref001"}))])
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda alice, log: ingest(alice, log, "alice"), "diary: expected a Diary or a folder"),
+        (lambda alice, log: ingest(alice.diary, log, "alice", format=None), "format: expected"),
+        (lambda alice, log: carry_over(alice.diary, "claude-md", log), "alice: expected a user"),
+        (lambda alice, log: carry_over("alice", "claude-md", log), "alice: expected a user"),
+        (lambda alice, log: evaluate(log), "collections: expected the result of load_questions"),
+        (lambda alice, log: evaluate([COLLECTION], alice.diary), "make_diary: expected a function"),
+        (
+            lambda alice, log: evaluate([COLLECTION], ks=5),
+            "ks: expected a list of numbers, found 5",
+        ),
+        (lambda alice, log: evaluate([COLLECTION], budgets=["9"]), "budgets: expected a whole"),
+        (lambda alice, log: evaluate([COLLECTION], stored_as="facts"), "stored_as: 'facts' is unk"),
+        (lambda alice, log: evaluate_stored(alice, [COLLECTION]), "diary: expected a Diary or"),
+        (lambda alice, log: evaluate_stored(alice.diary, log), "collections: expected the result"),
+        (lambda alice, log: pretty_print_preferences(None), "prefs_toml: expected text"),
+        (lambda alice, log: pretty_print_conversations(None), "convs_dict: expected a table"),
+    ],
+)
+def test_a_wrong_argument_of_a_function_is_named(
+    alice: UserDiary, tmp_path: Path, call: Callable[[Any, Any], object], named: str
+) -> None:
+    log = tmp_path / "log.json"
+    log.write_text('[{"role": "user", "content": "I love jazz."}]')
+    with pytest.raises(InvalidValue, match=named):
+        call(alice, str(log))
+    assert alice.last_transaction() == 1
+
+
+def test_a_single_collection_is_evaluated(alice: UserDiary) -> None:
+    run = evaluate_stored(alice.diary, cast("Any", COLLECTION))
+    assert run.mean("mrr") == 1.0
+    with pytest.raises(InvalidValue, match="samples: expected a whole number of at least 1"):
+        compare(run, run, "mrr", samples=0)

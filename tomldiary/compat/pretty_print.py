@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from tomldiary.entries.preferences import by_category
 from tomldiary.text.visible import one_line, printable
 from tomldiary.toml.parse import parse_toml
+from tomldiary.toml.values import checked_table, checked_text
 
 __all__ = [
     "BasePrettyPrinter",
@@ -106,7 +107,7 @@ class PreferencesPrinter(BasePrettyPrinter):
         Raises:
             InvalidTOML: The text is not valid TOML. The error has the line and the column.
         """
-        document = parse_toml(prefs_toml)
+        document = parse_toml(checked_text(prefs_toml, "prefs_toml"))
         head = "" if skip_metadata else self._metadata(document.get("_meta"))
         tables = by_category(document)
         if not tables:
@@ -164,6 +165,7 @@ class ConversationsPrinter(BasePrettyPrinter):
         `convs_dict` maps session ids to tables or ConversationItems, and `_meta` to metadata. A complete parsed file
         with a `conversations` table is also accepted.
         """
+        checked_table(convs_dict, "convs_dict")
         head = "" if skip_metadata else self._metadata(convs_dict.get("_meta"))
         sessions = {key: table for key, table in convs_dict.items() if key != "_meta"}
         file = sessions.get("conversations")

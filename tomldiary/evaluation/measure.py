@@ -6,21 +6,25 @@ They use the public methods `upsert_preference`, `episodes.add`, `recall` and `r
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.diary import Diary
+from tomldiary.agents.options import one_of
+from tomldiary.diary import Diary, diary_of
 from tomldiary.entries.kind import Group
 from tomldiary.entries.kinds import PREFERENCES
 from tomldiary.errors import DiaryError, InvalidValue
+from tomldiary.evaluation.questions import Collection
 from tomldiary.retrieval.render import rendered
 from tomldiary.runtime.views import Viewed
+from tomldiary.toml.values import checked_count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterator
 
-    from tomldiary.evaluation.questions import Collection, EntryKind
+    from tomldiary.evaluation.questions import EntryKind
     from tomldiary.user.user import UserDiary
 
 __all__ = ["Answer", "Run", "evaluate", "evaluate_stored"]
@@ -127,11 +131,19 @@ def evaluate(
         stored_as: The kind of the stored entries; None is the collection's own kind.
 
     Raises:
-        InvalidValue: `ks` is empty or not positive, a collection has no entries, or there are no questions.
+        InvalidValue: `ks` is empty or not positive, a collection has no entries, there are no questions, or another
+            argument has the wrong type.
     """
     ranked, limits = _checked(ks, budgets)
+    if make_diary is not None and not callable(make_diary):
+        raise InvalidValue(
+            f"expected a function that returns a new diary, found {type(make_diary).__name__}. To ask about"
+            " an existing diary, use evaluate_stored.",
+            where="make_diary",
+        )
+    one_of("stored_as", stored_as, (None, *_LONGEST))
     answers: list[Answer] = []
-    for collection in collections:
+    for collection in _each(collections):
         if not collection.entries:
             raise InvalidValue(
                 "the questions are about an existing diary. Use evaluate_stored.",
@@ -165,8 +177,9 @@ def evaluate_stored(
         InvalidValue: `ks` is empty or not positive, or a gold preference does not exist.
     """
     ranked, limits = _checked(ks, budgets)
+    diary = diary_of(diary)
     answers: list[Answer] = []
-    for collection in collections:
+    for collection in _each(collections):
         user = diary.user(collection.name or _only_user(diary))
         lines = _lines(user)
         named = {key for question in collection.questions for key in question.gold}
@@ -182,6 +195,23 @@ def evaluate_stored(
     return Run(name, ranked, limits, answers)
 
 
+def _each(collections: Iterable[Collection]) -> Iterator[Collection]:
+    """Yield the collections, or a single one.
+
+    Raises:
+        InvalidValue: `collections` are no collections, such as the path of their file.
+    """
+    given: Any = collections
+    every = cast("Iterable[Any]", given) if isinstance(given, Iterable) else [given]
+    for each in every:
+        if not isinstance(each, Collection):
+            raise InvalidValue(
+                f"expected the result of load_questions, found {type(each).__name__}.",
+                where="collections",
+            )
+        yield each
+
+
 def _only_user(diary: Diary) -> str:
     users = diary.users()
     if len(users) != 1:
@@ -192,7 +222,12 @@ def _only_user(diary: Diary) -> str:
 
 
 def _checked(ks: Sequence[int], budgets: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    if not ks or min(*ks, *budgets, 1) < 1:
+    for name, numbers in (("ks", ks), ("budgets", budgets)):
+        if not isinstance(numbers, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+            raise InvalidValue(f"expected a list of numbers, found {numbers!r}.", where=name)
+        for number in numbers:
+            checked_count(number, name, least=1)
+    if not ks:
         raise InvalidValue("expected one or more numbers of at least 1.", where="ks")
     return tuple(sorted(set(ks))), tuple(sorted(set(budgets)))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import InvalidValue, MissingExtra
 from tomldiary.runtime.views import Viewed, counted
+from tomldiary.toml.values import checked_count
 
 if TYPE_CHECKING:
     import os
@@ -184,8 +185,9 @@ def compare(
         seed: The seed of the random generator, for a repeatable result.
 
     Raises:
-        InvalidValue: The runs do not have the same questions, or the metric does not exist.
+        InvalidValue: The runs do not have the same questions, the metric does not exist, or `samples` is below 1.
     """
+    checked_count(samples, "samples", least=1)
     asked = [(answer.collection, answer.question) for answer in first.answers]
     if asked != [(answer.collection, answer.question) for answer in second.answers] or not asked:
         raise InvalidValue(

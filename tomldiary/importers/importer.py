@@ -38,12 +38,11 @@ from tomldiary.storage.shared.database import without_secrets
 from tomldiary.store.operations import Get, Put
 from tomldiary.store.store import ItemStore
 from tomldiary.toml.values import checked_flag
+from tomldiary.user.user import UserDiary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import datetime
-
-    from tomldiary.user.user import UserDiary
 
 __all__ = ["SOURCES", "Import", "carry_over"]
 
@@ -122,10 +121,16 @@ def carry_over(
             and False shows none. None shows one in IPython, if tqdm is installed and the import takes over a second.
 
     Raises:
-        InvalidValue: The source is unknown, unreadable, or has records of other users only. Nothing was changed.
+        InvalidValue: `alice` is no user, or the source is unknown, unreadable, or has records of other users only.
+            Nothing was changed.
         UnknownCategory, DiaryError: An entry cannot be stored. Nothing was changed.
     """
     checked_flag(dry_run, "dry_run")
+    if not isinstance(alice, UserDiary):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+        raise InvalidValue(
+            f"expected a user, found {type(alice).__name__}. Give diary.user(user_id).",
+            where="alice",
+        )
     if source not in SOURCES:
         raise InvalidValue(f"unknown source. Use one of: {', '.join(SOURCES)}", where=source)
     found = SOURCES[source](place, their_user or alice.user_id)

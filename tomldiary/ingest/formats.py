@@ -12,6 +12,7 @@ from tomldiary.ingest.conversations import all_messages, read_conversations
 from tomldiary.ingest.json_values import JsonObject, as_object
 from tomldiary.ingest.source import MOST_BYTES, load
 from tomldiary.ingest.turns import ChatLog, Omissions, Utterance
+from tomldiary.toml.values import checked_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -86,7 +87,7 @@ def read_turns(
         UnsupportedFormat: The name of the format is unknown, or the file has a different format.
     """
     path = Path(path)
-    wanted = format.strip().lower().replace("_", "-")
+    wanted = checked_text(format, "format").strip().lower().replace("_", "-")
     if wanted not in ("auto", *KNOWN_FORMATS):
         raise UnsupportedFormat(f"the format {format!r} is unknown. Use auto or one of: {_KNOWN}.")
     records = load(

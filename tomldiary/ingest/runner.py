@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from tomldiary.diary import diary_of
 from tomldiary.errors import BackendError, DiaryError, Forgotten
 from tomldiary.extraction.operations import TurnOperation
 from tomldiary.ingest.formats import read_turns
@@ -19,6 +20,7 @@ from tomldiary.runtime.views import Viewed, drawn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from os import PathLike
     from pathlib import Path
 
     from tomldiary.diary import Diary
@@ -52,7 +54,7 @@ class IngestReport(Viewed):
 
 
 def ingest(
-    diary: Diary,
+    diary: Diary | str | PathLike[str],
     path: str | Path,
     user_id: str,
     *,
@@ -67,7 +69,7 @@ def ingest(
     interrupted ingest continues when it is started again. Retention removes operation ids together with their history.
 
     Args:
-        diary: Applies the turns, with its extractor and its preference table.
+        diary: Applies the turns, with its extractor and its preference table; or its folder.
         path: A chat log that `read_turns` supports.
         user_id: The user whose memory is changed.
         format: As for `read_turns`.
@@ -76,13 +78,14 @@ def ingest(
             False shows no bar. None shows a bar in IPython if tqdm is installed and the ingest takes over a second.
 
     Raises:
-        InvalidValue, UnsupportedFormat: The log cannot be read. Nothing was changed.
+        InvalidValue, UnsupportedFormat: The log cannot be read, or `diary` is none. Nothing was changed.
         ExtractionError: The extractor failed on a turn. The turns before it are stored, and a note of the error
             counts them; start again to continue.
         Forgotten: Something of the user was forgotten during the ingest. The remaining turns were not applied.
         BackendError: The backend has no history, or the storage failed.
     """
     started = time.perf_counter()
+    diary = diary_of(diary)
     log = read_turns(path, format=format, speaker=speaker)
     _ = diary.extractor  # report a model that is not installed before anything is written
     user = diary.user(user_id)
