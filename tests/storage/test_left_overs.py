@@ -11,6 +11,7 @@ import pytest
 from capabilities import needs_exchange
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
+from tomldiary.errors import LockTimeout
 from tomldiary.storage.local.layout import staged_name
 
 
@@ -91,3 +92,25 @@ def test_a_folder_restored_after_its_user_was_locked_is_recovered(tmp_path):
     left.write_bytes(b"torn")
     with backend.lock("alice", 1):
         assert not left.exists()
+
+
+def replace_folder(memory):
+    shutil.copytree(memory, memory.with_name("copy"))
+    memory.rename(memory.with_name("old"))
+    memory.with_name("copy").rename(memory)
+
+
+def remove_system_folder(memory):
+    shutil.rmtree(memory / ".tomldiary")
+
+
+@pytest.mark.parametrize("change", [replace_folder, remove_system_folder, shutil.rmtree])
+def test_processes_exclude_each_other_after_lock_files_were_removed(tmp_path, change):
+    first, second = (LocalBackend(tmp_path / "memory") for _ in range(2))
+    with first.lock("alice", 1):
+        pass  # keeps its lock file open
+    change(tmp_path / "memory")
+    with second.lock("alice", 1), pytest.raises(LockTimeout), first.lock("alice", 0):
+        pass
+    with first.lock("alice", 1), pytest.raises(LockTimeout), second.lock("alice", 0):
+        pass

@@ -20,6 +20,7 @@ from collections import deque
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from math import inf
+from os.path import samestat
 from typing import TYPE_CHECKING, TypeVar
 from zlib import crc32
 
@@ -98,15 +99,20 @@ class UserLocks:
         locked, since = -1, 0.0
         try:
             if self.folder is not None:
-                descriptor = self.descriptor(number)
                 if self.busy_until:
                     # Other processes poll the lock. They would time out if this process locked it again
                     # immediately, and for long each time.
                     time.sleep(max(0.0, self.busy_until.pop(number, 0.0) - time.monotonic()))
-                if descriptor >= 0:
+                while (descriptor := self.descriptor(number)) >= 0:
                     if not try_lock(descriptor, start + timeout - time.monotonic()):
                         raise _timed_out(timeout)
                     locked, since = descriptor, time.monotonic()
+                    if is_at(self.files, descriptor, self._path(number)):
+                        break
+                    # The file or a folder above was removed or replaced, as by `git clean`: others lock another file.
+                    locked = -1
+                    unlock(descriptor)
+                    _close(self._descriptors.pop(number))
             if then is not None:
                 then(user)
             yield
@@ -136,10 +142,9 @@ class UserLocks:
         """
         descriptor = self._descriptors.get(number, -1)
         if descriptor < 0:
-            assert self.folder is not None  # noqa: S101 - the caller has checked it
-            path = self.folder / f"{number:02x}"
+            path = self._path(number)
             try:
-                descriptor = self._opened(self.folder, path)
+                descriptor = self._opened(path)
             except NotADirectoryError as error:
                 raise file_on_the_way(path) from error
             except OSError as error:
@@ -151,11 +156,14 @@ class UserLocks:
                 self._descriptors[number] = descriptor
         return descriptor
 
-    def _opened(self, folder: Path, path: Path) -> int:
+    def _path(self, number: int) -> str:
+        return f"{self.folder}/{number:02x}"
+
+    def _opened(self, path: str) -> int:
         """Open a lock file; return -1 if a read-only file system has none, because no writer can exist there."""
         try:
             # This may also create the folder of all users.
-            self.files.make_folder(folder, sync=True)
+            self.files.make_folder(path.rpartition("/")[0], sync=True)
             return open_lockable(
                 lambda: self.files.open(path, os.O_RDWR | os.O_CREAT | PRIVATE, 0o600)
             )
@@ -315,11 +323,11 @@ def lock_file(files: FileSystem, path: Path) -> Generator[int]:
             files.close(descriptor)
 
 
-def is_at(files: FileSystem, descriptor: int, path: Path) -> bool:
+def is_at(files: FileSystem, descriptor: int, path: str | Path) -> bool:
     """Return whether an open file is still at its path: another process may have replaced or removed it."""
     try:
-        return files.fstat(descriptor).st_ino == files.stat(path).st_ino
-    except FileNotFoundError:
+        return samestat(files.fstat(descriptor), files.stat(path))
+    except OSError:
         return False
 
 
