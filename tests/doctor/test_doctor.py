@@ -302,6 +302,17 @@ def test_a_full_disk_is_found(root, files):
     assert "are free" in found.message
 
 
+def test_a_disk_without_free_inodes_is_found(root, files):
+    files.free_inodes = lambda _: 0
+    found = only(wrong(Diary(LocalBackend(root, files=files))))
+    assert found.message == "0 inodes are free on this disk."
+
+
+def test_a_file_system_without_a_limit_of_inodes_is_no_finding(root, files):
+    files.free_inodes = lambda _: None
+    assert wrong(Diary(LocalBackend(root, files=files))) == []
+
+
 def test_a_missing_folder_is_a_problem(tmp_path):
     found = only(wrong(tmp_path / "nothing"))
     assert (found.level, found.message) == ("problem", "there is no such folder.")

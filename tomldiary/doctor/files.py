@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["FREE_BYTES", "Finding", "check_files", "check_place"]
 
 FREE_BYTES = 100 * 1024 * 1024
+_FREE_INODES = 1000
 """The free space in bytes below which a disk is reported."""
 _STAGED = re.compile(r"\.staged-.*\.tmp")
 _STAGED_SECONDS = 60  # much longer than a commit
@@ -81,6 +82,14 @@ def check_place(files: FileSystem, base: Path, mounts: Path) -> Iterator[Finding
         yield Finding("warning", place, message, "Free some space: writes fail on a full disk.")
     else:
         yield Finding("note", place, message)
+    inodes = files.free_inodes(base)
+    if inodes is not None and inodes < _FREE_INODES:
+        yield Finding(
+            "warning",
+            place,
+            f"{inodes:,} inodes are free on this disk.",
+            "Remove files: writes fail on a disk without free inodes, whatever space is free.",
+        )
 
 
 def _file_system(path: Path, mounts: Path) -> str | None:

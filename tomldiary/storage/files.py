@@ -119,6 +119,11 @@ class FileSystem:
         """Return the free space of a folder's disk, in bytes."""
         return shutil.disk_usage(folder).free
 
+    def free_inodes(self, folder: str | Path) -> int | None:
+        """Return how many more files the folder's file system can hold, or None if it has no limit."""
+        found = os.statvfs(folder)
+        return found.f_favail if found.f_files else None
+
     def mode(self, path: str | Path) -> int:
         """Return the type and the permissions of a file, or 0 if there is none; links are not followed."""
         try:
