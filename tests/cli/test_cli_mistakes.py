@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -79,6 +80,35 @@ def test_the_folder_of_one_user_is_no_memory(memories, command):
     done = call(command, "--path", str(memories / "alice"))
     assert done.returncode == 2
     assert "each folder inside a memory is one user" in done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a process of another user is needed")
+def test_a_memory_of_another_user_of_the_system_names_the_remedy():
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o711)
+        place = Path(folder) / "memories"
+        Diary(place, durability="process").user("alice").upsert_preference("likes", "tea")
+        call("show", "alice", "--path", place, check=0)  # another user may be unable to import
+        place.chmod(0o000)
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.chdir(folder)
+            if os.geteuid() == 0:
+                os.setuid(65534)
+            try:
+                os.write(
+                    writing, call("show", "alice", "--path", place, cwd=folder).stderr.encode()
+                )
+            finally:
+                os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading) as file:
+            told = file.read()
+        os.waitpid(child, 0)
+        place.chmod(0o700)
+    assert told.startswith(f"{place}/")
+    assert told.endswith("Check the permissions.\n")
 
 
 def test_no_memory_is_begun_in_the_folder_of_a_user(memories, tmp_path):

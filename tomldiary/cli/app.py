@@ -149,7 +149,8 @@ def run() -> None:
         _fail(" ".join([str(error), *getattr(error, "__notes__", ())]))
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        _fail(f"{place}{error.strerror or error}")
+        remedy = ". Check the permissions" if isinstance(error, PermissionError) else ""
+        _fail(f"{place}{error.strerror or error}{remedy}")
 
 
 def _fail(message: str) -> None:
