@@ -25,6 +25,7 @@ from tomldiary.errors import (
 )
 from tomldiary.hand_edits.base_version import before_saves
 from tomldiary.hand_edits.detect import NOTHING, Known, look
+from tomldiary.history.latest import LatestRecords
 from tomldiary.history.record import (
     OWN_LINES,
     is_snapshot,
@@ -36,7 +37,7 @@ from tomldiary.history.timeline import Timeline
 from tomldiary.runtime.async_bridge import SCOPE
 from tomldiary.runtime.forgettable_cache import clear_caches
 from tomldiary.runtime.fork_safety import fork_safe
-from tomldiary.runtime.lru import Recent
+from tomldiary.runtime.lru import PerUser, Recent
 from tomldiary.storage.protocol import (
     Backend,
     CheapTokens,
@@ -90,6 +91,7 @@ class DocumentCache:
         """The parts of each kind, and the document that joins them."""
         self._epochs: Recent[str, int] = Recent(_CACHED_DOCUMENTS)
         """The number of erasures of each user when their documents were cached."""
+        self._latest = PerUser(lambda user: LatestRecords(backend, user), _CACHED_USERS)
         self._guard = fork_safe(threading.Lock())
 
     def document(self, user: str, kind: str) -> Document:
@@ -259,7 +261,8 @@ class DocumentCache:
             return None
         if self._notice_erasure(user):
             cached = None
-        fresh = look(self.backend, user, kind, stored, cached)
+        latest = self._latest.of(user, self._epochs.get(user, 0))
+        fresh = look(self.backend, user, kind, stored, cached, latest)
         fresh.seen = changes.last if changes is not None else -1
         self._remember(key, fresh)
         return fresh
@@ -377,6 +380,7 @@ class DocumentCache:
 
     def _drop(self, user: str) -> None:
         clear_caches()
+        self._latest.drop(user)
         with self._guard:
             for cache in (self._cache, self._joins):
                 for key in [key for key in cache if key[0] == user]:

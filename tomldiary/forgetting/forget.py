@@ -27,6 +27,7 @@ from tomldiary.forgetting.redact_tables import Tables
 from tomldiary.forgetting.selection import ForgetReceipt, Selection
 from tomldiary.forgetting.versions import Replay, joined
 from tomldiary.hand_edits.detect import Known, is_being_saved, look
+from tomldiary.history.latest import LatestRecords
 from tomldiary.history.record import (
     Change,
     Record,
@@ -325,12 +326,13 @@ def _documents(
 ) -> tuple[dict[str, str], dict[str, Known]]:
     """Return the text of each file, and each document as history or a hand edit has it."""
     source = _ReadableHistory(engine.backend, history)
+    latest = LatestRecords(source, user)
     deadline = time.monotonic() + engine.save_timeout
     stored: dict[str, str] = {}
     known: dict[str, Known] = {}
     for kind in engine.backend.kinds(user):
         while (file := engine.backend.read(user, kind)) is not None:
-            found = look(source, user, kind, file, None)
+            found = look(source, user, kind, file, None, latest)
             if found.problem is not None:
                 raise found.problem
             if not found.is_settling:

@@ -19,6 +19,7 @@ from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import same_value
 
 if TYPE_CHECKING:
+    from tomldiary.history.latest import Latest
     from tomldiary.toml.lexer import Block
 
 __all__ = ["NOTHING", "base_of_save", "before_saves"]
@@ -27,7 +28,7 @@ NOTHING = Document.parse("")
 
 
 def base_of_save(
-    timeline: Timeline, kind: str, saved: Document, ours: Document, last: Record
+    timeline: Timeline, kind: str, saved: Document, ours: Document, last: Latest
 ) -> Document:
     """Return the version that a hand edit is based on.
 

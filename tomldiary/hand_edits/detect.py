@@ -15,6 +15,7 @@ from tomldiary.entries.models import FORMAT_VERSION
 from tomldiary.errors import DocumentError, InvalidTOML, NewerVersion, UnsafeDocument
 from tomldiary.hand_edits.base_version import NOTHING, base_of_save
 from tomldiary.hand_edits.three_way_merge import merge
+from tomldiary.history.latest import LatestRecords
 from tomldiary.history.timeline import EMPTY, Timeline
 from tomldiary.logging import get_logger, tell
 from tomldiary.storage.protocol import DetectsSaves, DocumentSource, Stored, Token
@@ -61,7 +62,12 @@ class Known:
 
 
 def look(
-    source: DocumentSource, user: str, kind: str, stored: Stored, cached: Known | None
+    source: DocumentSource,
+    user: str,
+    kind: str,
+    stored: Stored,
+    cached: Known | None,
+    latest: LatestRecords | None = None,
 ) -> Known:
     """Classify a stored text: unchanged, edited, being saved, or unusable.
 
@@ -71,6 +77,7 @@ def look(
         kind: The name of the document.
         stored: The text just read.
         cached: The previous result, to avoid repeated work.
+        latest: The newest records of the user's documents, if several documents are classified.
 
     Raises:
         DocumentError: The text cannot be used, and history has no usable version either.
@@ -79,15 +86,15 @@ def look(
     place = source.place(user, kind)
     young = _age(stored.token) < _YOUNG
     timeline = Timeline(source, user)
-    last = timeline.last(kind)
+    last = (latest or LatestRecords(source, user)).of(kind)
     is_saved = last is not None and last.type == "hand"
     as_logged = partial(Known, stored.token, is_logged=True, is_saved=is_saved, is_young=young)
     document, problem = _parsed(stored, place, cached)
     ours = None
-    if last is not None and last.results[kind] != EMPTY:
-        if problem is None and document.fingerprint == last.results[kind]:
+    if last is not None and last.result != EMPTY:
+        if problem is None and document.fingerprint == last.result:
             return as_logged(document)
-        ours = _last_logged(timeline, kind, last.results[kind], cached)
+        ours = _last_logged(timeline, kind, last.result, cached)
     if ours is None or last is None:
         if problem is not None:
             raise problem

@@ -80,6 +80,7 @@ _SNAPSHOT = re.compile(
 )
 _SEQ = re.compile(r"^seq = (\d+)$", re.MULTILINE)
 _TIME = re.compile(r'^time = "([^"]*)"$', re.MULTILINE)
+_TYPE = re.compile(r'^type = "([^"]*)"$', re.MULTILINE)
 _OPERATION = re.compile(r'^(operation|content) = (".*")$', re.MULTILINE)
 _RESULT = re.compile(r"^result = \{(.*)\}$", re.MULTILINE)
 OWN_LINES = re.compile(r'^(?:check|boot) = "[^"]*"\n?', re.MULTILINE)
@@ -274,10 +275,21 @@ def operation_of(text: str) -> tuple[str, str]:
     return found.get("operation", ""), found.get("content", "")
 
 
+def results_of(text: str) -> dict[str, str]:
+    """Return the documents that a record changed with their fingerprints after it, without parsing the rest."""
+    found = _RESULT.search(text)
+    return _read_table(found[1]) if found is not None else {}
+
+
 def result_kinds(text: str) -> list[str]:
     """Return the documents that a record changed, without parsing it."""
-    found = _RESULT.search(text)
-    return [*_read_table(found[1])] if found is not None else []
+    return [*results_of(text)]
+
+
+def type_of(text: str) -> str:
+    """Return the type of a record, without parsing it; "" if it has none."""
+    found = _TYPE.search(text)
+    return found.group(1) if found is not None else ""
 
 
 def is_snapshot(text: str) -> bool:

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
     from tomldiary.storage.protocol import HistorySource
 
-__all__ = ["EMPTY", "Timeline", "check_follows", "out_of_reach", "pruned"]
+__all__ = ["EMPTY", "Timeline", "check_follows", "out_of_reach", "parsed", "pruned", "sequence_of"]
 
 EMPTY = digest("")
 """The fingerprint of a document that does not exist; a change based on it has the whole text."""
 
 
 # Cached, because a batch may change hundreds of documents in one record, which is read for each of them.
-_parse = cleared_on_forget(lru_cache(maxsize=2)(parse_record))
+parsed = cleared_on_forget(lru_cache(maxsize=2)(parse_record))
 
 
 class Timeline:
@@ -55,7 +55,7 @@ class Timeline:
     def _parsed(texts: Iterable[tuple[int, str]]) -> Iterator[Record]:
         for number, text in texts:
             try:
-                record = _parse(text)
+                record = parsed(text)
             except InvalidTOML:
                 if number:
                     raise
@@ -118,13 +118,13 @@ class Timeline:
         texts = enumerate(self._source.records(self._user))
         rest: list[tuple[int, str]] = []
         for number, text in texts:
-            if seq is None or _sequence(text) <= seq:
+            if seq is None or sequence_of(text) <= seq:
                 rest.append((number, text))
                 break
             if is_snapshot(text):
                 raise pruned(parse_record(text))
             later.append((number, text))
-        first = _sequence(later[-1][1]) if later else 0
+        first = sequence_of(later[-1][1]) if later else 0
         has_gap = seq is not None and first > seq + 1
         if has_gap and not rest:
             raise out_of_reach(first)
@@ -219,7 +219,7 @@ class Timeline:
     def moment_of(self, seq: int) -> datetime:
         """Return the time of transaction `seq`, or of the last one before it; the year 1 if there is none."""
         for text in self._source.records(self._user):
-            if 0 < _sequence(text) <= seq:
+            if 0 < sequence_of(text) <= seq:
                 return datetime.fromisoformat(parse_record(text).time)
         return datetime.min.replace(tzinfo=UTC)
 
@@ -245,13 +245,14 @@ def check_follows(seq: int, later: int) -> None:
 def _whole(texts: Iterable[tuple[int, str]], later: int) -> Iterator[tuple[int, str]]:
     """Yield the records before transaction `later`; raise an error if one is missing."""
     for number, text in texts:
-        seq = _sequence(text)
+        seq = sequence_of(text)
         check_follows(seq, later)
         yield number, text
         later = seq or later
 
 
-def _sequence(text: str) -> int:
+def sequence_of(text: str) -> int:
+    """Return the number of a record; 0 if it is torn."""
     try:
         return next_sequence(text) - 1
     except InvalidTOML:

@@ -1,0 +1,124 @@
+"""The newest record of a document is found without reading history once for each document."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tomldiary import Diary
+from tomldiary.backends import MemoryBackend
+from tomldiary.engine.engine import Source
+from tomldiary.errors import InvalidTOML
+from tomldiary.history.latest import Latest, LatestRecords
+from tomldiary.history.record import SNAPSHOT, Record, render_record
+from tomldiary.history.timeline import Timeline
+
+
+class History:
+    """A history in memory that counts the records that were read, oldest first."""
+
+    def __init__(self):
+        self.texts = []
+        self.read = 0
+
+    def add(self, *kinds, type="put", seq=None):  # noqa: A002 - the name in the record
+        seq = seq or len(self.texts) + 1
+        results = {kind: f"{kind}@{seq}" for kind in kinds}
+        self.texts.append(render_record(Record(seq, type, [], dict.fromkeys(kinds, ""), results)))
+
+    def records(self, _):
+        for text in self.texts[::-1]:
+            self.read += 1
+            yield text
+
+
+def checked(history, latest, kind):
+    last = Timeline(history, "alice").last(kind)
+    expected = None if last is None else Latest(last.seq, last.type, last.results[kind])
+    assert latest.of(kind) == expected
+
+
+def test_many_documents_need_a_few_passes_over_history():
+    history = History()
+    for number in range(300):
+        history.add(f"items/t{number}")
+    for _ in range(700):
+        history.add("items/live")
+    latest = LatestRecords(history, "alice")
+    for number in random.Random(1).sample(range(400), 400):
+        latest.of(f"items/t{number}")  # 100 of them are not in history
+    assert history.read < 5 * len(history.texts)
+
+
+def test_the_newest_document_needs_one_record():
+    history = History()
+    for number in range(100):
+        history.add(f"items/t{number}")
+    LatestRecords(history, "alice").of("items/t99")
+    assert history.read == 1
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_each_answer_is_that_of_a_whole_search(seed):
+    chance, history = random.Random(seed), History()
+    latest = LatestRecords(history, "alice")
+    kinds = [f"items/t{number}" for number in range(12)]
+    for _ in range(150):
+        what = chance.random()
+        if what < 0.5 or not history.texts:
+            some = chance.sample(kinds[:-1], chance.choice([1, 1, 1, 3]))
+            history.add(*some, type=chance.choice(["put", "put", "hand"]))
+        elif what < 0.52:  # another program removed records, and others follow
+            del history.texts[chance.randrange(len(history.texts)) :]
+        elif what < 0.53:
+            history.add(*kinds[:6], type=SNAPSHOT)
+        else:
+            checked(history, latest, chance.choice(kinds))
+
+
+def test_a_torn_end_is_not_kept():
+    history = History()
+    history.add("items/a")
+    history.add("items/a", "items/b")
+    whole, history.texts[-1] = history.texts[-1], history.texts[-1][:-20]
+    latest = LatestRecords(history, "alice")
+    assert latest.of("items/a") == (1, "put", "items/a@1")
+    assert latest.of("items/b") is None
+    history.texts[-1] = whole
+    assert latest.of("items/b") == (2, "put", "items/b@2")
+
+
+def test_a_damaged_record_of_the_document_is_an_error():
+    history = History()
+    history.add("items/a")
+    history.add("items/b")
+    history.texts[0] = history.texts[0].replace('check = "', 'check = "0')
+    with pytest.raises(InvalidTOML):
+        LatestRecords(history, "alice").of("items/a")
+
+
+class CountingBackend(MemoryBackend):
+    """A backend in memory that counts the history records that were read."""
+
+    count = 0
+
+    def records(self, user):
+        for text in super().records(user):
+            self.count += 1
+            yield text
+
+
+def test_a_first_recall_in_many_documents_reads_history_a_few_times():
+    backend = CountingBackend()
+    diary = Diary(backend, agent="rules")
+    for number in range(300):
+        kind = f"items/t{number}" if number < 150 else "items/live"
+        diary.engine.write(
+            "alice",
+            lambda tx, kind=kind: tx.edit(kind).put(("items", "k"), {"text": kind}),
+            Source("put"),
+        )
+    alice, backend.count = Diary(backend, agent="rules").user("alice"), 0
+    assert alice.recall("live")
+    assert backend.count < 10 * 300
