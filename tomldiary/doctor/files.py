@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["FREE_BYTES", "Finding", "check_files", "check_place"]
 
 FREE_BYTES = 100 * 1024 * 1024
-_FREE_INODES = 1000
 """The free space in bytes below which a disk is reported."""
+_FREE_INODES = 1000
 _STAGED = re.compile(r"\.staged-.*\.tmp")
 _STAGED_SECONDS = 60  # much longer than a commit
 _SYNCED = re.compile(
