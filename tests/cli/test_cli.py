@@ -225,7 +225,8 @@ def test_ingest_uses_the_given_preference_table(tmp_path, log):
     assert [hit["key"] for hit in json.loads(found.stdout)] == ["tastes/pref001"]
 
 
-def test_ingest_that_a_model_stops_says_how_many_turns_are_stored(tmp_path, log):
+def test_ingest_that_a_model_stops_says_how_many_turns_are_stored(tmp_path, log, monkeypatch):
+    monkeypatch.setattr("pydantic_ai.models.ALLOW_MODEL_REQUESTS", True)
     options = ("--user", "ann", "--path", tmp_path / "m", "--agent", "openai-chat:any")
     with OpenAIServer([says("done"), status(401)]) as server:
         model = {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "k"}
