@@ -108,8 +108,11 @@ def test_keys_of_every_kind_can_be_erased(alice):
             alice.forget(matching=wrong)
         with pytest.raises(InvalidValue):
             alice.traces(wrong)
-    with pytest.raises(InvalidValue, match="exactly one"):
-        alice.forget(key="likes/pref001", matching="x")
+    for key in ("likes/pref001", "nonsense"):
+        with pytest.raises(InvalidValue, match="exactly one"):
+            alice.forget(key=key, matching="x")
+    with pytest.raises(InvalidValue, match="key must be a non-empty string"):
+        alice.forget(key=" ")
 
 
 def test_generated_ids_and_times_do_not_count_as_mentions(alice):

@@ -73,8 +73,9 @@ class UserErasure:
             BackendError: The storage failed; the message says whether something was changed.
         """
         checked_flag(dry_run, "dry_run")
-        named = None if key is None else self._named(key)
-        selection = Selection.one_of(session_id, before, source, everything, named, matching)
+        selection = Selection.one_of(session_id, before, source, everything, key, matching)
+        if selection.key:  # in the form that history shows
+            selection = replace(selection, key=entry_key(self._context.path(selection.key)))
         is_known = True
         with suppress(DiaryError):  # a user that cannot be listed may exist
             is_known = bool(self._context.kinds())
@@ -104,10 +105,6 @@ class UserErasure:
         if not checked_text(text, "text").strip():
             raise InvalidValue("expected text that is not blank.", where="traces")
         return traces(self._context.engine.backend, self._context.user_id, text)
-
-    def _named(self, key: str) -> str:
-        """Return a key in the form that history shows."""
-        return entry_key(self._context.path(key)) if key else key
 
     def _elsewhere(self) -> tuple[tuple[str, ...], ...]:
         """Return namespaces of other owners, cut after the label that equals this user."""
