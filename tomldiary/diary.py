@@ -6,6 +6,7 @@ import os
 from copy import copy
 from datetime import datetime, timedelta
 from functools import cache, cached_property, partial
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tomldiary.compaction.runner import CompactionRunner
@@ -475,8 +476,10 @@ def _check_options(
             f"expected a timedelta longer than zero, found {draft_lifetime!r}.",
             where="draft_lifetime",
         )
-    if scorer is not None and not callable(scorer):
-        raise InvalidValue(f"expected a function of two texts, found {scorer!r}.", where="scorer")
+    if scorer is not None and (not callable(scorer) or iscoroutinefunction(scorer)):
+        raise InvalidValue(
+            f"expected a plain function of two texts, found {scorer!r}.", where="scorer"
+        )
 
 
 _loaded_embedder = cache(local_embedder)

@@ -132,6 +132,7 @@ def alice() -> UserDiary:
         (lambda alice: alice.facts.query("diet", order_by=5), "order_by: expected text"),
         (lambda alice: alice.facts.update("diet/me", None), "changes: expected a table"),
         (lambda alice: alice.facts.commit("diet", 5), "expected a table, found int"),
+        (lambda alice: alice.facts.commit("diet", ""), "expected a table, found str"),
         (
             lambda alice: alice.facts.commit({"role": "a"}),
             r'fact: expected an instance of a model, found dict\. .*: facts\.commit\("diet", \{…\}\)\.',
@@ -256,6 +257,7 @@ def test_a_flag_may_be_left_to_the_setting(
         {"quarantine": None},
         {"durability": "nope"},
         {"scorer": 5},
+        {"scorer": asyncio.sleep},
     ],
 )
 def test_a_wrong_option_of_a_diary_is_named(options: dict[str, Any]) -> None:

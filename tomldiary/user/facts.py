@@ -329,7 +329,7 @@ class UserFacts:
             return schema, schema.data(fact)
         self._check_type(fact)
         schema = schema_named(self._diary.fact_schemas, fact)
-        fields = plain(data or {}, fact)
+        fields = plain({} if data is None else data, fact)
         schema.check_fields(list(fields))
         return schema, schema.checked(fields)
 
