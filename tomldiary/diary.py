@@ -41,6 +41,7 @@ from tomldiary.storage.protocol import (
 from tomldiary.text.redaction import Redact, Redactor, redactor_of
 from tomldiary.text.similarity import DEFAULT_THRESHOLD, Scorer, Similarity
 from tomldiary.toml.values import (
+    check_instance,
     checked_count,
     checked_flag,
     checked_number,
@@ -461,6 +462,8 @@ def _check_options(
     compaction_config: Any, compactor: Any, draft_lifetime: Any, scorer: Any
 ) -> None:
     """Raise InvalidValue for an option of a wrong type, which would otherwise fail in a later turn."""
+    check_instance(compaction_config, "compaction_config")
+    check_instance(compactor, "compactor")
     if compaction_config is not None and not hasattr(compaction_config, "should_run"):
         raise InvalidValue(
             f"expected a CompactionConfig(…), found {compaction_config!r}.",

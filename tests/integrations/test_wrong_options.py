@@ -114,7 +114,7 @@ def test_an_option_of_a_wrong_type_is_refused(make: Any, options: Any, message: 
     "make", [DiaryMiddleware, DiaryCapability, lambda _, writer: submit_node(writer)]
 )
 def test_a_class_is_no_writer(make: Any) -> None:
-    with pytest.raises(InvalidValue, match=r"MemoryWriter is a class.*MemoryWriter\(diary\)"):
+    with pytest.raises(InvalidValue, match=r"MemoryWriter is a class.*MemoryWriter\(…\)"):
         make(Diary("memory:", agent="rules"), writer=MemoryWriter)
 
 

@@ -484,10 +484,29 @@ def test_a_turn_that_cannot_be_stored_never_enters_a_queue() -> None:
         assert writer.stats()["submitted"] == 0
 
 
-@pytest.mark.parametrize("given", [Diary, "memories", None])
+@pytest.mark.parametrize("given", ["memories", None])
 def test_a_writer_needs_a_diary(given: Any) -> None:
     with pytest.raises(InvalidValue, match="diary: expected a Diary, found"):
         MemoryWriter(given)
+
+
+class Hook:
+    def apply(self, changes: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda diary: MemoryWriter(Diary),
+        lambda diary: diary.hooks.add(Hook, name="index"),
+        lambda diary: Diary("memory:", embedder=Hook),
+        lambda diary: Diary("memory:", compactor=Hook),
+        lambda diary: Diary("memory:", compaction_config=CompactionConfig),
+    ],
+)
+def test_a_class_in_place_of_its_instance_is_refused(alice: UserDiary, call: Any) -> None:
+    with pytest.raises(InvalidValue, match=r"is a class\. Give an instance of it: \w+\(…\)\."):
+        call(alice.diary)
 
 
 def test_a_writer_with_a_wrong_limit_of_time_stays_open() -> None:

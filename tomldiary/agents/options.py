@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tomldiary.errors import InvalidValue
 from tomldiary.storage.protocol import Backend, LocalFolder, WrapsBackend
 from tomldiary.toml.values import (
+    check_instance,
     checked_count,
     checked_flag,
     checked_names,
@@ -54,11 +55,7 @@ def checked_writer(given: MemoryWriter, otherwise: str = "") -> MemoryWriter:
     Raises:
         InvalidValue: It is not a writer, or the class of one.
     """
-    if isinstance(given, type):
-        raise InvalidValue(
-            f"{given.__name__} is a class. Give an instance of it: {given.__name__}(diary).",
-            where="writer",
-        )
+    check_instance(given, "writer")
     if not callable(getattr(given, "submit_nowait", None)):
         found = type(given).__name__
         raise InvalidValue(

@@ -16,7 +16,13 @@ from tomldiary.hooks.delivery import Delivery, Repaired
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.logging import get_logger
 from tomldiary.runtime.fork_safety import renew_after_fork
-from tomldiary.toml.values import checked_count, checked_flag, checked_number, checked_text
+from tomldiary.toml.values import (
+    check_instance,
+    checked_count,
+    checked_flag,
+    checked_number,
+    checked_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -250,8 +256,8 @@ class Hooks:
             longest_pause: The maximum time between two attempts at a failing hook, in seconds.
 
         Raises:
-            InvalidValue: The name is invalid or in use, the hook has an unsupported type or is a coroutine function,
-                or a time is not above 0.
+            InvalidValue: The name is invalid or in use, the hook has an unsupported type or is a class or a coroutine
+                function, or a time is not above 0.
             NotSupported: The backend cannot store cursors.
         """
         if not _NAME.fullmatch(checked_text(name, "name")):
@@ -261,6 +267,7 @@ class Hooks:
         checked_flag(strict, "strict")
         if name in self._workers:
             raise InvalidValue(f"the hook {name!r} already exists. Remove it first.", where="name")
+        check_instance(hook, "hook")
         given = getattr(hook, "apply", hook)
         if not isinstance(hook, ChangeHook):
             if not callable(hook):

@@ -21,6 +21,7 @@ from tomldiary.retrieval.vector_index import Embedding, QueryVector, VectorIndex
 from tomldiary.runtime.async_bridge import run_coroutine
 from tomldiary.runtime.lru import PerUser
 from tomldiary.storage.protocol import LocalFolder
+from tomldiary.toml.values import check_instance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -150,6 +151,7 @@ class DiaryEmbedder:
 
 def _function(given: Any) -> Callable[[list[str]], Sequence[Sequence[float]]]:
     """Return a function that embeds a list of texts."""
+    check_instance(given, "embedder")
     if isinstance(given, _PydanticEmbedder):
         return lambda texts: run_coroutine(given.embed_documents(texts)).embeddings
     if isinstance(given, _Embeddings):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NULL_FIELD",
+    "check_instance",
     "check_unicode",
     "checked_count",
     "checked_flag",
@@ -226,6 +227,13 @@ def checked_names(value: object, where: str) -> tuple[str, ...]:
     if not isinstance(names, Iterable) or isinstance(names, bytes):
         raise InvalidValue(f"expected a list of names, found {value!r}.", where=where)
     return tuple(checked_text(name, where) for name in cast("Iterable[object]", names))
+
+
+def check_instance(value: object, where: str) -> None:
+    """Raise InvalidValue for a class, which has the methods of its instances and fails when they are called."""
+    if isinstance(value, type):
+        name = value.__name__
+        raise InvalidValue(f"{name} is a class. Give an instance of it: {name}(…).", where=where)
 
 
 def checked_limit(value: object, where: str = "limit", *, least: int = 0) -> int | None:

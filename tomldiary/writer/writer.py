@@ -29,7 +29,7 @@ from tomldiary.runtime.async_bridge import running_loop
 from tomldiary.runtime.views import Viewed, counted, drawn, pretty
 from tomldiary.storage.protocol import Backend, KeepsHidden, KeepsJournal
 from tomldiary.storage.shared.backend import SharedBackend
-from tomldiary.toml.values import checked_flag, checked_number
+from tomldiary.toml.values import check_instance, checked_flag, checked_number
 from tomldiary.writer.dead_letters import DeadLetters
 from tomldiary.writer.jobs import CompactionJobs, ConsolidationJobs, is_overridden
 from tomldiary.writer.journal_queue import JournalQueue
@@ -134,7 +134,8 @@ class MemoryWriter(Viewed):
             workers, qsize, timeout, retry, coalesce, breaker, breaker_pause, takeover_interval, lease,
             consolidate_every, consolidate_after,
         )  # fmt: skip
-        if isinstance(diary, type) or not callable(getattr(diary, "update_memory", None)):
+        check_instance(diary, "diary")
+        if not callable(getattr(diary, "update_memory", None)):
             raise InvalidValue(
                 f"expected a Diary, found {type(diary).__name__}. Give Diary(folder).",
                 where="diary",
