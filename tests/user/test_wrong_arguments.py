@@ -539,6 +539,15 @@ def test_a_turn_without_a_session_asks_no_model() -> None:
     assert not asked
 
 
+def test_a_single_context_of_an_extractor_is_not_read_letter_by_letter() -> None:
+    async def extract(message: str, *, deps: Any) -> None:
+        deps.upsert("likes", None, "tea", "work")
+
+    alice = Diary("memory:", agent=extract).user("alice")
+    alice.add_turn("I drink tea at work.", "Noted.", "s")
+    assert alice.preferences("likes")["pref001"].contexts == ["work"]
+
+
 def test_a_point_of_history_takes_no_turn(alice: UserDiary) -> None:
     with pytest.raises(DiaryError, match="cannot be changed"):
         alice.as_of(1).add_turn("I love jazz.", "Noted.", "s")

@@ -22,7 +22,7 @@ from tomldiary.text.incremental_index import (
     put_noted,
 )
 from tomldiary.text.visible import visible
-from tomldiary.toml.values import checked_text
+from tomldiary.toml.values import checked_names, checked_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -427,9 +427,7 @@ def _text_list(value: Any) -> list[str]:
 
 
 def _clean_contexts(contexts: Iterable[str]) -> list[str]:
-    if isinstance(contexts, str):
-        contexts = [contexts]
-    texts = [checked_text(context, "contexts").strip() for context in contexts]
+    texts = [context.strip() for context in checked_names(contexts, "contexts")]
     return list(dict.fromkeys(filter(None, texts)))
 
 

@@ -40,7 +40,7 @@ from tomldiary.text.similarity import Similarity
 from tomldiary.text.visible import escape_for_model
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
-from tomldiary.toml.values import encode_nulls, same_value
+from tomldiary.toml.values import checked_names, encode_nulls, same_value
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -252,6 +252,7 @@ class MemoryDeps:
             raise InvalidValue(
                 "the user has just had this removed. It is not stored again.", where=category
             )
+        contexts = checked_names(contexts, "contexts")
         place = (category, key or self._same(category, text))
         stored = self._preferences.find(*place)
         before = None if stored is None else entry_text(stored[1])
@@ -277,7 +278,7 @@ class MemoryDeps:
                 # An equal entry may be stored meanwhile, so the new one is identified by its text.
                 None if created and key is None else (key if created else outcome.id),
                 text,
-                tuple(contexts),
+                contexts,
                 count_up,
                 outcome.id if created else None,
                 tuple((fields or {}).items()),

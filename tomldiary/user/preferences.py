@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from pydantic import ValidationError
@@ -26,12 +25,13 @@ from tomldiary.toml.values import (
     checked_count,
     checked_flag,
     checked_limit,
+    checked_names,
     checked_table,
     checked_text,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from datetime import datetime
 
     from tomldiary.engine.engine import Transaction
@@ -155,7 +155,7 @@ class UserPreferences:
         """
         session_id = self._context.session(session_id)
         moment = timestamp(now)
-        contexts = _labels(contexts)
+        contexts = checked_names(contexts, "contexts")  # a list, because the change may run again
         _check_fields(fields)
         checked_flag(count_up, "count_up")
         checked_flag(create, "create")
@@ -236,19 +236,6 @@ class UserPreferences:
     def stored(self) -> Preferences:
         """Return the entries of the document."""
         return self._book(self._context.read(_KIND))
-
-
-def _labels(contexts: Iterable[str]) -> list[str]:
-    """Return the labels of a preference as a list; a single label may be given as text.
-
-    Raises:
-        InvalidValue: `contexts` is not a list.
-    """
-    if not isinstance(contexts, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-        raise InvalidValue(
-            f"expected a list of text, found {type(contexts).__name__}.", where="contexts"
-        )
-    return [contexts] if isinstance(contexts, str) else list(contexts)
 
 
 def _check_fields(fields: Mapping[str, Any] | None) -> None:
