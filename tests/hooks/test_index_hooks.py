@@ -65,3 +65,30 @@ def test_a_missing_library_names_the_extra(monkeypatch, tmp_path):
         QdrantHook(str(tmp_path), embed=embed)
     with pytest.raises(InvalidValue, match="cosine, ip, l2"):
         ChromaHook(object(), space="manhattan")
+
+
+async def async_embed(texts):
+    return embed(texts)
+
+
+@pytest.mark.parametrize(
+    ("collection", "options", "message"),
+    [
+        (None, {}, "collection: expected a folder or a collection"),
+        (object(), {}, "collection: expected a folder or a collection"),
+        (object(), {"embed": async_embed}, "embed: expected a plain function"),
+        (object(), {"embed": "local"}, "embed: expected a plain function"),
+    ],
+)
+def test_what_chroma_cannot_write_to_is_refused(collection, options, message):
+    with pytest.raises(InvalidValue, match=message):
+        ChromaHook(collection, **options)
+
+
+def test_what_qdrant_cannot_write_to_is_refused():
+    library = pytest.importorskip("qdrant_client")
+    for client in (None, library.QdrantClient, library.AsyncQdrantClient(":memory:")):
+        with pytest.raises(InvalidValue, match="client: expected a folder or a QdrantClient"):
+            QdrantHook(client, embed=embed)
+    with pytest.raises(InvalidValue, match="embed: expected a function of a list of texts"):
+        QdrantHook(":memory:", embed=None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from tomldiary.errors import InvalidValue, MissingExtra
-from tomldiary.hooks.embedding import EmbeddingHook
+from tomldiary.hooks.embedding import EmbeddingHook, checked_index
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ class ChromaHook(EmbeddingHook):
         space: The distance function of the given collection: "cosine", "ip" or "l2".
 
     Raises:
-        InvalidValue: `space` is not a supported distance function.
+        InvalidValue: `space` is not a supported distance function, or another argument has the wrong type.
         MissingExtra: A folder is given, and chromadb is not installed.
     """
 
@@ -47,11 +47,13 @@ class ChromaHook(EmbeddingHook):
         metadata: Callable[[Change], Mapping[str, Any]] | None = None,
         space: str = "cosine",
     ) -> None:
-        is_place = isinstance(collection, str | os.PathLike)
         super().__init__(embed, text, metadata)
-        self.collection = _opened(os.fspath(collection), name) if is_place else collection
         if space not in _SPACES:
             raise InvalidValue(f"expected {', '.join(_SPACES)}, found {space!r}.", where="space")
+        is_place = isinstance(collection, str | os.PathLike)
+        found = _opened(os.fspath(collection), name) if is_place else collection
+        expected = "a folder or a collection, such as client.get_or_create_collection(name)"
+        self.collection = checked_index(found, expected, "collection")
         self._space = space
 
     def apply(self, changes: Sequence[Change]) -> None:

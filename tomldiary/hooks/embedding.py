@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
+
+from tomldiary.errors import InvalidValue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from tomldiary.hooks.change import Change
 
-__all__ = ["EmbeddingHook"]
+__all__ = ["EmbeddingHook", "checked_index"]
+
+
+def checked_index(given: Any, expected: str, where: str) -> Any:
+    """Return the object that a hook writes to, unchanged.
+
+    Raises:
+        InvalidValue: It has no `upsert`, or it is a class or an async client.
+    """
+    upsert = getattr(given, "upsert", None)
+    if isinstance(given, type) or not callable(upsert) or iscoroutinefunction(upsert):
+        raise InvalidValue(f"expected {expected}, found {type(given).__name__}.", where=where)
+    return given
 
 
 class EmbeddingHook:
@@ -19,6 +34,9 @@ class EmbeddingHook:
         embed: Returns a vector for each text; None if the database computes the vectors.
         text: Returns the text to embed for a change, or "" to leave the entry out; None embeds the entry's text.
         metadata: Returns additional fields, whose values are text, numbers or bools.
+
+    Raises:
+        InvalidValue: `embed` is no plain function.
     """
 
     def __init__(
@@ -27,6 +45,10 @@ class EmbeddingHook:
         text: Callable[[Change], str] | None,
         metadata: Callable[[Change], Mapping[str, Any]] | None,
     ) -> None:
+        if embed is not None and (not callable(embed) or iscoroutinefunction(embed)):
+            raise InvalidValue(
+                f"expected a plain function of a list of texts, found {embed!r}.", where="embed"
+            )
         self._embed = embed
         self._text = text
         self._metadata = metadata

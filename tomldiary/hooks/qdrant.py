@@ -8,8 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_URL, uuid5
 
-from tomldiary.errors import MissingExtra
-from tomldiary.hooks.embedding import EmbeddingHook
+from tomldiary.errors import InvalidValue, MissingExtra
+from tomldiary.hooks.embedding import EmbeddingHook, checked_index
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +32,7 @@ class QdrantHook(EmbeddingHook):
         metadata: Returns additional payload fields.
 
     Raises:
+        InvalidValue: An argument has the wrong type.
         MissingExtra: qdrant-client is not installed.
     """
 
@@ -56,7 +57,9 @@ class QdrantHook(EmbeddingHook):
             client = qdrant.QdrantClient(
                 path=os.fspath(client), force_disable_check_same_thread=True
             )
-        self.client: Any = client
+        self.client: Any = checked_index(client, "a folder or a QdrantClient", "client")
+        if embed is None:  # pyright: ignore[reportUnnecessaryComparison] - callers may be untyped
+            raise InvalidValue("expected a function of a list of texts, found None.", where="embed")
         self.name = name
         self._guard = threading.RLock()  # the local client is not thread-safe
 
