@@ -695,5 +695,7 @@ def test_a_wrong_argument_of_a_function_is_named(
 def test_a_single_collection_is_evaluated(alice: UserDiary) -> None:
     run = evaluate_stored(alice.diary, cast("Any", COLLECTION))
     assert run.mean("mrr") == 1.0
+    gold: Any = "likes/pref001"
+    assert Question("tea?", gold) == COLLECTION.questions[0]
     with pytest.raises(InvalidValue, match="samples: expected a whole number of at least 1"):
         compare(run, run, "mrr", samples=0)

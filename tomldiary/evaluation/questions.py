@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from tomldiary.errors import InvalidValue
 from tomldiary.ingest.source import parse, read_text
+from tomldiary.toml.values import checked_names
 
 if TYPE_CHECKING:
     import os
@@ -46,6 +47,9 @@ class Question:
     gold: frozenset[str]
     kind: str = ""
     """A label to report by, such as "temporal"."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gold", frozenset(checked_names(self.gold, "gold")))
 
 
 @dataclass(frozen=True, slots=True)
