@@ -177,9 +177,10 @@ def test_a_tilde_in_a_folder_name_stands_for_the_home(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("opened", [Diary, LocalBackend, lambda name: LocalBackend(path=name)])
-def test_an_empty_folder_name_is_refused(opened):
-    with pytest.raises(BackendError, match="name of the folder is empty"):
-        opened("")
+def test_a_blank_folder_name_is_refused(opened):
+    for name in ("", " "):
+        with pytest.raises(BackendError, match="name of the folder is blank"):
+            opened(name)
 
 
 def test_both_argument_names_of_the_folder_are_accepted(tmp_path):

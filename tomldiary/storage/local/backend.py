@@ -107,8 +107,8 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         if not isinstance(chosen, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
             raise InvalidValue(f"expected a folder, found {type(chosen).__name__}.", where="path")
         folder: str = os.path.expanduser(os.fspath(chosen))  # noqa: PTH111 - Path fails where there is no home
-        if not folder:
-            raise BackendError('the name of the folder is empty. Write "." for the current folder.')
+        if not folder.strip():
+            raise BackendError('the name of the folder is blank. Write "." for the current folder.')
         check_durability(durability)
         checked_count(segment_bytes, "segment_bytes", least=1)
         checked_count(checkpoint_interval, "checkpoint_interval", least=1)
