@@ -17,6 +17,7 @@ from tomldiary.backends import LocalBackend, MemoryBackend
 from tomldiary.errors import (
     BackendError,
     CommittedUnpublished,
+    IdentifierError,
     InvalidTOML,
     InvalidValue,
     NotSupported,
@@ -150,6 +151,9 @@ def test_no_document_is_deleted_or_saved_without_its_name(tmp_path, made):
         backend.save("alice", "notes", None),
     ):
         with pytest.raises(InvalidValue, match=": expected text, found NoneType"):
+            asyncio.run(call)
+    for call in (backend.delete(None, "preferences"), backend.delete_user(None)):
+        with pytest.raises(IdentifierError, match="a user id must be a string"):
             asyncio.run(call)
     assert alice.documents() == ["preferences"]
     assert alice.last_transaction() == 1

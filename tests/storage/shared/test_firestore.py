@@ -12,6 +12,7 @@ import pytest
 import engines
 from tomldiary import Diary
 from tomldiary.backends import FirestoreBackend
+from tomldiary.errors import BackendError
 from tomldiary.storage.shared.database import WHOLE_HISTORY, Step
 from tomldiary.storage.shared.firestore.batch import LARGEST, Batch
 
@@ -77,6 +78,8 @@ def test_the_arguments_of_0_9_are_taken():
         FirestoreBackend("p", "a/b", credentials_path="x", credentials_dict={"y": 1})
     with pytest.raises(ValueError, match="Firestore requires an EVEN number of path segments"):
         FirestoreBackend(project_id="p", base_path="users")
+    with pytest.raises(BackendError, match="credentials_dict cannot be read"):
+        FirestoreBackend("p", "a/b", credentials_dict='{"type": "service_account"}')
 
 
 USERS = ["__x__", "_tomldiary", "a/b", "a%2Fb", ".%a%2Fb", ".%2E", ".", "..", "😀", "x" * 200]

@@ -10,6 +10,7 @@ from urllib.parse import quote, unquote
 
 from tomldiary.errors import BackendError, IdentifierError, MissingExtra
 from tomldiary.storage.shared.database import DatabaseLost, check_options
+from tomldiary.toml.values import checked_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -214,7 +215,7 @@ def _credentials(path: str | None, values: Mapping[str, Any] | None) -> Any:
     made: Any = service_account.Credentials
     try:
         if values:
-            return made.from_service_account_info(values)
+            return made.from_service_account_info(checked_table(values, "credentials_dict"))
         return made.from_service_account_file(path)
     except (OSError, ValueError) as error:
         # The message may quote the file.
