@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
+from langchain_core.embeddings import Embeddings
 from langgraph.store.base import ensure_embeddings
 from langgraph.store.base.embed import EmbeddingsLambda
 
@@ -12,11 +13,11 @@ from tomldiary.errors import InvalidValue
 from tomldiary.retrieval.embedders import name_of
 from tomldiary.retrieval.vector_index import Embedding
 from tomldiary.runtime.async_bridge import in_daemon_thread, is_private_loop
+from tomldiary.toml.values import check_instance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from langchain_core.embeddings import Embeddings
     from langgraph.store.base import IndexConfig
 
     from tomldiary.store.store import Prepared
@@ -39,7 +40,8 @@ class Embedder:
             the default) or "cosine".
 
     Raises:
-        InvalidValue: `dims` is not a number above 0, `fields` is no list of paths, or `text_fields` differs from it.
+        InvalidValue: `dims` is not a number above 0, `embed` has an unsupported type, `fields` is no list of paths,
+            or `text_fields` differs from it.
     """
 
     def __init__(self, index: IndexConfig) -> None:
@@ -53,6 +55,14 @@ class Embedder:
         ):
             raise InvalidValue("expected a list of paths.", where="index.fields")
         one_of("index.ranking", given.get("ranking", "fused"), _RANKINGS)
+        embed = given.get("embed")
+        check_instance(embed, "index.embed")
+        if not (isinstance(embed, str | Embeddings) or callable(embed)):
+            raise InvalidValue(
+                "expected Embeddings, a function of a list of texts or the name of a model,"
+                f" found {type(embed).__name__}.",
+                where="index.embed",
+            )
         self.embeddings: Embeddings = ensure_embeddings(given.get("embed"))
         self._is_async_alone = isinstance(self.embeddings, EmbeddingsLambda) and not hasattr(
             self.embeddings, "func"
@@ -61,7 +71,7 @@ class Embedder:
             dims,
             self.embeddings.embed_documents,
             tuple(cast("Sequence[str]", fields)),
-            name_of(given.get("embed")),
+            name_of(embed),
             is_cosine=given.get("ranking") == "cosine",
         )
 
