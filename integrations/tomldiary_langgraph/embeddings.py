@@ -13,7 +13,6 @@ from tomldiary.errors import InvalidValue
 from tomldiary.retrieval.embedders import name_of
 from tomldiary.retrieval.vector_index import Embedding
 from tomldiary.runtime.async_bridge import in_daemon_thread, is_private_loop
-from tomldiary.toml.values import check_instance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,15 +54,8 @@ class Embedder:
         ):
             raise InvalidValue("expected a list of paths.", where="index.fields")
         one_of("index.ranking", given.get("ranking", "fused"), _RANKINGS)
-        embed = given.get("embed")
-        check_instance(embed, "index.embed")
-        if not (isinstance(embed, str | Embeddings) or callable(embed)):
-            raise InvalidValue(
-                "expected Embeddings, a function of a list of texts or the name of a model,"
-                f" found {type(embed).__name__}.",
-                where="index.embed",
-            )
-        self.embeddings: Embeddings = ensure_embeddings(given.get("embed"))
+        embed = _checked(given.get("embed"))
+        self.embeddings: Embeddings = ensure_embeddings(embed)
         self._is_async_alone = isinstance(self.embeddings, EmbeddingsLambda) and not hasattr(
             self.embeddings, "func"
         )
@@ -92,6 +84,18 @@ class Embedder:
         texts = [text for _, text in work.texts]
         made = await self.embeddings.aembed_documents(texts) if texts else []
         return made, [await self.embeddings.aembed_query(query) for query in work.queries]
+
+
+def _checked(embed: Any) -> Any:
+    """Return what embeds texts, if LangGraph supports it."""
+    is_class = isinstance(embed, type)
+    if is_class or not (isinstance(embed, str | Embeddings) or callable(embed)):
+        found = f"the class {embed.__name__}" if is_class else type(embed).__name__
+        raise InvalidValue(
+            f"expected Embeddings, a function of a list of texts or the name of a model, found {found}.",
+            where="index.embed",
+        )
+    return embed
 
 
 def _fields(index: Mapping[str, Any]) -> Any:
