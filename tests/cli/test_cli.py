@@ -235,6 +235,18 @@ def test_ingest_that_a_model_stops_says_how_many_turns_are_stored(tmp_path, log,
     assert done.stderr.endswith("are stored: 1 of 2. Ingest it again to continue.\n")
 
 
+def test_a_consolidation_with_a_failed_episode_exits_with_1(tmp_path, monkeypatch):
+    monkeypatch.setattr("pydantic_ai.models.ALLOW_MODEL_REQUESTS", True)
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    for text in ("I love jazz.", "I love tea."):
+        alice.episodes.add(text, "Noted.")
+    options = ("--path", tmp_path, "--agent", "openai-chat:any", "--json")
+    with OpenAIServer([says("done"), status(400)]) as server:
+        model = {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "k"}
+        done = json.loads(call("consolidate", *options, check=1, **model).stdout)
+    assert (done["read"], len(done["failed"])) == (1, 1)
+
+
 # show and search
 
 

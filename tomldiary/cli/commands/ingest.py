@@ -80,10 +80,12 @@ def consolidate(
     done = diary.user(user).consolidate(limit=limit)
     if as_json:
         print_json(done)
-        return
-    print_text(f"read     {done.read}")
-    print_text(f"applied  {done.applied}")
-    for note in done.skipped:
-        print_text(f"skipped  {one_line(note)}")
-    for name in done.failed:
-        print_text(f"failed   {one_line(name)}")
+    else:
+        print_text(f"read     {done.read}")
+        print_text(f"applied  {done.applied}")
+        for note in done.skipped:
+            print_text(f"skipped  {one_line(note)}")
+        for name in done.failed:
+            print_text(f"failed   {one_line(name)}")
+    if done.failed:
+        raise typer.Exit(1)
