@@ -9,6 +9,7 @@ from functools import partial
 
 from tomldiary.history.record import Change, Record, next_sequence, render_record
 from tomldiary.history.timeline import Timeline
+from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.storage.locks import repeated
 from tomldiary.storage.protocol import Backend, Commit, Rewrite
@@ -57,11 +58,11 @@ class AsyncVerbs:
             InvalidValue: `kind` is not text.
         """
         # `erase` removes all data of the user if the name is None.
-        await in_thread(_erase, self, user_id, checked_text(kind, "kind"))
+        await in_thread(_erase, self, checked_user(user_id), checked_text(kind, "kind"))
 
     async def delete_user(self: Backend, user_id: str) -> None:
         """Forget all data of the user, including history; pending work for the user is refused afterwards."""
-        await in_thread(_forget, self, user_id)
+        await in_thread(_forget, self, checked_user(user_id))
 
     async def list_users(self: Backend) -> list[str]:
         """Return all user ids, sorted."""

@@ -18,13 +18,7 @@ from zlib import crc32
 
 from tomldiary.errors import BackendError, DiaryError, LockTimeout
 from tomldiary.history.record import parse_record
-from tomldiary.identifiers.user_ids import (
-    MAX_FOLDER,
-    checked_user,
-    decode_folder,
-    encode_folder,
-    is_canonical,
-)
+from tomldiary.identifiers.user_ids import MAX_FOLDER, decode_folder, encode_folder, is_canonical
 from tomldiary.logging import get_logger
 from tomldiary.storage.local.checkpoint import drop_superseded
 from tomldiary.storage.local.displaced_edit import merge_displaced_edits
@@ -146,7 +140,7 @@ class OpenedUsers:
 
     def lock(self, user: str, timeout: float) -> AbstractContextManager[None]:
         """Exclude other writers, in this process and in others, and recover the user after a crash."""
-        return self._locks.hold(checked_user(user), timeout, self._recover)
+        return self._locks.hold(user, timeout, self._recover)
 
     def last_record(self, user: str) -> str | None:
         """Return the newest history record; needs no lock."""
