@@ -34,6 +34,7 @@ _MINUTE = 60_000_000  # microseconds
 _REFRESH_STEPS = 10
 """A refresh that adds less than the time to live divided by this number is not stored."""
 _LARGEST = 1 << 20  # the size in bytes above which the file is compacted
+_FEWEST = 1024  # refreshes in memory from which on expired ones are dropped
 _HEAD = b"tomldiary expiry 1 "
 _logger = get_logger(__name__)
 
@@ -64,6 +65,7 @@ class Deadlines:
         self._path = folder / "expiry" if folder is not None else None
         self._salt = secrets.token_bytes(16)
         self._known: dict[str, tuple[int, int]] = {}
+        self._most = _FEWEST
         self._token: object = None
         self._read_to = 0
         self._guard = fork_safe(threading.Lock())
@@ -117,8 +119,12 @@ class Deadlines:
                     continue
                 self._known[name] = (entry.updated, fresh)
                 lines.append(f"{name} {entry.updated} {fresh}\n")
-            if lines and self._path is not None:
-                self._append(self._path, "".join(lines).encode())
+            if self._path is not None:
+                if lines:
+                    self._append(self._path, "".join(lines).encode())
+            elif len(self._known) > self._most:
+                self._drop_expired(now)
+                self._most = max(_FEWEST, 2 * len(self._known))
 
     def _name(self, base: str, key: str) -> str:
         text = f"{base}\0{key}"  # unambiguous, because the name of a document contains no NUL
@@ -171,9 +177,11 @@ class Deadlines:
         self._files.make_folder(path.parent, sync=False)
         self._write(path)
 
-    def _compact(self, path: Path) -> None:
-        now = time.time_ns() // 1000
+    def _drop_expired(self, now: int) -> None:
         self._known = {name: noted for name, noted in self._known.items() if noted[1] > now}
+
+    def _compact(self, path: Path) -> None:
+        self._drop_expired(time.time_ns() // 1000)
         self._write(path)
         self._token = None
 
