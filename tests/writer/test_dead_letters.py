@@ -8,6 +8,8 @@ from pydantic import BaseModel
 from tomldiary import Constraint, Diary, MemoryWriter, Turn
 from tomldiary.backends import LocalBackend
 from tomldiary.errors import ExtractionError
+from tomldiary.storage.log import scan_log
+from tomldiary.writer import dead_letters
 from tomldiary.writer.dead_letters import DeadLetters
 
 LONG = 120
@@ -49,6 +51,16 @@ def test_one_turn_has_one_dead_letter(writer, letters):
     turn = Turn("alice", "s", "tea", "ok", operation_id="1")
     park(writer, turn, turn)
     assert [letter.turn for letter in letters.list()] == [turn]
+
+
+def test_a_new_dead_letter_parses_none_of_the_others(writer, letters, monkeypatch):
+    parsed = []
+    monkeypatch.setattr(
+        dead_letters, "scan_log", lambda data: parsed.append(data) or scan_log(data)
+    )
+    park(writer, *(Turn("alice", "s", f"tea {number}", "ok") for number in range(20)))
+    assert not parsed
+    assert len(letters.list()) == 20
 
 
 def test_drop_returns_no_turn_that_was_requeued_meanwhile(writer, letters):

@@ -16,6 +16,7 @@ from tomldiary.runtime.sources import DEAD_LETTERS, QUEUE
 from tomldiary.storage.local.backend import LocalBackend
 from tomldiary.storage.log import scan_log
 from tomldiary.storage.shared.backend import SharedBackend
+from tomldiary.toml.values import render_value
 from tomldiary.writer.journal import Journal
 from tomldiary.writer.journal_record import render_dead, render_turn, turn_of
 from tomldiary.writer.receipts import Job, Turn
@@ -67,13 +68,15 @@ class DeadLetters:
             epoch=job.epoch or 0,
         )  # fmt: skip
         turn = replace(job.turn, operation_id=job.operation)
+        operation = render_value(job.operation)
 
         def change(old: str, epoch: int) -> str:
             if epoch != job.epoch:
                 raise Forgotten.meanwhile()
             if job.journal is not None:
                 job.journal.check(job)
-            if any(each.turn == turn for each in _parsed(old)):
+            # Searched first, because parsing thousands of dead letters for each new one is slow.
+            if operation in old and any(each.turn == turn for each in _parsed(old)):
                 return old  # the turn was parked just before a crash
             return f"{old}\n{text}" if old and not old.endswith("\n") else old + text
 
