@@ -1,9 +1,11 @@
-"""Expiry times that reads refreshed do not outlive their items in memory."""
+"""Expiry times that reads refreshed do not outlive their items in memory, nor take memory for each user."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
+from tomldiary import Diary
 from tomldiary.engine.deadlines import Deadlines
 
 MINUTE = 60_000_000  # microseconds
@@ -36,3 +38,16 @@ def test_refreshes_of_items_that_live_stay():
     for item in items:
         deadlines.refresh([("items/a", item)], MINUTE // 2)
     assert {deadlines.until("items/a", item.key, 0) for item in items} == {3 * MINUTE // 2}
+
+
+def test_users_without_refreshes_leave_the_memory():
+    engine, now = Diary("memory:").engine, time.time_ns() // 1000
+    item, expired = Item("k", now), Item("k", now - 10 * MINUTE)
+    for number in range(20_000):
+        kept = engine.deadlines(f"user {number}")
+        if number == 5:
+            kept.refresh([("items/a", item)], now + MINUTE // 2)
+        elif number % 100 == 0:
+            kept.refresh([("items/a", expired)], now - 10 * MINUTE + MINUTE // 2)
+    assert len(engine._deadlines) < 5000
+    assert engine.deadlines("user 5").until("items/a", "k", now) == now + 3 * MINUTE // 2

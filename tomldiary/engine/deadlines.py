@@ -126,6 +126,12 @@ class Deadlines:
                 self._drop_expired(now)
                 self._most = max(_FEWEST, 2 * len(self._known))
 
+    def has_refreshes(self, now: int) -> bool:
+        """Drop the refreshes in memory that have expired, and return whether any are left."""
+        with self._guard:
+            self._drop_expired(now)
+            return bool(self._known)
+
     def _name(self, base: str, key: str) -> str:
         text = f"{base}\0{key}"  # unambiguous, because the name of a document contains no NUL
         return blake2b(text.encode(), key=self._salt, digest_size=16).hexdigest()

@@ -86,19 +86,30 @@ class Engine(DocumentCache):
         self.check: Callable[[Transaction], None] | None = None
         """Called with each transaction that has changes, before it is stored; raises if a rule forbids them."""
         self._deadlines: dict[str, Deadlines] = {}
+        self._most_deadlines = _MOST_DEADLINES
 
     def deadlines(self, user: str) -> Deadlines:
         """Return the expiry times of a user's items that were refreshed by reads."""
         found = self._deadlines.get(user)
         if found is None:
+            if len(self._deadlines) >= self._most_deadlines:
+                self._drop_deadlines()
             if isinstance(self.backend, LocalFolder):
-                if len(self._deadlines) >= _MOST_DEADLINES:
-                    self._deadlines.clear()  # they are read again from their files
                 made = Deadlines(self.backend.index_folder(user), self.backend.files)
             else:
                 made = Deadlines(None)
             found = self._deadlines.setdefault(user, made)
         return found
+
+    def _drop_deadlines(self) -> None:
+        if isinstance(self.backend, LocalFolder):
+            self._deadlines.clear()  # they are read again from their files
+            return
+        now = time.time_ns() // 1000
+        for user, each in list(self._deadlines.items()):
+            if not each.has_refreshes(now):
+                self._deadlines.pop(user, None)
+        self._most_deadlines = max(_MOST_DEADLINES, 2 * len(self._deadlines))
 
     # Writing
 
