@@ -645,3 +645,16 @@ def test_doctor_prints_sentences_and_counts_warnings(memories):
     told = call("doctor", "--path", memories, check=1).stdout
     assert "found number. Correct it" in told
     assert told.splitlines()[-1] == "0 problems, 1 warning."
+
+
+def test_doctor_prints_the_notes_of_a_few_users(tmp_path):
+    diary = Diary(tmp_path, agent="rules", durability="none")
+    for number in range(25):
+        diary.user(f"user {number:02}").upsert_preference("likes", "tea")
+    told = call("doctor", "--path", tmp_path, check=0).stdout.splitlines()
+    assert [line for line in told if "the last write" in line][-1].split()[1:3] == ["user", "18:"]
+    assert told[-2:] == [
+        "6 more notes; --json has all, --user those of a user.",
+        "0 problems, 0 warnings.",
+    ]
+    assert len(json.loads(call("doctor", "--path", tmp_path, "--json", check=0).stdout)) == 26

@@ -24,6 +24,7 @@ from tomldiary.text.visible import one_line
 __all__ = ["doctor"]
 
 _COLUMNS = (Column("level", "yellow"), Column("place", "cyan"), Column("finding"))
+_NOTES = 20  # each user has one, and thousands of them would hide the problems
 
 
 def doctor(
@@ -67,7 +68,9 @@ def _report(diary: Diary, users: list[str] | None, *, as_json: bool) -> Counter[
         if not is_terminal():  # print at once, because checking many users takes long
             print_rows(_COLUMNS, rows)
             rows.clear()
-    print_rows(_COLUMNS, [*rows, *notes])
+    print_rows(_COLUMNS, [*rows, *notes[:_NOTES]])
+    if len(notes) > _NOTES:
+        print_text(f"{counted(len(notes) - _NOTES, 'more note')}; --json has all, --user those of a user.")
     print_text(f"{counted(count['problem'], 'problem')}, {counted(count['warning'], 'warning')}.")
     return count
 
