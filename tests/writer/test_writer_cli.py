@@ -14,6 +14,7 @@ import pytest
 from command_line import call, program
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.errors import ExtractionError
+from tomldiary.writer.dead_letters import DeadLetters
 
 LONG = 120
 
@@ -130,6 +131,18 @@ def test_unreadable_dead_letters_are_a_finding_of_the_doctor(tmp_path):
     file.mkdir()
     found = json.loads(call("doctor", "--path", tmp_path, "--json", check=1).stdout)
     assert ("problem", "the dead letters") in [(each["level"], each["place"]) for each in found]
+
+
+def test_dead_letters_that_may_not_be_read_are_named_by_the_doctor(tmp_path, monkeypatch):
+    park(tmp_path, "tea")
+    place = tmp_path / ".tomldiary" / "dead-letters" / "alice.toml"
+
+    def refuse(self):
+        raise PermissionError(13, "Permission denied", str(place))
+
+    monkeypatch.setattr(DeadLetters, "counts", refuse)
+    told = call("doctor", "--path", tmp_path, check=1).stdout
+    assert f"problem {place}: permission denied. Check the permissions." in " ".join(told.split())
 
 
 def test_writer_list_reports_nothing_of_unaltered_dead_letters(tmp_path):

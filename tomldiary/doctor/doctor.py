@@ -132,6 +132,11 @@ def _dead_letters(
 ) -> Iterator[Finding]:
     try:
         counts = DeadLetters(hidden).counts()
+    except PermissionError as error:
+        yield Finding(
+            "problem", str(error.filename), "permission denied.", "Check the permissions."
+        )
+        return
     except (BackendError, OSError) as error:
         yield Finding("problem", "the dead letters", str(error))
         return

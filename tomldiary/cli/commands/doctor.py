@@ -70,7 +70,9 @@ def _report(diary: Diary, users: list[str] | None, *, as_json: bool) -> Counter[
             rows.clear()
     print_rows(_COLUMNS, [*rows, *notes[:_NOTES]])
     if len(notes) > _NOTES:
-        print_text(f"{counted(len(notes) - _NOTES, 'more note')}; --json has all, --user those of a user.")
+        print_text(
+            f"{counted(len(notes) - _NOTES, 'more note')}; --json has all, --user those of a user."
+        )
     print_text(f"{counted(count['problem'], 'problem')}, {counted(count['warning'], 'warning')}.")
     return count
 
