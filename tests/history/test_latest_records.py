@@ -39,15 +39,18 @@ def checked(history, latest, kind):
     assert latest.of(kind) == expected
 
 
-def test_many_documents_need_a_few_passes_over_history():
+@pytest.mark.parametrize(
+    "order", [random.Random(1).sample(range(400), 400), range(299, -1, -1), range(400)]
+)
+def test_many_documents_need_a_few_passes_over_history(order):
     history = History()
     for number in range(300):
         history.add(f"items/t{number}")
     for _ in range(700):
         history.add("items/live")
     latest = LatestRecords(history, "alice")
-    for number in random.Random(1).sample(range(400), 400):
-        latest.of(f"items/t{number}")  # 100 of them are not in history
+    for number in order:
+        latest.of(f"items/t{number}")  # those from 300 on are not in history
     assert history.read < 5 * len(history.texts)
 
 
@@ -96,6 +99,18 @@ def test_a_damaged_record_of_the_document_is_an_error():
     history.texts[0] = history.texts[0].replace('check = "', 'check = "0')
     with pytest.raises(InvalidTOML):
         LatestRecords(history, "alice").of("items/a")
+
+
+def test_an_altered_record_that_was_read_for_another_document_is_an_error():
+    history = History()
+    for kind in ("items/a", "items/b", "items/c"):
+        history.add(kind)
+    history.texts[1] = history.texts[1].replace("items/b@2", "items/b@9")
+    latest = LatestRecords(history, "alice")
+    assert latest.of("items/a") == (1, "put", "items/a@1")
+    for _ in range(2):
+        with pytest.raises(InvalidTOML, match="history record 2 was altered"):
+            latest.of("items/b")
 
 
 class CountingBackend(MemoryBackend):

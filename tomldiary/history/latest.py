@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from tomldiary.errors import InvalidTOML
-from tomldiary.history.record import is_snapshot, results_of, type_of
-from tomldiary.history.timeline import parsed, sequence_of
+from tomldiary.history.record import is_snapshot, is_whole, results_of, type_of
+from tomldiary.history.timeline import Timeline, sequence_of
 
 if TYPE_CHECKING:
     from tomldiary.storage.protocol import HistorySource
@@ -24,14 +23,16 @@ class Latest(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """The records of a history that were read, from the newest one backwards without gaps. Never changed."""
+    """What the newest records of a history say. Never changed."""
 
-    newest: tuple[int, int]
-    """The number and the hash of the newest one."""
-    oldest: int
+    newest: int
+    """The hash of the newest record."""
     length: int
+    """How many records were read."""
     is_all: bool
-    documents: dict[str, Latest]
+    """Whether no older records were left to read."""
+    documents: dict[str, Latest | None]
+    """The newest record of each document; None if it is torn or altered."""
 
 
 class LatestRecords:
@@ -50,46 +51,41 @@ class LatestRecords:
     def of(self, kind: str) -> Latest | None:
         """Return the newest record that changed document `kind`, or None.
 
-        Reads from the newest record backwards as far as needed, and keeps what the records say about other documents.
-        If that is not enough, a later call reads twice as many records, so many documents need only a few calls that read.
+        It reads from the newest record backwards, and keeps what the records say about other documents. If the answer
+        is not among them, it reads at least twice as many records. So many documents need a few passes over history.
 
         Raises:
-            InvalidTOML: The record is damaged.
+            InvalidTOML: The record was altered.
         """
-        before, least, is_joined = self._read, 0, False
-        newest, oldest, count = (0, 0), 0, 0
-        found: dict[str, Latest] = {}
-        is_all = False
-        for number, text in enumerate(self._source.records(self._user)):
-            seq = sequence_of(text)
-            if is_joined and seq >= oldest:
-                continue  # read before
-            if before is not None and not is_joined and seq <= before.newest[0]:
-                if (seq, hash(text)) == before.newest:
-                    newest = newest if count else before.newest
-                    oldest, least, count = before.oldest, 2 * before.length, count + before.length
-                    found = {**before.documents, **found} if found else before.documents.copy()
-                    is_joined, is_all = True, before.is_all
-                    if kind in found or is_all:
-                        break
-                    continue
-                before = None  # history was replaced
-            results = results_of(text)
-            if kind in results or not number:
-                try:
-                    parsed(text)
-                except InvalidTOML:
-                    if number:
-                        raise
-                    continue  # a torn end that was never acknowledged
-            newest, oldest, count = newest if count else (seq, hash(text)), seq or oldest, count + 1
-            for name, result in results.items():
-                found.setdefault(name, Latest(seq, type_of(text), result))
+        read = self._read
+        newest: int | None = None
+        length, least, is_all = 0, 0, False
+        documents: dict[str, Latest | None] = {}
+        for text in self._source.records(self._user):
+            if newest is None:
+                newest = hash(text)
+                if read is not None and newest == read.newest:
+                    if kind in read.documents or read.is_all:
+                        return self._answer(read.documents, kind)
+                    least = 2 * read.length
+            length += 1
+            seq, type_, is_intact = sequence_of(text), type_of(text), is_whole(text)
+            for name, result in results_of(text).items():
+                latest = Latest(seq, type_, result) if is_intact else None
+                documents.setdefault(name, latest)
             is_all = is_snapshot(text)
-            if is_all or (kind in found and count >= least):
+            if is_all or (kind in documents and length >= least):
                 break
         else:
             is_all = True
-        if before is None or is_joined or is_all:
-            self._read = _Read(newest, oldest, count, is_all, found)
-        return found.get(kind)
+        if newest is not None:
+            self._read = _Read(newest, length, is_all, documents)
+        return self._answer(documents, kind)
+
+    def _answer(self, documents: dict[str, Latest | None], kind: str) -> Latest | None:
+        found = documents.get(kind)
+        if found is not None or kind not in documents:
+            return found
+        # A torn record at the end was never acknowledged and is skipped; any other one raises an error.
+        last = Timeline(self._source, self._user).last(kind)
+        return None if last is None else Latest(last.seq, last.type, last.results[kind])

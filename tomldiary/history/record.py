@@ -48,13 +48,16 @@ __all__ = [
     "fingerprint",
     "is_lost",
     "is_snapshot",
+    "is_whole",
     "next_sequence",
     "operation_of",
     "parse_record",
     "redo",
     "render_record",
     "result_kinds",
+    "results_of",
     "stamped",
+    "type_of",
     "undo",
 ]
 
@@ -198,6 +201,12 @@ def _table(texts: dict[str, str]) -> str:
     return f"{{ {', '.join(pairs)} }}" if pairs else "{}"
 
 
+def is_whole(text: str) -> bool:
+    """Return whether a record matches its checksum: it is neither torn nor altered."""
+    head = _CHECK.match(text)
+    return head is not None and f"{crc32(text[head.end() :].encode()):08x}" == head.group(1)
+
+
 def parse_record(text: str) -> Record:
     """Parse one record.
 
@@ -205,7 +214,7 @@ def parse_record(text: str) -> Record:
         InvalidTOML: The record is torn or was altered.
     """
     head = _CHECK.match(text)
-    if head is None or f"{crc32(text[head.end() :].encode()):08x}" != head.group(1):
+    if head is None or not is_whole(text):
         number = _SEQ.search(text)
         raise InvalidTOML(
             f"history record {number[1] if number else '?'} was altered: it does not match its checksum. Run"

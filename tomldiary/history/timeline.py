@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
     from tomldiary.storage.protocol import HistorySource
 
-__all__ = ["EMPTY", "Timeline", "check_follows", "out_of_reach", "parsed", "pruned", "sequence_of"]
+__all__ = ["EMPTY", "Timeline", "check_follows", "out_of_reach", "pruned", "sequence_of"]
 
 EMPTY = digest("")
 """The fingerprint of a document that does not exist; a change based on it has the whole text."""
 
 
 # Cached, because a batch may change hundreds of documents in one record, which is read for each of them.
-parsed = cleared_on_forget(lru_cache(maxsize=2)(parse_record))
+_parse = cleared_on_forget(lru_cache(maxsize=2)(parse_record))
 
 
 class Timeline:
@@ -55,7 +55,7 @@ class Timeline:
     def _parsed(texts: Iterable[tuple[int, str]]) -> Iterator[Record]:
         for number, text in texts:
             try:
-                record = parsed(text)
+                record = _parse(text)
             except InvalidTOML:
                 if number:
                     raise

@@ -108,13 +108,11 @@ class Claims:
         Inside a transaction, the commit fails if the claim changes after this check.
         """
         if not self.holds(job):
-            raise _taken_over()
+            raise TurnTaken("another writer has taken this turn over.")
 
     def holds(self, job: Job) -> bool:
         """Return whether the turn still waits and this writer has its claim; an erasure removes the turn."""
-        return self._has(Turns.parse(self._backend.hidden(job.turn.user_id, QUEUE)[0]), job)
-
-    def _has(self, turns: Turns, job: Job) -> bool:
+        turns = Turns.parse(self._backend.hidden(job.turn.user_id, QUEUE)[0])
         return turns.owner == self.writer and job.operation in turns.numbers()
 
     def append_operations(
@@ -134,8 +132,7 @@ class Claims:
         def change(turns: Turns, epoch: int) -> bool:
             if epoch != first.epoch:
                 raise Forgotten.meanwhile()
-            if not self._has(turns, first):
-                raise _taken_over()
+            self.check(first)
             turns.add_operations([job.operation for job in jobs], stored)
             return True
 
@@ -183,10 +180,6 @@ class Claims:
 
     def _may_claim(self, owner: str) -> bool:
         return self._works and (owner in {"", self.writer} or self.heartbeats.is_dead(owner))
-
-
-def _taken_over() -> TurnTaken:
-    return TurnTaken("another writer has taken this turn over.")
 
 
 # Heartbeats
