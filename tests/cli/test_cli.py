@@ -654,7 +654,7 @@ def test_doctor_prints_the_notes_of_a_few_users(tmp_path):
     told = call("doctor", "--path", tmp_path, check=0).stdout.splitlines()
     assert [line for line in told if "the last write" in line][-1].split()[1:3] == ["user", "18:"]
     assert told[-2:] == [
-        "6 more notes; --json has all, --user those of a user.",
+        "6 more notes; --json shows all, --user NAME those of one user.",
         "0 problems, 0 warnings.",
     ]
     assert len(json.loads(call("doctor", "--path", tmp_path, "--json", check=0).stdout)) == 26

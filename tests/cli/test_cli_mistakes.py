@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from command_line import call, program
+from processes import as_user
 from tomldiary import Diary
 from tomldiary.cli.commands import edit
 
@@ -90,22 +91,12 @@ def test_a_memory_of_another_user_of_the_system_names_the_remedy():
         Diary(place, durability="process").user("alice").upsert_preference("likes", "tea")
         call("show", "alice", "--path", place, check=0)  # another user may be unable to import
         place.chmod(0o000)
-        reading, writing = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.chdir(folder)
-            if os.geteuid() == 0:
-                os.setuid(65534)
-            try:
-                os.write(
-                    writing, call("show", "alice", "--path", place, cwd=folder).stderr.encode()
-                )
-            finally:
-                os._exit(0)
-        os.close(writing)
-        with os.fdopen(reading) as file:
-            told = file.read()
-        os.waitpid(child, 0)
+
+        def show():
+            os.chdir(folder)  # another user may be unable to return to the current one
+            return call("show", "alice", "--path", place, cwd=folder).stderr
+
+        told = as_user(65534, show)
         place.chmod(0o700)
     assert told.startswith(f"{place}/")
     assert told.endswith("Check the permissions.\n")

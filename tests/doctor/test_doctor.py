@@ -15,6 +15,7 @@ import pytest
 from pydantic import BaseModel
 
 from file_systems import WRITES
+from processes import as_user
 from tomldiary import Diary, PreferenceItem
 from tomldiary.backends import LocalBackend, MemoryBackend
 from tomldiary.doctor.doctor import Damage, check, verify
@@ -184,7 +185,7 @@ def test_unreadable_and_unwritable_files_are_found():
         (root / "alice/preferences.toml").chmod(0o000)
         (root / "bob/history").chmod(0o500)
         (root / "carol").chmod(0o000)
-        found = as_user(nobody, root)
+        found = findings_as_user(nobody, root)
         (root / "carol").chmod(0o700)
     told = {one["place"]: one["message"] for one in found if one["level"] == "problem"}
     assert told[str(root / "bob/history")] == "cannot be written."
@@ -194,28 +195,18 @@ def test_unreadable_and_unwritable_files_are_found():
     assert any(one["place"] == "dora" for one in found)  # one folder does not hide the others
 
 
-def as_user(number, root):
+def findings_as_user(number, root):
     """Check a folder in a process that may not do everything, as root may."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            if os.geteuid() == 0:
-                os.setgroups([])
-                os.setgid(number)
-                os.setuid(number)
-            told = [
+
+    def check_folder():
+        return json.dumps(
+            [
                 {"level": one.level, "place": one.place, "message": one.message}
                 for one in findings(root)
             ]
-            os.write(writing, json.dumps(told).encode())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as file:
-        told = file.read()
-    os.waitpid(child, 0)
-    return json.loads(told)
+        )
+
+    return json.loads(as_user(number, check_folder))
 
 
 def test_temporary_files_of_a_crash_are_found_not_those_of_a_write(root):

@@ -155,7 +155,7 @@ class UserPreferences:
         """
         session_id = self._context.session(session_id)
         moment = timestamp(now)
-        contexts = checked_names(contexts, "contexts")  # a list, because the change may run again
+        contexts = checked_names(contexts, "contexts")  # not an iterator: the change may run again
         _check_fields(fields)
         checked_flag(count_up, "count_up")
         checked_flag(create, "create")

@@ -13,9 +13,11 @@ import pytest
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.errors import Forgotten, TurnTaken
 from tomldiary.runtime.sources import QUEUE
+from tomldiary.storage.log import scan_log
 from tomldiary.writer.dead_letters import DeadLetters
 from tomldiary.writer.journal_record import render_turn
 from tomldiary.writer.receipts import Job
+from tomldiary.writer.shared import turns
 from tomldiary.writer.shared.claims import Claims
 from tomldiary.writer.shared.queue import SharedQueue
 from waiting import until
@@ -245,3 +247,25 @@ def test_a_dead_letter_forgotten_meanwhile_is_not_requeued(opened):
         letters.requeue(found)
     assert backend.hidden("alice", QUEUE)[0] == ""
     assert letters.list() == []
+
+
+def test_a_writer_parses_the_waiting_turns_twice_for_each_turn(opened, monkeypatch):
+    count = 20
+    with MemoryWriter(Diary(opened(), agent="rules"), workers=0) as storing:
+        for number in range(count):
+            turn = Turn("alice", "s", f"I love tea {number}.", "Noted.")
+            assert storing.submit_nowait(turn).wait_stored(20)
+    parsed = []
+
+    def counted(data):
+        found = scan_log(data)
+        parsed.append(len(found))
+        return found
+
+    monkeypatch.setattr(turns, "scan_log", counted)
+    with MemoryWriter(Diary(opened(), agent="rules")) as writer:
+        assert writer.flush(60)
+    whole = [
+        each for each in parsed if each > 2
+    ]  # the others are single records, and the last turns
+    assert len(whole) <= 2 * count + 2

@@ -71,7 +71,7 @@ def _report(diary: Diary, users: list[str] | None, *, as_json: bool) -> Counter[
     print_rows(_COLUMNS, [*rows, *notes[:_NOTES]])
     if len(notes) > _NOTES:
         print_text(
-            f"{counted(len(notes) - _NOTES, 'more note')}; --json has all, --user those of a user."
+            f"{counted(len(notes) - _NOTES, 'more note')}; --json shows all, --user NAME those of one user."
         )
     print_text(f"{counted(count['problem'], 'problem')}, {counted(count['warning'], 'warning')}.")
     return count
