@@ -37,7 +37,7 @@ from tomldiary.history.timeline import Timeline
 from tomldiary.runtime.async_bridge import SCOPE
 from tomldiary.runtime.forgettable_cache import clear_caches
 from tomldiary.runtime.fork_safety import fork_safe
-from tomldiary.runtime.lru import PerUser, Recent
+from tomldiary.runtime.lru import PerUser, Recent, RecentBySize
 from tomldiary.storage.protocol import (
     Backend,
     CheapTokens,
@@ -58,9 +58,10 @@ if TYPE_CHECKING:
 
 __all__ = ["DocumentCache"]
 
-_CACHED_DOCUMENTS = 4096
-_CACHED_JOINS = 256
+_CACHED_CHARACTERS = 1 << 26  # a document takes 10 to 13 bytes of memory for each character
+_DOCUMENT_SIZE = 4096  # the size of an empty document in memory, counted as characters
 _CACHED_USERS = 256
+_CACHED_EPOCHS = 4096  # users
 _PAUSE = 0.05  # seconds between two reads of a file that is being saved
 
 
@@ -82,14 +83,16 @@ class DocumentCache:
         self._one_state = backend if isinstance(backend, ReadsOneState) else None
         self.guards: dict[str, Callable[..., None]] = {}
         """By kind: a function that undoes forbidden hand edits in an edit of a document; see `Diary.undo_edits`."""
-        self._cache: Recent[tuple[str, str], Known] = Recent(_CACHED_DOCUMENTS)
+        self._cache: RecentBySize[tuple[str, str], Known] = RecentBySize(
+            _CACHED_CHARACTERS, lambda known: known.document.size + _DOCUMENT_SIZE
+        )
         self._folders = backend if isinstance(backend, ListsFolders) else None
         self._fixed = backend if isinstance(backend, FixedDocuments) else None
-        self._joins: Recent[tuple[str, str], tuple[list[Document], Document]] = Recent(
-            _CACHED_JOINS
+        self._joins: RecentBySize[tuple[str, str], tuple[list[Document], Document]] = RecentBySize(
+            _CACHED_CHARACTERS, lambda join: sum(part.size for part in join[0])
         )
         """The parts of each kind, and the document that joins them."""
-        self._epochs: Recent[str, int] = Recent(_CACHED_DOCUMENTS)
+        self._epochs: Recent[str, int] = Recent(_CACHED_EPOCHS)
         """The number of erasures of each user when their documents were cached."""
         self._latest = PerUser(lambda user: LatestRecords(backend, user), _CACHED_USERS)
         self._guard = fork_safe(threading.Lock())
@@ -183,8 +186,7 @@ class DocumentCache:
         if known is not None and list(map(id, known[0])) == list(map(id, parts)):
             return known[1]
         made = join(entry_kind(kind), parts)
-        with self._guard:
-            self._joins.keep((user, kind), (parts, made))
+        self._joins.keep((user, kind), (parts, made))
         return made
 
     def check_kept(self, kind: str) -> None:
@@ -251,7 +253,7 @@ class DocumentCache:
         key = (user, kind)
         cached = self._cache.get(key)
         if token is None:
-            if self._cache.pop(key, None) is not None:
+            if self._cache.pop(key) is not None:
                 self._notice_erasure(user)
             return None
         if cached is not None and _is_current(cached, token, kind, changes, is_written=is_written):
@@ -304,7 +306,7 @@ class DocumentCache:
     def discard(self, user: str, kinds: Iterable[str]) -> None:
         """Drop cached documents, for example after a failed commit; the next read reads them again."""
         for kind in kinds:
-            self._cache.pop((user, kind), None)
+            self._cache.pop((user, kind))
 
     # Open transactions
 
@@ -375,16 +377,13 @@ class DocumentCache:
     def _remember(self, key: tuple[str, str], cached: Known) -> None:
         if key[0] not in self._epochs:
             self._notice_erasure(key[0])
-        with self._guard:
-            self._cache.keep(key, cached)
+        self._cache.keep(key, cached)
 
     def _drop(self, user: str) -> None:
         clear_caches()
         self._latest.drop(user)
-        with self._guard:
-            for cache in (self._cache, self._joins):
-                for key in [key for key in cache if key[0] == user]:
-                    del cache[key]
+        for cache in (self._cache, self._joins):
+            cache.drop(lambda key: key[0] == user)
 
 
 def _is_current(

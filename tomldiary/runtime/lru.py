@@ -1,4 +1,4 @@
-"""Mappings with a maximum size, which evict the least recently stored entry."""
+"""Mappings with a maximum number or size of entries, which evict the least recently stored entry."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tomldiary.runtime.fork_safety import fork_safe
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["PerUser", "Recent"]
+__all__ = ["PerUser", "Recent", "RecentBySize"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -34,6 +34,54 @@ class Recent(OrderedDict[K, V]):
         while len(self) > self._most:
             self.popitem(last=False)
         return value
+
+
+class RecentBySize(Generic[K, V]):
+    """A cache of values with a maximum total size, which evicts the value whose last `keep` is oldest. Thread-safe.
+
+    The latest value stays even if it is larger than the maximum.
+
+    Args:
+        most: The maximum sum of the sizes.
+        size: Returns the size of a value.
+    """
+
+    def __init__(self, most: int, size: Callable[[V], int]) -> None:
+        self._most = most
+        self._size = size
+        self._values: OrderedDict[K, V] = OrderedDict()
+        self._sizes: dict[K, int] = {}
+        self._total = 0
+        self._guard = fork_safe(threading.Lock())
+
+    def get(self, key: K) -> V | None:
+        """Return a value, or None."""
+        return self._values.get(key)
+
+    def keep(self, key: K, value: V) -> None:
+        """Store a value as the most recent one."""
+        size = self._size(value)
+        with self._guard:
+            self._total += size - self._sizes.get(key, 0)
+            self._sizes[key] = size
+            self._values[key] = value
+            self._values.move_to_end(key)
+            while self._total > self._most and len(self._values) > 1:
+                oldest, _ = self._values.popitem(last=False)
+                self._total -= self._sizes.pop(oldest)
+
+    def pop(self, key: K) -> V | None:
+        """Remove a value and return it, or None."""
+        with self._guard:
+            self._total -= self._sizes.pop(key, 0)
+            return self._values.pop(key, None)
+
+    def drop(self, is_dropped: Callable[[K], bool]) -> None:
+        """Remove the values of some keys."""
+        with self._guard:
+            found = [key for key in self._values if is_dropped(key)]
+        for key in found:
+            self.pop(key)
 
 
 class PerUser(Generic[V]):

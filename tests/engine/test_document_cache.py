@@ -1,0 +1,54 @@
+"""The document cache is limited by the size of its documents, not by their number."""
+
+from __future__ import annotations
+
+from tomldiary.runtime.lru import RecentBySize
+
+
+def cache(most):
+    return RecentBySize[str, str](most, len)
+
+
+def test_values_beyond_the_size_are_evicted_oldest_first():
+    known = cache(10)
+    for key in "abc":
+        known.keep(key, "xxxx")
+    assert [known.get(key) for key in "abc"] == [None, "xxxx", "xxxx"]
+
+
+def test_many_small_values_stay():
+    known = cache(10_000)
+    for number in range(5_000):
+        known.keep(str(number), "xx")
+    assert all(known.get(str(number)) for number in range(5_000))
+
+
+def test_a_replaced_or_removed_value_frees_its_size():
+    known = cache(10)
+    known.keep("a", "x" * 9)
+    known.keep("a", "x")
+    known.keep("b", "x" * 9)
+    assert known.get("a") == "x"
+    assert known.pop("b") == "x" * 9
+    assert known.pop("b") is None
+    known.keep("c", "x" * 9)
+    assert known.get("a") == "x"
+
+
+def test_dropped_keys_free_their_size():
+    known = cache(10)
+    known.keep("a", "x" * 5)
+    known.keep("b", "x" * 5)
+    known.drop(lambda key: key == "b")
+    known.keep("c", "x" * 5)
+    assert [known.get(key) for key in "abc"] == ["x" * 5, None, "x" * 5]
+
+
+def test_the_latest_value_stays_even_if_it_is_too_large():
+    known = cache(10)
+    known.keep("a", "x")
+    known.keep("b", "x" * 99)
+    assert known.get("a") is None
+    assert known.get("b") == "x" * 99
+    known.keep("a", "x")
+    assert known.get("b") is None
