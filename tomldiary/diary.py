@@ -7,7 +7,7 @@ from copy import copy
 from datetime import datetime, timedelta
 from functools import cache, cached_property, partial
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from tomldiary.compaction.runner import CompactionRunner
 from tomldiary.compat.coroutines import AncestorCoroutines
@@ -205,6 +205,11 @@ class Diary(Viewed, AncestorCoroutines):
         return f"{type(self).__name__}({self.engine.backend!r}, {self.schema_name})"
 
     _repr_pretty_ = pretty
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Diary has open files and locks, so it cannot be pickled or copied. Open one in each process."
+        )
 
     def to_pandas(self) -> Any:
         """Return a pandas DataFrame with one row per user: entries of each kind, transactions, last write.

@@ -23,7 +23,7 @@ from hand_edits import age
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.entries.kinds.parts import part_name, part_of
-from tomldiary.errors import InvalidValue, NewerVersion
+from tomldiary.errors import InvalidValue, NewerVersion, UnsafeDocument
 from tomldiary.history.verify import verify
 from tomldiary.identifiers.namespaces import SHARED, kind_of, namespace_of
 from tomldiary.store.operations import Get, List, Put, Search
@@ -91,6 +91,12 @@ def test_an_item_is_a_readable_table(store, diary):
         "_note": 1,
         "where": None,
     }
+
+
+def test_an_item_larger_than_a_document_may_be_is_refused_with_its_document(store):
+    with pytest.raises(UnsafeDocument, match="items/notes: the document is larger than 16384 KiB"):
+        put(store, ("alice", "notes"), "all", {"text": "x" * (17 << 20)}, index=False)
+    assert get(store, ("alice", "notes"), "all") is None
 
 
 def test_only_the_changed_item_changes_in_the_file(store, diary):

@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
+import pickle
 import time
 from datetime import date, datetime, timedelta
 from enum import Enum
@@ -514,11 +516,17 @@ def test_a_writer_with_a_wrong_limit_of_time_stays_open() -> None:
     writer = MemoryWriter(diary)
     receipt = writer.submit_nowait(Turn("alice", "s", "I love jazz.", "Noted."))
     text: Any = "30"
-    for call in (writer.flush, writer.close_sync, lambda limit: asyncio.run(writer.close(limit))):
+    calls: list[Callable[[Any], object]] = [
+        writer.flush,
+        writer.close_sync,
+        lambda limit: asyncio.run(writer.close(limit)),
+        receipt.wait,
+        receipt.wait_stored,
+        diary.hooks.flush,
+    ]
+    for call in calls:
         for limit in (text, inf, nan):
-            with pytest.raises(
-                InvalidValue, match="timeout: expected a number of seconds, or None"
-            ):
+            with pytest.raises(InvalidValue, match="timeout: expected a number of seconds"):
                 call(limit)
     with pytest.raises(InvalidValue, match="drain: expected True or False"):
         writer.close_sync(drain=cast("Any", "no"))
@@ -526,6 +534,25 @@ def test_a_writer_with_a_wrong_limit_of_time_stays_open() -> None:
     writer.close_sync()
     assert receipt.result is not None
     assert diary.users() == ["alice"]
+
+
+def test_the_number_of_conversations_is_checked_and_none_is_all(alice: UserDiary) -> None:
+    for session in ("a", "b", "c", "d"):
+        alice.add_turn("I love jazz.", "Noted.", session)
+    read = alice.diary.last_conversations
+    assert [*asyncio.run(read("alice", 2, skip_metadata=True))] == ["d", "c"]
+    assert len(asyncio.run(read("alice", None, skip_metadata=True))) == 4
+    for limit in (-1, cast("Any", "3")):
+        with pytest.raises(InvalidValue, match="limit: expected a whole number"):
+            asyncio.run(read("alice", limit))
+
+
+def test_a_copied_or_pickled_diary_is_refused_with_the_remedy(alice: UserDiary) -> None:
+    for call in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match=r"Open one in each process\."):
+            call(alice.diary)
+    with pytest.raises(TypeError, match=r"Open one in each process\."):
+        pickle.dumps(alice)
 
 
 def test_a_turn_without_a_session_asks_no_model() -> None:

@@ -13,7 +13,7 @@ from tomldiary.entries.models import MetaInfo, timestamp
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.toml.edit import Edit
-from tomldiary.toml.values import copied
+from tomldiary.toml.values import checked_limit, copied
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from tomldiary.extraction.turns import Turns
 
 __all__ = ["AncestorCoroutines"]
-
-_ALL = 2**31
 
 
 class AncestorCoroutines:
@@ -54,14 +52,14 @@ class AncestorCoroutines:
     async def last_conversations(
         self,
         user_id: str,
-        limit: int = 3,
+        limit: int | None = 3,
         skip_metadata: bool = False,
     ) -> dict[str, Any]:
-        """Return the fields of the newest conversations by session id, newest first.
+        """Return the fields of the newest conversations by session id, newest first; of all if `limit` is None.
 
         Unless `skip_metadata` is set, the key `_meta` contains the document's metadata, or default metadata.
         """
-        user_id = checked_user(user_id)
+        user_id, limit = checked_user(user_id), checked_limit(limit)
 
         def read() -> dict[str, Any]:
             stored = self.engine.document(user_id, "conversations")
@@ -70,7 +68,7 @@ class AncestorCoroutines:
             entries.sort(key=lambda item: str(item[1].get("_created", "")), reverse=True)
             meta = document.table(("_meta",)) or MetaInfo(schema_name=self.engine.schema_name)
             head = {} if skip_metadata else {"_meta": copied(dict(meta))}
-            return {**head, **dict(entries[: max(0, limit)])}
+            return {**head, **dict(entries[:limit])}
 
         return await in_thread(read)
 
@@ -117,5 +115,5 @@ class AncestorCoroutines:
     ) -> str:
         """Return the conversations as human-readable, indented text."""
         printer = ConversationsPrinter(fields=fields, show_turns=show_turns)
-        shown = await self.last_conversations(user_id, _ALL if limit is None else limit)
+        shown = await self.last_conversations(user_id, limit)
         return await in_thread(printer.format_conversations, shown, skip_metadata)

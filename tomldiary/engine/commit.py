@@ -199,7 +199,7 @@ def prepare(
         if base is not None and base.logged is not None:
             _keep_removed_ids(kind, edit, base.logged)
         _stamp(edit, seq, schema_name)
-        documents[kind] = document = edit.done()
+        documents[kind] = document = edit.done(kind)
         record.results[kind] = document.fingerprint
         old = NOTHING if base is None else base.document
         record.bases[kind] = old.fingerprint

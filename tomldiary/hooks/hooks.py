@@ -306,7 +306,12 @@ class Hooks:
             self.remove(name, timeout)
 
     def flush(self, timeout: float = 30.0) -> bool:
-        """Wait until all hooks have the changes stored before the call; return False if `timeout` was too short."""
+        """Wait until all hooks have the changes stored before the call; return False if `timeout` was too short.
+
+        Raises:
+            InvalidValue: `timeout` is not a number.
+        """
+        checked_number(timeout, "timeout", "a number of seconds", lambda _: True)
         deadline = time.monotonic() + timeout
         return all(worker.wait(deadline) for worker in list(self._workers.values()))
 

@@ -185,8 +185,11 @@ class Edit:
         block = self._index.get(path)
         return 0 if block is None else len(block.text)
 
-    def done(self) -> Document:
+    def done(self, place: str = "") -> Document:
         """Return the changed document, or the same object if nothing changed.
+
+        Args:
+            place: The name of the document, for the error.
 
         Raises:
             UnsafeDocument: The result is larger than the parser accepts.
@@ -207,7 +210,7 @@ class Edit:
             stamp=self.stamp,
         )
         if len(document.encoded) > MAX_BYTES:
-            raise too_large()
+            raise too_large(place)
         return document
 
     # Values

@@ -268,6 +268,12 @@ def checked_seconds(value: object, where: str) -> float | None:
     return checked_number(value, where, "more than 0 seconds, or None", lambda each: each > 0)
 
 
+def check_timeout(value: object) -> None:
+    """Raise InvalidValue for a `timeout` that is neither a finite number of seconds nor None."""
+    if value is not None:
+        checked_number(value, "timeout", "a number of seconds, or None", lambda _: True)
+
+
 def _checked_key(key: Any, where: str) -> str:
     if not isinstance(key, str):
         raise InvalidValue(f"expected text as a key, found {type(key).__name__}.", where=where)

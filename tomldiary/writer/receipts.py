@@ -18,7 +18,7 @@ from tomldiary.extraction.dialogue import MAX_EARLIER, checked_exchanges, checke
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.async_bridge import running_loop
 from tomldiary.runtime.views import Viewed
-from tomldiary.toml.values import checked_count, checked_flag, checked_text
+from tomldiary.toml.values import check_timeout, checked_count, checked_flag, checked_text
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -130,11 +130,13 @@ class Receipt(Viewed):
             timeout: The time limit in seconds; None is no limit.
 
         Raises:
+            InvalidValue: `timeout` is not a number.
             TimeoutError: The turn was not applied in time; it may be applied later.
             RuntimeError: The writer was closed before the turn was finished. The message states whether the
                 journal keeps the turn. If it does not, a turn in work may have been applied.
             Exception: The error of the extractor or the storage. Nothing was changed.
         """
+        check_timeout(timeout)
         return self._done.result(timeout)
 
     def wait_stored(self, timeout: float | None = None) -> bool:
@@ -144,9 +146,11 @@ class Receipt(Viewed):
             timeout: The time limit in seconds; None is no limit.
 
         Raises:
+            InvalidValue: `timeout` is not a number.
             TimeoutError: The turn was not stored in time; it may be stored later.
             BackendError: The journal could not be written. The turn will not be applied.
         """
+        check_timeout(timeout)
         return self._stored.result(timeout)
 
     async def astored(self) -> bool:

@@ -16,7 +16,6 @@ import threading
 import weakref
 from contextlib import suppress
 from dataclasses import replace
-from math import isfinite
 from typing import TYPE_CHECKING, Any, Self
 
 from tomldiary.diary import Diary
@@ -29,7 +28,7 @@ from tomldiary.runtime.async_bridge import running_loop
 from tomldiary.runtime.views import Viewed, counted, drawn, pretty
 from tomldiary.storage.protocol import Backend, KeepsHidden, KeepsJournal
 from tomldiary.storage.shared.backend import SharedBackend
-from tomldiary.toml.values import check_instance, checked_flag, checked_number
+from tomldiary.toml.values import check_instance, check_timeout, checked_flag
 from tomldiary.writer.dead_letters import DeadLetters
 from tomldiary.writer.jobs import CompactionJobs, ConsolidationJobs, is_overridden
 from tomldiary.writer.journal_queue import JournalQueue
@@ -410,7 +409,7 @@ class MemoryWriter(Viewed):
         Raises:
             InvalidValue: `timeout` is not a number.
         """
-        _check_timeout(timeout)
+        check_timeout(timeout)
         with self._state:
             is_done = self._state.wait_for(self._is_idle, timeout)
         self._report_failures()
@@ -454,7 +453,7 @@ class MemoryWriter(Viewed):
         Raises:
             InvalidValue: `timeout` is not a number, or `drain` is not True or False. The writer stays open.
         """
-        _check_timeout(timeout)
+        check_timeout(timeout)
         checked_flag(drain, "drain")
         self._closed = True
         self._admission.close()
@@ -523,11 +522,6 @@ class MemoryWriter(Viewed):
 def _close_after(thread: threading.Thread, queue: JournalQueue | SharedQueue) -> None:
     thread.join()
     queue.close()
-
-
-def _check_timeout(timeout: object) -> None:
-    if timeout is not None:
-        checked_number(timeout, "timeout", "a number of seconds, or None", isfinite)
 
 
 def _one_of(name: str, first: str | None, second: str | None) -> str:
