@@ -244,3 +244,12 @@ def test_an_edit_that_was_killed_leaves_no_text_behind_an_erasure(memories, monk
     alice.forget(matching="tea")
     left = [each for each in (memories / "alice").rglob("*") if each.is_file()]
     assert [each for each in left if b"tea" in each.read_bytes()] == []
+
+
+@pytest.mark.parametrize("command", ["pull", "push"])
+def test_documents_of_a_folder_are_neither_pulled_nor_pushed(memories, command):
+    copied = memories.parent / "copied"
+    done = call(command, str(copied), "--path", str(memories))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith("require a database; in a folder, edit the files directly.\n")
+    assert not copied.exists()

@@ -199,12 +199,22 @@ def replace_file(file: Path, text: str, staged: Path | None = None) -> None:
     fresh.replace(file)
 
 
+def _database(path: str) -> tuple[Diary, SharedBackend]:
+    diary = open_memory(path)
+    backend = diary.engine.backend
+    if not isinstance(backend, SharedBackend):
+        raise InvalidValue(
+            "pull and push require a database; in a folder, edit the files directly", where=path
+        )
+    return diary, backend
+
+
 def pull(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = False) -> None:
     """Write all documents of a database to a folder for editing.
 
     Files of removed documents are deleted. A folder with edits that were not pushed is refused.
     """
-    backend = open_memory(path).engine.backend
+    _, backend = _database(path)
     writable(str(folder))
     pulled = _PulledFolder(folder)
     edited = pulled.edited()
@@ -235,12 +245,7 @@ def push(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
 
     Concurrent writes are kept. All files are checked before the first one is stored.
     """
-    diary = open_memory(path)
-    backend = diary.engine.backend
-    if not isinstance(backend, SharedBackend):
-        raise InvalidValue(
-            "push requires a database; in a folder, edit the files directly", where=path
-        )
+    diary, backend = _database(path)
     if not folder.is_dir():
         raise InvalidValue("there is no such folder; run pull first", where=str(folder))
     pulled = _PulledFolder(folder)
