@@ -334,7 +334,7 @@ class NamedModel(LoopModel):
         try:
             model = infer_model(self._name)
         except Exception as error:  # errors of the providers' clients have no common class
-            reason = str(error).partition(". ")[0].rstrip(".")
+            reason = str(error).partition("\n")[0].rstrip(".")
             remedy = "name another model"
             if ":" not in self._name:
                 remedy = f'write the provider before the name, as in "{DEFAULT_MODEL}"'

@@ -333,6 +333,8 @@ def test_six_methods_refuse_documents_they_cannot_list():
     alice = diary.user("alice")
     with pytest.raises(NotSupported, match=r"cannot list its documents.*keeps only blocks, conv"):
         alice.add_episode("hi", "hello", session_id="s")
+    with pytest.raises(NotSupported, match="so drafts would be stored but never found"):
+        alice.draft("s").upsert_preference("likes", "tea")
     store = DiaryStore(diary)
     with pytest.raises(NotSupported, match="never found"):
         store.put(("alice", "memories"), "k", {"text": "tea"})

@@ -145,15 +145,20 @@ def test_entries_that_a_model_stores_are_in_the_files(tmp_path: Path):
     assert talks["conversations"]["s1"]["_turns"] == 1
 
 
-def test_a_missing_key_is_one_sentence_at_the_first_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("key", [None, ""])
+def test_a_missing_key_is_named_on_one_line_at_the_first_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str | None
 ):
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    if key is None:
+        monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    else:
+        monkeypatch.setenv("OPENAI_API_KEY", key)
     monkeypatch.delenv("EXTRACTOR_MODEL", raising=False)
     diary = Diary(tmp_path, Table, agent=None)
     with pytest.raises(ExtractionError, match="gpt-5-mini") as caught:
         turn(diary)
     assert "\n" not in str(caught.value)
+    assert "OPENAI_API_KEY" in str(caught.value)
     assert 'agent="rules"' in str(caught.value)
     assert nothing_is_stored(diary)
 
