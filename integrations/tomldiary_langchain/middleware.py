@@ -394,7 +394,9 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         is_over = status == "completed"
         whole = exchange_of(turn, is_over=is_over)
         operation = digest(self.name, status, run.session, *run.ids, run.turn.behind, *whole)
-        with self._submitted.once(run.user, run.session, operation, turn, run.as_said) as new:
+        with self._submitted.once(
+            run.user, run.session, operation, turn, run.as_said, outlives_cancellation=True
+        ) as new:
             said = exchange_of(new, is_over=is_over)
             if not any(said):
                 yield None

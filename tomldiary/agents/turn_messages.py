@@ -7,6 +7,7 @@ turn, and a run may be repeated. `SubmittedMessages` ensures that each message i
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import threading
@@ -379,6 +380,8 @@ class SubmittedMessages:
         operation: str,
         turn: Sequence[Spoken],
         as_said: Iterable[Spoken] = (),
+        *,
+        outlives_cancellation: bool = False,
     ) -> Generator[list[Spoken]]:
         """Yield the new messages of a turn, to be submitted in the block; none if the turn was submitted with this id.
 
@@ -390,6 +393,7 @@ class SubmittedMessages:
             operation: The id of the turn; "" is none.
             turn: The messages of the turn.
             as_said: The messages before redaction, which another run may read again.
+            outlives_cancellation: Whether the block submits the turn also if it is cancelled, as `submit_turn` does.
         """
         keys = [_key(user, session, one) if one.id else "" for one in turn]
         said = [_key(user, session, one) for one in as_said if one.id]
@@ -408,10 +412,11 @@ class SubmittedMessages:
             return
         try:
             yield [one for one, key in zip(turn, keys, strict=True) if not key or key in new]
-        except BaseException:
-            with self._guard:
-                for key in new:
-                    self._known.pop(key, None)
+        except BaseException as error:
+            if not (outlives_cancellation and isinstance(error, asyncio.CancelledError)):
+                with self._guard:
+                    for key in new:
+                        self._known.pop(key, None)
             raise
 
 

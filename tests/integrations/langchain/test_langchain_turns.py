@@ -431,6 +431,28 @@ def test_a_turn_that_reaches_the_recursion_limit_is_submitted(writer, mode, limi
     assert ended(writer) == [("failed", "I like rain.", "")]
 
 
+def test_a_turn_that_is_cancelled_while_it_is_stored_is_submitted_once(diary):
+    class Slow(Recording):
+        async def submit_turn(self, turn):
+            await super().submit_turn(turn)
+            task.cancel()
+            await asyncio.sleep(10)
+
+    async def stop_it():
+        nonlocal task
+        given = {"messages": [HumanMessage("I like tea.")]}
+        task = asyncio.create_task(agent.ainvoke(given, THREAD))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    task = None
+    with Slow(diary) as writer:
+        agent = agent_of(writer, OK, checkpointer=InMemorySaver())
+        asyncio.run(stop_it())
+        talk(agent, "I like rain.", THREAD)
+        assert list(dict.fromkeys(writer.said)) == [("I like tea.", "ok"), ("I like rain.", "ok")]
+
+
 def test_a_turn_of_an_abandoned_sync_stream_is_submitted(writer):
     stream = agent_of(writer, NOOP, OK).stream(
         {"messages": [HumanMessage("I like rain.")]}, stream_mode="updates"
