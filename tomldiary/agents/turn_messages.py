@@ -259,6 +259,8 @@ class SubmittedMessages:
         self._guard = threading.RLock()
         self._known: Recent[str, None] = Recent(_KNOWN)
         self._first_ids: Recent[str, tuple[tuple[str, ...], str]] = Recent(_KNOWN)
+        self._replayed: Recent[str, str] = Recent(_KNOWN)
+        """The first id of a message by the id that a replay gave it."""
         self._attempts: Recent[str, tuple[str, tuple[str, ...]]] = Recent(_KNOWN)
         """Session and ids of a turn by each run around it."""
         self._owners: Recent[str, tuple[str, bool]] = Recent(_KNOWN)
@@ -284,13 +286,16 @@ class SubmittedMessages:
         if not (thread and all(ids)):
             return ids
         key = digest(user, session, thread, *before, exchange_of(asked)[0])
+        of_message = [digest(user, session, thread, one) for one in ids]
         with self._guard:
             known, seen_at = self._first_ids.get(key, ((), ""))
             is_replay = "" < named_checkpoint(settings) < seen_at
             if is_replay and len(known) == len(ids):
-                return known
-            self._first_ids.keep(key, (ids, current_checkpoint(settings)))
-            return ids
+                for each, first in zip(of_message, known, strict=True):
+                    self._replayed.keep(each, first)  # the replay may be resumed, or replayed too
+            else:
+                known = tuple(map(self._replayed.get, of_message, ids))
+            return self._first_ids.keep(key, (known, current_checkpoint(settings)))[0]
 
     def first_attempt(
         self,

@@ -359,6 +359,33 @@ def test_a_replay_from_the_first_checkpoint_is_one_turn(writer):
     assert writer.diary.user("alice").conversations()["t1"].turns == 1
 
 
+@pytest.mark.parametrize("goes_on", ["resume", "next message"])
+def test_a_replay_that_is_interrupted_repeats_no_words(writer, goes_on):
+    approval = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
+    answers = [OK, NOOP, AIMessage("fine")]
+    agent = agent_of(writer, *answers, behind=[approval], checkpointer=InMemorySaver())
+    talk(agent, "I like rain.", THREAD)
+    first = list(agent.get_state_history(THREAD))[-1]
+    talk(agent, None, first.config)
+    if goes_on == "resume":
+        talk(agent, Command(resume={"decisions": [{"type": "approve"}]}), THREAD)
+        assert writer.said == [("I like rain.", "ok"), ("", "fine")]
+    else:
+        talk(agent, "And tea.", THREAD)
+        assert writer.said == [("I like rain.", "ok"), ("And tea.", "fine")]
+
+
+def test_a_replay_of_a_replay_repeats_no_words(writer):
+    answers = [AIMessage(text) for text in ("one", "two", "three", "four")]
+    team = StateGraph(MessagesState).add_node("agent", agent_of(writer, *answers))
+    graph = team.add_edge(START, "agent").compile(checkpointer=InMemorySaver())
+    talk(graph, "I like rain.", THREAD)
+    for _ in range(3):
+        begun = [one for one in graph.get_state_history(THREAD) if one.next == ("__start__",)]
+        talk(graph, None, begun[0].config)
+    assert writer.said == [("I like rain.", "one"), ("", "two"), ("", "three"), ("", "four")]
+
+
 def test_equal_text_later_in_a_thread_is_another_turn(writer):
     agent = agent_of(writer, OK, checkpointer=InMemorySaver())
     for _ in range(3):
