@@ -210,10 +210,17 @@ def earlier_exchanges(thread: Sequence[Spoken], start: int) -> list[tuple[str, s
 
 
 def steps_of(turn: Iterable[Spoken]) -> tuple[ToolStep, ...]:
-    """Return the tool calls of a turn; see `tool_steps`."""
-    turn = list(turn)
-    results = {one.call: one.text for one in turn if one.by == "tool"}
-    return tool_steps((call for one in turn for call in one.calls), results)
+    """Return the tool calls of a turn; see `tool_steps`. A result belongs to the last call with its id."""
+    calls: list[tuple[str, str, object]] = []
+    results: dict[str, str] = {}
+    last: dict[str, str] = {}
+    for one in turn:
+        for id_, name, given in one.calls:  # some models reuse ids in each answer
+            last[id_] = str(len(calls))
+            calls.append((last[id_], name, given))
+        if one.by == "tool" and one.call in last:
+            results[last[one.call]] = one.text
+    return tool_steps(calls, results)
 
 
 def tool_steps(

@@ -39,6 +39,7 @@ from test_langchain_middleware import OK, THREAD, Down, Recording, both, memorie
 
 from scripted_chat import Scripted, calling
 from tomldiary import Diary, MemoryWriter
+from tomldiary.entries.episodes import ToolStep
 from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary.runtime.lru import Recent
 from tomldiary_langchain import DiaryMiddleware, DiaryRetriever, diary_tools
@@ -1054,6 +1055,21 @@ def test_an_agent_can_have_a_user_memory_and_a_team_memory(tmp_path, writer, mod
     assert ["team" in text for text in shown].count(True) == 1
     assert {tool["name"] for tool in model.offered} >= {"recall", "team_recall"}
     assert any("stand-ups" in one.text for one in last["messages"] if one.type == "tool")
+
+
+def test_calls_with_one_id_keep_their_own_results(writer):
+    @tool
+    def search() -> str:
+        """Search."""
+        return "found"
+
+    writer.diary.user("alice").upsert_preference("likes", "rain")
+    calls = [
+        calling((name, args)) for name, args in (("search", {}), ("recall", {"query": "rain"}))
+    ]
+    agent = agent_of(writer, *calls, OK, tools=[search, *diary_tools(writer.diary, "alice")])
+    talk(agent, "What do I like?")
+    assert writer.turns[0].steps == (ToolStep("search", "{}", "found"),)
 
 
 def test_what_tools_look_up_in_one_memory_is_no_step_in_another(writer):
