@@ -389,6 +389,12 @@ def test_the_coroutines_of_0_9_are_there_with_their_arguments():
         assert list(inspect.signature(method).parameters)[1 : len(arguments) + 1] == arguments
 
 
+def test_a_user_without_preferences_is_told_by_the_sentence_of_0_9(tmp_path):
+    diary = Diary(tmp_path, GuestTable)
+    assert asyncio.run(diary.pretty_preferences("bob")) == "No preferences found for user."
+    assert asyncio.run(diary.pretty_conversations("bob")) == "No conversations found."
+
+
 def test_deps_of_0_9_show_the_memory_and_store_nothing(tmp_path):
     diary = Diary(tmp_path, GuestTable)
     diary.user("alice").upsert_preference("tastes", "no nuts")

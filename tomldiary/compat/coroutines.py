@@ -103,6 +103,8 @@ class AncestorCoroutines:
             fields=fields, show_count=show_count, show_timestamps=show_timestamps
         )
         shown = await self.preferences(user_id)
+        if not shown:
+            return "No preferences found for user."  # programs written for 0.9 compare with it
         return await in_thread(printer.format_preferences, shown, skip_metadata)
 
     async def pretty_conversations(
