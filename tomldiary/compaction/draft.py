@@ -58,7 +58,7 @@ class CompactionConfig:
 
     Args:
         enabled: Whether compaction runs.
-        total_char_threshold: The total number of characters in a document that starts a run.
+        total_char_threshold: The total number of characters in the texts of a document that starts a run.
         segment_char_threshold: The number of characters in one entry's text that starts a run.
         user_turn_interval: The number of the user's turns after which a run starts.
         schedule_at: The time of a daily run (UTC); the first run is not before its date.
