@@ -177,6 +177,19 @@ def test_a_draft_changes_and_removes_stored_entries(alice):
     assert (alice.blocks["notes"].text, [*alice.preferences("likes")]) == ("stored\ndrafted", [])
 
 
+@pytest.mark.parametrize("is_draft", [True, False])
+def test_the_id_of_an_entry_whose_removal_waited_is_not_reused(tmp_path, is_draft):
+    alice = Diary(tmp_path, agent="rules", quarantine={"web"}).user("alice")
+    alice.upsert_preference("likes", "tea")
+    if is_draft:
+        alice.remove_preference("likes", "pref001", session_id="s1", ephemeral=True)
+        alice.promote_session("s1")
+    else:
+        alice.remove_preference("likes", "pref001", actor="web")
+        alice.review.accept(alice.review()[0].id)
+    assert alice.upsert_preference("likes", "chess")[0] == "pref002"
+
+
 def test_a_draft_that_is_taken_back_is_no_draft(alice):
     alice.blocks.set("notes", "stored", session_id="s1")
     draft = alice.draft("s1")

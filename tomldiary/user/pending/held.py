@@ -27,7 +27,7 @@ from tomldiary.entries.kinds import (
 from tomldiary.entries.kinds.parts import join, parts_among
 from tomldiary.entries.kinds.pending import Raw, held_entry, pending_entry, place_of, waiting
 from tomldiary.entries.models import timestamp
-from tomldiary.entries.preferences import Preferences
+from tomldiary.entries.preferences import Preferences, number_of, reserve_ids
 from tomldiary.errors import EntryConflict, InvalidValue
 from tomldiary.hand_edits.detect import NOTHING, Known
 from tomldiary.history.queries import table_changes
@@ -322,6 +322,8 @@ def _make(tx: Transaction, each: PendingChange, rules: Rules) -> None:
     edit = tx.entries(kind.name) if kind.is_split else tx.edit(each.document)
     if each.after is None:
         edit.delete(path)
+        if kind is PREFERENCES:
+            reserve_ids(edit, [(path[-2], number_of(path[-1]) or 0)])
         return
     check_fields(each.document, path, each.after, rules)
     if kind is PREFERENCES and each.is_new:
