@@ -219,6 +219,20 @@ def test_a_promoted_preference_gets_a_free_id_and_is_never_stored_twice(alice):
     assert [item.text for item in alice.preferences("likes").values()] == ["jazz", "tea"]
 
 
+def test_a_promoted_preference_keeps_the_id_that_its_writer_chose_and_its_count(alice):
+    for _ in range(2):
+        alice.upsert_preference("likes", "Ann", id="name", session_id="s1", ephemeral=True)
+    alice.upsert_preference("likes", "Bob", id="name", session_id="s2", ephemeral=True)
+    alice.promote_session("s1")
+    assert [(key, item.text, item.count) for key, item in alice.preferences("likes").items()] == [
+        ("name", "Ann", 2)
+    ]
+    with pytest.raises(EntryConflict, match="likes/name changed since"):
+        alice.promote_session("s2")
+    alice.promote_session("s2", force=True)
+    assert {key: item.text for key, item in alice.preferences("likes").items()} == {"name": "Bob"}
+
+
 @pytest.mark.parametrize("is_temporal", [False, True])
 def test_an_equal_fact_without_a_key_is_promoted_once(alice, is_temporal):
     alice.diary.register_schema("note", Note, Constraint(temporal=is_temporal))

@@ -66,7 +66,7 @@ R = TypeVar("R")
 ORIGINS = frozenset({"assistant", "import", "model", "rule", "tool", "user", "web"})
 """The actors that are stored in the field `_origin` of entries."""
 DRAFTS, QUARANTINE = "drafts", "quarantine"
-_MANAGED = {"_count", "_created", "_updated", "_created_by", "_updated_by", "text", "contexts"}
+_MANAGED = {"_created", "_updated", "_created_by", "_updated_by", "text", "contexts"}
 _Place = tuple[str, "Path"]
 """The place of an entry: its document and its path."""
 
@@ -331,7 +331,7 @@ def _make(tx: Transaction, each: PendingChange, rules: Rules) -> None:
         contexts: Any = each.after.get("contexts", [])
         fields = {name: value for name, value in each.after.items() if name not in _MANAGED}
         Preferences(edit, rules.preference_rules).upsert(
-            path[-2], None, str(each.after.get("text", "")), contexts,
+            path[-2], None if _has_assigned_id(each) else path[-1], str(each.after.get("text", "")), contexts,
             now=timestamp(), session=each.session, fields=fields,
         )  # fmt: skip
     elif kind is EPISODES and each.is_new:
@@ -341,6 +341,14 @@ def _make(tx: Transaction, each: PendingChange, rules: Rules) -> None:
         new_episode(tx.writing(rules, "", each.session), each.after, when, key)
     elif not _is_confirmed(FactRules(edit, rules.fact_schemas), each):
         edit.put(path, each.after)
+
+
+def _has_assigned_id(each: PendingChange) -> bool:
+    """Return whether the diary chose the id of a new entry, so that it may get another one."""
+    kind = entry_kind(each.document)
+    return each.is_new and (
+        kind is EPISODES or (kind is PREFERENCES and number_of(each.path[-1]) is not None)
+    )
 
 
 def _is_confirmed(book: FactRules, each: PendingChange) -> bool:
@@ -379,11 +387,7 @@ def _changed_since(tx: Transaction, changes: Sequence[PendingChange]) -> list[st
 
     An entry that a rollback restored has not changed.
     """
-    waiting = [
-        each
-        for each in changes
-        if not (each.is_new and entry_kind(each.document) in {PREFERENCES, EPISODES})
-    ]
+    waiting = [each for each in changes if not _has_assigned_id(each)]
     first = min((each.based_on for each in waiting), default=0)
     found: set[str] = set()
     states: dict[str, tuple[Any, Any]] = {}  # before the oldest and after the newest of them
