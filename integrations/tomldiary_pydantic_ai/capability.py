@@ -22,7 +22,7 @@ from tomldiary.diary import Diary
 from tomldiary.entries.episodes import ToolStep
 from tomldiary.errors import InvalidValue, cause_of
 from tomldiary.logging import get_logger, tell
-from tomldiary.retrieval.injection import next_injection
+from tomldiary.retrieval.injection import has_snapshot, next_injection
 from tomldiary.retrieval.ranking import MemoryLines
 from tomldiary.writer.receipts import Turn, TurnStatus
 from tomldiary.writer.writer import MemoryWriter
@@ -333,7 +333,8 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             return request_context
         # Beside tool results, the model could take the memory for words of the user. It is added there only if the
         # conversation has none: at first, or after a compaction.
-        if not (before and returns_tools(tail)) if is_first else run.has_memory and not before:
+        is_shown = has_snapshot(before)
+        if not (is_shown and returns_tools(tail)) if is_first else run.has_memory and not is_shown:
             text = await self._new_memory(ctx, run, before, about)
             if text:
                 before.append(text)

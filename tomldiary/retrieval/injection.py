@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tomldiary.retrieval.ranking import MemoryLines
 
-__all__ = ["Injection", "how_to_read", "next_injection"]
+__all__ = ["Injection", "has_snapshot", "how_to_read", "next_injection"]
 
 _CHANGES = "<user_memory_changes"
 _ADDED = "+ "
@@ -41,6 +41,11 @@ def how_to_read(name: str = "") -> str:
         f' it. <user_memory_changes{named}> says what changed since: "no longer" withdraws lines, "+" adds or'
         " repeats one."
     )
+
+
+def has_snapshot(shown: Iterable[str]) -> bool:
+    """Return whether the texts that a model sees include the whole memory; changes alone tell it little."""
+    return any(_CHANGES not in text for text in shown)
 
 
 class Injection(NamedTuple):

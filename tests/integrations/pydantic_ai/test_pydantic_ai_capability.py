@@ -226,6 +226,20 @@ def test_a_compaction_within_a_run_causes_a_new_injection():
     assert any(isinstance(p, ToolReturnPart) for m in shortening.sent[1] for p in m.parts)
 
 
+def test_a_compaction_that_leaves_only_changes_causes_a_new_injection():
+    diary = diary_with(*MANY)
+    shortening = ProcessHistory(lambda messages: messages[-4:])
+    talk = Talk(shortening, DiaryCapability(diary, "alice"))
+    talk.say("hello")
+    diary.user("alice").upsert_preference("likes", "chess")
+    talk.replies = [ModelResponse(parts=[ToolCallPart("recall", {"query": "fact"})])]
+    talk.say("again")
+    assert [
+        [text.partition(" ")[0] for message in sent for text in told(message)]
+        for sent in talk.sent[1:]
+    ] == [["<user_memory", "<user_memory_changes"], ["<user_memory_changes", "<user_memory"]]
+
+
 def test_memory_is_injected_at_the_prompt_not_among_tool_results():
     diary = diary_with(*MANY)
     talk = Talk(DiaryCapability(diary, "alice"))
