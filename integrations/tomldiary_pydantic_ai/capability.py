@@ -334,7 +334,8 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         # Beside tool results, the model could take the memory for words of the user. It is added there only if the
         # conversation has none: at first, or after a compaction.
         is_shown = has_snapshot(before)
-        if not (is_shown and returns_tools(tail)) if is_first else run.has_memory and not is_shown:
+        ends_in_results = returns_tools(tail) and tail.parts[-1].part_kind != "user-prompt"
+        if not (is_shown and ends_in_results) if is_first else run.has_memory and not is_shown:
             text = await self._new_memory(ctx, run, before, about)
             if text:
                 before.append(text)

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, cast
 
 import pydantic_ai
 from pydantic_ai.messages import (
@@ -138,7 +138,7 @@ def ids_of(message: ModelMessage) -> tuple[str | None, str | None]:
     return ids
 
 
-def returns_tools(message: ModelMessage | None) -> bool:
+def returns_tools(message: ModelMessage | None) -> TypeGuard[ModelRequest]:
     """Return whether a message has tool results."""
     return isinstance(message, ModelRequest) and any(
         part.part_kind == "tool-return" for part in message.parts

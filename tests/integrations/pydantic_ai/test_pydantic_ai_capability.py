@@ -252,6 +252,18 @@ def test_memory_is_injected_at_the_prompt_not_among_tool_results():
     assert talk.say("again").splitlines()[1:-1] == ["+ likes: milk"]
 
 
+def test_a_prompt_after_unanswered_tool_results_is_told_the_changes():
+    diary = diary_with("tea")
+    talk = Talk(DiaryCapability(diary, "alice"))
+    talk.replies = [ModelResponse(parts=[ToolCallPart("recall", {"query": "tea"})])]
+    talk.say("hello")
+    assert isinstance(talk.messages.pop().parts[0], TextPart)  # the host left before the answer
+    diary.user("alice").upsert_preference("likes", "chess")
+    # where UI adapters put the prompt
+    talk.messages.append(ModelRequest(parts=[UserPromptPart("again")]))
+    assert talk.say(None).splitlines()[1:-1] == ["+ likes: chess"]
+
+
 def test_system_prompt_and_prompt_keep_their_place():
     talk = Talk(DiaryCapability(diary_with("tea"), "alice"), system_prompt="Be kind.")
     talk.say("hello")
