@@ -127,7 +127,9 @@ class UnknownEntry(DiaryError, KeyError):
         self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.where} does not exist. {self.hint}".rstrip()
+        # a key comes from a caller, and may contain characters that a terminal obeys
+        key = self.where if self.where.isprintable() else repr(self.where)
+        return f"{key} does not exist. {self.hint}".rstrip()
 
 
 class LimitReached(DiaryError):

@@ -37,6 +37,14 @@ def test_an_error_keeps_its_message_and_fields(error, protocol):
         assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error))
 
 
+def test_a_key_with_control_characters_is_escaped_in_the_message():
+    alice = Diary("memory:", agent="rules").user("alice")
+    with pytest.raises(errors.UnknownEntry) as refused:
+        alice.why("likes/\x1b[31m\u202e")
+    assert str(refused.value).startswith(r"'likes/\x1b[31m\u202e' does not exist.")
+    assert refused.value.where == "likes/\x1b[31m\u202e"
+
+
 def fill(folder):
     alice = Diary(folder, agent="rules", max_prefs_per_category=1).user("alice")
     alice.upsert_preference("likes", "tea")
