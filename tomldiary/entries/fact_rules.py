@@ -184,9 +184,25 @@ class FactRules(Facts):
         if found is None:
             name, _, key = fact_id.partition("/")
             entry = self.entry(name, key)
-            wrong = None if entry is None else self.wrong(self.schema(name), key, entry)
-            raise wrong or _unknown_fact(fact_id)
+            if entry is not None:
+                self._check_stored(self.schema(name), key, entry)
+            raise _unknown_fact(fact_id)
         return found
+
+    def _check_stored(self, schema: FactSchema, key: str, entry: Mapping[str, Any]) -> None:
+        """Check that a stored fact can be read, so that an invalid hand edit is not overwritten.
+
+        Raises:
+            InvalidValue: The stored fact breaks its model or its constraint.
+        """
+        wrong = self.wrong(schema, key, entry)
+        if wrong is not None:
+            said = str(wrong).removeprefix(f"{wrong.where}: ")
+            raise InvalidValue(
+                f"the stored fact cannot be read: {said} Correct it in the file, or remove it with"
+                f" facts.delete({f'{schema.name}/{key}'!r}).",
+                where=wrong.where,
+            )
 
     def _replace(
         self,
@@ -198,9 +214,7 @@ class FactRules(Facts):
         *,
         is_part: bool = False,
     ) -> None:
-        wrong = self.wrong(schema, key, old)
-        if wrong is not None:
-            raise wrong  # so that an invalid hand edit is not overwritten
+        self._check_stored(schema, key, old)
         is_same = self.says(schema, old, schema.compared(data))
         known = confidence_of(old)
         if is_same and (is_part or not by.session or author(old) == by.session):
