@@ -303,6 +303,18 @@ def test_a_type_can_be_registered_again(diary, alice):
 # Limits
 
 
+def test_a_class_that_was_defined_again_is_told_to_be_registered_again(diary, alice):
+    def cell():
+        class Note(BaseModel):
+            text: str
+
+        return Note
+
+    diary.register_schema("note", cell())
+    with pytest.raises(SchemaError, match=r"defined again .*register_schema\('note', Note, …\)"):
+        alice.commit(cell()(text="tea"))
+
+
 def test_a_full_type_refuses_new_facts_also_on_rollback(alice):
     first = alice.commit(Tag(text="a"), session_id="s1")
     alice.commit(Tag(text="b"), session_id="s1")

@@ -91,6 +91,12 @@ def alice() -> UserDiary:
         (lambda alice: alice.render(token_counter=str.split), "token_counter: it returned list"),
         (lambda alice: alice.history(5), "key: expected text"),
         (lambda alice: alice.why(5), "key: expected text"),
+        (
+            lambda alice: alice.why(alice.recall("tea")[0]),
+            "key: expected text, found Hit. The key of a hit is its `full_key`",
+        ),
+        (lambda alice: alice.facts.query(Diet), "type: expected the name of .* the class Diet"),
+        (lambda alice: alice.facts.count(Diet), "type: expected the name of .* the class Diet"),
         (lambda alice: alice.forget(before="soon"), "before: expected a time"),
         (lambda alice: alice.forget(before="0001-01-01T00:00:00+05:00"), "expected a time"),
         (lambda alice: alice.recall("tea", time_range=5), "time_range: expected two"),

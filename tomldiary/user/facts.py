@@ -272,6 +272,12 @@ class UserFacts:
         include_ended: bool,  # noqa: FBT001 - `query` has it by keyword
     ) -> list[tuple[FactSchema, Held]]:
         """Return the facts that match a query, in the order of the file."""
+        given_type: Any = name
+        if isinstance(given_type, type):
+            raise InvalidValue(
+                f"expected the name of a registered type, found the class {given_type.__name__}.",
+                where="type",
+            )
         for argument, value in (("type", name), ("order_by", order_by)):
             checked_text("" if value is None else value, argument)
         session_name(session_id)
@@ -344,9 +350,19 @@ class UserFacts:
             for schema in self._diary.fact_schemas.values():
                 if schema.model is kind:
                     return schema
+        model = type(fact)
+        for schema in self._diary.fact_schemas.values():
+            if (schema.model.__module__, schema.model.__qualname__) == (
+                model.__module__,
+                model.__qualname__,
+            ):
+                raise SchemaError(
+                    f"the class {model.__name__} was defined again after it was registered. Call"
+                    f" diary.register_schema({schema.name!r}, {model.__name__}, …) again."
+                )
         raise SchemaError(
-            f"{type(fact).__name__} is not registered. Call diary.register_schema(name,"
-            f" {type(fact).__name__}) first."
+            f"{model.__name__} is not registered. Call diary.register_schema(name,"
+            f" {model.__name__}) first."
         )
 
     def _facts(self) -> Facts:
