@@ -72,6 +72,8 @@ def test_facts_are_committed_changed_and_queried(alice):
     assert alice.facts.get(key).data.food == "soup"
     assert [fact.id for fact in alice.facts.query("diet", limit=HUGE)] == [key]
     assert alice.facts.query("diet", offset=HUGE) == []
+    assert alice.facts() == alice.facts("diet", {"food": "soup"}, 1) == alice.facts.query()
+    assert alice.facts("diet", {"food": "rice"}) == []
     assert alice.facts.delete(key) == {"role": "user", "food": "soup"}
     assert alice.facts.get(key) is None
 

@@ -40,7 +40,7 @@ _KIND = "facts"
 
 
 class UserFacts:
-    """The typed facts of one user, as `alice.facts`."""
+    """The typed facts of one user, as `alice.facts`. `facts()` is short for `facts.query()`."""
 
     def __init__(self, context: UserContext) -> None:
         self._context = context
@@ -48,6 +48,15 @@ class UserFacts:
 
     def __repr__(self) -> str:
         return f"UserFacts({self._context.user_id!r})"
+
+    def __call__(
+        self,
+        type: str | None = None,  # noqa: A002 - see query
+        where: Mapping[str, Any] | None = None,
+        limit: int | None = None,
+    ) -> FactList:
+        """Return the valid facts of one type, or of all types; see `query`."""
+        return self.query(type, where, limit)
 
     def commit(
         self,
