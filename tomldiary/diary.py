@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from copy import copy
 from datetime import datetime, timedelta
 from functools import cache, cached_property, partial
 from inspect import iscoroutinefunction
@@ -207,8 +206,14 @@ class Diary(Viewed, AncestorCoroutines):
     _repr_pretty_ = pretty
 
     def __reduce__(self) -> NoReturn:
+        """Refuse copies and pickles.
+
+        Raises:
+            TypeError: Always.
+        """
         raise TypeError(
-            "a Diary has open files and locks, so it cannot be pickled or copied. Open one in each process."
+            f"a {type(self).__name__} has locks and open files, so it cannot be copied or pickled. Open one in"
+            " each process."
         )
 
     def to_pandas(self) -> Any:
@@ -318,7 +323,8 @@ class Diary(Viewed, AncestorCoroutines):
             SchemaError: `agent` is not an extractor.
         """
         check_extractor(agent)
-        twin = copy(self)
+        twin = object.__new__(type(self))
+        vars(twin).update(vars(self))
         twin.agent = agent
         twin.turns = Turns(twin)
         return twin

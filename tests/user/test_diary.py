@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import importlib
+import pickle
 import subprocess
 import sys
 import time
@@ -682,3 +684,13 @@ def test_greenlets_instead_of_threads_are_refused(tmp_path, monkeypatch, name, c
         call(diary)
     diary.user("alice").upsert_preference("likes", "tea")
     assert diary.user("alice").recall("tea")
+
+
+@pytest.mark.parametrize("again", [pickle.dumps, copy.deepcopy])
+def test_a_diary_that_is_copied_or_pickled_says_to_open_it_in_each_process(tmp_path, again):
+    diary = Diary(tmp_path, agent="rules")
+    alice = diary.user("alice")
+    with MemoryWriter(diary) as writer:
+        for shared in (diary, alice, alice.facts, writer):
+            with pytest.raises(TypeError, match=r"a Diary has locks .* Open one in each process\."):
+                again(shared)

@@ -5,9 +5,7 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import os
-import pickle
 import time
 from datetime import date, datetime, timedelta
 from enum import Enum
@@ -551,14 +549,6 @@ def test_the_number_of_conversations_is_checked_and_none_is_all(alice: UserDiary
     for limit in (-1, cast("Any", "3")):
         with pytest.raises(InvalidValue, match="limit: expected a whole number"):
             asyncio.run(read("alice", limit))
-
-
-def test_a_copied_or_pickled_diary_is_refused_with_the_remedy(alice: UserDiary) -> None:
-    for call in (pickle.dumps, copy.copy, copy.deepcopy):
-        with pytest.raises(TypeError, match=r"Open one in each process\."):
-            call(alice.diary)
-    with pytest.raises(TypeError, match=r"Open one in each process\."):
-        pickle.dumps(alice)
 
 
 def test_a_turn_without_a_session_asks_no_model() -> None:
