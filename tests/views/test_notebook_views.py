@@ -223,6 +223,21 @@ def test_a_repr_reads_no_storage(alice):
     assert repr(past) == "UserDiary('alice', as_of=1)"
 
 
+def test_a_storage_that_cannot_be_read_is_named_instead_of_the_card(tmp_path):
+    from IPython.lib.pretty import pretty  # noqa: PLC0415 - slow
+
+    place = tmp_path / "memories"
+    place.write_text("")  # a file where a folder belongs
+    alice = Diary(place, agent="rules").user("alice")
+    for shown in (pretty(alice), read(alice._repr_html_())):
+        assert "UserDiary('alice')" in shown
+        assert "cannot be read" in shown
+        assert "a parent folder is a file. Move that file away" in shown
+    address = Diary("redis://127.0.0.1:1/0", agent="rules")
+    assert "cannot be reached (Connection refused)" in pretty(address)
+    assert "cannot be reached (Connection refused)" in read(address._repr_html_())
+
+
 def test_consoles_of_ipython_show_users_and_cards(alice):
     from IPython.lib.pretty import pretty  # noqa: PLC0415 - slow
 

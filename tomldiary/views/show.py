@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tomldiary.errors import DiaryError
 from tomldiary.views.html import page
 from tomldiary.views.plain import card, line
-
-if TYPE_CHECKING:
-    from tomldiary.views.sheet import Sheet
+from tomldiary.views.sheet import Badge, Sheet
 
 __all__ = ["MAKERS", "as_html", "as_text", "sheet_of"]
 
@@ -70,7 +69,10 @@ def sheet_of(shown: Any) -> Sheet:
         maker = MAKERS.get(kind.__name__)
         if maker is not None:
             module, _, function = maker.partition(":")
-            return getattr(import_module(f"tomldiary.views.{module}"), function)(shown)
+            try:
+                return getattr(import_module(f"tomldiary.views.{module}"), function)(shown)
+            except DiaryError as error:  # only views of a diary and of a user read the storage
+                return Sheet(repr(shown), [], [str(error)], badges=[Badge("cannot be read", "bad")])
     raise TypeError(f"there is no view of {type(shown).__name__}.")
 
 
