@@ -70,6 +70,39 @@ def test_why_names_the_turn_and_every_confirmation(alice):
         alice.why("nonsense")
 
 
+def test_a_turn_leads_to_its_episode_and_to_the_entries_that_it_left(tmp_path):
+    alice = Diary(tmp_path, agent="rules", durability="process", episodes=True).user("alice")
+    for number in range(30):
+        alice.add_turn(f"I love tea number {number}. I hate noise {number}.", "ok", "s1")
+    alice.upsert_preference("likes", "green tea", id="pref002", session_id="s2")
+    turn = alice.why("likes/pref002").turn
+    assert turn == "s1#2"
+    [episode] = [each for each in alice.episodes() if each.source == turn]
+    assert episode.input == "I love tea number 1. I hate noise 1."
+    found = alice.history(source=turn)
+    assert [(each.seq, each.key) for each in found] == [
+        (31, "likes/pref002"),
+        (2, "likes/pref002"),
+        (2, "dislikes/pref002"),
+        (2, f"episodes/{episode.id}"),
+    ]
+    assert {each.source for each in found} == {turn}
+    assert alice.history(source=turn, limit=1) == found[:1]
+    assert alice.history(source="s1#99") == alice.history(source="s1") == []
+    alice.remove_preference("dislikes", "pref002")
+    assert alice.history(source=turn)[0].after is None
+    with pytest.raises(InvalidValue, match="source: expected text"):
+        alice.history(source=2)
+
+
+def test_an_episode_leads_to_what_was_found_in_it_later(alice):
+    name = alice.episodes.add("I love tea.", "ok", session_id="s1")
+    alice.consolidate()
+    turn = alice.why("likes/pref001").turn
+    assert (turn, alice.episodes()[0].source) == (f"episodes/{name}", "")
+    assert [each.key for each in alice.history(source=turn)] == ["likes/pref001"]
+
+
 def test_the_key_of_an_unread_category_is_named_by_the_error_and_works(alice, tmp_path):
     alice.upsert_preference("likes", "tea")
     file = tmp_path / "alice/preferences.toml"

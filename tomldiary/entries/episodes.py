@@ -120,6 +120,8 @@ class Episode(Viewed):
     created: str
     steps: tuple[ToolStep, ...] = ()
     """The tool calls of the turn, in order."""
+    source: str = ""
+    """The turn that entries were extracted from, as `session#turn`; "" if none was extracted when it was said."""
 
 
 class Episodes(ListView[Episode]):
@@ -160,7 +162,8 @@ def happened(entry: Mapping[str, Any]) -> datetime:
 def to_episode(key: str, entry: Mapping[str, Any]) -> Episode:
     """Return an entry as an episode, with defaults for missing and malformed fields."""
     names = ("input", "output", "_created_by", "_created")
-    return Episode(key, *(str(entry.get(name, "")) for name in names), steps=_steps(entry))
+    values = [str(entry.get(name, "")) for name in names]
+    return Episode(key, *values, steps=_steps(entry), source=str(entry.get("_source", "")))
 
 
 def _steps(entry: Mapping[str, Any]) -> tuple[ToolStep, ...]:

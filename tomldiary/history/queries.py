@@ -65,6 +65,11 @@ class HistoryEntry(Viewed):
     is_conflict: bool = False
     """Whether a hand edit displaced a written change; `before` is that change."""
 
+    @property
+    def source(self) -> str:
+        """The turn that the entry was extracted from, `session#turn` or `episodes/id`; "" if there is none."""
+        return str((self.after or self.before or {}).get("_source", ""))
+
 
 class Changes(ListView[HistoryEntry]):
     """Changes of entries, from history."""
@@ -141,6 +146,7 @@ class HistoryQueries:
         offset: int = 0,
         session_id: str | None = None,
         actor: str | None = None,
+        source: str | None = None,
         since: Point | None = None,
         until: Point | None = None,
     ) -> Changes:
@@ -153,6 +159,8 @@ class HistoryQueries:
             offset: The number of newest changes to skip.
             session_id: Only changes of this session.
             actor: Only changes by this actor.
+            source: Only changes of entries that were extracted from this turn, `session#turn` or `episodes/id`.
+                `why(key).turn` returns it for an entry. The episode of a turn is one of these entries.
             since: Only changes after this transaction, or from this time on; see `as_of` for points.
             until: Only changes up to this transaction or time.
 
@@ -162,7 +170,7 @@ class HistoryQueries:
         """
         checked_count(limit, "limit")
         checked_count(offset, "offset")
-        for name, text in (("session_id", session_id), ("actor", actor)):
+        for name, text in (("session_id", session_id), ("actor", actor), ("source", source)):
             checked_text("" if text is None else text, name)
         start = None if since is None else point_of(since, "since")
         end = None if until is None else point_of(until, "until")
@@ -177,7 +185,11 @@ class HistoryQueries:
                 or not _is_between(record, start, end)
             ):
                 continue
-            found += [each for each in entry_changes(record) if wanted in {None, each.key}]
+            found += [
+                each
+                for each in entry_changes(record)
+                if wanted in {None, each.key} and source in {None, each.source}
+            ]
             if len(found) >= offset + limit:
                 break
         return Changes(found[offset : offset + limit])

@@ -247,6 +247,7 @@ def episode(one: Episode) -> Sheet:
         [Text("user"), Text(one.input, most=_WHOLE)],
         [Text("assistant"), Text(one.output, most=_WHOLE)],
         [Text("session"), Key(one.session_id)],
+        *([[Text("turn"), Key(one.source)]] if one.source else []),
         [Text("time (UTC)"), Moment(one.created)],
     ]
     short = f"{minute(one.created)} {_quote(one.input)} → {_quote(one.output)}"

@@ -109,7 +109,7 @@ def _change(entry: HistoryEntry | Difference | PendingChange) -> _Row:
     }
 
 
-_WHO = ("seq", "time", "type", "session", "actor", "reason")
+_WHO = ("seq", "time", "type", "session", "actor", "reason", "source")
 
 
 def _changes(found: Iterable[HistoryEntry]) -> Iterable[_Row]:
@@ -156,7 +156,7 @@ _TABLES: dict[str, tuple[tuple[str, ...], Callable[[Any], Iterable[_Row]]]] = {
     "ConversationItems": (("name", "created", "updated", "turns", "summary", "keywords"), _named),
     "Diary": (("user", "entries", *_KINDS, "transactions", "last_write"), _diary),
     "Differences": (_CHANGED, _differences),
-    "Episodes": (("id", "input", "output", "session_id", "created", "steps"), _records),
+    "Episodes": (("id", "input", "output", "session_id", "created", "steps", "source"), _records),
     "Findings": (("level", "place", "message", "remedy"), _records),
     "FactList": (_FACT, _facts),
     "Hits": (("kind", "key", "text", "score", "reasons", "created", "updated", "source"), _records),
