@@ -51,6 +51,22 @@ def test_every_mention_of_a_text_is_erased_and_nothing_else(alice):
     assert alice.drafts() == []
 
 
+def test_a_dry_run_names_what_would_be_erased_or_return_to_earlier_content(alice):
+    filled(alice)
+    alice.remove_preference("likes", "pref001")  # only history has it now
+    episode = f"episodes/{alice.episodes()[0].id}"
+    [draft] = [f"drafts/{each.id}" for each in alice.drafts()]
+    counted = alice.forget(matching="walnut", dry_run=True)
+    erased = ["blocks/walnut", draft, episode, "likes/pref001", "likes/pref002"]
+    assert [*counted.keys] == sorted([*erased, "blocks/notes"])
+    assert counted.entries == len(erased)
+    assert "blocks/<wbr>notes" in counted._repr_html_()
+    assert alice.forget(matching="walnut").keys == ()  # a key may be content
+    assert alice.forget(matching="walnut", dry_run=True).keys == ()
+    assert "likes/pref003" in alice.forget(everything=True, dry_run=True).keys
+    assert alice.forget(everything=True).keys == ()
+
+
 @pytest.mark.parametrize(
     "text", ['say "hi"', "C:\\temp", "a\ttab", "two\nlines", "it's so", "café \N{BELL} 😀"]
 )

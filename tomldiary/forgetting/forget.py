@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from tomldiary.engine.commit import add_save
-from tomldiary.entries.kinds import CONVERSATIONS, entry_kind, unread_tables
+from tomldiary.entries.kinds import CONVERSATIONS, entry_key, entry_kind, unread_tables
 from tomldiary.errors import (
     DiaryError,
     DocumentError,
@@ -78,7 +78,8 @@ def forget(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
                 counted.append(_counts(engine, user, selection))
             receipt = counted[0]
             rewrite = Rewrite(selection.to_table(), engine.backend.epoch(user) + 1)
-        return replace(receipt, epoch=rewrite.epoch, files=engine.backend.rewrite(user, rewrite))
+        files = engine.backend.rewrite(user, rewrite)
+        return replace(receipt, keys=(), epoch=rewrite.epoch, files=files)
 
     with engine.rewriting(user):
         return repeated(run, engine.lock_timeout)
@@ -299,7 +300,13 @@ def plan(engine: Engine, user: str, selection: Selection) -> tuple[Rewrite, Forg
     entries = {(entry_kind(name).home(name), path) for name, path in erased.gone}
     gone = len(entries)
     conversations = sum(entry_kind(name) is CONVERSATIONS for name, _ in entries)
-    receipt = ForgetReceipt(gone - conversations, conversations, erased.emptied)
+    changed = {
+        (entry_kind(name).home(name), path)
+        for name, paths in erased.changed.items()
+        for path in paths
+    }
+    keys = tuple(sorted({entry_key(path, home) for home, path in entries | changed}))
+    receipt = ForgetReceipt(gone - conversations, conversations, erased.emptied, keys=keys)
     forget = Record(
         number + len(all_records) - len(records), "forget", [], {}, {},
         reason=f"entries: {receipt.entries}, conversations: {receipt.conversations},"

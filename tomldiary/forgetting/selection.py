@@ -35,6 +35,8 @@ __all__ = ["ForgetReceipt", "Selection", "content", "folded"]
 class ForgetReceipt(Viewed):
     """The counts of an erasure and the digests of the files after it; it holds none of the erased content.
 
+    A receipt of a dry run also has the keys of the entries.
+
     `str(receipt)` is a summary in one or two sentences.
     """
 
@@ -52,6 +54,8 @@ class ForgetReceipt(Viewed):
     """Namespaces of other owners with the user's name as a label, up to that label. Empty if the user had data."""
     is_done: bool = True
     """False with `dry_run`."""
+    keys: tuple[str, ...] = ()
+    """With `dry_run`, the keys of the entries that would be erased or return to earlier content; else empty."""
 
     @property
     def hint(self) -> str:

@@ -63,7 +63,7 @@ class UserErasure:
             matching: Content that contains this text, ignoring case. An entry that did not contain
                 it before returns to that content. Comments of other entries are kept.
             everything: All data of the user, including documents and history.
-            dry_run: Only count the content to erase; `files` is then empty.
+            dry_run: Only count the content to erase, and name its entries in `keys`; `files` is then empty.
 
         Raises:
             InvalidValue: Not exactly one selector is given. A ValueError; nothing was changed.

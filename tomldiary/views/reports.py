@@ -164,7 +164,7 @@ def applied(done: Applied) -> Sheet:
 
 
 def forget_receipt(found: ForgetReceipt) -> Sheet:
-    """Return the view of an erasure; it contains no erased content."""
+    """Return the view of an erasure, or of its dry run; it contains no erased content."""
     counts = {
         "entries erased": found.entries,
         "conversations erased": found.conversations,
@@ -174,7 +174,12 @@ def forget_receipt(found: ForgetReceipt) -> Sheet:
     files: list[list[Cell]] = [
         [Key(name), Key(digest[:16])] for name, digest in sorted(found.files.items())
     ]
-    tables = [_pairs(counts), Table(("file now", "SHA-256"), files)]
+    keys: list[list[Cell]] = [[Key(key)] for key in found.keys]
+    tables = [
+        _pairs(counts),
+        Table(("key",), keys, "Entries"),
+        Table(("file now", "SHA-256"), files),
+    ]
     title = "Forgotten" if found.is_done else "Would be forgotten"
     return Sheet(title, tables, [found.hint], line=one_line(found))
 
