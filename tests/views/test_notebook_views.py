@@ -255,6 +255,15 @@ def test_a_history_shows_who_changed_what_from_what_to_what(alice):
         assert part in said
 
 
+def test_a_history_that_is_cut_says_how_to_get_the_rest(alice):
+    for number in range(50):
+        alice.blocks.set("count", str(number))
+    for shown in (repr(alice.history()), read(alice.history()._repr_html_())):
+        assert "history() returns at most 50 changes, unless you pass a limit." in shown
+    for found in (alice.history(limit=100), alice.history(limit=3)):
+        assert "at most" not in repr(found)
+
+
 def test_a_diff_shows_toml_without_bookkeeping(alice):
     shown = alice.diff(1)._repr_html_()
     assert "<del>- text = &quot;dark roast coffee&quot;</del>" in shown

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tomldiary.storage.protocol import HistorySource
 
 __all__ = [
+    "MOST_CHANGES",
     "Changes",
     "Difference",
     "Differences",
@@ -44,6 +45,8 @@ __all__ = [
 ]
 
 
+MOST_CHANGES = 50
+"""The maximum number of changes that `history` returns without `limit`."""
 _State = dict[str, Any] | None
 """The fields of an entry; None where it does not exist."""
 _BOOKKEEPING = re.compile(r"_(count|created|created_by|turns|updated|updated_by) = ")
@@ -142,7 +145,7 @@ class HistoryQueries:
         self,
         key: str | None = None,
         *,
-        limit: int = 50,
+        limit: int = MOST_CHANGES,
         offset: int = 0,
         session_id: str | None = None,
         actor: str | None = None,

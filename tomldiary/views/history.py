@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.kinds import KINDS, entry_kind
 from tomldiary.errors import DiaryError
+from tomldiary.history.queries import MOST_CHANGES
 from tomldiary.runtime.views import counted
 from tomldiary.text.visible import one_line
 from tomldiary.toml.values import render_key, render_value, same_value
@@ -136,7 +137,10 @@ def change(entry: HistoryEntry) -> Sheet:
 def changes(found: Sequence[HistoryEntry]) -> Sheet:
     """Return the view of changes: time, actor, key, and old and new values."""
     table = Table(_COLUMNS, [_row(entry) for entry in found])
-    return Sheet(counted(len(found), "change"), [table], empty="Nothing was changed.")
+    # The list does not know whether there are more.
+    most = f"history() returns at most {MOST_CHANGES} changes, unless you pass a limit."
+    notes = [most] if len(found) == MOST_CHANGES else []
+    return Sheet(counted(len(found), "change"), [table], notes, empty="Nothing was changed.")
 
 
 # Pending changes
