@@ -271,6 +271,22 @@ def test_a_diff_shows_toml_without_bookkeeping(alice):
     assert "_updated" not in shown
 
 
+def test_pending_changes_are_shown_as_the_entries_that_they_would_write():
+    diary = Diary("memory:", agent="rules", quarantine={"web"})
+    diary.register_schema("diet", Diet, Constraint(singleton_key="role"))
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "casino", actor="web:x", reason="advertising")
+    alice.facts.commit(Diet(role="user", food="vegan"), actor="web:y")
+    shown = read(alice.diff(0)._repr_html_())
+    for part in ('key = "likes/pref001"', 'origin = "web:x"', 'text = "casino"', 'food = "vegan"'):
+        assert f"+ {part}" in shown
+    assert not re.search(r"_created|based_on|is_new|document =|path =", shown)
+    assert "role = user, food = vegan" in read(alice.history()._repr_html_())
+    alice.review.edit("2", {"food": "fish"})
+    assert "food: vegan → fish" in repr(alice.history(limit=1))
+    assert alice.history().to_pandas()["new"][0] == "role = user, food = fish"
+
+
 def test_hits_show_their_score_and_mark_the_words(alice):
     shown = alice.recall("which roast?")._repr_html_()
     assert "light <mark>roast</mark> coffee" in shown

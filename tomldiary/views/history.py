@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.kinds import KINDS, entry_kind
+from tomldiary.entries.kinds.pending import held_entry
 from tomldiary.errors import DiaryError
 from tomldiary.history.queries import MOST_CHANGES
 from tomldiary.runtime.views import counted
@@ -29,6 +30,7 @@ from tomldiary.views.sheet import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from tomldiary.entries.kind import EntryKind
     from tomldiary.entries.kinds.pending import PendingChange
     from tomldiary.history.queries import Difference, HistoryEntry, Origin
 
@@ -71,9 +73,15 @@ def _changed(before: _Fields, after: _Fields) -> list[str]:
 
 def text_of(key: str, entry: Mapping[str, Any] | None) -> str:
     """Return the text of an entry; "" if it is None."""
-    first = key.partition("/")[0]
-    kind = entry_kind(first if first in KINDS else "preferences")
+    kind = _kind_of(key)
+    if entry is not None and kind.is_private:  # a pending change has the text of its entry
+        return text_of(str(entry.get("key", "")), held_entry(entry))
     return "" if entry is None else kind.text(entry).strip()
+
+
+def _kind_of(key: str) -> EntryKind:
+    first = key.partition("/")[0]
+    return entry_kind(first if first in KINDS else "preferences")
 
 
 def _shown(value: Any) -> str:
@@ -86,6 +94,8 @@ def _values_text(key: str, before: _Fields | None, after: _Fields | None) -> Cel
         old = None if before is None else text_of(key, before)
         new = None if after is None else text_of(key, after)
         return Change(old, new) if old or new else Text("(no text)", is_quiet=True)
+    if _kind_of(key).is_private:
+        before, after = _pending_fields(before), _pending_fields(after)
     names = _changed(before, after)
     said = [name for name in names if not name.startswith(_BOOKKEEPING)]
     cells: list[Cell] = [
@@ -176,9 +186,22 @@ def pending_changes(found: Sequence[PendingChange]) -> Sheet:
 # Differences
 
 
-def _lines(before: _Fields | None, after: _Fields | None) -> list[tuple[str, str]]:
+_PENDING_FIELDS = ("key", "origin", "reason")
+
+
+def _pending_fields(stored: _Fields) -> _Fields:
+    """Return a pending change as the key and the new fields of its entry."""
+    return {
+        **{name: stored.get(name) for name in _PENDING_FIELDS},
+        **{name: value for name, value in (held_entry(stored) or {}).items() if name != "key"},
+    }
+
+
+def _lines(key: str, before: _Fields | None, after: _Fields | None) -> list[tuple[str, str]]:
     """Return the removed, added and kept fields as TOML lines, without bookkeeping fields."""
     old, new = before or {}, after or {}
+    if _kind_of(key).is_private:
+        old, new = (_pending_fields(each) if each else {} for each in (old, new))
     lines: list[tuple[str, str]] = []
     for name in dict.fromkeys([*old, *new]):
         if name.startswith(_BOOKKEEPING):
@@ -205,7 +228,7 @@ def _toml(value: Any) -> str:
 
 def _difference_row(one: Difference) -> list[Cell]:
     verb = verb_of(one.before, one.after)
-    lines = _lines(one.before, one.after)
+    lines = _lines(one.key, one.before, one.after)
     if not any(sign != " " for sign, _ in lines):
         return [Key(one.key), Badge(verb), _values_text(one.key, one.before, one.after)]
     return [Key(one.key), Badge(verb, _TONES.get(verb, "")), Code(lines)]
