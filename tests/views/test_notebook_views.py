@@ -167,6 +167,17 @@ def test_collections_are_shown_as_tables_with_few_rows(alice):
     assert repr(shown).endswith("… 68 more")
 
 
+def test_no_table_in_a_console_leaves_out_a_single_row(alice):
+    for number in range(15):
+        alice.blocks.set(f"block {number}", "text")
+    for most, lines in ((12, 13), (13, 14), (14, 14), (15, 14)):
+        shown = repr(alice.history(limit=most)).splitlines()
+        assert len(shown) == lines
+        assert shown[-1].startswith("  … ") == (most > 13)
+    with MemoryWriter(alice.diary) as writer:
+        assert "0 of 8 busy" in repr(writer.stats())
+
+
 def test_a_text_that_is_shown_alone_is_not_cut(alice):
     text = " ".join(["tea"] * 500)
     alice.upsert_preference("goals", text)

@@ -42,7 +42,9 @@ def _rows(table: Table) -> Iterator[str]:
     table = table.without_empty()
     if table.heading:
         yield f"{one_line(table.heading)}:"
-    shown = table.rows[:_MOST_ROWS]
+    # A line that says "1 more" would be no shorter than the row.
+    is_one_more = len(table.rows) == _MOST_ROWS + 1 and not table.left_out
+    shown = table.rows if is_one_more else table.rows[:_MOST_ROWS]
     cells = [[_short(cell.text, _COLUMN) for cell in row] for row in shown]
     widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
     for row in cells:
