@@ -166,6 +166,10 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         self._submitted = of_memory(self.diary, SubmittedMessages)
         self._where = f"{self.name} {user_id}"  # other agents of the graph may have other users
 
+    def __repr__(self) -> str:
+        user = "" if self._user_id is None else f", user_id={self._user_id!r}"
+        return f"{self.name}({self.diary!r}{user})"
+
     @property
     def name(self) -> str:
         """The name of the middleware, which is unique in an agent."""

@@ -243,6 +243,10 @@ class DiaryToolset(RunToolset[AgentDepsT]):
                 )
             )
 
+    def __repr__(self) -> str:
+        user = "" if self._user_id is None else f", user_id={self._user_id!r}"
+        return f"{type(self).__name__}({self.diary!r}{user})"
+
     def found_owner(self, ctx: RunContext[AgentDepsT]) -> RunOwner:
         """Return the user and session that the context of a run names.
 

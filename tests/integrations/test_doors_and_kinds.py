@@ -375,3 +375,21 @@ def test_what_waits_is_shown_to_who_decides_exported_and_forgotten(held, tmp_pat
     again = Diary(shutil.copytree(folder, tmp_path / "m"), agent="rules").user("alice")
     again.forget(key=change.key)
     assert again.traces(text) == []
+
+
+def test_each_door_names_its_memory_and_its_user_in_its_repr():
+    diary = Diary("memory:", agent="rules")
+    with DiaryMiddleware(diary).writer as writer:
+        doors = [
+            DiaryStore(diary),
+            DiaryToolset(diary),
+            DiaryMiddleware(diary, writer=writer),
+            DiaryCapability(diary, writer=writer),
+            DiaryToolset(diary, user_id="alice"),
+            DiaryMiddleware(diary, user_id="alice", writer=writer),
+            DiaryCapability(diary, user_id="alice", writer=writer),
+        ]
+    for number, door in enumerate(doors):
+        assert repr(door).startswith(f"{type(door).__name__}(")
+        assert repr(diary) in repr(door)
+        assert ("user_id='alice'" in repr(door)) == (number > 3)
