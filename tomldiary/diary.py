@@ -70,6 +70,29 @@ T = TypeVar("T")
 __all__ = ["Diary", "TOMLDiary", "diary_of"]
 
 
+_FOR_PROGRAMS = {
+    "build_deps",
+    "compaction",
+    "engine",
+    "entry_rules",
+    "extractor",
+    "indexes",
+    "preference_rules",
+    "process_turn",
+    "reading",
+    "redacted",
+    "redacted_entry",
+    "redactor",
+    "sessions",
+    "trust",
+    "turn_rules",
+    "turns",
+    "undo_edits",
+    "with_agent",
+}
+"""Parts that other packages use, which completion omits."""
+
+
 class Users(ListView[str]):
     """The ids of users, sorted."""
 
@@ -204,6 +227,9 @@ class Diary(Viewed, AncestorCoroutines):
         return f"{type(self).__name__}({self.engine.backend!r}, {self.schema_name})"
 
     _repr_pretty_ = pretty
+
+    def __dir__(self) -> list[str]:
+        return sorted({*object.__dir__(self)} - _FOR_PROGRAMS)
 
     def __reduce__(self) -> NoReturn:
         """Refuse copies and pickles.

@@ -53,6 +53,14 @@ def test_completion_shows_no_deprecated_name_and_no_twin(alice):
     assert not {name for name in shown if name[0] == "a" and name[1:] in shown}
 
 
+def test_completion_of_a_diary_shows_its_verbs_and_not_its_parts(alice):
+    shown = set(public(dir(alice.diary)))
+    assert shown >= {"user", "users", "register_schema", "constrain", "hooks", "update_memory"}
+    assert not shown & {"engine", "indexes", "turns", "trust", "undo_edits", "redacted_entry"}
+    hidden = set(public(object.__dir__(alice.diary))) - shown
+    assert all(hasattr(alice.diary, name) for name in hidden)
+
+
 def test_every_verb_has_a_coroutine_twin(alice):
     cheap = {"transaction", "draft"}  # an async context manager, and no work
     for part in (alice, alice.facts, alice.blocks, alice.episodes, alice.items):
