@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Literal
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from counted_models import counted
 from hand_edits import age
@@ -265,6 +265,14 @@ def test_two_keys_that_look_alike_are_two_facts(tmp_path):
     assert [alice.get(key).data for key in keys] == facts
 
 
+class Door(BaseModel):
+    code: list[SecretStr] | None = None
+
+
+class Unseen(BaseModel):
+    text: str = Field(default="", exclude=True)
+
+
 @pytest.mark.parametrize(
     ("name", "model", "constraint", "message"),
     [
@@ -274,6 +282,8 @@ def test_two_keys_that_look_alike_are_two_facts(tmp_path):
         ("_x", Diet, {}, "cannot name a type"),
         ("", Diet, {}, "cannot name a type"),
         ("other", Diet, {}, "is already registered as 'diet'"),
+        ("door", Door, {}, r"door\.code: pydantic hides its value"),
+        ("diary", Unseen, {}, r"diary\.text: pydantic hides its value"),
         ("diet", Diet, {"singleton_key": "nope"}, "'nope' is no field of Diet"),
         ("diet", Diet, {"immutable": True, "temporal": True}, "exclude each other"),
         ("diet", Diet, {"limit": 0}, "limit: expected a whole number of at least 1"),

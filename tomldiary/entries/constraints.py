@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, get_args, get_origin
 from unicodedata import normalize
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Secret, SecretBytes, SecretStr, ValidationError
 
 from tomldiary.entries.fields import toml_word
 from tomldiary.entries.schema import weight_of
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Constraint", "FactSchema", "checked_constraint", "explained", "normal_form"]
 
 _MAX_KEY = 200
+_SECRET: tuple[Any, ...] = (Secret, SecretBytes, SecretStr)
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _WORDS = re.compile(r"[^\W_]+")
 _TEXT_OF = {"%": "%25", "/": "%2f"}
@@ -183,6 +184,16 @@ class FactSchema:
             raise SchemaError(
                 f"{self.name}.{wrong[0]}: fields that begin with an underscore belong to the diary."
                 " Choose another alias."
+            )
+        hidden = [
+            name
+            for name, field in self.model.model_fields.items()
+            if field.exclude or any(each in _SECRET for each in _types(field.annotation))
+        ]
+        if hidden:
+            raise SchemaError(
+                f"{self.name}.{hidden[0]}: pydantic hides its value when it writes the fact, so it would be lost."
+                " Use no secret type and no exclude=True."
             )
         rules = checked_constraint(self.constraint)
         named = {"singleton key": rules.keys, "normalised field": rules.normalised}
@@ -385,3 +396,10 @@ def _reason(error: ErrorDetails) -> str:
 
 def _as_text(value: Any) -> str:
     return value.isoformat()
+
+
+def _types(annotation: Any) -> Iterator[Any]:
+    """Yield the types that an annotation consists of."""
+    yield get_origin(annotation) or annotation
+    for each in get_args(annotation):
+        yield from _types(each)
