@@ -8,7 +8,9 @@ import pickle
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
@@ -203,6 +205,15 @@ def collections(user):
             user.episodes(), user.diary.users(), user.diary.stats(), user.conversations(), user.drafts()]  # fmt: skip
 
 
+def test_no_facts_are_those_of_registered_types(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    diary.register_schema("diet", Diet)
+    diary.user("alice").facts.commit(Diet(role="user", food="vegan"))
+    again = Diary(tmp_path, agent="rules").user("alice")  # as in a kernel that was restarted
+    assert repr(again.facts()) == "0 facts\nNo fact of a registered type matches."
+    assert "1 diet (fact)" in read(again._repr_html_())
+
+
 def test_returned_lists_and_dicts_are_real_ones(alice):
     for found in collections(alice):
         kind = list if isinstance(found, list) else dict
@@ -350,6 +361,31 @@ def test_the_origin_is_a_chain_from_the_turn_to_the_entry():
     places = [said.index(part) for part in ("monday#1", "transaction 1", "transaction 2", "editor")]
     assert places == sorted(places)
     assert "removed since" in said
+
+
+def test_the_origin_without_a_turn_names_who_wrote_the_entry(alice):
+    alice.upsert_preference("work", "a deadline", actor="tool:crm")
+    assert repr(alice.why("work/pref001")) == '<Origin work/pref001 "a deadline" from tool:crm>'
+
+
+def test_each_answer_on_the_page_of_notebooks_runs():
+    page = (Path(__file__).parents[2] / "docs/notebooks.md").read_text("utf-8")
+    rows = page.partition("| question |")[2].partition("\n\n")[0].splitlines()[2:]
+    diary = Diary("memory:", agent="rules", episodes=True)
+    diary.register_schema("diet", Diet)
+    alice = diary.user("alice")
+    alice.add_turn("I love jazz. I'm allergic to walnuts.", "Noted.", "monday")
+    alice.episodes.add("I love tea.", "Noted.")
+    alice.consolidate()
+    alice.facts.commit(Diet(role="user", food="vegan"), actor="tool:crm")
+    names = {"alice": alice, "episode": alice.episodes()[-1]}
+    names |= {"UTC": UTC, "datetime": datetime, "timedelta": timedelta}
+    answers = {row.split("|")[1].strip(): row.split("`")[1] for row in rows}
+    found = {question: eval(answer, names) for question, answer in answers.items()}  # noqa: S307 - our own page
+    [fine] = [question for question, answer in found.items() if not answer]
+    assert fine == "Which entries are not read, and why?"
+    assert found["What would be forgotten?"][0] == "allergies/pref001"
+    assert [each.key for each in found["What was derived from this episode?"]] == ["likes/pref002"]
 
 
 def test_a_failed_turn_is_seen_on_its_receipt():

@@ -210,7 +210,9 @@ def facts(found: Sequence[Fact]) -> Sheet:
         every.append([Key(one.id), *values, *holds, Moment(one.updated)])
     columns = ("fact", *names, *(["holds (UTC)"] if is_timed else []), "updated (UTC)")
     table = Table(columns, every)
-    return Sheet(counted(len(found), "fact"), [table], empty="No facts.")
+    return Sheet(
+        counted(len(found), "fact"), [table], empty="No fact of a registered type matches."
+    )
 
 
 # Blocks and episodes

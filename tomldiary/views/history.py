@@ -279,7 +279,7 @@ def origin(found: Origin) -> Sheet:
     if not found.is_verified:
         badges.append(Badge("not verified", "warn"))
     badges.append(Badge(f"said {found.confirmations}×"))
-    short = f'{one_line(found.key)} "{cut(one_line(found.text), 50)}" from {one_line(found.turn or found.session or "no turn")}'
+    short = f'{one_line(found.key)} "{cut(one_line(found.text), 50)}" from {one_line(found.turn or found.session or found.origin or "no turn")}'
     return Sheet(
         found.key,
         [Table(("", "where", "what"), steps)],
