@@ -54,6 +54,21 @@ def test_many_documents_need_a_few_passes_over_history(order):
     assert history.read < 5 * len(history.texts)
 
 
+def test_writes_to_many_documents_read_the_new_records_only():
+    history = History()
+    for number in range(300):
+        history.add(f"items/t{number}")
+    latest = LatestRecords(history, "alice")
+    latest.of("items/t0")
+    begun = history.read
+    for number in range(300):
+        history.add("items/live")
+        found = latest.of(f"items/t{number}")
+        assert found is not None
+        assert found.seq == number + 1
+    assert history.read - begun == 2 * 300
+
+
 def test_the_newest_document_needs_one_record():
     history = History()
     for number in range(100):

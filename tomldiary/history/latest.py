@@ -51,8 +51,9 @@ class LatestRecords:
     def of(self, kind: str) -> Latest | None:
         """Return the newest record that changed document `kind`, or None.
 
-        It reads from the newest record backwards, and keeps what the records say about other documents. If the answer
-        is not among them, it reads at least twice as many records. So many documents need a few passes over history.
+        It reads from the newest record backwards, and keeps what the records say about other documents. Later it reads
+        the new records only. If the answer is not among them, it reads at least twice as many records. So many
+        documents need a few passes over history.
 
         Raises:
             InvalidTOML: The record was altered.
@@ -62,12 +63,14 @@ class LatestRecords:
         length, least, is_all = 0, 0, False
         documents: dict[str, Latest | None] = {}
         for text in self._source.records(self._user):
-            if newest is None:
-                newest = hash(text)
-                if read is not None and newest == read.newest:
-                    if kind in read.documents or read.is_all:
-                        return self._answer(read.documents, kind)
-                    least = 2 * read.length
+            this = hash(text)
+            newest = this if newest is None else newest
+            if read is not None and this == read.newest:
+                documents = {**read.documents, **documents}
+                if kind in documents or read.is_all:
+                    self._read = _Read(newest, length + read.length, read.is_all, documents)
+                    return self._answer(documents, kind)
+                least = length + 2 * read.length
             length += 1
             seq, type_, is_intact = sequence_of(text), type_of(text), is_whole(text)
             for name, result in results_of(text).items():
