@@ -189,7 +189,9 @@ class Diary(Viewed, AncestorCoroutines):
         checked_number(lock_timeout, "lock_timeout", "0 or more seconds", lambda each: each >= 0)
         checked_seconds(extraction_timeout, "extraction_timeout")
         # A score between 0 and 1 is refused, because the scale is 0 to 100.
-        checked_number(similarity, "similarity", "0 to 100", lambda each: each == 0 or each > 1)
+        checked_number(
+            similarity, "similarity", "a percentage such as 80", lambda each: each == 0 or each > 1
+        )
         _check_options(compaction_config, compactor, draft_lifetime, scorer)
         self.extraction_timeout = extraction_timeout
         self.sessions = Sessions(context_turns)

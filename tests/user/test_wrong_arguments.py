@@ -271,6 +271,13 @@ def test_a_wrong_option_of_a_diary_is_named(options: dict[str, Any]) -> None:
         Diary("memory:", agent="rules", **options)
 
 
+def test_a_fraction_as_similarity_is_told_to_be_a_percentage() -> None:
+    with pytest.raises(InvalidValue, match=r"expected a percentage such as 80, found 0\.8"):
+        Diary("memory:", agent="rules", similarity=0.8)
+    for similarity in (0, 80, 101):
+        Diary("memory:", agent="rules", similarity=similarity)
+
+
 @pytest.mark.parametrize(
     "options",
     [
