@@ -34,6 +34,12 @@ def test_the_feed_has_every_change_with_its_state_before_and_after(diary):
     ]
 
 
+def test_a_feed_says_whether_it_waits_for_more(diary):
+    storage = repr(diary.engine.backend)
+    assert repr(diary.changes()) == f"Feed({storage}, follow=True)"
+    assert repr(diary.changes(follow=False)) == f"Feed({storage}, follow=False)"
+
+
 def test_a_feed_resumes_behind_its_cursor(diary):
     diary.user("alice").blocks.set("one", "1")
     diary.user("bob").blocks.set("one", "1")

@@ -64,6 +64,9 @@ class Feed:
         self._steps: deque[_Step] = deque()
         self._round: Iterator[str] | None = None
 
+    def __repr__(self) -> str:
+        return f"Feed({self._engine.backend!r}, follow={self._follow})"
+
     @property
     def cursor(self) -> str:
         """The position after the changes returned so far, as text; pass it to `changes(since=…)` to continue.
