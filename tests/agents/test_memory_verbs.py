@@ -97,6 +97,7 @@ def test_equal_text_is_confirmed_and_similar_text_is_shown_escaped(verbs):
         ("update", ("likes/pref001", " "), "blank"),
         ("forget", ("likes/pref009",), "likes/pref009 does not exist"),
         ("forget", ("likes",), "likes does not exist"),
+        ("forget", ("x" * 201,), "❌ " + "x" * 200 + " does not exist"),
         ("forget", ("_meta/next_ids",), "unknown category"),
         ("remember", ("x", "hats"), "Use one of: likes"),
         ("remember", (" ", "likes"), "blank"),

@@ -78,6 +78,7 @@ MOST_HITS = 20
 _ANSWER_TOKENS = 4_000
 _ANSWER_CHARACTERS = 16_000
 _SIMILAR_SHOWN = 3
+_KEY_SHOWN = 200  # characters of a key that a model made up
 _ACTOR = "agent"
 _logger = get_logger(__name__)
 
@@ -125,7 +126,8 @@ def failure(error: Exception) -> Answer:
     if isinstance(error, DoneBefore):
         return Answer("✅ Done already.")
     if isinstance(error, UnknownEntry):
-        return Answer(f"❌ {error.where} does not exist. Look the entry up to see its key.")
+        key = error.where[:_KEY_SHOWN]
+        return Answer(f"❌ {key} does not exist. Look the entry up to see its key.")
     if isinstance(error, BackendError) and not isinstance(error, CommittedUnpublished):
         # Details of the storage are logged for the operator and not shown to the model.
         _logger.warning("a memory tool failed: %s", error)
