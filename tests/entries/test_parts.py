@@ -619,6 +619,22 @@ def test_removed_temporal_facts_end_no_others(split):
     assert alice.facts.get("home/a") is None
 
 
+def test_writer_and_reader_show_an_entry_in_an_earlier_part_in_its_place(tmp_path):
+    alice, other = (opened(tmp_path, SMALL).user("alice") for _ in range(2))
+    for role in "abcdefghi":
+        alice.facts.commit("diet", {"role": role, "food": "x" * 60})
+    assert len(alice.documents()) > 1
+    alice.facts.delete("diet/a")
+    alice.facts.delete("diet/b")
+    alice.facts.delete("diet/c")
+    for role in "jklm":
+        assert alice.facts.query("diet")  # the index of the writer is in use
+        alice.facts.commit("diet", {"role": role, "food": "x" * 60})
+    order = [fact.id for fact in other.facts.query("diet")]
+    assert order != sorted(order)
+    assert [fact.id for fact in alice.facts.query("diet")] == order
+
+
 def test_tool_writes_in_a_further_part_are_known_to_the_turn(split):
     alice = filled(split)
     alice.upsert_preference("likes", "jazz at night", session_id="s1", actor="agent")

@@ -147,17 +147,17 @@ def ask(
 
 def put_noted(edit: EditedTables, path: tuple[str, ...], entry: Mapping[str, Any]) -> None:
     """Store an entry in an edit, and update the indexes of the document."""
-    before = edit.stamp
+    before, is_new = edit.stamp, edit.table(path) is None
     edit.put(path, entry)
     after = edit.stamp
     if after == before:
         return
     for found in list(edit.memo.values()):
         with found.lock:
-            if found.category == path[-2]:
-                found.note(before, after, path[-1], edit.table(path))
-            else:
+            if found.category != path[-2]:
                 found.advance(before, after)
+            elif not is_new or edit.is_last(path):  # else the next query reads the order again
+                found.note(before, after, path[-1], edit.table(path))
 
 
 class Catalog(Following):

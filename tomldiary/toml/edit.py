@@ -116,6 +116,10 @@ class Edit:
         self._set_data(path, {**{key: (known or {})[key] for key in own}, **data})
         self.is_changed = True
 
+    def is_last(self, path: Path) -> bool:  # noqa: ARG002 - several documents need it
+        """Return whether the new table at `path` stands after those beside it, where `put` adds it."""
+        return True
+
     def delete(self, path: Path) -> bool:
         """Remove the table at `path` with its attached comments; False if there is none."""
         if self.table(path) is None:
