@@ -450,11 +450,20 @@ def test_every_wait_on_a_receipt_returns_the_result(tmp_path):
     run(use())
 
 
+def test_the_own_timeout_of_a_turn_is_what_a_wait_raises():
+    receipt = Receipt(Turn("alice", "s", "tea", "ok"))
+    with pytest.raises(TimeoutError, match="the turn was not stored within 0 s"):
+        receipt.wait_stored(0)
+    receipt.settle(None, TimeoutError("the model did not answer"))
+    with pytest.raises(TimeoutError, match="the model did not answer"):
+        receipt.wait(5)
+
+
 def test_a_timed_out_wait_does_not_affect_the_turn(gated):
     async def use():
         async with MemoryWriter(gated) as writer:
             receipt = await writer.submit("alice", "s", "tea", "ok")
-            with pytest.raises(TimeoutError):
+            with pytest.raises(TimeoutError, match=r"not applied within 0\.01 s\. It may still be"):
                 receipt.wait(0.01)
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(receipt, 0.01)

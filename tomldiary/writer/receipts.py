@@ -8,7 +8,7 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from tomldiary.engine.transaction import fingerprint
 from tomldiary.entries.episodes import ToolStep, checked_steps
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from tomldiary.writer.shared.queue import SharedQueue
 
 __all__ = ["Job", "Receipt", "Turn", "TurnStatus"]
+
+T = TypeVar("T")
 
 TurnStatus = Literal["completed", "cancelled", "failed", "aborted"]
 """How the host's run ended. The answer of a run that was not completed may be empty or incomplete."""
@@ -136,8 +138,7 @@ class Receipt(Viewed):
                 journal keeps the turn. If it does not, a turn in work may have been applied.
             Exception: The error of the extractor or the storage. Nothing was changed.
         """
-        check_timeout(timeout)
-        return self._done.result(timeout)
+        return _answer(self._done, timeout, "applied")
 
     def wait_stored(self, timeout: float | None = None) -> bool:
         """Block until the turn is in the journal; return False if the writer keeps its queue in memory.
@@ -150,8 +151,7 @@ class Receipt(Viewed):
             TimeoutError: The turn was not stored in time; it may be stored later.
             BackendError: The journal could not be written. The turn will not be applied.
         """
-        check_timeout(timeout)
-        return self._stored.result(timeout)
+        return _answer(self._stored, timeout, "stored")
 
     async def astored(self) -> bool:
         """Wait like `wait_stored` without blocking the event loop."""
@@ -217,6 +217,24 @@ class Job:
         turn = self.turn
         ended = () if turn.status == "completed" else (turn.status,)
         return fingerprint(turn.session_id, turn.user_msg, turn.assistant_msg, *ended)
+
+
+def _answer(future: Future[T], timeout: float | None, step: str) -> T:
+    """Return the result of a future.
+
+    Raises:
+        InvalidValue: `timeout` is not a number.
+        TimeoutError: There is none in time.
+    """
+    check_timeout(timeout)
+    try:
+        return future.result(timeout)
+    except TimeoutError:
+        if future.done():  # the turn itself failed with a TimeoutError, or ended just now
+            return future.result()
+        raise TimeoutError(
+            f"the turn was not {step} within {timeout} s. It may still be {step}: wait again for the result."
+        ) from None
 
 
 def _settle(future: Future[Any], answer: object) -> None:
