@@ -389,6 +389,16 @@ def test_why_names_the_origin_and_confirm_verifies(tmp_path):
         alice.confirm("likes/pref009")
 
 
+def test_the_extractor_is_the_origin_of_the_conversation_that_it_counted(tmp_path):
+    def listen(message, *, deps):
+        deps.summarise("Talked about tea.", ["tea"])
+
+    for name, extractor, origin in (("a", "rules", "rule"), ("b", listen, "model")):
+        alice = Diary(tmp_path / name, agent=extractor).user("alice")
+        alice.add_turn("I love tea.", "ok", "s1")
+        assert alice.why("conversations/s1").origin == origin
+
+
 def test_all_that_an_actor_changed_in_a_transaction_names_its_origin(diary, alice, tmp_path):
     with alice.transaction():
         alice.upsert_preference("likes", "tea")

@@ -327,8 +327,9 @@ def _origin_of(entry: Mapping[str, Any], changes: Sequence[HistoryEntry]) -> str
             if "_origin" in entry and change.type != "hand":
                 break
             if change.type in {"turn", "consolidate"}:
-                said = change.reason if change.type == "turn" else ""
-                return said or ("rule" if "_verified" in entry else "model")
+                if change.type == "turn" and change.actor:  # a redacted transaction has neither
+                    return change.reason or "rule"
+                return "rule" if "_verified" in entry else "model"
             return change.actor
     return str(entry.get("_origin", ""))
 
