@@ -366,6 +366,11 @@ def test_the_origin_is_a_chain_from_the_turn_to_the_entry():
 def test_the_origin_without_a_turn_names_who_wrote_the_entry(alice):
     alice.upsert_preference("work", "a deadline", actor="tool:crm")
     assert repr(alice.why("work/pref001")) == '<Origin work/pref001 "a deadline" from tool:crm>'
+    assert "written by tool:crm" in read(alice.why("work/pref001")._repr_html_())
+    alice.add_turn("I love tea.", "ok", "s1")
+    assert "written by rule" in read(alice.why("likes/pref002")._repr_html_())
+    alice.remove_preference("work", "pref001", actor="user")
+    assert "written by" not in read(alice.why("work/pref001")._repr_html_())
 
 
 def test_each_answer_on_the_page_of_notebooks_runs():

@@ -276,6 +276,8 @@ def origin(found: Origin) -> Sheet:
         where = Text("in the file; the next write logs the edit")
         steps.append([Badge("edited by hand", "warn"), where, Change(last, found.text)])
     badges = [Badge("removed since", "bad")] if is_gone else []
+    if found.origin and not is_gone:
+        badges.append(Badge(f"written by {found.origin}"))
     if not found.is_verified:
         badges.append(Badge("not verified", "warn"))
     badges.append(Badge(f"said {found.confirmations}×"))
