@@ -615,7 +615,10 @@ def test_the_forget_command_is_a_dry_run_without_yes(tmp_path, call):
     for more in ([], ["--dry-run"], ["--dry-run", "--yes"]):
         told = call("forget", "--session", "s1", *more).splitlines()
         assert re.match(r"would forget: [3-9] entries, 1 conversation; \d+ transactions", told[0])
-        assert told[1] == "Nothing was changed. Add --yes to apply the changes."
+        assert told[-1] == "Nothing was changed. Add --yes to apply the changes."
+        keys = alice.forget(session_id="s1", dry_run=True).keys
+        assert told[1:-1] == [f"  {key}" for key in keys]
+        assert "conversations/s1" in keys
         assert call("forget", "--session", "nobody", *more).startswith("would forget: 0 entries, 0")
     assert len(alice.episodes()) == 1
     planned = json.loads(call("forget", "--session", "s1", "--json"))
@@ -626,7 +629,12 @@ def test_the_forget_command_is_a_dry_run_without_yes(tmp_path, call):
     alice = opened(tmp_path / "m").user("alice")
     assert (alice.episodes(), alice.facts.query("diet")) == ([], [])
     assert alice.blocks["other"].text == "stays"
-    assert "would forget" in call("forget", "--everything")
+    for number in range(25):
+        alice.blocks.set(f"block {number}", "text")
+    told = call("forget", "--everything").splitlines()
+    assert "would forget" in told[0]
+    rest = len(alice.forget(everything=True, dry_run=True).keys) - 20
+    assert (len(told), told[-2]) == (23, f"  … {rest} more; --json names all")
     assert alice.blocks["other"].text == "stays"
     assert "forgotten" in call("forget", "--everything", "--yes")
     assert not (tmp_path / "m/alice").exists()

@@ -16,6 +16,8 @@ from tomldiary.text.visible import one_line
 
 __all__ = ["forget"]
 
+_MOST_KEYS = 20  # the maximum number of keys that a dry run prints
+
 
 def forget(
     *,
@@ -88,4 +90,8 @@ def forget(
             print_text(f"the text is still in {one_line(place)}")
     else:
         print_text(f"would forget: {numbers} would be emptied")
+        for each in receipt.keys[:_MOST_KEYS]:
+            print_text(f"  {one_line(each)}")
+        if len(receipt.keys) > _MOST_KEYS:
+            print_text(f"  … {len(receipt.keys) - _MOST_KEYS:,} more; --json names all")
         print_not_done()
