@@ -385,3 +385,22 @@ def test_a_repeated_draft_that_undid_another_one_has_the_answer_of_the_first(ali
     answers = [alice.upsert_preference("likes", "jazz", **undone) for _ in range(2)]
     assert answers == [first, first]
     assert alice.drafts("s1") == []
+
+
+@pytest.mark.parametrize("is_draft", [True, False], ids=["draft", "review"])
+def test_a_lifetime_begins_with_the_decision(is_draft):
+    diary = Diary("memory:", agent="rules", quarantine={"web"})
+    rule = Constraint(singleton_key="role", ttl=timedelta(hours=2))
+    diary.register_schema("diet", Diet, constraint=rule)
+    diary.constrain("blocks", Constraint(ttl=timedelta(hours=2)))
+    alice = diary.user("alice")
+    options = {"session_id": "s", "ephemeral": True} if is_draft else {"actor": "web"}
+    before = datetime.now(UTC) - timedelta(hours=3)
+    alice.facts.commit(Diet(role="user", value="vegan"), now=before, **options)
+    alice.blocks.set("notes", "first", now=before, **options)
+    if is_draft:
+        alice.promote_session("s")
+    else:
+        alice.review.accept("1", "2")
+    assert [each.id for each in alice.facts.query()] == ["diet/user"]
+    assert list(alice.blocks()) == ["notes"]

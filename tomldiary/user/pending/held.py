@@ -340,7 +340,9 @@ def _make(tx: Transaction, each: PendingChange, rules: Rules) -> None:
         key = None if path[-1] == id_of(when) else path[-1]
         new_episode(tx.writing(rules, "", each.session), each.after, when, key)
     elif not _is_confirmed(FactRules(edit, rules.fact_schemas), each):
-        edit.put(path, each.after)
+        # A lifetime begins with the decision, or the entry could have expired while it waited.
+        now = {"_updated": timestamp()} if "_updated" in each.after else {}
+        edit.put(path, {**each.after, **now})
 
 
 def _has_assigned_id(each: PendingChange) -> bool:
