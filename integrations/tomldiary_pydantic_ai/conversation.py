@@ -386,17 +386,22 @@ def steps_in(
     history = list(takewhile(lambda message: message.run_id != run_id, messages))
     response = resumed(history, None)
     parts = [part for message in messages if message.run_id == run_id for part in message.parts]
-    results = {
-        part.tool_call_id: _made("a result of a tool", part.model_response_str) or ""
-        for part in parts
-        if isinstance(part, ToolReturnPart)
-    }
     earlier = [] if response is None else list(response.parts)
+    calls: list[tuple[str, str, Any]] = []
+    results: dict[str, str] = {}
+    last: dict[str, str] = {}
+    for number, part in enumerate([*earlier, *parts]):
+        if isinstance(part, ToolCallPart):  # some models reuse ids in each response
+            last[part.tool_call_id] = str(number)
+            calls.append((str(number), part.tool_name, part.args))
+        elif isinstance(part, ToolReturnPart) and part.tool_call_id in last:
+            made = _made("a result of a tool", part.model_response_str)
+            results[last[part.tool_call_id]] = made or ""
     calls = [
-        (part.tool_call_id, part.tool_name, part.args)
-        for number, part in enumerate([*earlier, *parts])
-        if isinstance(part, ToolCallPart) and part.tool_name not in output_tools
-        if part.tool_call_id in results or not (is_paused or number < len(earlier))
+        each
+        for each in calls
+        if each[1] not in output_tools
+        if each[0] in results or not (is_paused or int(each[0]) < len(earlier))
     ]
     return tool_steps(calls, results)
 

@@ -587,6 +587,24 @@ def test_a_prompt_with_images_is_submitted_with_its_text(tmp_path: Path):
     setting.the_turn("completed", "Good choice.")
 
 
+def test_calls_with_one_id_keep_their_own_results(tmp_path: Path):
+    def respond(messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
+        calls = [("look", {}), ("recall", {"query": "green"})]
+        asked = sum(isinstance(one, ModelResponse) for one in messages)
+        if asked == len(calls):
+            return ModelResponse(parts=[TextPart("Good choice.")])
+        return ModelResponse(parts=[ToolCallPart(*calls[asked], tool_call_id="call_0")])
+
+    setting = Setting(tmp_path, respond)
+
+    @setting.agent.tool_plain
+    def look() -> str:
+        return "seen"
+
+    asyncio.run(setting.agent.run(SAID))
+    assert setting.the_turn("completed", "Good choice.").steps == (ToolStep("look", "{}", "seen"),)
+
+
 def test_both_parts_of_a_run_with_an_approval_are_submitted(tmp_path: Path):
     setting = Setting(
         tmp_path,
