@@ -14,7 +14,7 @@ from tomldiary.compat.default_table import DefaultPrefTable
 from tomldiary.engine.engine import Engine
 from tomldiary.entries.constraints import Constraint, FactSchema
 from tomldiary.entries.conversations import MAX_SUMMARY
-from tomldiary.entries.kinds import EPISODES, FACTS, entry_kind
+from tomldiary.entries.kinds import EPISODES, FACTS, entry_kind, problems_in
 from tomldiary.entries.kinds.rules import EntryRules, redacted_entry
 from tomldiary.entries.preferences import PreferenceRules
 from tomldiary.entries.schema import categories, item_type, weights
@@ -25,6 +25,7 @@ from tomldiary.extraction.operations import TurnRules
 from tomldiary.extraction.turns import Turns
 from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.identifiers.user_ids import checked_user
+from tomldiary.logging import get_logger, tell
 from tomldiary.retrieval.embedders import DiaryEmbedder, local_embedder
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.runtime.views import DictView, ListView, Viewed, drawn, pretty
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from tomldiary.toml.edit import Edit
 
 T = TypeVar("T")
+_logger = get_logger(__name__)
 
 __all__ = ["Diary", "TOMLDiary", "diary_of"]
 
@@ -201,6 +203,7 @@ class Diary(Viewed, AncestorCoroutines):
         self.engine = Engine(
             open_backend(backend, durability), self.schema_name, lock_timeout=lock_timeout
         )
+        self.engine.on_edit = self._report_edit
         if self.redactor is not None:
             self.engine.redact = self.redacted_entry
         self.embedder = None if embedder is None else DiaryEmbedder(self.engine, embedder)
@@ -343,6 +346,15 @@ class Diary(Viewed, AncestorCoroutines):
         """Undo the hand edits of a document that violate its rules; see `EntryRules.undo_edits`."""
         entry_kind(document).undo_edits(edit, logged, self, others)
         self.entry_rules.undo_edits(edit, logged, document, others, self.engine.now())
+
+    def _report_edit(self, user: str, kind: str, before: Document, after: Document) -> None:
+        """Warn of entries that a hand edit has made invalid, because reads ignore them."""
+        known = {problem.where for problem in problems_in(kind, before, self)}
+        found = [each for each in problems_in(kind, after, self) if each.where not in known]
+        if found:
+            place, first = self.engine.backend.place(user, kind), found[0]
+            also = f" problems() lists {len(found) - 1} more." if found[1:] else ""
+            tell(_logger, f"{place}: {first.where}: {first.message}. {first.remedy}{also}")
 
     def with_agent(self, agent: Any) -> Self:
         """Return a diary with another extractor that shares everything else with this one.

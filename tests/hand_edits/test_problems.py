@@ -129,6 +129,29 @@ def test_a_mistake_is_logged_once_not_at_each_write(tmp_path: Path, caplog: Any)
         assert caplog.text.count("Reads return the last good state") == count
 
 
+def test_an_entry_that_an_edit_made_invalid_is_logged_once(tmp_path: Path, caplog: Any) -> None:
+    diary = Diary(tmp_path, agent="rules")
+    diary.register_schema("home", Home, Constraint(singleton_key="who"))
+    alice = diary.user("alice")
+    for who in ("ann", "ben", "eve"):
+        alice.facts.commit(Home(who=who, city="Rome"))
+    file = tmp_path / "alice/facts.toml"
+    text = file.read_text()
+    file.write_text(text.replace("city", "town", 1))
+    age(file)
+    for _ in range(2):
+        assert len(alice.facts()) == 2
+    assert caplog.text.count("facts.home.ann.city: expected a value") == 1
+    assert "more" not in caplog.text
+    file.write_text(text.replace("city", "town"))
+    age(file)
+    assert len(alice.facts()) == 0
+    assert caplog.text.count("it is not read. problems() lists 2 more.") == 1
+    alice.upsert_preference("likes", "tea")
+    alice.facts.commit(Home(who="zoe", city="Rome"))
+    assert caplog.text.count("facts.home.ann.city") == 2
+
+
 def test_a_file_that_does_not_parse_is_shown_without_logging(tmp_path: Path) -> None:
     alice = Diary(tmp_path, agent="rules").user("alice")
     alice.upsert_preference("likes", "tea")

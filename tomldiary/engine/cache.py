@@ -83,6 +83,8 @@ class DocumentCache:
         self._one_state = backend if isinstance(backend, ReadsOneState) else None
         self.guards: dict[str, Callable[..., None]] = {}
         """By kind: a function that undoes forbidden hand edits in an edit of a document; see `Diary.undo_edits`."""
+        self.on_edit: Callable[[str, str, Document, Document], None] | None = None
+        """Called with each new hand edit that was read: user, name, the document before it, and the edited one."""
         self._cache: RecentBySize[tuple[str, str], Known] = RecentBySize(
             _CACHED_CHARACTERS, lambda known: known.document.size + _DOCUMENT_SIZE
         )
@@ -267,6 +269,8 @@ class DocumentCache:
         latest = self._latest.of(user, self._epochs.get(user, 0))
         fresh = look(self.backend, user, kind, stored, cached, latest)
         fresh.seen = changes.last if changes is not None else -1
+        if self.on_edit is not None and fresh.logged is not None and not _has_read(cached, fresh):
+            self.on_edit(user, kind, fresh.logged, fresh.document)
         self._remember(key, fresh)
         return fresh
 
@@ -385,6 +389,11 @@ class DocumentCache:
         self._latest.drop(user)
         for cache in (self._cache, self._joins):
             cache.drop(lambda key: key[0] == user)
+
+
+def _has_read(cached: Known | None, fresh: Known) -> bool:
+    """Return whether a hand edit was read before; a file that was just saved is read several times."""
+    return cached is not None and cached.document.text == fresh.document.text
 
 
 def _is_current(
