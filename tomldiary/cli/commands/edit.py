@@ -214,8 +214,8 @@ def pull(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
 
     Files of removed documents are deleted. A folder with edits that were not pushed is refused.
     """
-    _, backend = _database(path)
     writable(str(folder))
+    _, backend = _database(path)
     pulled = _PulledFolder(folder)
     edited = pulled.edited()
     if edited:
