@@ -375,7 +375,12 @@ def test_ctrl_c_at_the_question_stores_nothing(memories):
         " file.write_text(file.read_text().replace('\"I love dark roast.\"', '3'))"
     )
     master, slave = pty.openpty()
-    line = [sys.executable, "-m", "tomldiary", "edit", "--path", str(memories)]
+    # Where the tests run in the background of a shell, processes ignore the signal unless they say otherwise.
+    program = (
+        "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+        " runpy.run_module('tomldiary', run_name='__main__', alter_sys=True)"
+    )
+    line = [sys.executable, "-c", program, "edit", "--path", str(memories)]
     editor = {"VISUAL": shlex.join([sys.executable, "-c", script])}
     told = b""
     with subprocess.Popen(line, stdin=slave, stdout=slave, stderr=slave, env=os.environ | editor) as child:  # fmt: skip
