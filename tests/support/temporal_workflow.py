@@ -7,6 +7,7 @@ import asyncio
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from temporalio import workflow
 
@@ -34,15 +35,28 @@ class Talk:
         return last.output
 
 
+async def connected(address: str, plugin: Any) -> Any:
+    """Return a client; the server listens some time before it answers."""
+    from temporalio.client import Client  # noqa: PLC0415 - no workflow needs it
+
+    for _ in range(100):
+        try:
+            return await Client.connect(address, plugins=[plugin])
+        except RuntimeError as error:
+            refusal = error
+            await asyncio.sleep(0.1)
+    raise refusal
+
+
 async def main() -> None:
     from pydantic_ai.durable_exec.temporal import AgentPlugin, PydanticAIPlugin  # noqa: PLC0415 - no workflow needs it
-    from temporalio.client import Client, WorkflowFailureError  # noqa: PLC0415 - the same
+    from temporalio.client import WorkflowFailureError  # noqa: PLC0415 - the same
     from temporalio.worker import Worker  # noqa: PLC0415 - the same
 
     port, program = free_port(), Path(sys.executable).with_name("temporal")
     options = ["--headless", "--port", str(port), "--http-port", str(free_port())]
     with running([str(program), "server", "start-dev", *options], port):
-        client = await Client.connect(f"127.0.0.1:{port}", plugins=[PydanticAIPlugin()])
+        client = await connected(f"127.0.0.1:{port}", PydanticAIPlugin())
         async with Worker(
             client,
             task_queue="talks",
