@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from tomldiary import Diary
 from tomldiary.runtime.lru import RecentBySize
+from tomldiary.storage import MemoryBackend
+from tomldiary.storage.protocol import Commit
 
 
 def cache(most):
@@ -52,3 +55,36 @@ def test_the_latest_value_stays_even_if_it_is_too_large():
     assert known.get("b") == "x" * 99
     known.keep("a", "x")
     assert known.get("b") is None
+
+
+class Counted(MemoryBackend):
+    """Counts the documents that are read."""
+
+    def __init__(self):
+        super().__init__()
+        self.reads = 0
+
+    def read(self, user, kind):
+        self.reads += 1
+        return super().read(user, kind)
+
+
+def read_all(texts):
+    """Read documents twice, and return the number of reads of the backend in the second pass."""
+    backend = Counted()
+    engine = Diary(backend, agent="rules").engine
+    backend.commit("alice", Commit({kind: text.encode() for kind, text in texts.items()}, {}))
+    for _ in range(2):
+        backend.reads = 0
+        for kind in texts:
+            engine.document("alice", kind)
+    return backend.reads
+
+
+def test_five_thousand_small_documents_are_read_once():
+    assert read_all({f"items/t{number}": "" for number in range(5_000)}) == 0
+
+
+def test_documents_of_over_64_million_characters_are_read_again():
+    text = f"# {'x' * 8_000_000}\n"
+    assert read_all({f"items/t{number}": text for number in range(9)}) == 9
