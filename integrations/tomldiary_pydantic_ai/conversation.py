@@ -22,7 +22,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_core import to_json
 
-from tomldiary.agents.turn_messages import tool_steps
+from tomldiary.agents.turn_messages import ToolCall, ToolResult, tool_steps, with_results
 from tomldiary.errors import cause_of
 from tomldiary.logging import get_logger
 
@@ -385,25 +385,22 @@ def steps_in(
     """
     history = list(takewhile(lambda message: message.run_id != run_id, messages))
     response = resumed(history, None)
-    parts = [part for message in messages if message.run_id == run_id for part in message.parts]
     earlier = [] if response is None else list(response.parts)
-    calls: list[tuple[str, str, Any]] = []
-    results: dict[str, str] = {}
-    last: dict[str, str] = {}
-    for number, part in enumerate([*earlier, *parts]):
-        if isinstance(part, ToolCallPart):  # some models reuse ids in each response
-            last[part.tool_call_id] = str(number)
-            calls.append((str(number), part.tool_name, part.args))
-        elif isinstance(part, ToolReturnPart) and part.tool_call_id in last:
-            made = _made("a result of a tool", part.model_response_str)
-            results[last[part.tool_call_id]] = made or ""
-    calls = [
-        each
-        for each in calls
-        if each[1] not in output_tools
-        if each[0] in results or not (is_paused or int(each[0]) < len(earlier))
-    ]
-    return tool_steps(calls, results)
+    own = [part for message in messages if message.run_id == run_id for part in message.parts]
+    parts: list[ToolCall | ToolResult] = []
+    for part in (*earlier, *own):
+        if isinstance(part, ToolCallPart):
+            parts.append(ToolCall(part.tool_call_id, part.tool_name, part.args))
+        elif isinstance(part, ToolReturnPart):
+            text = _made("a result of a tool", part.model_response_str) or ""
+            parts.append(ToolResult(part.tool_call_id, text))
+    before = sum(isinstance(part, ToolCallPart) for part in earlier)
+    return tool_steps(
+        (call, result)
+        for number, (call, result) in enumerate(with_results(parts))
+        if call.name not in output_tools
+        if result is not None or not (is_paused or number < before)
+    )
 
 
 def prompt_words(prompt: object) -> str | None:

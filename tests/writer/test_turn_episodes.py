@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tomldiary import Diary, MemoryWriter, Turn
-from tomldiary.agents.turn_messages import keep_out_of_steps, tool_steps
+from tomldiary.agents.turn_messages import ToolCall, keep_out_of_steps, tool_steps
 from tomldiary.entries.episodes import ToolStep
 from tomldiary.errors import InvalidValue, NotSupported
 from tomldiary.writer.journal_record import render_turn, turn_of
@@ -128,8 +128,12 @@ def test_a_storage_that_cannot_list_documents_refuses_at_once():
 
 def test_results_of_the_diarys_own_tools_are_left_out():
     keep_out_of_steps(["my_recall"])
-    calls = [("1", "recall", {}), ("2", "search", {"q": "é"}), ("3", "my_recall", "{}")]
-    steps = tool_steps(calls, {"1": "a secret", "2": "found"})
+    calls = [
+        (ToolCall("1", "recall", {}), "a secret"),
+        (ToolCall("2", "search", {"q": "é"}), "found"),
+        (ToolCall("3", "my_recall", "{}"), None),
+    ]
+    steps = tool_steps(calls)
     assert steps == (ToolStep("search", '{"q": "é"}', "found"),)
 
 

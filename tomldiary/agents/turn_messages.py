@@ -35,6 +35,8 @@ __all__ = [
     "SOURCE",
     "Spoken",
     "SubmittedMessages",
+    "ToolCall",
+    "ToolResult",
     "digest",
     "earlier_exchanges",
     "exchange_of",
@@ -50,6 +52,7 @@ __all__ = [
     "tool_steps",
     "turn_start",
     "with_ids",
+    "with_results",
 ]
 
 T = TypeVar("T")
@@ -209,35 +212,55 @@ def earlier_exchanges(thread: Sequence[Spoken], start: int) -> list[tuple[str, s
     return exchanges if any(exchanges[0]) else exchanges[1:]
 
 
+class ToolCall(NamedTuple):
+    """A call of a tool; some models reuse its id in a later answer."""
+
+    id: str
+    name: str
+    given: object
+    """The arguments: JSON, or a value that is written as JSON."""
+
+
+class ToolResult(NamedTuple):
+    """The result of the last call with an id."""
+
+    id: str
+    text: str
+
+
 def steps_of(turn: Iterable[Spoken]) -> tuple[ToolStep, ...]:
-    """Return the tool calls of a turn; see `tool_steps`. A result belongs to the last call with its id."""
-    calls: list[tuple[str, str, object]] = []
-    results: dict[str, str] = {}
-    last: dict[str, str] = {}
+    """Return the tool calls of a turn; see `tool_steps`."""
+    parts: list[ToolCall | ToolResult] = []
     for one in turn:
-        for id_, name, given in one.calls:  # some models reuse ids in each answer
-            last[id_] = str(len(calls))
-            calls.append((last[id_], name, given))
-        if one.by == "tool" and one.call in last:
-            results[last[one.call]] = one.text
-    return tool_steps(calls, results)
+        parts += [ToolCall(*call) for call in one.calls]
+        if one.by == "tool":
+            parts.append(ToolResult(one.call, one.text))
+    return tool_steps(with_results(parts))
 
 
-def tool_steps(
-    calls: Iterable[tuple[str, str, object]], results: Mapping[str, str]
-) -> tuple[ToolStep, ...]:
+def with_results(parts: Iterable[ToolCall | ToolResult]) -> list[tuple[ToolCall, str | None]]:
+    """Return the calls in order, each with the text of its result, or None."""
+    calls: list[ToolCall] = []
+    results: dict[int, str] = {}
+    last: dict[str, int] = {}
+    for part in parts:
+        if isinstance(part, ToolCall):
+            last[part.id] = len(calls)
+            calls.append(part)
+        elif part.id in last:
+            results[last[part.id]] = part.text
+    return [(call, results.get(number)) for number, call in enumerate(calls)]
+
+
+def tool_steps(calls: Iterable[tuple[ToolCall, str | None]]) -> tuple[ToolStep, ...]:
     """Return tool calls with their results, for the episode of a turn.
 
     Calls of a diary's tools are left out: their results repeat entries, which may be forgotten later or belong to
     another memory.
-
-    Args:
-        calls: The id, name and arguments of each call, in order.
-        results: The text of each result, by the id of its call.
     """
     return tuple(
-        ToolStep(name, given if isinstance(given, str) else _as_json(given), results.get(id_, ""))
-        for id_, name, given in calls
+        ToolStep(name, given if isinstance(given, str) else _as_json(given), result or "")
+        for (_, name, given), result in calls
         if name not in _our_tools
     )
 
