@@ -169,14 +169,16 @@ def render_block(path: tuple[str, ...], data: Mapping[str, Any], *, newline: str
     return text if newline == "\n" else text.replace("\n", newline)
 
 
-def checked_text(value: object, where: str) -> str:
+def checked_text(value: object, where: str, hint: str = "") -> str:
     """Return a text as a plain `str`, because subclasses such as enums may print as another text.
 
     Raises:
-        InvalidValue: The value is not a string.
+        InvalidValue: The value is not a string; the message ends with `hint`.
     """
     if not isinstance(value, str):
-        raise InvalidValue(f"expected text, found {type(value).__name__}.", where=where)
+        raise InvalidValue(
+            f"expected text, found {type(value).__name__}. {hint}".rstrip(), where=where
+        )
     return value if type(value) is str else str.__str__(value)
 
 

@@ -19,7 +19,7 @@ from tomldiary.entries.kinds.items import ItemKind
 from tomldiary.entries.kinds.parts import part_of
 from tomldiary.entries.kinds.pending import PendingKind
 from tomldiary.entries.kinds.preferences import PreferenceKind
-from tomldiary.errors import InvalidValue, UnknownEntry
+from tomldiary.errors import UnknownEntry
 from tomldiary.toml.values import checked_text, render_path
 
 if TYPE_CHECKING:
@@ -179,14 +179,8 @@ def path_of(key: str, categories: Collection[str], types: Collection[str] = ()) 
         UnknownEntry: The text is not a key.
         InvalidValue: The key is not a string.
     """
-    given: Any = key
-    if not isinstance(given, str):
-        raise InvalidValue(
-            f"expected text, found {type(given).__name__}. The key of a hit is its `full_key`, that of a fact"
-            " its `id`.",
-            where="key",
-        )
-    first, _, rest = checked_text(key, "key").partition("/")
+    hint = "The key of a hit is its `full_key`, that of a fact its `id`."
+    first, _, rest = checked_text(key, "key", hint).partition("/")
     named = KINDS.get(first)
     found = None
     if named is not None and (named.is_reserved or first not in categories):
