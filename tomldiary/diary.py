@@ -363,7 +363,7 @@ class Diary(Viewed, AncestorCoroutines):
             SchemaError: `agent` is not an extractor.
         """
         check_extractor(agent)
-        twin = object.__new__(type(self))
+        twin = object.__new__(type(self))  # `copy` is refused
         vars(twin).update(vars(self))
         twin.agent = agent
         twin.turns = Turns(twin)

@@ -178,14 +178,14 @@ def test_unreadable_and_unwritable_files_are_found():
         diary = Diary(root, agent="rules", durability="process")
         for name in ("alice", "bob", "carol", "dora"):
             diary.user(name).upsert_preference("likes", "tea")
-        nobody = 65534
+        other = 65534
         if os.geteuid() == 0:
             for path in [root, *root.rglob("*")]:
-                os.chown(path, nobody, nobody)
+                os.chown(path, other, other)
         (root / "alice/preferences.toml").chmod(0o000)
         (root / "bob/history").chmod(0o500)
         (root / "carol").chmod(0o000)
-        found = findings_as_user(nobody, root)
+        found = findings_as_user(other, root)
         (root / "carol").chmod(0o700)
     told = {one["place"]: one["message"] for one in found if one["level"] == "problem"}
     assert told[str(root / "bob/history")] == "cannot be written."
