@@ -215,17 +215,16 @@ def test_an_edit_that_is_saved_during_an_erasure_brings_nothing_back(memories, m
     diary = Diary(memories, agent="rules", durability="process")
     alice, backend = diary.user("alice"), diary.engine.backend
     text = backend.read("alice", "preferences").text.replace('"tea"', '"green tea"')
-    save, erasing = (
-        edit.replace_file,
-        threading.Thread(target=alice.forget, kwargs={"matching": "tea"}),
-    )
+    erasing = threading.Thread(target=alice.forget, kwargs={"matching": "tea"})
+    set_times = os.utime
 
-    def saved_late(*files):
+    def saved_late(*arguments):
+        monkeypatch.setattr(os, "utime", set_times)
         erasing.start()
         erasing.join(0.3)  # long enough for an erasure that waits for nothing
-        save(*files)
+        set_times(*arguments)
 
-    monkeypatch.setattr(edit, "replace_file", saved_late)
+    monkeypatch.setattr(os, "utime", saved_late)  # the last step before the rename
     edit.save_text(diary, "alice", "preferences", text, backend.epoch("alice"))
     erasing.join(20)
     assert "tea" not in (memories / "alice" / "preferences.toml").read_text("utf-8")

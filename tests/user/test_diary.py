@@ -12,7 +12,6 @@ import time
 import tomllib
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 from pydantic import BaseModel, Field
@@ -22,7 +21,6 @@ from tomldiary.errors import ExtractionError, MissingExtra, SchemaError
 from tomldiary.extraction import tools
 from tomldiary.extraction.extractor import load_factory
 from tomldiary.extraction.message import turn_message
-from tomldiary.runtime import async_bridge
 
 
 class Table(BaseModel):
@@ -665,25 +663,35 @@ def test_an_async_method_says_that_it_needs_a_loop_of_asyncio(tmp_path, call):
     assert diary.user("alice").upsert_preference("likes", "tea")  # no lock is left behind
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        MemoryWriter,
-        lambda diary: diary.user("alice").add_turn("I love tea.", "ok", session_id="s"),
-    ],
-)
+WITH_GREENLETS = """
+import sys
+from types import SimpleNamespace
+from tomldiary import Diary, MemoryWriter
+module, check, folder = sys.argv[1:]
+sys.modules[module] = SimpleNamespace(**{check: lambda part: True})
+diary = Diary(folder, agent="rules")
+alice = diary.user("alice")
+for call in (lambda: MemoryWriter(diary), lambda: alice.add_turn("I love tea.", "ok", session_id="s")):
+    try:
+        call()
+    except RuntimeError as error:
+        print(error)
+alice.upsert_preference("likes", "tea")
+print(len(alice.recall("tea")))
+"""
+
+
 @pytest.mark.parametrize(
     ("name", "check"),
     [("gevent.monkey", "is_module_patched"), ("eventlet.patcher", "is_monkey_patched")],
 )
-def test_greenlets_instead_of_threads_are_refused(tmp_path, monkeypatch, name, check, call):
-    monkeypatch.setattr(async_bridge, "_loops", async_bridge._Loops())
-    monkeypatch.setitem(sys.modules, name, SimpleNamespace(**{check: lambda part: True}))
-    diary = Diary(tmp_path, agent="rules")
-    with pytest.raises(RuntimeError, match="has replaced threads by greenlets"):
-        call(diary)
-    diary.user("alice").upsert_preference("likes", "tea")
-    assert diary.user("alice").recall("tea")
+def test_greenlets_instead_of_threads_are_refused(tmp_path, name, check):
+    command = [sys.executable, "-c", WITH_GREENLETS, name, check, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    *refusals, found = done.stdout.splitlines()
+    assert len(refusals) == 2
+    assert all("has replaced threads by greenlets" in each for each in refusals)
+    assert found == "1"
 
 
 @pytest.mark.parametrize("again", [pickle.dumps, copy.deepcopy])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from datetime import UTC, datetime, timedelta
 
 import matplotlib as mpl
@@ -10,7 +11,7 @@ import pandas as pd
 import pytest
 from pydantic import BaseModel
 
-from tomldiary import Diary, MemoryWriter
+from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.doctor.doctor import check
 from tomldiary.entries.episodes import Episodes
 from tomldiary.errors import MissingExtra
@@ -161,14 +162,19 @@ def test_merges_are_counted_by_the_similarity_of_their_texts(diary, pyplot):
     assert len(filled) == 1
 
 
-def test_the_queue_of_a_writer_is_drawn_over_time(diary, pyplot):
-    with MemoryWriter(diary) as writer:
-        writer._metrics.recent.extend([(1000.0, 10.0), (1001.0, 9.0), (1002.0, 1.0)])
+def test_the_queue_of_a_writer_is_drawn_over_time(pyplot):
+    gate = threading.Event()
+
+    def remember(message, *, deps):
+        assert gate.wait(30)
+
+    with MemoryWriter(Diary("memory:", agent=remember)) as writer:
+        for text in ("tea", "jazz", "walnuts"):
+            writer.submit_nowait(Turn("alice", "s", text, "ok"))
+        gate.set()
+        assert writer.flush(30)
         ax = writer.plot_queue()
-    assert (
-        list(ax.get_lines()[0].get_ydata()) == [1, 2, 1, 1, 0]
-        or max(ax.get_lines()[0].get_ydata()) == 2
-    )
+    assert list(ax.get_lines()[0].get_ydata()) == [1, 2, 3, 2, 1, 0]
     assert drawn(ax)
 
 
