@@ -71,6 +71,23 @@ def test_a_cursor_within_a_transaction_repeats_the_transaction(diary):
     assert keys(diary.changes(feed.cursor, follow=False)) == []
 
 
+def test_a_cursor_within_a_transaction_ignores_later_ones_without_changes(tmp_path):
+    alice = Diary(tmp_path).user("alice")
+    with alice.transaction():
+        alice.blocks.set("one", "1")
+        alice.blocks.set("two", "2")
+    file = tmp_path / "alice/blocks.toml"
+    file.write_text(f"# a comment\n{file.read_text()}")
+    alice.blocks.set("three", "3")
+    feed = Diary(tmp_path).changes(follow=False)
+    assert next(changes := iter(feed)).key == "blocks/one"
+    again = Diary(tmp_path).changes(feed.cursor, follow=False)
+    assert [change.key for change in again] == ["blocks/one", "blocks/two", "blocks/three"]
+    assert next(changes).key == "blocks/two"
+    again = Diary(tmp_path).changes(feed.cursor, follow=False)
+    assert [change.key for change in again] == ["blocks/three"]
+
+
 def test_an_erasure_is_a_reset_and_the_entries_that_are_left(diary):
     alice = diary.user("alice")
     alice.blocks.set("stays", "1", session_id="s1")

@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 __all__ = ["Feed"]
 
 _FORMAT = 1
-_Step = tuple[Change, Position | None]
-"""A change, and the position of its user after it was returned; None inside a transaction."""
+_Step = tuple[str, Change | None, Position | None]
+"""A user, a change, and the user's position after it was returned.
+
+The change is None for a transaction that changed no entry, the position inside a transaction.
+"""
 
 
 class Feed:
@@ -125,10 +128,11 @@ class Feed:
     def _taken(self) -> Iterator[Change]:
         """Yield the changes that were read, and move the cursor."""
         while self._steps:
-            change, position = self._steps.popleft()
+            user, change, position = self._steps.popleft()
             if position is not None:
-                self._positions[change.user] = position
-            yield change
+                self._positions[user] = position
+            if change is not None:
+                yield change
 
     # Reading
 
@@ -156,20 +160,18 @@ class Feed:
             with engine.backend.lock(user, engine.lock_timeout):
                 end = newest(engine, user)
                 entries = entries_now(engine, user, end)
-            yield from _steps([reset_of(user, end), *entries.values()], end)
+            yield from _steps(user, [reset_of(user, end), *entries.values()], end)
             return
         for record in records:
             position = Position(end.epoch, record.seq, record.time)
-            steps = _steps(list(changes_of(user, end.epoch, record)), position)
-            if steps:
-                yield from steps
-            else:
-                self._positions[user] = position
+            yield from _steps(user, list(changes_of(user, end.epoch, record)), position)
 
 
-def _steps(changes: list[Change], position: Position) -> list[_Step]:
-    """Return changes as steps; the last one moves the cursor."""
-    return [*((each, None) for each in changes[:-1]), *((each, position) for each in changes[-1:])]
+def _steps(user: str, changes: list[Change], position: Position) -> Iterator[_Step]:
+    """Yield the changes of one transaction as steps; the last step moves the cursor."""
+    *others, last = changes or [None]
+    yield from ((user, each, None) for each in others)
+    yield user, last, position
 
 
 def _parsed(cursor: str | None) -> dict[str, Position]:
