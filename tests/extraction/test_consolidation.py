@@ -307,7 +307,7 @@ def test_a_writer_reads_first_what_an_ended_process_left(alice, diary, cities):
         assert writer.flush(30)
         assert cities.read == ["Paris", "Tokyo", "Oslo"]
     assert homes(alice) == ["Oslo"]
-    assert diary.engine.after_change == ()
+    assert diary.engine.after_change == []
 
 
 def test_a_writer_consolidates_after_so_many_transactions(alice, diary, cities):
@@ -343,7 +343,7 @@ def test_a_writer_that_is_collected_watches_no_more(diary):
     writer = MemoryWriter(diary, consolidate_after=60.0)
     assert len(diary.engine.after_change) == 1
     del writer
-    until(lambda: gc.collect() >= 0 and diary.engine.after_change == (), 30)  # its threads hold it
+    until(lambda: gc.collect() >= 0 and diary.engine.after_change == [], 30)  # its threads hold it
 
 
 def test_a_writer_gives_up_on_a_bad_episode_and_reads_the_others(alice, diary, cities):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -132,7 +134,27 @@ def test_an_async_feed_waits_for_the_next_change(diary):
         return found
 
     assert asyncio.run(run()) == ["blocks/one", "blocks/two", "blocks/three"]
-    assert diary.engine.after_change == ()
+    assert diary.engine.after_change == []
+
+
+def test_feeds_that_begin_and_end_in_several_threads_leave_nothing_behind():
+    diary = Diary("memory:")
+    diary.user("alice").blocks.set("one", "1")
+
+    def read(_):
+        for _ in range(100):
+            changes = iter(diary.changes())
+            next(changes)
+            changes.close()
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(read, range(8)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert diary.engine.after_change == []
 
 
 def test_a_feed_sees_what_another_process_writes(tmp_path):

@@ -77,10 +77,13 @@ class Engine(DocumentCache):
         """The size in characters up to which a document accepts new preferences, facts and items."""
         self.redact: Callable[[Path, Mapping[str, Any]], Mapping[str, Any]] | None = None
         """Replaces the secrets in an entry before it is stored; None stores entries unchanged."""
-        self.before_commit: tuple[Callable[[str, Prepared], None], ...] = ()
+        self.before_commit: list[Callable[[str, Prepared], None]] = []
         """Called under the user's lock with the user and each prepared transaction; an error refuses it."""
-        self.after_change: tuple[Callable[[str], None], ...] = ()
-        """Called with the user after each transaction and erasure; must return quickly and never raise."""
+        self.after_change: list[Callable[[str], None]] = []
+        """Called with the user after each transaction and erasure; must return quickly and never raise.
+
+        Any thread may add and remove functions at any time, so use `append` and `remove`, which are atomic.
+        """
         self.sweep: Callable[[Transaction], None] | None = None
         """Called with each transaction before its change; removes the expired entries."""
         self.check: Callable[[Transaction], None] | None = None
@@ -413,7 +416,7 @@ class Engine(DocumentCache):
 
     def _publish(self, user: str, prepared: Prepared) -> None:
         try:
-            for check in self.before_commit:
+            for check in tuple(self.before_commit):
                 check(user, prepared)
             tokens = self.backend.commit(user, prepared.commit)
         finally:
@@ -431,7 +434,7 @@ class Engine(DocumentCache):
             self._remember((user, kind), known)
 
     def _notify(self, user: str) -> None:
-        for notify in self.after_change:
+        for notify in tuple(self.after_change):
             notify(user)
 
     # Idempotency keys

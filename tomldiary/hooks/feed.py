@@ -118,12 +118,11 @@ class Feed:
         def changed(_: str) -> None:
             notify()
 
-        engine = self._engine
-        engine.after_change = (*engine.after_change, changed)
+        self._engine.after_change.append(changed)
         try:
             yield
         finally:
-            engine.after_change = tuple(each for each in engine.after_change if each is not changed)
+            self._engine.after_change.remove(changed)
 
     def _taken(self) -> Iterator[Change]:
         """Yield the changes that were read, and move the cursor."""

@@ -6,6 +6,7 @@ import random
 import re
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
@@ -281,9 +282,9 @@ class Hooks:
         delivery = Delivery(self._engine, name, hook)
         worker = _Worker(delivery, poll=poll, longest_pause=longest_pause)
         self._workers[name] = worker
-        self._engine.after_change = (*self._engine.after_change, worker.notify)
+        self._engine.after_change.append(worker.notify)
         if strict:
-            self._engine.before_commit = (*self._engine.before_commit, delivery.check)
+            self._engine.before_commit.append(delivery.check)
         worker.start()
 
     def remove(self, name: str, timeout: float = 10.0) -> None:
@@ -294,10 +295,9 @@ class Hooks:
         """
         worker = self._worker(name)
         del self._workers[name]
-        engine = self._engine
-        engine.after_change = tuple(each for each in engine.after_change if each != worker.notify)
-        check = worker.delivery.check
-        engine.before_commit = tuple(each for each in engine.before_commit if each != check)
+        self._engine.after_change.remove(worker.notify)
+        with suppress(ValueError):  # the hook is not strict
+            self._engine.before_commit.remove(worker.delivery.check)
         worker.close(timeout)
 
     def close(self, timeout: float = 10.0) -> None:

@@ -289,7 +289,7 @@ class ConsolidationJobs:
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start to watch the users, beginning with the episodes that earlier processes left unread."""
         self._loop, engine, self._is_busy = loop, self._diary.engine, True
-        engine.after_change = (*engine.after_change, self.note)
+        engine.after_change.append(self.note)
         self._watcher = asyncio.run_coroutine_threadsafe(self._watch(), loop)
 
     def stop(self) -> None:
@@ -306,7 +306,7 @@ class ConsolidationJobs:
         """Stop watching the users."""
         if self._loop is not None:
             engine, loop, self._loop = self._diary.engine, self._loop, None
-            engine.after_change = tuple(each for each in engine.after_change if each != self.note)
+            engine.after_change.remove(self.note)
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(self._watcher.cancel)
 
