@@ -145,3 +145,18 @@ def test_a_process_remembers_the_refreshes_of_some_users_only(tmp_path):
     for number in range(10_000):
         engine.deadlines(f"user {number}")
     assert sum(isinstance(each, Deadlines) for each in gc.get_objects()) < 5000
+
+
+def test_a_process_remembers_the_recovery_of_some_users_only(many, files):
+    """A server would otherwise keep the id of every user that it has ever opened."""
+    backend, listed = LocalBackend(many, files=files), []
+    files.hook = lambda name, path, *_: (
+        listed.append(Path(path).name) if name == "listdir" else None
+    )
+    for _ in range(2):
+        backend.token(NAMES[0], "preferences")
+    assert listed.count(NAMES[0]) == 1
+    for number in range(10_001):
+        backend.token(f"another{number}", "preferences")
+    backend.token(NAMES[0], "preferences")
+    assert listed.count(NAMES[0]) == 2

@@ -89,6 +89,7 @@ class OpenedUsers:
             folder = self.base_path / user  # created by TOMLDiary 0.9, which used the plain id
         if len(self._folders) > _MOST_USERS:
             self._folders.clear()
+            self._recovered.clear()
         self._folders[user] = folder
         return folder
 
