@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -121,6 +123,24 @@ def test_erase_tells_whether_something_was_there(tmp_path, made):
     for kind in ("preferences", None):
         assert backend.erase("alice", kind)
         assert not backend.erase("alice", kind)
+
+
+def test_hidden_documents_of_several_users_are_changed_at_once_without_loss():
+    backend = MemoryBackend()
+    users = [f"user{number:04d}" for number in range(4000)]
+
+    def change(user):
+        backend.change_hidden(user, ".letters", lambda _text, _epoch: user)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(change, users))
+    finally:
+        sys.setswitchinterval(interval)
+    assert backend.holders(".letters") == users
+    assert [backend.hidden(user, ".letters")[0] for user in users] == users
 
 
 @pytest.mark.parametrize("made", [LocalBackend, lambda _: MemoryBackend()])

@@ -129,7 +129,7 @@ class MemoryBackend(AsyncVerbs):
 
     def hidden(self, user: str, kind: str) -> tuple[str, int | None]:
         """Return the text and the version of a hidden document; "" and None if there is none."""
-        stored = self._hidden.get(kind, {}).get(user)
+        stored = self._hidden.get(user, {}).get(kind)
         return ("", None) if stored is None else (stored.text, stored.token)
 
     def change_hidden(
@@ -143,16 +143,16 @@ class MemoryBackend(AsyncVerbs):
         """Replace a hidden document; "" removes it."""
         with nullcontext() if is_locked else self.lock(user, _TIMEOUT):
             fresh = change(self.hidden(user, kind)[0], self.epoch(user))
-            found = dict(self._hidden.get(kind, {}))
+            mine = dict(self._hidden.get(user, {}))
             if fresh:
-                found[user] = Stored(fresh, next(self._tokens))
+                mine[kind] = Stored(fresh, next(self._tokens))
             else:
-                found.pop(user, None)
-            self._hidden[kind] = found
+                mine.pop(kind, None)
+            self._hidden[user] = mine
 
     def holders(self, kind: str) -> list[str]:
         """Return the ids of the users with a hidden document, sorted."""
-        return sorted(self._hidden.get(kind, {}))
+        return sorted(user for user, hidden in list(self._hidden.items()) if kind in hidden)
 
     # Removal
 
@@ -160,7 +160,7 @@ class MemoryBackend(AsyncVerbs):
         """Store a redaction and the new fencing token; the caller holds the user's lock."""
         self._epochs[user] = rewrite.epoch
         self._erased[user] = rewrite.erased or self.erased(user)
-        for kind in [kind for kind, found in self._hidden.items() if user in found]:
+        for kind in self._hidden.get(user, {}):
             redact = partial(_redacted, kind, user, rewrite)
             self.change_hidden(user, kind, redact, is_locked=True)
         if rewrite.removes_user:
