@@ -10,9 +10,8 @@ from tomldiary import Diary
 from tomldiary.backends import MemoryBackend
 from tomldiary.engine.engine import Source
 from tomldiary.errors import InvalidTOML
-from tomldiary.history.latest import Latest, LatestRecords
 from tomldiary.history.record import SNAPSHOT, Record, render_record
-from tomldiary.history.timeline import Timeline
+from tomldiary.history.timeline import Latest, LatestRecords, Timeline
 
 
 class History:

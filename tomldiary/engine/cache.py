@@ -25,15 +25,14 @@ from tomldiary.errors import (
 )
 from tomldiary.hand_edits.base_version import before_saves
 from tomldiary.hand_edits.detect import NOTHING, Known, look
-from tomldiary.history.latest import LatestRecords
 from tomldiary.history.record import (
     OWN_LINES,
     is_snapshot,
     next_sequence,
     operation_of,
-    result_kinds,
+    results_of,
 )
-from tomldiary.history.timeline import Timeline
+from tomldiary.history.timeline import LatestRecords, Timeline
 from tomldiary.runtime.async_bridge import SCOPE
 from tomldiary.runtime.forgettable_cache import clear_caches
 from tomldiary.runtime.fork_safety import fork_safe
@@ -498,7 +497,7 @@ class HistoryIndex:
             if seq <= known.last:
                 continues = continues or _identity(text) == known.record
                 break
-            for kind in result_kinds(text):
+            for kind in results_of(text):
                 documents.setdefault(kind, seq)
             operation, content = operation_of(text)
             if operation:

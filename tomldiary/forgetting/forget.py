@@ -27,7 +27,6 @@ from tomldiary.forgetting.redact_tables import Tables
 from tomldiary.forgetting.selection import ForgetReceipt, Selection
 from tomldiary.forgetting.versions import Replay, joined
 from tomldiary.hand_edits.detect import Known, is_being_saved, look
-from tomldiary.history.latest import LatestRecords
 from tomldiary.history.record import (
     Change,
     Record,
@@ -37,7 +36,7 @@ from tomldiary.history.record import (
     redo,
     render_record,
 )
-from tomldiary.history.timeline import EMPTY
+from tomldiary.history.timeline import EMPTY, LatestRecords
 from tomldiary.identifiers.namespaces import ROOT
 from tomldiary.storage.locks import repeated
 from tomldiary.storage.protocol import Backend, Rewrite, RewrittenDocument

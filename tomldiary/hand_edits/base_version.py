@@ -19,7 +19,7 @@ from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import same_value
 
 if TYPE_CHECKING:
-    from tomldiary.history.latest import Latest
+    from tomldiary.history.timeline import Latest
     from tomldiary.toml.lexer import Block
 
 __all__ = ["NOTHING", "base_of_save", "before_saves"]

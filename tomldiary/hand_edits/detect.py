@@ -15,8 +15,7 @@ from tomldiary.entries.models import FORMAT_VERSION
 from tomldiary.errors import DocumentError, InvalidTOML, NewerVersion, UnsafeDocument
 from tomldiary.hand_edits.base_version import NOTHING, base_of_save
 from tomldiary.hand_edits.three_way_merge import merge
-from tomldiary.history.latest import LatestRecords
-from tomldiary.history.timeline import EMPTY, Timeline
+from tomldiary.history.timeline import EMPTY, LatestRecords, Timeline
 from tomldiary.logging import get_logger, tell
 from tomldiary.storage.protocol import DetectsSaves, DocumentSource, Stored, Token
 from tomldiary.toml.document import Document

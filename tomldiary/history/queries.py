@@ -15,7 +15,6 @@ from tomldiary.errors import UnknownEntry
 from tomldiary.history.as_of import PastDocuments, PastTexts, Point, point_of
 from tomldiary.history.record import SNAPSHOT, Record
 from tomldiary.history.retention import Retention
-from tomldiary.history.rollback import Rollback
 from tomldiary.history.timeline import Timeline
 from tomldiary.runtime.views import ListView, Viewed
 from tomldiary.toml.document import Document, Path
@@ -37,7 +36,6 @@ __all__ = [
     "HistoryQueries",
     "Made",
     "Origin",
-    "Rollback",
     "change_made",
     "differences",
     "entry_changes",

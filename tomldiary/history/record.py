@@ -54,7 +54,6 @@ __all__ = [
     "parse_record",
     "redo",
     "render_record",
-    "result_kinds",
     "results_of",
     "stamped",
     "type_of",
@@ -288,11 +287,6 @@ def results_of(text: str) -> dict[str, str]:
     """Return the documents that a record changed with their fingerprints after it, without parsing the rest."""
     found = _RESULT.search(text)
     return _read_table(found[1]) if found is not None else {}
-
-
-def result_kinds(text: str) -> list[str]:
-    """Return the documents that a record changed, without parsing it."""
-    return [*results_of(text)]
 
 
 def type_of(text: str) -> str:

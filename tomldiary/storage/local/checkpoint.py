@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, HandEditConflict, InvalidTOML
-from tomldiary.history.record import is_snapshot, next_sequence, result_kinds
+from tomldiary.history.record import is_snapshot, next_sequence, results_of
 from tomldiary.runtime.capabilities import PRIVATE
 from tomldiary.storage.local.layout import staged_path
 from tomldiary.storage.local.log import opens_window, read_records, segments, split_records
@@ -62,7 +62,7 @@ def settle(env: Environment, folder: Path, synced: Synced) -> None:
     """
     files = env.files
     present: set[str] = set()
-    kinds = list(dict.fromkeys(kind for text in window(env, folder) for kind in result_kinds(text)))
+    kinds = list(dict.fromkeys(kind for text in window(env, folder) for kind in results_of(text)))
     paths = {kind: folder / f"{kind}.toml" for kind in kinds}
     for kind, path in paths.items():
         if files.is_link(path):
