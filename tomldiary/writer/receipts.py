@@ -184,7 +184,7 @@ class Job:
         self.operation = operation
         """The idempotency key of the turn in history."""
         self.is_new = is_new
-        """Whether the writer generated the id, so that the turn cannot have been applied before."""
+        """Whether the writer generated the id and no other writer had the turn, so that it was never applied."""
         self.is_counted = False
         """Whether the metrics count the turn as submitted."""
         self.journal: Journal | SharedQueue | None = None

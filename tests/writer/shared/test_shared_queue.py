@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
 import time
@@ -12,6 +13,7 @@ import pytest
 
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.errors import Forgotten, TurnTaken
+from tomldiary.extraction.operations import TurnOperation
 from tomldiary.runtime.sources import QUEUE
 from tomldiary.storage.log import scan_log
 from tomldiary.writer.dead_letters import DeadLetters
@@ -94,6 +96,46 @@ def test_a_writer_taken_for_dead_leaves_its_turns_to_the_other(opened):
         f"I love thing {n}." for n in range(3)
     ]
     assert {entry.seq for entry in alice.history()} == {1, 2, 3}
+
+
+def test_a_turn_that_a_dead_writer_applied_is_not_applied_again(opened):
+    dead, diary = Claims(opened(), 60.0, works=True), Diary(opened(), agent="rules")
+    job = Job(Turn("alice", "s", "I love tea.", "Noted."), "turn-1", is_new=False)
+    job.rendered = render_turn(job.turn, job.operation, "2026-11-20T00:00:00+00:00")
+    assert dead.store("alice", [job]) is not None
+    with MemoryWriter(Diary(opened(), agent="rules"), lease=1.0) as writer:
+        receipt = writer.submit_nowait(Turn("alice", "s", "I love jazz.", "Noted."))
+        assert receipt.wait_stored(20)
+        for each in dead.read("alice")[0].jobs():  # it dies before it removes them from the queue
+            operation, said = TurnOperation(each.operation, each.content), each.turn
+            work = diary.turns.process(
+                "alice", "s", said.user_msg, said.assistant_msg, operation=operation
+            )
+            asyncio.run(work)
+        assert receipt.wait(30).is_repeated
+        assert writer.flush(30)
+        assert writer.stats()["repeated"] == 2
+    assert diary.user("alice").conversations()["s"].turns == 2
+
+
+def test_turns_that_another_writer_took_over_come_back_one_by_one(opened):
+    backend, delivered = opened(), []
+    queue = SharedQueue(
+        backend, threading.Condition(), delivered.extend, None, None, lease=15.0, works=True
+    )
+    jobs = [Job(Turn("alice", "s", f"I love {n}.", "ok"), f"op-{n}", is_new=True) for n in range(2)]
+    for job in jobs:
+        job.rendered = render_turn(job.turn, job.operation, job.time)
+    queue._store("alice", jobs)
+    assert delivered == jobs
+    jobs[0].group = [jobs[1]]  # read in one call of the model
+    queue.lost(jobs)
+    delivered.clear()
+    queue._claim_users()
+    assert [(job.operation, job.group, job.is_new) for job in delivered] == [
+        ("op-0", [], False),
+        ("op-1", [], False),
+    ]
 
 
 def test_a_dropped_writer_is_collected_and_its_threads_end(opened):

@@ -82,6 +82,7 @@ class SharedQueue(StoringQueue):
     def lost(self, jobs: list[Job]) -> None:
         """Watch turns that another writer has taken over, until they are finished."""
         for job in jobs:
+            job.is_new, job.group = False, []  # the other writer may apply it, and alone
             self._held.pop(job.turn.user_id, None)
             self._remote.setdefault(job.turn.user_id, {})[job.operation] = job
 
@@ -133,6 +134,8 @@ class SharedQueue(StoringQueue):
                     self._remote.get(user, {}).pop(job.operation, None)
                 else:
                     job.receipt.settle_stored(True)  # noqa: FBT003 - the result itself
+                    # Another writer with the claim may apply it and die before it removes it.
+                    job.is_new = job.is_new and claim is not None
             if erased:
                 self._fail(erased, Forgotten.since_run())
             if claim is not None and stored:
