@@ -7,11 +7,14 @@ import errno
 import logging
 import os
 import random
+import socket
 import threading
 import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from http.client import IncompleteRead
 
+import httpx
 import pytest
 from pydantic import BaseModel
 
@@ -437,13 +440,39 @@ def test_an_overridden_update_that_is_too_slow_is_logged_as_a_time_out(tmp_path,
         (RuntimeError("<asyncio.locks.Event> is bound to a different event loop"), True),
         (RuntimeError("Task got Future attached to a different loop"), True),
         (RuntimeError("Event loop is closed"), True), (RuntimeError("some other error"), False),
-        (Conflict("kept saving"), True), (Conflict("used", keys=["op"]), False),
+        (IncompleteRead(b""), True), (Conflict("kept saving"), True), (Conflict("used", keys=["op"]), False),
     ],
 )  # fmt: skip
 def test_transient_errors_are_distinguished_from_permanent_ones(error, expected):
     wrapped = ExtractionError("the extractor failed")
     wrapped.__cause__ = error
     assert is_transient(error) is is_transient(wrapped) is expected
+
+
+@pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{"])
+def test_a_turn_is_tried_again_after_the_server_closed_the_connection(tmp_path, sent):
+    server = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{server.getsockname()[1]}/"
+    calls = []
+
+    def drop():
+        connection, _ = server.accept()
+        connection.recv(65_536)
+        connection.sendall(sent)
+        connection.close()
+
+    def remember(message, *, deps):
+        calls.append(message)
+        if len(calls) == 1:
+            httpx.post(url, json={})
+        deps.upsert("likes", None, deps.user_msg)
+
+    serving = threading.Thread(target=drop)
+    serving.start()
+    with server, MemoryWriter(diary_at(tmp_path, remember), retry=QUICK) as writer:
+        assert writer.submit_nowait(Turn("alice", "s", "tea", "ok")).wait(LONG).applied == 1
+    serving.join()
+    assert len(calls) == 2
 
 
 def test_retry_delays_grow_with_jitter_and_respect_the_server():
