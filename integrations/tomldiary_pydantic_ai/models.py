@@ -23,7 +23,7 @@ from tomldiary.errors import ExtractorUnusable, InvalidValue
 from tomldiary.extraction.extractor import DEFAULT_MODEL, is_retried_as_a_whole
 from tomldiary.extraction.failures import NoCompletion
 from tomldiary.runtime.async_bridge import close_at_loop_end, is_private_loop
-from tomldiary.writer.retry import RetryPolicy
+from tomldiary.writer import retry
 
 if TYPE_CHECKING:
     from pydantic_ai.models.fallback import FallbackOn
@@ -44,7 +44,7 @@ __all__ = [
     "with_own_connections",
 ]
 
-_PAUSES = RetryPolicy(first_pause=0.25)
+_PAUSES = retry.RetryPolicy(first_pause=0.25)
 _CAN_LIMIT_CLIENT = "max_retries" in ModelSettings.__annotations__
 """Whether this release can switch off the retries of a provider's client."""
 _CUT = frozenset({"length", "content_filter", "error"})
@@ -171,9 +171,6 @@ def _copied(what: Any, **changes: Any) -> Any:
     return twin
 
 
-_PASSING_STATUS = frozenset({408, 409, 425, 429})
-_SERVER_ERROR = 500
-_HTTP_CLIENTS = frozenset({"httpcore", "httpcore2", "httpx", "httpx2"})
 # Subclasses in newer releases, for errors that a retry does not solve.
 _PERMANENT: tuple[type[Exception], ...] = tuple(
     getattr(exceptions, name)
@@ -231,20 +228,7 @@ def _check_name(name: str | None) -> None:
 
 def is_transient(error: Exception) -> bool:
     """Return whether the same request may succeed later: after time-outs, overload, broken connections."""
-    if isinstance(error, _PERMANENT):
-        return False
-    if isinstance(error, exceptions.ModelHTTPError):
-        return error.status_code in _PASSING_STATUS or error.status_code >= _SERVER_ERROR
-    if isinstance(error, exceptions.ModelAPIError):
-        return True
-    if isinstance(error, TimeoutError | ConnectionError | NoCompletion):
-        return True
-    # An error of an HTTP client that the provider did not wrap.
-    return any(
-        kind.__module__.partition(".")[0] in _HTTP_CLIENTS
-        and kind.__name__ in {"NetworkError", "ProtocolError", "TimeoutException"}
-        for kind in type(error).__mro__
-    )
+    return not isinstance(error, _PERMANENT) and retry.is_transient(error)
 
 
 def _is_of_the_service(error: Exception) -> bool:
