@@ -196,11 +196,11 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
 
     def _holding(self, state: AgentState[Any], run: Run) -> dict[str, Any]:
         held = cast("dict[str, Any]", state).get("diary_run")
-        others = held.runs if isinstance(held, Held) else {}
+        others = held.data if isinstance(held, Held) else {}
         asked = run.turn.unanswered
         owners = {one.id: self._owner(state, run.user, one) for one in asked}
         update: dict[str, Any] = {
-            "diary_run": Held({**others, self: run}),
+            "diary_run": Held("settled", {**others, self: run}),
             "diary_asked_by": {self.name: owners},
             "diary_asked": {self.name: {one.id: one.text for one in asked}},
         }
@@ -273,7 +273,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
     def _settled(self, state: AgentState[Any]) -> Run | None:
         """Return the owner and session of the run; None in a resumed run, the first time."""
         held = cast("dict[str, Any]", state).get("diary_run")
-        run = held.runs.get(self) if isinstance(held, Held) else None
+        run = held.data.get(self) if isinstance(held, Held) else None
         return run or self._endings.watched(agent_config(), self)
 
     # Around the model

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, NotRequired, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired, cast
 
 from langchain.agents.middleware.types import AgentState, PrivateStateAttr
 from langgraph.channels.untracked_value import UntrackedValue
 
+from tomldiary.agents.turn_messages import StateText
 from tomldiary_langchain.messages import Turn, as_in
 
 if TYPE_CHECKING:
@@ -47,22 +48,8 @@ class Run:
         self.turn = as_in(messages, self.turn)
 
 
-class Held(str):
-    """Runs in the state; an empty text, since streams and traces show private fields too."""
-
-    __slots__ = ("runs",)
-
-    runs: dict[object, Run]
-
-    def __new__(cls, runs: dict[object, Run]) -> Self:
-        """Hold runs, by middleware."""
-        held = super().__new__(cls, "settled")
-        held.runs = runs
-        return held
-
-    def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        """Pickle without the runs, for servers that store the state."""
-        return str, (str(self),)
+class Held(StateText[dict[object, Run]]):
+    """The runs of the middlewares in an agent's state, by middleware."""
 
 
 _ByMessage = dict[str, dict[str, str]]

@@ -6,49 +6,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, cast
 
 from langgraph.channels.untracked_value import UntrackedValue
 
+from tomldiary.agents.turn_messages import StateText
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 __all__ = ["Ended", "Memory", "MemoryChannel", "Recalled", "asked_by_in", "ended_by", "ended_in"]
 
 
-class Recalled(str):
+class Recalled(StateText[dict[str, str]]):
     """Recalled memory, with a digest of the user of each unanswered message.
 
     Its key is the id of the message. A user that a function of the node returned has the digest of function and id.
     """
 
-    __slots__ = ("asked_by",)
 
-    asked_by: dict[str, str]
-
-    def __new__(cls, text: str, asked_by: dict[str, str]) -> Self:
-        """Return the text with its digests."""
-        recalled = super().__new__(cls, text)
-        recalled.asked_by = asked_by
-        return recalled
-
-    def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        """Pickle as plain text, for servers that store the state."""
-        return str, (str(self),)
-
-
-class Ended(str):
+class Ended(StateText[dict[str, str]]):
     """The place where a node's last turn ended, by node; an empty text, which does not replace the field's text."""
-
-    __slots__ = ("ended",)
-
-    ended: dict[str, str]
-
-    def __new__(cls, ended: dict[str, str]) -> Self:
-        """Return an empty text with the ends."""
-        made = super().__new__(cls)
-        made.ended = ended
-        return made
-
-    def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        """Pickle as plain text, for servers that store the state."""
-        return str, (str(self),)
 
 
 class MemoryChannel(UntrackedValue[str]):
@@ -83,17 +57,17 @@ class MemoryChannel(UntrackedValue[str]):
 
     def update(self, values: Sequence[str]) -> bool:
         """Set the text, and the users if `recall_node` wrote it; a subgraph has no users of its parent."""
-        ended = [each.ended for each in values if isinstance(each, Ended)]
+        ended = [each.data for each in values if isinstance(each, Ended)]
         for each in ended:
             self.ended = {**self.ended, **each}
         values = [each for each in values if not isinstance(each, Ended)]
         if len(values) > 1:  # branches of a fan-out, each with a recall node
-            known = [getattr(each, "asked_by", self.asked_by) for each in values]
+            known = [each.data if isinstance(each, Recalled) else self.asked_by for each in values]
             texts = "\n\n".join(dict.fromkeys(filter(None, values)))
             values = [Recalled(texts, {id_: one for each in known for id_, one in each.items()})]
         changed = super().update(values)
         if changed and isinstance(self.value, Recalled):
-            now = self.value.asked_by
+            now = self.value.data
             self.asked_by = {id_: self.asked_by.get(id_, owner) for id_, owner in now.items()}
         return changed or bool(ended)
 
@@ -123,7 +97,7 @@ def ended_in(channels: Mapping[str, Any] | None, node: str) -> set[str]:
 
 def ended_by(channels: Mapping[str, Any] | None, node: str, end: str) -> dict[str, Ended]:
     """Return the update of a state's fields that records where a turn of a node ended."""
-    return {field: Ended({node: end}) for field in _fields(channels)}
+    return {field: Ended("", {node: end}) for field in _fields(channels)}
 
 
 def _fields(channels: Mapping[str, Any] | None) -> dict[str, MemoryChannel]:

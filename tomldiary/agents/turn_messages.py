@@ -13,7 +13,7 @@ import json
 import threading
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Self, TypeVar, cast
 from weakref import WeakValueDictionary
 
 from tomldiary.agents.identity import current_checkpoint, kept_thread, named_checkpoint
@@ -34,6 +34,7 @@ __all__ = [
     "OTHERS_TURN",
     "SOURCE",
     "Spoken",
+    "StateText",
     "SubmittedMessages",
     "ToolCall",
     "ToolResult",
@@ -453,6 +454,24 @@ class SubmittedMessages:
                     for key in new:
                         self._known.pop(key, None)
             raise
+
+
+class StateText(str, Generic[T]):
+    """A text in a graph's state with data for this process; streams, traces and stored states have the text alone."""
+
+    __slots__ = ("data",)
+
+    data: T
+
+    def __new__(cls, text: str, data: T) -> Self:
+        """Return the text with its data."""
+        made = super().__new__(cls, text)
+        made.data = data
+        return made
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        """Pickle as plain text, for servers that store the state."""
+        return str, (str(self),)
 
 
 _kept: WeakValueDictionary[tuple[object, type[Any]], Any] = WeakValueDictionary()
