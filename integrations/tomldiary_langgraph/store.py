@@ -12,7 +12,6 @@ from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.store.item import LONGEST_TTL
-from tomldiary.store.operations import Put
 from tomldiary.store.store import ItemStore, Prepared
 from tomldiary.store.ttl import Expiry
 from tomldiary.store.typed_namespaces import UserLabel, may_expire
@@ -124,11 +123,7 @@ class DiaryStore(BaseStore):
         ttl: float | NotProvided | None = NOT_PROVIDED,
     ) -> None:
         """Store a value as `BaseStore.put` does; typed entries, which do not expire, get no default time to live."""
-        check_written(namespace)
-        minutes = self._minutes(_given(ttl, namespace))
-        given: Any = value  # checked there
-        put = Put(tuple(namespace), _key(key), given, index, minutes)
-        self._items.run([put], session=session_here(), signed_in=signed_in_here())
+        super().put(namespace, _key(key), cast("Any", value), index, ttl=_given(ttl, namespace))
 
     async def aput(
         self,
@@ -252,19 +247,18 @@ class DiaryStore(BaseStore):
     ) -> Item | None:
         check_written(namespace)
         ttl = _given(ttl, namespace)
+        if ttl is NOT_PROVIDED:
+            ttl = (self.ttl_config or {}).get("default_ttl")
         found = self._items.update(
             tuple(namespace),
             _key(key),
             fn,
             index=index,
-            ttl=self._minutes(ttl),
+            ttl=ttl,
             session=session,
             signed_in=user_here,
         )
         return None if found is None else item(found)
-
-    def _minutes(self, ttl: Any) -> Any:
-        return (self.ttl_config or {}).get("default_ttl") if ttl is NOT_PROVIDED else ttl
 
     # Time to live
 
