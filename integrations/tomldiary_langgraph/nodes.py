@@ -11,12 +11,17 @@ and session from the run (see `identity`), never from the output of a model.
 from __future__ import annotations
 
 from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
-from langchain_core.runnables import RunnableConfig, RunnableLambda
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.runnables import RunnableConfig, RunnableLambda, ensure_config
+from langchain_core.tracers.context import register_configure_hook
 from langgraph.channels.untracked_value import UntrackedValue
 
+from tomldiary.agents.delegation import LANGCHAIN, RunTree, tell_within
 from tomldiary.agents.identity import checked_id, saves_checkpoints
 from tomldiary.agents.options import (
     checked_count,
@@ -63,7 +68,6 @@ from tomldiary_langgraph.messages import (
     unanswered,
     waits_for_answer,
 )
-from tomldiary_langgraph.runs import runs
 from tomldiary_langgraph.store import DiaryStore
 
 if TYPE_CHECKING:
@@ -71,7 +75,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
 
-__all__ = ["extract_node", "recall_node", "submit_node"]
+__all__ = ["extract_node", "recall_node", "runs", "submit_node"]
 
 Node = RunnableLambda[Any, dict[str, Any]]
 OnError = Literal["raise", "ignore"]
@@ -258,6 +262,19 @@ def extract_node(
         return {}
 
     return RunnableLambda(extract, aextract, name="extract")
+
+
+class _Runs(RunTree, BaseCallbackHandler):
+    """The tree of a process's runs."""
+
+
+@cache
+def runs() -> RunTree:
+    """Return the tree of this process, registered with LangChain from the first call on."""
+    tree = _Runs()
+    register_configure_hook(ContextVar("tomldiary_runs", default=tree), inheritable=True)
+    tell_within(LANGCHAIN, lambda: tree.is_of_agent(ensure_config()))
+    return tree
 
 
 def _said(turn: Turn) -> dict[str, Any]:

@@ -42,7 +42,7 @@ from tomldiary.errors import (
 )
 from tomldiary_langchain import ChatModelExtractor
 from tomldiary_langgraph import DiaryStore, extract_node, recall_node, submit_node
-from tomldiary_langgraph.runs import runs
+from tomldiary_langgraph.nodes import runs
 
 ALICE = {"configurable": {"user_id": "alice", "thread_id": "t1"}}
 AT_ONCE = RetryPolicy(max_attempts=2, initial_interval=0.01, jitter=False)
