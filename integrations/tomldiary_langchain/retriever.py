@@ -126,7 +126,7 @@ class DiaryRetriever(BaseRetriever):
         user: str = "",
         k: int | None = None,
     ) -> list[Document]:
-        return self._found(query, user, self.k if k is None else checked_count(k, "k", least=1))
+        return self._found(query, user, k)
 
     async def _aget_relevant_documents(
         self,
@@ -136,11 +136,10 @@ class DiaryRetriever(BaseRetriever):
         user: str = "",
         k: int | None = None,
     ) -> list[Document]:
-        return await in_thread(
-            self._found, query, user, self.k if k is None else checked_count(k, "k", least=1)
-        )
+        return await in_thread(self._found, query, user, k)
 
-    def _found(self, query: str, user: str, k: int) -> list[Document]:
+    def _found(self, query: str, user: str, given: int | None) -> list[Document]:
+        k = self.k if given is None else checked_count(given, "k", least=1)
         fits = None if self.filter is None else compile_filter(self.filter)
         found: list[Document] = []
         kinds = self.kinds
