@@ -8,11 +8,9 @@ both be true, such as "likes cats" and "likes dogs", are no contradiction.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
-from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.text.statement_words import NUMBERS, OPPOSITES
 from tomldiary.text.value_words import (
     COPULAS,
@@ -86,8 +84,6 @@ def replaced_value(left: str, right: str) -> str:
     return "different value" if _is_single(difference, are_names=are_names) else ""
 
 
-@cleared_on_forget
-@lru_cache(maxsize=4096)
 def _words(text: str) -> tuple[str, ...]:
     return tuple(_WORD.findall(_ELIDED.sub(" ", text.replace("i'm", "i am"))))
 
