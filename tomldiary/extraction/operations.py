@@ -335,7 +335,15 @@ def _upsert(
         if found is None:
             raise unknown_preference(operation.category, key)
         if operation.confirms is not None:
-            _confirm(preferences, operation, key, by)
+            if not _says_other(found[1], operation.confirms):
+                _put(preferences, operation, key, None, by)
+            elif operation.text is not None:  # another text does not count for the entry
+                _put(preferences, operation, None, operation.text, by)
+            else:
+                raise InvalidValue(
+                    "the entry was changed while it was confirmed.",
+                    where=f"{operation.category}/{key}",
+                )
             return
         if _says_other(found[1], operation.replaces):
             created_as, key = named, None
@@ -364,22 +372,6 @@ def _forget(
             "the entry was changed before it was removed.", where=f"{operation.category}/{key}"
         )
     preferences.forget(operation.category, key)
-
-
-def _confirm(
-    preferences: Preferences, operation: UpsertPreference, key: str, by: Provenance
-) -> None:
-    """Confirm an entry that still has the confirmed text; another text does not count for it."""
-    found = preferences.find(operation.category, key)
-    stored = entry_text(found[1]) if found is not None else ""
-    if same_text(stored, operation.confirms or ""):
-        _put(preferences, operation, key, None, by)
-    elif operation.text is not None:
-        _put(preferences, operation, None, operation.text, by)
-    else:
-        raise InvalidValue(
-            "the entry was changed while it was confirmed.", where=f"{operation.category}/{key}"
-        )
 
 
 def _put(

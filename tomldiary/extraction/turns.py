@@ -87,11 +87,6 @@ class Turns:
             self._extractor = agent, known
         return known
 
-    async def _ready_extractor(self) -> Extractor:
-        """Return the extractor; the first call may import a framework, which takes time."""
-        known = self._known()
-        return await in_thread(lambda: self.extractor) if known is None else known
-
     @property
     def origin(self) -> str:
         """The origin of extracted entries: "rule", "model:" with the model's name, or "model"."""
@@ -316,7 +311,8 @@ class Turns:
         Raises:
             ExtractionError: It failed.
         """
-        extractor = await self._ready_extractor()
+        # In a thread at first, because it may import a framework.
+        extractor = self._known() or await in_thread(lambda: self.extractor)
         try:
             await run_extractor(extractor, message, deps)
         except DiaryError:

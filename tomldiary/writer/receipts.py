@@ -155,8 +155,6 @@ class Receipt(Viewed):
 
     async def astored(self) -> bool:
         """Wait like `wait_stored` without blocking the event loop."""
-        if self._stored.done():
-            return self._stored.result()
         running_loop()
         return await asyncio.shield(asyncio.wrap_future(self._stored))
 
