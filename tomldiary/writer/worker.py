@@ -191,11 +191,17 @@ class Workers:
         _logger.warning("another writer took over %s of a user", counted(len(jobs), "turn"))
 
     def settle_elsewhere(self, job: Job) -> None:
-        """Resolve the receipt of a turn that another writer has finished."""
+        """Resolve the receipt of a turn that another writer has finished.
+
+        Raises:
+            BackendError, LockTimeout: Its result cannot be read now.
+        """
         result, error = None, None
         try:
             operation = TurnOperation(job.operation, job.content)
             result = self._diary.turns.find(job.turn.user_id, operation)
+        except (BackendError, LockTimeout):
+            raise
         except DiaryError as caught:
             error = caught
         if result is None and error is None:

@@ -54,6 +54,29 @@ def test_a_receipt_is_settled_when_another_writer_applies_the_turn(opened):
         assert third.wait(30).transaction == 3
 
 
+def test_a_receipt_waits_until_the_result_of_another_writer_can_be_read(opened):
+    gate, calls = threading.Event(), []
+
+    def slow(message, deps):
+        calls.append(message)
+        gate.wait(20)
+
+    here = Diary(opened(), agent="rules", lock_timeout=0.05)
+    with MemoryWriter(Diary(opened(), agent=slow)) as other, MemoryWriter(here) as writer:
+        assert other.submit_nowait(Turn("alice", "s", "I love tea.", "Noted.")).wait_stored(20)
+        until(lambda: calls)
+        receipt = writer.submit_nowait(Turn("alice", "s", "I love jazz.", "Noted."))
+        assert receipt.wait_stored(20)
+        with here.engine.backend.lock("alice", 20):
+            gate.set()
+            until(lambda: other.stats()["completed"] == 2)
+            time.sleep(1.5)  # longer than the interval of the searches
+            assert not receipt.is_done
+        assert receipt.wait(30).transaction == 2
+        stats = writer.stats()
+    assert (stats["submitted"], stats["completed"], stats["failed"]) == (1, 1, 0)
+
+
 def test_only_the_owner_of_a_user_changes_the_waiting_turns(opened):
     owner, other = (Claims(opened(), 60.0, works=True) for _ in range(2))
     job = Job(Turn("alice", "s", "I love tea.", "Noted."), "turn-1", is_new=False)

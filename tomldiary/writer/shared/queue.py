@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import BackendError, Conflict, Forgotten
+from tomldiary.errors import BackendError, Conflict, Forgotten, LockTimeout
 from tomldiary.logging import get_logger
 from tomldiary.runtime.sources import QUEUE
 from tomldiary.writer.journal_queue import StoringQueue, wake
@@ -198,7 +198,12 @@ class SharedQueue(StoringQueue):
             if not jobs:
                 self._remote.pop(user, None)
         for job in done:
-            self._resolve(job)
+            try:
+                self._resolve(job)
+            except (BackendError, LockTimeout) as error:  # the next search tries again
+                _logger.warning("%s: the result of a turn cannot be read (%s)", self.root, error)
+                with self._state:
+                    self._remote.setdefault(user, {})[job.operation] = job
 
     # Called by the workers, like the methods of `claims`
 
