@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import random
 import sys
@@ -18,6 +19,7 @@ from tomldiary.retrieval.embedders import LOCAL_DIMS, local_embedder, name_of
 from tomldiary.retrieval.filters import compile_filter
 from tomldiary.retrieval.search import UserIndex
 from tomldiary.retrieval.vector_index import Embedding
+from tomldiary.store.item import Entry
 from tomldiary.store.operations import Get, Put, Search
 from tomldiary.store.snapshot import Snapshot
 from tomldiary.store.store import ItemStore
@@ -268,6 +270,20 @@ def test_a_query_is_never_parsed_as_a_query_language(store, query):
 def indexed(place, embed, **more):
     pytest.importorskip("numpy", reason='pip install "tomldiary-kit[embeddings]"')
     return ItemStore(Diary(place), embedding=Embedding(26, embed, ("text",), **more))
+
+
+def objects_of(kind):
+    gc.collect()
+    return sum(isinstance(each, kind) for each in gc.get_objects())
+
+
+def test_typed_entries_of_many_users_do_not_accumulate():
+    diary = Diary("memory:", agent="rules")
+    store, before = DiaryStore(diary), objects_of(Entry)
+    for number in range(300):
+        diary.user(f"user{number}").upsert_preference("likes", "tea")
+        assert len(store.search((f"user{number}",), query="tea")) == 1
+    assert objects_of(Entry) - before <= 256
 
 
 def test_vectors_are_stored_and_equal_texts_embedded_once(tmp_path):

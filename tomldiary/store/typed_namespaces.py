@@ -14,6 +14,7 @@ from tomldiary.entries.collections import Collection, TypedEntries, collections
 from tomldiary.entries.kinds import KINDS, typed_kinds
 from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary.identifiers.namespaces import SHARED, Namespace
+from tomldiary.runtime.lru import PerUser
 from tomldiary.storage.protocol import ListsFolders
 from tomldiary.store.item import Entry
 from tomldiary.store.snapshot import Snapshot
@@ -68,7 +69,8 @@ class TypedNamespaces:
         self._diary = diary
         backend = diary.engine.backend
         self._lists = backend if isinstance(backend, ListsFolders) else None
-        self._seen: dict[Namespace, Snapshot] = {}
+        self._seen = PerUser[dict[Namespace, Snapshot]](lambda _: {})
+        """The last snapshots of a user, from which unchanged entries are taken."""
         self._without: dict[str, Any] = {}
         """The folder time of each user who had no typed entries at that time."""
 
@@ -108,10 +110,11 @@ class TypedNamespaces:
             return []  # no application can use it, because it is not a valid label
         if not self._has_documents(user):
             return []
+        seen = self._seen.of(user, self._diary.engine.backend.epoch(user))
         stored = TypedEntries.stored(self._diary, user)
         size = len(prefix)
         found = [
-            self._snapshot(stored, (user, MARK, *each), each)
+            _snapshot(seen, stored, (user, MARK, *each), each)
             for each in collections(self._diary)
             if (user, MARK, *each)[:size] == prefix
         ]
@@ -136,23 +139,28 @@ class TypedNamespaces:
         self._without[user] = now
         return False
 
-    def _snapshot(
-        self, stored: TypedEntries, namespace: Namespace, collection: Collection
-    ) -> Snapshot:
-        before = self._seen.get(namespace)
-        known: Mapping[str, Entry] = before.entries if before is not None else {}
-        entries: dict[str, Entry] = {}
-        for key, table in stored.entries(collection):
-            entry = known.get(key)
-            entries[key] = (
-                entry
-                if entry is not None and entry.table is table
-                else _TypedEntry(collection, key, table)
-            )
-        if before is not None and known == entries:  # entries compare by identity
-            return before
-        made = self._seen[namespace] = Snapshot(namespace[0], namespace, entries=entries)
-        return made
+
+def _snapshot(
+    seen: dict[Namespace, Snapshot],
+    stored: TypedEntries,
+    namespace: Namespace,
+    collection: Collection,
+) -> Snapshot:
+    """Return the current snapshot of a namespace, which is the last one if nothing has changed."""
+    before = seen.get(namespace)
+    known: Mapping[str, Entry] = before.entries if before is not None else {}
+    entries: dict[str, Entry] = {}
+    for key, table in stored.entries(collection):
+        entry = known.get(key)
+        entries[key] = (
+            entry
+            if entry is not None and entry.table is table
+            else _TypedEntry(collection, key, table)
+        )
+    if before is not None and known == entries:  # entries compare by identity
+        return before
+    made = seen[namespace] = Snapshot(namespace[0], namespace, entries=entries)
+    return made
 
 
 UserLabel = int | Callable[[Namespace, str], str | None] | None
