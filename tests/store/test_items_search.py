@@ -17,6 +17,7 @@ from tomldiary.errors import Forgotten, InvalidValue, MissingExtra
 from tomldiary.retrieval import lexical_index
 from tomldiary.retrieval.embedders import LOCAL_DIMS, local_embedder, name_of
 from tomldiary.retrieval.filters import compile_filter
+from tomldiary.retrieval.lexical_index import LexicalIndex
 from tomldiary.retrieval.search import UserIndex
 from tomldiary.retrieval.vector_index import Embedding
 from tomldiary.store.item import Entry
@@ -275,6 +276,14 @@ def indexed(place, embed, **more):
 def objects_of(kind):
     gc.collect()
     return sum(isinstance(each, kind) for each in gc.get_objects())
+
+
+def test_indexes_of_removed_namespaces_do_not_accumulate():
+    index, before = UserIndex(), objects_of(LexicalIndex)
+    for number in range(1100):
+        entries = {"k": Entry("k", {"text": "tea"})}
+        index.search([Snapshot("alice", ("alice", str(number)), entries=entries)], "tea")
+    assert objects_of(LexicalIndex) - before == 1001
 
 
 def test_typed_entries_of_many_users_do_not_accumulate():

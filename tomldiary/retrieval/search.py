@@ -29,6 +29,7 @@ C = TypeVar("C", bound=Collection[Any])
 _HALF = 3.0
 """The rank, in standard deviations, that has a score of one half."""
 _NOISE = 1e-5
+_KEPT = 1000  # the number of indexes that are kept for collections that a search leaves out
 
 
 class Ranked(NamedTuple, Generic[C, E]):
@@ -114,15 +115,17 @@ class UserIndex(Generic[C, E]):
     def _matches(self, collections: Sequence[C], query: str) -> list[Matches[E]] | None:
         with self._guard:
             followed = [self._follow(each) for each in collections]
+            # Removed collections are searched no more, so those that were searched last are kept.
+            for namespace in list(self._followed)[: -len(collections) - _KEPT]:
+                del self._followed[namespace]
             question = question_of(query, [each.words for each in followed])
             if question is None:
                 return None
             return [each.words.matches(question) for each in followed]
 
     def _follow(self, collection: C) -> _Followed[E]:
-        known = self._followed.get(collection.namespace)
-        if known is None:
-            known = self._followed[collection.namespace] = _Followed()
+        known = self._followed.pop(collection.namespace, None) or _Followed[E]()
+        self._followed[collection.namespace] = known  # the last one in order
         known.follow(collection.searched)
         return known
 
