@@ -137,6 +137,19 @@ def test_an_entry_that_is_over_is_hidden_and_then_removed(diary, alice):
     assert alice.upsert_preference("likes", "a third one")[0] == "pref003"
 
 
+def test_a_time_at_the_end_of_the_calendar_is_never_over(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    diary.constrain("preferences/likes", Constraint(ttl=timedelta(days=30)))
+    diary.constrain("blocks", Constraint(ttl=timedelta.max))
+    file = tmp_path / "ann" / "preferences.toml"
+    file.parent.mkdir()
+    file.write_text('[preferences.likes.walnut]\ntext = "walnut"\n_updated = 9999-12-31\n')
+    ann = diary.user("ann")
+    ann.blocks.set("walnut", "brown")
+    assert {hit.key for hit in ann.recall("walnut")} == {"likes/walnut", "walnut"}
+    assert list(ann.preferences("likes")) == list(ann.blocks) == ["walnut"]
+
+
 def test_no_read_shows_an_entry_that_is_over(diary, alice):
     for place in ("preferences", "blocks", "conversations", "episodes", "items/work"):
         diary.constrain(place, Constraint(ttl=timedelta(days=30)))
