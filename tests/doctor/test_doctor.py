@@ -409,7 +409,7 @@ WRONG = {
     "preferences.loose: expected a category, found number",
     "preferences.likes.pref001.text: expected text, found number",
     "preferences.likes.pref001.contexts: expected a list of text, found text",
-    "preferences.likes.pref001._count: expected a number, found text",
+    "preferences.likes.pref001._count: expected a whole number, found text",
     "preferences.likes.pref001._created: expected a time, found text",
     "preferences.likes.pref003: expected an entry, found text; it is left out",
     "preferences.goals.pref001.contexts: expected a list of text, found a list",
@@ -459,7 +459,7 @@ def test_invalid_sessions_are_named_in_toml_words(root):
         ),
     )
     assert {found.message for found in wrong(root)} == {
-        "conversations.s2._turns: expected a number, found text",
+        "conversations.s2._turns: expected a whole number, found text",
         "conversations.s2.summary: expected text, found a list",
     }
 

@@ -604,7 +604,7 @@ def test_an_invalid_entry_is_ignored_alone_and_named(tmp_path):
     }
     stray, many, heavy = map(str, alice.problems())
     assert stray.startswith("preferences.likes.loose: expected an entry, found text")
-    assert many.startswith("preferences.likes.b._count: expected a number, found text")
+    assert many.startswith("preferences.likes.b._count: expected a whole number, found text")
     assert heavy.startswith("preferences.likes.c.weight: Input should be a valid integer")
     with pytest.raises(InvalidValue, match="expected a table"):
         alice.upsert_preference("likes", "x", id="loose")

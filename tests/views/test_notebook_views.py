@@ -353,6 +353,16 @@ def test_names_in_a_file_that_was_edited_by_hand_do_not_run(tmp_path):
     assert len(diary.to_pandas()) == 1
 
 
+@pytest.mark.parametrize("turns", ['"many"', "[1]", "inf"])
+def test_a_card_shows_a_session_whose_number_of_turns_is_wrong(tmp_path, turns):
+    file = tmp_path / "ann" / "conversations.toml"
+    file.parent.mkdir()
+    file.write_text(f'[conversations.s1]\nsummary = "about tea"\n_turns = {turns}\n')
+    said = read(Diary(tmp_path).user("ann")._repr_html_())
+    assert "about tea0 turns" in said
+    assert "Problem: conversations.s1._turns: expected a whole number" in said
+
+
 def test_the_origin_is_a_chain_from_the_turn_to_the_entry():
     user = Diary("memory:", agent="rules").user("ann")
     user.add_turn("I love green tea.", "Noted.", session_id="monday")

@@ -128,11 +128,11 @@ def wrong_fields(
     lists: Iterable[str] = (),
     numbers: Iterable[str] = (),
 ) -> Iterator[Problem]:
-    """Yield the fields of an entry that are not text, lists of text, numbers or times, though they must be."""
+    """Yield the fields of an entry that are not text, lists of text, whole numbers or times, though they must be."""
     wanted: list[tuple[Iterable[str], str, Callable[[Any], bool]]] = [
         (texts, "text", lambda value: isinstance(value, str)),
         (lists, "a list of text", _is_text_list),
-        (numbers, "a number", lambda value: type(value) is int),
+        (numbers, "a whole number", lambda value: type(value) is int),
         (_MANAGED_TIMES, "a time", _is_time),
     ]
     for names, word, fits in wanted:

@@ -6,6 +6,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tomldiary.entries.conversations import entry_to_conversation
 from tomldiary.entries.fields import last_used
 from tomldiary.entries.kinds import KINDS, entries_in, entry_kind
 from tomldiary.errors import DiaryError
@@ -209,7 +210,7 @@ def _sessions(entries: Sequence[Stored]) -> Table:
         [
             Key(session),
             Text(cut(str(entry.get("summary") or "no summary yet"), 160)),
-            Text(counted(int(entry.get("_turns", 0) or 0), "turn"), is_quiet=True),
+            Text(counted(entry_to_conversation(entry).turns, "turn"), is_quiet=True),
             Moment(last_used(entry)),
         ]
         for session, entry in found[:_NEWEST]
