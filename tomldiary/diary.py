@@ -305,6 +305,8 @@ class Diary(Viewed, AncestorCoroutines):
         for other in self.fact_schemas.values():
             if other.model is model and other.name != name:
                 raise SchemaError(f"{model.__name__} is already registered as {other.name!r}.")
+        if schema == self.fact_schemas.get(name):
+            return  # documents have indexes of the registered object, and would get further ones
         self.fact_schemas = {**self.fact_schemas, name: schema}
         rules = schema.constraint
         if rules.append_only or rules.required or rules.ttl or self.entry_rules.of(f"facts/{name}"):

@@ -17,10 +17,11 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from counted_models import counted
 from hand_edits import age
+from living import objects_of
 from processes import run_at_once
 from tomldiary import Conflict, Constraint, Diary
 from tomldiary.doctor.doctor import check
-from tomldiary.entries.facts import Facts
+from tomldiary.entries.facts import FactIndex, Facts
 from tomldiary.errors import (
     DiaryError,
     DocumentError,
@@ -292,6 +293,17 @@ class Unseen(BaseModel):
 def test_an_unusable_schema_is_refused_at_registration(diary, name, model, constraint, message):
     with pytest.raises(SchemaError, match=message):
         diary.register_schema(name, model, Constraint(**constraint))
+
+
+def test_registering_a_type_again_makes_no_further_indexes(diary):
+    alice = diary.user("alice")
+    alice.facts.commit(Diet(role="user", food="vegan"))
+    before = objects_of(FactIndex)
+    for _ in range(20):
+        diary.register_schema("diet", Diet, Constraint(singleton_key="role"))
+        assert len(alice.facts.query("diet")) == 1
+        assert "vegan" in alice.render()
+    assert objects_of(FactIndex) - before <= 1
 
 
 def test_a_type_can_be_registered_again(diary, alice):

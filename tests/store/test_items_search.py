@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import random
 import sys
@@ -12,6 +11,7 @@ from functools import partial
 
 import pytest
 
+from living import objects_of
 from tomldiary import Diary
 from tomldiary.errors import Forgotten, InvalidValue, MissingExtra
 from tomldiary.retrieval import lexical_index
@@ -271,11 +271,6 @@ def test_a_query_is_never_parsed_as_a_query_language(store, query):
 def indexed(place, embed, **more):
     pytest.importorskip("numpy", reason='pip install "tomldiary-kit[embeddings]"')
     return ItemStore(Diary(place), embedding=Embedding(26, embed, ("text",), **more))
-
-
-def objects_of(kind):
-    gc.collect()
-    return sum(isinstance(each, kind) for each in gc.get_objects())
 
 
 def test_indexes_of_removed_namespaces_do_not_accumulate():
