@@ -17,7 +17,7 @@ from tomldiary.entries.conversations import MAX_SUMMARY
 from tomldiary.entries.kinds import EPISODES, FACTS, entry_kind, problems_in
 from tomldiary.entries.kinds.rules import EntryRules, redacted_entry
 from tomldiary.entries.preferences import PreferenceRules
-from tomldiary.entries.schema import categories, item_type, weights
+from tomldiary.entries.schema import categories, item_types, weights
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.extraction.dialogue import CONTEXT_TURNS, Sessions
 from tomldiary.extraction.extractor import check_extractor
@@ -211,8 +211,9 @@ class Diary(Viewed, AncestorCoroutines):
             self.similarity.second = _local_vectors
         self._has_opened = isinstance(backend, str | os.PathLike)
         self.backend: Any = self.engine.backend if self._has_opened else backend
-        types = {name: item_type(pref_table_cls, name) for name in self.allowed}
-        rules = PreferenceRules(tuple(self.allowed), max_prefs_per_category, types)
+        rules = PreferenceRules(
+            tuple(self.allowed), max_prefs_per_category, item_types(pref_table_cls)
+        )
         self.preference_rules = rules
         self.turn_rules = TurnRules(rules, max_conversations)
         self.fact_schemas: dict[str, FactSchema] = {}

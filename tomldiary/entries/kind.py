@@ -24,8 +24,6 @@ from tomldiary.entries.fields import (
 from tomldiary.text.json_paths import texts_in
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
-
     from tomldiary.entries.constraints import FactSchema
     from tomldiary.entries.fields import Problem
     from tomldiary.entries.preferences import PreferenceRules
@@ -100,7 +98,6 @@ class Rules(Protocol):
     weights: dict[str, float]
     """The weight of each category in a prompt."""
     schema_name: str
-    pref_table_cls: type[BaseModel]
     preference_rules: PreferenceRules
     fact_schemas: dict[str, FactSchema]
     max_conversations: int

@@ -40,7 +40,6 @@ __all__ = [
     "entry_count",
     "entry_text",
     "entry_to_item",
-    "invalid_entry",
     "number_of",
     "reserve_ids",
     "unknown_preference",
@@ -276,7 +275,9 @@ class Preferences:
             try:
                 entry_to_item(entry, kind)
             except ValidationError as error:
-                raise invalid_entry(error, f"{category}.{key}") from None
+                wrong = error.errors(include_url=False, include_input=False)[0]
+                place = ".".join(map(str, (category, key, *wrong["loc"])))
+                raise InvalidValue(f"{wrong['msg']}. Nothing was stored.", where=place) from None
 
     def forget(self, category: str, key: str) -> Mapping[str, Any]:
         """Remove an entry and return it; its id is not assigned again.
@@ -411,13 +412,6 @@ def entry_to_item(
     for key in ("_created", "_updated", "_created_by", "_updated_by"):
         known[key] = str(entry.get(key, ""))
     return item_type.model_validate(known)
-
-
-def invalid_entry(error: ValidationError, where: str) -> InvalidValue:
-    """Return the error for an entry that does not fit its type; the error names the first wrong field."""
-    wrong = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(map(str, (where, *wrong["loc"])))
-    return InvalidValue(f"{wrong['msg']}. Nothing was stored.", where=place)
 
 
 def _text_list(value: Any) -> list[str]:

@@ -24,7 +24,6 @@ from typing import (
     get_origin,
     overload,
 )
-from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel
 from pydantic.errors import PydanticUndefinedAnnotation
@@ -42,6 +41,7 @@ __all__ = [
     "get_conversations_schema",
     "get_preferences_schema",
     "item_type",
+    "item_types",
     "show_conversations_schema",
     "show_preferences_schema",
     "weight_of",
@@ -64,7 +64,9 @@ def categories(pref_table_cls: type[BaseModel]) -> dict[str, str]:
         SchemaError: The class is not a pydantic model, has no category, has a category without a default or hidden by
             an alias, or maps to a type other than PreferenceItem.
     """
-    return {name: _description(pref_table_cls, name) for name in _item_types(pref_table_cls)}
+    names = item_types(pref_table_cls)
+    docs = [_doc_lines(doc, pref_table_cls.model_fields) for doc in _docstrings(pref_table_cls)]
+    return {name: _description(pref_table_cls, name, docs) for name in names}
 
 
 def item_type(pref_table_cls: type[BaseModel], category: str) -> type[PreferenceItem]:
@@ -74,7 +76,7 @@ def item_type(pref_table_cls: type[BaseModel], category: str) -> type[Preference
         UnknownCategory: The table has no such category.
         SchemaError: As for `categories`.
     """
-    found = _item_types(pref_table_cls)
+    found = item_types(pref_table_cls)
     if category not in found:
         raise UnknownCategory(category, list(found))
     return found[category]
@@ -93,7 +95,7 @@ def weights(pref_table_cls: type[BaseModel]) -> dict[str, float]:
         category: weight_of(
             pref_table_cls.model_fields[category].json_schema_extra, f"{name}.{category}"
         )
-        for category in _item_types(pref_table_cls)
+        for category in item_types(pref_table_cls)
     }
 
 
@@ -147,7 +149,7 @@ def get_preferences_schema(
     if format is not None:
         return show_preferences_schema(pref_table_cls, format)
     described = categories(pref_table_cls)
-    types = _item_types(pref_table_cls)
+    types = item_types(pref_table_cls)
     return {
         "schema_name": pref_table_cls.__name__,
         "categories": list(described),
@@ -162,7 +164,7 @@ def show_preferences_schema(
     format: SchemaFormat = "pretty",  # noqa: A002 - the ancestor's name
 ) -> str:
     """Return the schema of a preference table as a tree (`pretty`), JSON Schema (`json`) or source code (`python`)."""
-    types = _item_types(pref_table_cls)
+    types = item_types(pref_table_cls)
     if format == "pretty":
         shown = {name: f"dict[str, {item.__name__}]" for name, item in types.items()}
         return _tree(pref_table_cls.__name__, shown, categories(pref_table_cls))
@@ -212,20 +214,13 @@ def _unknown(format_: str) -> InvalidValue:
     return InvalidValue(f"unknown format {format_!r}. Use pretty, json or python.", where="format")
 
 
-# Cached, because each write needs it and a class does not change.
-_read: WeakKeyDictionary[type[BaseModel], dict[str, type[PreferenceItem]]] = WeakKeyDictionary()
+def item_types(pref_table_cls: type[BaseModel]) -> dict[str, type[PreferenceItem]]:
+    """Return the class of the entries of each category: PreferenceItem or a subclass.
 
-
-def _item_types(pref_table_cls: object) -> dict[str, type[PreferenceItem]]:
-    """Return the item class of each category; not a copy."""
-    found = _read.get(pref_table_cls) if isinstance(pref_table_cls, type) else None
-    if found is None:
-        pref_table_cls = _checked(pref_table_cls)
-        found = _read[pref_table_cls] = _read_types(pref_table_cls)
-    return found
-
-
-def _read_types(table: type[BaseModel]) -> dict[str, type[PreferenceItem]]:
+    Raises:
+        SchemaError: As for `categories`.
+    """
+    table = _checked(pref_table_cls)
     found: dict[str, type[PreferenceItem]] = {}
     config = table.model_config
     by_name = config.get("populate_by_name") or config.get("validate_by_name")
@@ -334,9 +329,8 @@ def _field_description(cls: type[BaseModel], name: str) -> str:
     return " ".join((cls.model_fields[name].description or "").split())
 
 
-def _description(cls: type[BaseModel], name: str) -> str:
-    lines = (_doc_lines(doc, cls.model_fields).get(name) for doc in _docstrings(cls))
-    line = next((text for text in lines if text), "")
+def _description(cls: type[BaseModel], name: str, docs: Iterable[Mapping[str, str]]) -> str:
+    line = next((doc[name] for doc in docs if name in doc), "")
     field = _field_description(cls, name)
     if _contains_words(line, field) or _contains_words(field, line):
         return max(line, field, key=len)

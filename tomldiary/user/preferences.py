@@ -16,7 +16,6 @@ from tomldiary.entries.models import (
     timestamp,
 )
 from tomldiary.entries.preferences import Preferences, entry_to_item, unknown_preference
-from tomldiary.entries.schema import item_type
 from tomldiary.errors import InvalidValue
 from tomldiary.logging import get_logger
 from tomldiary.runtime.views import counted
@@ -106,7 +105,7 @@ class UserPreferences:
         return found
 
     def _item(self, category: str, entry: Mapping[str, Any]) -> PreferenceItem:
-        return entry_to_item(entry, item_type(self._diary.pref_table_cls, category))
+        return entry_to_item(entry, self._diary.preference_rules.item_types[category])
 
     def _book(self, tables: Tables) -> Preferences:
         return Preferences(tables, self._diary.preference_rules)

@@ -20,11 +20,9 @@ from tomldiary.entries.preferences import (
     entry_count,
     entry_text,
     entry_to_item,
-    invalid_entry,
     number_of,
     reserve_ids,
 )
-from tomldiary.entries.schema import item_type
 from tomldiary.errors import InvalidValue, LimitReached
 from tomldiary.text.visible import escape_for_model
 
@@ -124,7 +122,7 @@ class PreferenceKind(EntryKind):
             yield Problem(f"{where}.text", "the text is blank, so no model is shown the entry")
         if category in rules.allowed:
             try:
-                entry_to_item(entry, item_type(rules.pref_table_cls, category))
+                entry_to_item(entry, rules.preference_rules.item_types[category])
             except ValidationError as error:
                 for problem in error.errors(include_url=False, include_input=False):
                     field = ".".join(map(str, (where, *problem["loc"])))
@@ -185,10 +183,7 @@ class PreferenceKind(EntryKind):
             )
         path, entry = cast("tuple[Path, Mapping[str, Any]]", book.find(category, key))
         data = {**value, "text": entry["text"]}
-        try:
-            entry_to_item(data, item_type(rules.pref_table_cls, category))
-        except ValidationError as error:
-            raise invalid_entry(error, where) from None
+        self._book(edit, rules).check_fit(category, key, data)
         fresh = with_value(data, entry, writing.now)
         edit.put(path, {**fresh, "_updated_by": writing.session})
 
