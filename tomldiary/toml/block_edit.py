@@ -7,11 +7,9 @@ is verified: the new block must parse to exactly the expected values.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.errors import InvalidTOML, InvalidValue
-from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.toml.lexer import Block
 from tomldiary.toml.parse import parse_toml
 from tomldiary.toml.values import render_block, render_key, render_path, render_value, same_value
@@ -105,18 +103,12 @@ def _written(keys: tuple[str, ...]) -> str:
     return r"^[ \t]*" + r"[ \t]*\.[ \t]*".join(parts)
 
 
-@cleared_on_forget
-@lru_cache(maxsize=256)
 def _line_of(keys: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile(
-        rf"(?P<head>{_written(keys)}[ \t]*=[ \t]*)(?P<value>{_VALUE})"
-        r"(?P<tail>[ \t]*(?:#[^\n]*)?\r?)$",
-        re.MULTILINE,
+        rf"{_written(keys)}[ \t]*=[ \t]*(?P<value>{_VALUE})[ \t]*(?:#[^\n]*)?\r?$", re.MULTILINE
     )
 
 
-@cleared_on_forget
-@lru_cache(maxsize=256)
 def _lines_below(keys: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile(rf"{_written(keys)}[ \t]*\.[^\n]*\n?", re.MULTILINE)
 

@@ -108,12 +108,9 @@ class Edit:
         else:
             self._insert(path, data, text=body, after=after, behind=behind)
             self._is_reordered = True
-        own = [
-            key
-            for key in known or {}
-            if (*path, key) in self._index or (*path, key) in self._parents
-        ]
-        self._set_data(path, {**{key: (known or {})[key] for key in own}, **data})
+        values = known or {}
+        inner = {key: values[key] for key in values if self._has_header((*path, key))}
+        self._set_data(path, {**inner, **data})
         self.is_changed = True
 
     def is_last(self, path: Path) -> bool:  # noqa: ARG002 - several documents need it
@@ -409,6 +406,10 @@ class Edit:
         size = len(path)
         return [b for b in self._blocks if len(b.path) > size and b.path[:size] == path]
 
+    def _has_header(self, path: Path) -> bool:
+        """Return whether the table at `path`, or one below it, has a header."""
+        return path in self._index or path in self._parents
+
     def _own_values(self, block: Block) -> Table | None:
         """Return the values that are written in `block`, without inner tables that have headers."""
         if not block.path and not block.text.strip("\ufeff \t\r\n"):
@@ -416,11 +417,7 @@ class Edit:
         if block.path and not self.base.has_arrays:
             # Inner tables without a header are written in this block.
             table = self.table(block.path) or {}
-            return {
-                key: value
-                for key, value in table.items()
-                if (*block.path, key) not in self._index and (*block.path, key) not in self._parents
-            }
+            return {key: table[key] for key in table if not self._has_header((*block.path, key))}
         found: Any = parse_toml(block.text)
         for key in block.path:
             found = found[key]
