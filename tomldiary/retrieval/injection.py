@@ -29,7 +29,7 @@ _WITHDRAWN = "no longer: "
 _ALL_OF = 'every earlier line that begins with "{}:"'
 """Withdraws facts without quoting them: a forgotten text must not be sent again."""
 _FURTHER = "  "  # the indent of each line of a fact after the first
-_NOTHING = "(nothing is known any more)"
+_NOTHING = "(nothing is known)"
 _COUNT = re.compile(r" \(\d+×\)$")
 
 
@@ -89,6 +89,8 @@ def next_injection(
         return None
     known, changes_length = _known(shown)
     if known is None:
+        if about:  # else the model takes the memory of another user for that of this one
+            snapshot = snapshot or framed([_NOTHING])
         return Injection(snapshot, is_snapshot=True) if snapshot else None
     lost, kept, added = _changes(known, _stated(snapshot, "- "), memory)
     if not added and not lost:

@@ -414,6 +414,15 @@ def test_frames_name_their_user_if_a_conversation_has_several():
     )
 
 
+def test_a_user_without_memory_is_not_taken_for_another_one():
+    talk = Talk(DiaryCapability(diary_with("tea"), lambda ctx: ctx.deps), deps_type=str)
+    assert "likes: tea" in talk.say("hello", deps="alice")
+    text = talk.say("it is Bob now", deps="bob")
+    assert '<user_memory about="bob" note=' in text
+    assert "(nothing is known)" in text
+    assert talk.say("and again", deps="bob") == ""
+
+
 def test_two_diaries_under_one_id_are_refused():
     first, second = (DiaryCapability(diary_with(text), "alice") for text in ("tea", "milk"))
     with pytest.raises(Exception, match="id"):
