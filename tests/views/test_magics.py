@@ -43,6 +43,14 @@ def test_a_diary_is_opened_and_its_names_are_set(shell, alice, tmp_path):
     assert shell.run_line_magic("diary", "").user_id == "bob"
 
 
+def test_another_diary_leaves_no_user_of_the_one_before(shell, alice, tmp_path):
+    shell.run_line_magic("diary", f"'{tmp_path / 'other'}'")
+    assert "user" not in shell.user_ns
+    shell.user_ns["user"] = "a variable of the notebook"
+    shell.run_line_magic("diary", f"'{tmp_path / 'm'}'")
+    assert shell.user_ns["user"] == "a variable of the notebook"
+
+
 def test_a_relative_folder_is_another_one_in_another_working_directory(
     shell, tmp_path, monkeypatch
 ):

@@ -64,6 +64,7 @@ class DiaryMagics:
             opened = (words[0], agent, "" if ":" in words[0] else str(Path.cwd()))
             if self._opened != opened:
                 self._diary, self._opened = Diary(words[0], agent=agent), opened
+                self._shell.drop_by_id({"user": self._user})
                 self._user = None
         if self._diary is None:
             raise self._usage(_USAGE)
