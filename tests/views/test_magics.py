@@ -113,6 +113,15 @@ def test_a_cell_that_runs_again_changes_nothing(shell, alice, text, capsys):
     assert alice.last_transaction() == number
 
 
+def test_a_removed_text_is_not_said_to_be_stored(shell, alice, capsys):
+    shell.run_line_magic("remember", "likes: tea")
+    alice.remove_preference("likes", "pref001")
+    assert shell.run_line_magic("remember", "likes: tea") is None
+    said = capsys.readouterr().out
+    assert "stored;" not in said
+    assert "user.upsert_preference" in said
+
+
 def test_a_whole_cell_is_one_turn(shell, alice):
     changes = shell.run_cell_magic("remember", "", "I love tea.\nMy goal is a marathon.\n")
     assert {change.key for change in changes} >= {"likes/pref001", "goals/pref001"}

@@ -94,7 +94,10 @@ class DiaryMagics:
         else:
             user.add_turn(text, "", session_id=_SESSION, operation_id=operation)
         if user.last_transaction() == before:
-            self._print("This text was already stored; nothing was changed.")
+            self._print(
+                "This text was given before; nothing was changed. If its entry was removed since, store it with"
+                " user.upsert_preference(…)."
+            )
             return None
         changes = user.history(since=before)
         if all(change.key == f"conversations/{_SESSION}" for change in changes):
