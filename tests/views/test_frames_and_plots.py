@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.doctor.doctor import check
 from tomldiary.entries.episodes import Episodes
-from tomldiary.errors import MissingExtra
+from tomldiary.errors import InvalidValue, MissingExtra
 from tomldiary.user.recall import Hits
 
 NAME = "_$\\frac$ \x1b[1m\u202e" + "x" * 60
@@ -66,6 +66,15 @@ def test_a_frame_of_history_says_what_changed(diary):
     assert found.loc[2, ["old", "new"]].tolist() == ["dark roast", "light roast"]
     assert str(found["time"].dtype).endswith("UTC]")
     assert list(diary.user("alice").diff(2).to_pandas()["change"]) == ["changed"]
+
+
+def test_a_number_of_a_frame_is_a_point_of_history(diary):
+    alice = diary.user("alice")
+    seq = alice.history().to_pandas()["seq"]
+    assert alice.as_of(seq.min()).preferences() == alice.as_of(1).preferences()
+    assert alice.diff(seq[2]) == alice.diff(3)
+    with pytest.raises(InvalidValue, match="transaction number"):
+        alice.as_of(seq.min() == 1)
 
 
 def test_a_frame_of_hits_keeps_scores_and_words(diary):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import datetime
+from numbers import Integral
 from typing import TYPE_CHECKING, cast
 
 from tomldiary.entries.kinds import entry_kind
@@ -35,8 +36,10 @@ def point_of(at: object, where: str = "at") -> int | datetime:
     Raises:
         InvalidValue: `at` is not a point of history; the error begins with `where`.
     """
-    if isinstance(at, int) and not isinstance(at, bool):
-        return at
+    if isinstance(at, int | Integral) and not isinstance(
+        at, bool
+    ):  # a DataFrame has others than int
+        return int(at)
     try:
         return in_utc(cast("When", at))
     except InvalidValue:
