@@ -75,11 +75,10 @@ class Endings(RunTree, BaseCallbackHandler):
         *,
         run_id: UUID,
         parent_run_id: UUID | None = None,
-        tags: list[str] | None = None,
         **__: Any,
     ) -> None:
         """Pass the messages that a node is given to the watched runs of its graph."""
-        super().on_chain_start(run_id=run_id, parent_run_id=parent_run_id, tags=tags)
+        super().on_chain_start(run_id=run_id, parent_run_id=parent_run_id)
         messages = field_of(inputs, "messages")
         if messages and parent_run_id is not None:
             for run, _ in self._watched.get(parent_run_id, {}).values():
@@ -88,6 +87,7 @@ class Endings(RunTree, BaseCallbackHandler):
     def on_chain_end(self, *_: Any, run_id: UUID, **__: Any) -> None:
         """Drop a run that ended without an error, or was interrupted."""
         self._watched.pop(run_id, None)
+        super().on_chain_end(run_id=run_id)
         self._ended(run_id)
 
     def on_chain_error(self, error: BaseException, *_: Any, run_id: UUID, **__: Any) -> None:
@@ -100,12 +100,12 @@ class Endings(RunTree, BaseCallbackHandler):
             kept = self._handed_off.setdefault(outermost, [])
             kept += [(run, failed, error) for run, failed in watched]
             watched = ()
+        super().on_chain_error(error, run_id=run_id)
         self._ended(run_id)
         for run, failed in watched:
             failed(run, error)
 
     def _ended(self, run_id: UUID) -> None:
-        super().on_chain_end(run_id=run_id)
         for run, failed, error in self._handed_off.pop(run_id, ()):
             failed(run, error)
 

@@ -63,14 +63,14 @@ def agent_user(explicit: AgentWho, state: Any, runtime: Runtime[Any]) -> str:
     return user_of(named, hint=hint, **_places(agent_config(), runtime.context))
 
 
-def agent_session(explicit: AgentWho, state: Any, runtime: Runtime[Any], default: str) -> str:
-    """Return the session of an agent's run: given explicitly, in the run, its thread, or `default`.
+def agent_session(explicit: AgentWho, state: Any, runtime: Runtime[Any]) -> str:
+    """Return the session of an agent's run: given explicitly, in the run, or its thread; else "".
 
     Raises:
         IdentifierError: A name is blank or not text.
     """
     named = given("session", explicit, state, runtime)
-    return session_of(named, default=default, **_places(agent_config(), runtime.context))
+    return session_of(named, default="", **_places(agent_config(), runtime.context))
 
 
 def _places(config: RunnableConfig | None, context: Any) -> dict[str, Any]:

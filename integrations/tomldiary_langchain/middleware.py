@@ -219,8 +219,8 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
     ) -> Run:
         messages = identified(state["messages"])
         user = self.diary.user(agent_user(self._user_id, state, runtime)).user_id
-        chat = self._chats.session(user, messages)
-        session = agent_session(self._session_id, state, runtime, default=chat)
+        named = agent_session(self._session_id, state, runtime)
+        session = named or self._chats.session(user, messages)
         own = digest(user)
         turn = turn_of(
             messages,
@@ -234,7 +234,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         settings = config.get("configurable")
         ids = self._submitted.first_ids(settings, user, session, turn.before, turn.asked)
         attempt = self._endings.attempt_of(config)
-        first = self._submitted.first_attempt(attempt, user, session, turn.asked, ids)
+        first = self._submitted.first_attempt(attempt, user, named, turn.asked, (session, ids))
         run = Run(
             user,
             first[0],

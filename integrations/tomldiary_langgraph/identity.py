@@ -23,6 +23,7 @@ __all__ = [
     "nodes_of",
     "resolve_session",
     "resolve_user",
+    "run_id_of",
     "session_here",
     "signed_in_here",
     "speakers_of",
@@ -50,13 +51,13 @@ def resolve_user(explicit: Who, state: Any, config: RunnableConfig) -> str:
 
 
 def resolve_session(explicit: Who, state: Any, config: RunnableConfig) -> str:
-    """Return the session: given, in the context, in the config, the thread, or the id of the run; else "".
+    """Return the session: given, in the context, in the config, or the thread; else "".
 
     Raises:
         IdentifierError: A name is blank or not text.
     """
     named = given("session", explicit, state, _runtime())
-    return session_of(named, default=_run_id(config), **_places(config))
+    return session_of(named, default="", **_places(config))
 
 
 class Speaker(NamedTuple):
@@ -118,7 +119,7 @@ def signed_in_here() -> str | None:
     return signed_in(_settings_here())
 
 
-def _run_id(config: RunnableConfig) -> str:
+def run_id_of(config: RunnableConfig) -> str:
     """Return the id that the host or the server gave to the run, or ""."""
     info = getattr(_runtime(), "execution_info", None)
     found = (

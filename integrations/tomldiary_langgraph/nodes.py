@@ -51,6 +51,7 @@ from tomldiary_langgraph.identity import (
     nodes_of,
     resolve_session,
     resolve_user,
+    run_id_of,
     speakers_of,
     state_channels,
     task_here,
@@ -322,7 +323,8 @@ class _Recorded:
         With `on_error="ignore"`, an error in the block is logged as `failed` instead of raised.
         """
         user = resolve_user(self._user_id, state, config)
-        session = resolve_session(self._session_id, state, config)
+        named = resolve_session(self._session_id, state, config)
+        session = named or run_id_of(config)
         speakers = speakers_of(self._user_id, user, config)
         if isinstance(self._user_id, str):
             speakers = []  # a node with a fixed user records the messages of all users
@@ -358,7 +360,9 @@ class _Recorded:
             config.get("configurable"), user, session, said.place, asked
         )
         attempt = self._runs.attempt_of(config)
-        session, first = self._submitted.first_attempt(attempt, user, session, asked, first)
+        session, first = self._submitted.first_attempt(
+            attempt, user, named, asked, (session, first)
+        )
         if all(first):  # a replay gives other ids
             said = said._replace(messages=with_ids(said.messages, said.ids, first))
         operation = _operation(config, session, said)

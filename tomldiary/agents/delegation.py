@@ -18,8 +18,6 @@ _within: dict[str, list[Callable[[], bool]]] = {}
 
 _TOOL_NODE = "tools"
 """The name of the node that runs the tools in LangChain's agents."""
-_REPEATED = "retry:attempt:"
-"""The prefix of the tag that LangChain's `with_retry` adds to each attempt after the first one."""
 _TASK_OF_AGENT = ("subagent_name", "parent_thread_id")
 """Metadata of the thread of a background task in deepagents; a server adds it to the runs."""
 
@@ -45,21 +43,18 @@ class RunTree:
         self._children: dict[UUID, set[UUID]] = {}
         self._tools: set[UUID] = set()
         """The runs that are tool calls."""
-        self._repeated: set[UUID] = set()
-        """The runs that are repeated attempts of `with_retry`."""
+        self._failed: dict[UUID, list[UUID]] = {}
+        """The failed runs by their parent, which may try again."""
 
     def on_chain_start(
         self,
         *_: Any,
         run_id: UUID,
         parent_run_id: UUID | None = None,
-        tags: list[str] | None = None,
         **__: Any,
     ) -> None:
         """Record the parent run of a graph, a node or another chain."""
         if parent_run_id is not None:
-            if any(tag.startswith(_REPEATED) for tag in tags or ()):
-                self._repeated.add(run_id)
             self._parents[run_id] = parent_run_id
             self._children.setdefault(parent_run_id, set()).add(run_id)
 
@@ -79,25 +74,33 @@ class RunTree:
             if not siblings:
                 self._children.pop(parent, None)
         self._tools.discard(run_id)
-        self._repeated.discard(run_id)
+        self._failed.pop(run_id, None)
         for child in list(self._children.pop(run_id, ())):
             RunTree.on_chain_end(self, run_id=child)
 
-    on_chain_error = on_tool_end = on_tool_error = on_chain_end
+    on_tool_end = on_tool_error = on_chain_end
+
+    def on_chain_error(self, error: BaseException, *_: Any, run_id: UUID, **__: Any) -> None:  # noqa: ARG002 - the base class has it
+        """Record a failed run beside which another attempt may follow."""
+        parent = self._parents.get(run_id)
+        if parent is not None:
+            self._failed.setdefault(parent, []).append(run_id)
+        RunTree.on_chain_end(self, run_id=run_id)
 
     def run_of(self, config: Any) -> UUID | None:
         """Return the run id in a LangChain config, such as that of a node."""
         return getattr(field_of(config, "callbacks"), "parent_run_id", None)
 
-    def attempt_of(self, config: Any) -> tuple[list[str], str]:
-        """Return the enclosing runs of a node, and the `with_retry` run of a repeated attempt, or ""."""
+    def attempt_of(self, config: Any) -> tuple[list[str], list[str]]:
+        """Return the runs that a node is in, and the runs that failed beside them: a retry or a fallback follows those."""
         around: list[str] = []
-        retry, run = "", self.run_of(config)
+        failed: list[str] = []
+        run = self.run_of(config)
         while run is not None and (parent := self._parents.get(run)) is not None:
-            around.append(str(parent))
-            retry = retry or (str(parent) if run in self._repeated else "")
+            around.append(str(run))
+            failed += map(str, self._failed.get(parent, ()))
             run = parent
-        return around, retry
+        return around, failed
 
     def is_delegated(self, config: Any) -> bool:
         """Return whether the graph of a node runs for an agent, as a sub-agent or in a tool.

@@ -293,7 +293,7 @@ class SubmittedMessages:
         self._replayed: Recent[str, str] = Recent(_KNOWN)
         """The first id of a message by the id that a replay gave it."""
         self._attempts: Recent[str, tuple[str, tuple[str, ...]]] = Recent(_KNOWN)
-        """Session and ids of a turn by each run around it."""
+        """Session and ids of a turn by each run that it is in."""
         self._owners: Recent[str, tuple[str, bool]] = Recent(_KNOWN)
         """The user who wrote a message, and whether it was answered."""
         self._sayers: Recent[str, tuple[dict[str, None], str]] = Recent(_KNOWN)
@@ -330,25 +330,31 @@ class SubmittedMessages:
 
     def first_attempt(
         self,
-        attempt: tuple[Iterable[str], str],
+        attempt: tuple[Iterable[str], Iterable[str]],
         user: str,
-        session: str,
+        named: str,
         asked: Sequence[Spoken],
-        ids: tuple[str, ...],
+        turn: tuple[str, tuple[str, ...]],
     ) -> tuple[str, tuple[str, ...]]:
         """Return the session and ids of a turn; in a later attempt, those of the first.
 
-        `attempt` is the result of `RunTree.attempt_of`.
+        Args:
+            attempt: The result of `RunTree.attempt_of`.
+            user: The user of the run.
+            named: The session that the run names; "" if it names none, because then each attempt has another one.
+            asked: The user's messages.
+            turn: The session and the ids of these messages in this attempt.
         """
-        around, retry = attempt
+        around, failed = attempt
         words = exchange_of(asked)[0]
         with self._guard:
-            known = self._attempts.get(digest(retry, user, words), (session, ids))
-            if retry and len(known[1]) == len(ids):
-                session, ids = known
+            for run in failed:
+                known = self._attempts.get(digest(run, user, named, words))
+                if known is not None and len(known[1]) == len(turn[1]):
+                    turn = known
             for run in around:
-                self._attempts.keep(digest(run, user, words), (session, ids))
-        return session, ids
+                self._attempts.keep(digest(run, user, named, words), turn)
+        return turn
 
     def owner(
         self, settings: Any, where: str, known: Mapping[str, str], message: Spoken, user: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from itertools import count
 from typing import Any
 
@@ -29,11 +29,12 @@ from langchain.agents.middleware.tool_call_limit import ToolCallLimitExceededErr
 from langchain.agents.structured_output import ToolStrategy
 from langchain.tools import ToolRuntime, tool
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
+from langchain_core.runnables import RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphRecursionError
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
-from langgraph.types import Command, interrupt
+from langgraph.types import Command, RetryPolicy, interrupt
 from pydantic import BaseModel
 from test_langchain_middleware import OK, THREAD, Down, Recording, both, memories, noop, talk
 
@@ -490,7 +491,7 @@ def test_a_turn_of_an_abandoned_sync_stream_is_submitted(writer):
     assert ended(writer) == [("aborted", "I like rain.", "")]
 
 
-@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize("number", range(7))
 def test_a_stream_may_be_collected_while_another_run_is_recorded(writer, monkeypatch, number):
     agent = agent_of(writer, OK)
     kept = Recent.keep
@@ -580,6 +581,42 @@ def test_a_retried_agent_records_the_words_once(writer, config, saver, mode):
     first = [("failed", "Hello", ""), ("completed", "", "ok")]
     assert ended(writer) == [*first, ("completed", "Hello", "ok")]
     assert len({turn.session_id for turn in writer.turns[:2]}) == 1
+
+
+@both
+@pytest.mark.parametrize("kind", ["fallback", "node"])
+@pytest.mark.parametrize("config", [{}, THREAD])
+def test_an_agent_that_follows_a_failed_one_records_the_words_once(writer, kind, config, mode):
+    first, second = agent_of(writer, Down()), agent_of(writer, OK)
+    if kind == "fallback":
+        agent = first.with_fallbacks([second])
+    else:  # its messages have new ids in each attempt
+        agents = iter([first, second, first, second])
+
+        def answer(state):
+            return {"messages": next(agents).invoke({"messages": [("user", "Hello")]})["messages"]}
+
+        builder = StateGraph(MessagesState).add_edge(START, "answer")
+        policy = RetryPolicy(initial_interval=0.01, jitter=False, retry_on=Down)
+        agent = builder.add_node("answer", answer, retry_policy=policy).compile()
+    for _ in range(2):  # the same words in another run are another turn
+        talk(agent, {"messages": [("user", "Hello")]}, config, mode)
+    assert ended(writer) == [("failed", "Hello", ""), ("completed", "", "ok")] * 2
+    assert len({turn.session_id for turn in writer.turns}) == (1 if config else 2)
+
+
+def test_equal_words_of_a_job_over_threads_are_a_turn_in_each(writer):
+    first, second = agent_of(writer, Down()), agent_of(writer, OK)
+
+    def job(_):
+        for thread, agent in [("t1", first), ("t2", second), ("t3", second)]:
+            with suppress(Down):
+                talk(agent, "Hello", {"configurable": {"thread_id": thread}})
+
+    RunnableLambda(job).invoke({})
+    assert [(turn.session_id, turn.user_msg) for turn in writer.turns] == [
+        ("t1", "Hello"), ("t2", "Hello"), ("t3", "Hello"),
+    ]  # fmt: skip
 
 
 def test_a_chat_goes_on_in_the_session_of_its_first_attempt(writer):

@@ -1052,8 +1052,9 @@ def test_answered_words_are_in_no_turn_of_a_user_who_branches_off_before(mode):
     assert noted.turns == [("room", "I am Ann.", "Hello."), ("room", "I am Bob.", "Hello again.")]
 
 
+@pytest.mark.parametrize("kind", ["retry", "fallback"])
 @pytest.mark.parametrize("saver", [None, InMemorySaver])
-def test_a_retried_graph_records_the_words_once(tmp_path, saver):
+def test_a_retried_graph_records_the_words_once(tmp_path, saver, kind):
     extractor, failures = Noted(), [ConnectionError("down")]
 
     def answer(state):
@@ -1068,8 +1069,11 @@ def test_a_retried_graph_records_the_words_once(tmp_path, saver):
     builder = StateGraph(Dictionary).add_sequence(nodes).add_edge(START, "answer")
     graph = builder.compile(checkpointer=saver and saver())
     config = ALICE if saver else {"configurable": {"user_id": "alice"}}
-    retried = graph.with_retry(wait_exponential_jitter=False, stop_after_attempt=2)
-    retried.invoke({"messages": [("user", "Hello")]}, config)
+    if kind == "retry":
+        repeated = graph.with_retry(wait_exponential_jitter=False, stop_after_attempt=2)
+    else:
+        repeated = graph.with_fallbacks([builder.compile(checkpointer=saver and saver())])
+    repeated.invoke({"messages": [("user", "Hello")]}, config)
     assert len(extractor.turns) == 1
-    retried.invoke({"messages": [("user", "Hello")]}, config)  # another run is another turn
+    repeated.invoke({"messages": [("user", "Hello")]}, config)  # another run is another turn
     assert len(extractor.turns) == 2
