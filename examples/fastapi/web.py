@@ -19,7 +19,7 @@ from fastapi.responses import JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, ConfigDict
 
-from tomldiary import BackendError, Diary, MemoryWriter, UserDiary
+from tomldiary import BackendError, Conflict, Diary, InvalidValue, MemoryWriter, UserDiary
 
 
 @asynccontextmanager
@@ -114,3 +114,15 @@ def health(request: Request) -> JSONResponse:
 async def unavailable(_request: Request, _error: BackendError) -> JSONResponse:
     """Answer 503 while the database is unavailable; the log has the reason."""
     return JSONResponse({"detail": "the memory cannot be reached"}, 503, {"Retry-After": "1"})
+
+
+@app.exception_handler(InvalidValue)
+async def invalid(_request: Request, error: InvalidValue) -> JSONResponse:
+    """Answer 422 to a turn that no writer could apply, such as one without a session."""
+    return JSONResponse({"detail": str(error)}, 422)
+
+
+@app.exception_handler(Conflict)
+async def conflicting(_request: Request, error: Conflict) -> JSONResponse:
+    """Answer 409 to an idempotency key that was used for another turn."""
+    return JSONResponse({"detail": str(error)}, 409)

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from contextlib import ExitStack
+from functools import partial
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
@@ -149,6 +150,21 @@ def test_turns_outlive_a_killed_web_process_and_a_killed_writer(start):
     for each in (web[1], writers[1]):
         each.terminate()
         assert each.wait(30) in {0, -15}
+
+
+def test_a_web_process_refuses_a_turn_that_no_writer_could_apply(start):
+    port = servers.free_port()
+    start("-m", "uvicorn", "--app-dir", EXAMPLE, "web:app", "--port", str(port),
+          "--log-level", "warning")  # fmt: skip
+    until(lambda: ask(port, "GET", "/health")[0] == 200)
+
+    turn = partial(ask, port, "POST", "/turns", "token of ann")
+    assert turn({**said(0), "session_id": ""}, "k") == (
+        422,
+        {"detail": "session_id: the session id is empty. Give one."},
+    )
+    assert turn(said(0), "k")[0] == 202
+    assert turn(said(1), "k")[0] == 409  # the key of another turn
 
 
 def check_known(port, token):
