@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 from tomldiary.history.record import Change, Record, next_sequence, render_record
 from tomldiary.history.timeline import Timeline
@@ -17,9 +18,12 @@ from tomldiary.toml.document import digest
 from tomldiary.toml.parse import parse_toml
 from tomldiary.toml.values import checked_text
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 __all__ = ["AsyncVerbs"]
 
-_SAVE_TIMEOUT = 30.0  # seconds
+_TIMEOUT = 30.0  # seconds to wait for the lock, and to repeat a write
 
 
 class AsyncVerbs:
@@ -44,8 +48,7 @@ class AsyncVerbs:
             InvalidValue: `kind` or `content` is not text.
         """
         kind, content = checked_text(kind, "kind"), checked_text(content, "content")
-        save = partial(_save, self, user_id, kind, content)
-        await in_thread(repeated, save, _SAVE_TIMEOUT)
+        await in_thread(_save, self, user_id, kind, content)
 
     async def exists(self: Backend, user_id: str, kind: str) -> bool:
         """Return whether the document exists."""
@@ -58,11 +61,12 @@ class AsyncVerbs:
             InvalidValue: `kind` is not text.
         """
         # `erase` removes all data of the user if the name is None.
-        await in_thread(_erase, self, checked_user(user_id), checked_text(kind, "kind"))
+        erase = partial(self.erase, checked_user(user_id), checked_text(kind, "kind"))
+        await in_thread(_locked, self, user_id, erase)
 
     async def delete_user(self: Backend, user_id: str) -> None:
         """Forget all data of the user, including history; pending work for the user is refused afterwards."""
-        await in_thread(_forget, self, checked_user(user_id))
+        await in_thread(_locked, self, user_id, partial(_forget, self, checked_user(user_id)))
 
     async def list_users(self: Backend) -> list[str]:
         """Return all user ids, sorted."""
@@ -71,33 +75,36 @@ class AsyncVerbs:
 
 def _save(backend: Backend, user: str, kind: str, content: str) -> None:
     parse_toml(content, path=backend.place(user, kind))
-    with backend.lock(user, _SAVE_TIMEOUT):
-        old = backend.read(user, kind)
-        if old is not None and old.problem is not None:
-            raise old.problem  # history could not restore this content
-        if old is not None and old.text == content:
-            return
-        before = old.text if old is not None else ""
-        last = Timeline(backend, user).last(kind)
-        if last is not None and last.results[kind] != digest(before):
-            before = ""  # not the version that history ends at: the record has the whole text
-        change = Change(kind, 0, before, content)
-        record = Record(
-            seq=next_sequence(backend.last_record(user)),
-            type="save",
-            changes=[change],
-            bases={kind: digest(before)},
-            results={kind: digest(content)},
-        )
-        expected = {kind: old.token if old is not None else None}
-        backend.commit(user, Commit({kind: content.encode()}, expected, [render_record(record)]))
+    _locked(backend, user, partial(_replace, backend, user, kind, content))
 
 
-def _erase(backend: Backend, user: str, kind: str) -> None:
-    with backend.lock(user, _SAVE_TIMEOUT):
-        backend.erase(user, kind)
+def _locked(backend: Backend, user: str, work: Callable[[], object]) -> None:
+    """Run `work` under the user's lock, again if another machine has changed the user's memory meanwhile."""
+    with backend.lock(user, _TIMEOUT):
+        repeated(work, _TIMEOUT)
+
+
+def _replace(backend: Backend, user: str, kind: str, content: str) -> None:
+    old = backend.read(user, kind)
+    if old is not None and old.problem is not None:
+        raise old.problem  # history could not restore this content
+    if old is not None and old.text == content:
+        return
+    before = old.text if old is not None else ""
+    last = Timeline(backend, user).last(kind)
+    if last is not None and last.results[kind] != digest(before):
+        before = ""  # not the version that history ends at: the record has the whole text
+    change = Change(kind, 0, before, content)
+    record = Record(
+        seq=next_sequence(backend.last_record(user)),
+        type="save",
+        changes=[change],
+        bases={kind: digest(before)},
+        results={kind: digest(content)},
+    )
+    expected = {kind: old.token if old is not None else None}
+    backend.commit(user, Commit({kind: content.encode()}, expected, [render_record(record)]))
 
 
 def _forget(backend: Backend, user: str) -> None:
-    with backend.lock(user, _SAVE_TIMEOUT):
-        backend.rewrite(user, Rewrite({"everything": True}, backend.epoch(user) + 1))
+    backend.rewrite(user, Rewrite({"everything": True}, backend.epoch(user) + 1))

@@ -13,6 +13,7 @@ import pytest
 
 import engines
 from capabilities import needs_fork
+from counted_requests import Counting
 from tomldiary import Diary
 from tomldiary.errors import BackendError, IdentifierError, RevisionConflict
 from tomldiary.storage.shared.backend import SharedBackend
@@ -204,6 +205,25 @@ def test_saves_of_two_machines_leave_the_last_one_whole(opened):
     asyncio.run(save_all())
     assert asyncio.run(backends[0].load("alice", "preferences")) in contents
     assert len(list(backends[0].records("alice"))) == 10
+
+
+@pytest.mark.parametrize("verb", ["save", "delete", "delete_user"])
+def test_an_async_verb_is_repeated_if_another_machine_is_faster(opened, verb):
+    backend, elsewhere = opened(), Diary(opened(), agent="rules").user("alice")
+    elsewhere.upsert_preference("likes", "tea")
+    backend.transactions.database = database = Counting(backend.database)
+
+    def write():
+        database.before = lambda: None
+        elsewhere.upsert_preference("likes", "coffee")
+
+    database.before = write
+    content = '[preferences.likes.pref001]\ntext = "juice"\n'
+    arguments = {"save": ["preferences", content], "delete": ["preferences"], "delete_user": []}
+    asyncio.run(getattr(backend, verb)("alice", *arguments[verb]))
+    stored = asyncio.run(opened().load("alice", "preferences"))
+    assert stored == (content if verb == "save" else None)
+    assert opened().epoch("alice") == (verb == "delete_user")
 
 
 @needs_fork
