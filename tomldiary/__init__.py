@@ -14,7 +14,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
-from tomldiary.runtime.capabilities import OTHER_OWNER_REMEDY, other_owner
+from tomldiary.runtime.installation import OTHER_OWNER_REMEDY, other_owner
 from tomldiary.runtime.lazy_names import lazy_names
 from tomldiary.runtime.sources import (
     DEAD_LETTERS,

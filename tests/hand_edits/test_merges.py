@@ -27,7 +27,7 @@ from tomldiary.hand_edits.three_way_merge import merge
 from tomldiary.history.record import parse_record
 from tomldiary.history.timeline import Timeline
 from tomldiary.history.verify import verify
-from tomldiary.runtime.capabilities import offers
+from tomldiary.storage.files import offers
 from tomldiary.storage.local.layout import staged_name
 from tomldiary.toml.document import Document
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+import tomldiary
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
-from tomldiary.runtime import capabilities as system
-from tomldiary.storage.files import FileSystem
+from tomldiary.storage.files import FileSystem, offers
 
 BARE = """
 import os, sys
@@ -102,14 +102,12 @@ except ImportError as error:
 
 
 def test_a_name_that_is_not_there_is_still_an_attribute_error():
-    import tomldiary  # noqa: PLC0415 - the module itself
-
     assert not hasattr(tomldiary, "nothing")
 
 
 def test_without_modes_a_file_is_not_made_private(monkeypatch):
     monkeypatch.delattr(os, "fchmod")
-    system.set_mode(-1, 0o600)
+    FileSystem.set_mode(-1, 0o600)
 
 
 # Capabilities
@@ -117,24 +115,24 @@ def test_without_modes_a_file_is_not_made_private(monkeypatch):
 
 @pytest.fixture
 def fresh(monkeypatch):
-    """Import the capabilities anew, as nothing of the real system may be remembered."""
-    monkeypatch.delitem(sys.modules, "tomldiary.runtime.capabilities")
-    return importlib.import_module("tomldiary.runtime.capabilities")
+    """Import the file operations anew, as nothing of the real system may be remembered."""
+    monkeypatch.delitem(sys.modules, "tomldiary.storage.files")
+    return importlib.import_module("tomldiary.storage.files").FileSystem
 
 
 @pytest.mark.parametrize("platform", ["linux", "darwin", "win32", "freebsd14"])
 def test_capabilities_are_offered_where_they_exist(platform, monkeypatch):
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.delenv("TOMLDIARY_WITHOUT", raising=False)
-    assert system.offers("exchange") == (platform in {"linux", "darwin"})
-    assert system.offers("leases") == (platform == "linux")
+    assert offers("exchange") == (platform in {"linux", "darwin"})
+    assert offers("leases") == (platform == "linux")
 
 
 def test_capabilities_can_be_switched_off_one_by_one(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("TOMLDIARY_WITHOUT", "exchange")
-    assert not system.offers("exchange")
-    assert system.offers("leases")
+    assert not offers("exchange")
+    assert offers("leases")
     assert not FileSystem().has_exchange
     assert FileSystem().has_leases
 
@@ -243,7 +241,7 @@ def fake_fcntl(monkeypatch, outcome):
     return asked
 
 
-@pytest.mark.parametrize("sync", [system.sync_file, system.sync_data])
+@pytest.mark.parametrize("sync", [FileSystem.sync_file, FileSystem.sync_data])
 @pytest.mark.parametrize("outcome", [0, errno.ENOTSUP])
 def test_macos_syncs_past_the_cache_of_the_disk(monkeypatch, sync, outcome):
     asked = fake_fcntl(monkeypatch, outcome)
@@ -260,7 +258,7 @@ def test_a_disk_that_fails_on_macos_is_not_asked_again(monkeypatch):
     plain = []
     monkeypatch.setattr(os, "fsync", plain.append)
     with pytest.raises(OSError, match="Input/output"):
-        system.sync_file(7)
+        FileSystem.sync_file(7)
     assert plain == []
 
 
@@ -272,7 +270,7 @@ def shared(tmp_path):
     """A folder of installed packages that has TOMLDiary 0.9 as well; returns how to run Python there."""
     site = tmp_path / "site"
     site.mkdir()
-    package = Path(system.__file__).parents[1]
+    package = Path(tomldiary.__file__).parent
     shutil.copytree(package, site / "tomldiary", ignore=shutil.ignore_patterns("__pycache__"))
     (site / "tomldiary_kit-0.1.0.dist-info").mkdir()
 

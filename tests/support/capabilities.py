@@ -6,12 +6,10 @@ import os
 
 import pytest
 
-from tomldiary.runtime import capabilities as system
+from tomldiary.storage.files import offers
 
 needs_exchange = pytest.mark.skipif(
-    not system.offers("exchange"), reason="files are exchanged on Linux and macOS"
+    not offers("exchange"), reason="files are exchanged on Linux and macOS"
 )
-needs_leases = pytest.mark.skipif(
-    not system.offers("leases"), reason="open files are leased on Linux"
-)
+needs_leases = pytest.mark.skipif(not offers("leases"), reason="open files are leased on Linux")
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")

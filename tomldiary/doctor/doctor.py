@@ -23,7 +23,7 @@ from tomldiary.history.timeline import EMPTY
 from tomldiary.history.verify import Damage, Walked, stored_kinds, stored_text, verify, walk
 from tomldiary.identifiers.namespaces import ROOT as ITEMS
 from tomldiary.identifiers.namespaces import namespace_of
-from tomldiary.runtime.capabilities import OTHER_OWNER_REMEDY, other_owner
+from tomldiary.runtime.installation import OTHER_OWNER_REMEDY, other_owner
 from tomldiary.runtime.views import counted
 from tomldiary.storage.local.backend import LocalBackend
 from tomldiary.storage.local.layout import strays_in, user_of

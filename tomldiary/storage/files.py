@@ -1,27 +1,57 @@
 """The file operations of storage as one interface, so that tests can record, refuse or interrupt them.
 
 Writes are complete, new files are private, no link is followed, and a sync reaches the disk.
+
+Two capabilities beyond Python's portable functions are used where the system has them. The environment variable
+`TOMLDIARY_WITHOUT`, a list such as `exchange,leases`, disables them:
+
+exchange   exchange two files atomically (Linux `renameat2`, macOS `renamex_np`)
+leases     detect whether another program has a file open for writing (Linux)
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import signal
 import stat
-from functools import cached_property
+import sys
+from functools import cached_property, lru_cache
+from importlib import import_module
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from tomldiary.errors import BackendError
-from tomldiary.runtime import capabilities
-from tomldiary.runtime.capabilities import OURS, PRIVATE, READING
+
+if sys.platform == "linux":
+    import fcntl
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-__all__ = ["FileSystem", "FileToken", "file_on_the_way", "is_same", "token_of"]
+__all__ = [
+    "OURS",
+    "PRIVATE",
+    "READING",
+    "FileSystem",
+    "FileToken",
+    "file_on_the_way",
+    "is_same",
+    "offers",
+    "token_of",
+]
 
-_PRIVATE = 0o600
+OURS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOINHERIT", 0) | getattr(os, "O_BINARY", 0)
+"""Flags of `os.open` for binary mode and a descriptor that child processes do not inherit."""
+PRIVATE = OURS | getattr(os, "O_NOFOLLOW", 0)
+"""The flags of `OURS`, and one that refuses symbolic links."""
+READING = os.O_RDONLY | PRIVATE | getattr(os, "O_NONBLOCK", 0)
+"""The flags of `PRIVATE` for reading, and one that does not wait for a pipe or a lease."""
+_MODE = 0o600
+_WHERE = {"exchange": ("linux", "darwin"), "leases": ("linux",)}
+_NOT_HERE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.ENOTTY}
+_IGNORED = int(getattr(signal, "SIGURG", 0))
 
 FileToken = tuple[int, int, int, int]
 """Identifies a version of a file: modification time, size, inode, change time (times in nanoseconds)."""
@@ -54,6 +84,58 @@ def _open_to_read(path: str | Path) -> IO[bytes]:
     return Path(path).open("rb", buffering=0)
 
 
+def offers(capability: str) -> bool:
+    """Return whether this system has a capability that is not disabled; see the module for the names."""
+    without = os.environ.get("TOMLDIARY_WITHOUT", "")
+    return sys.platform in _WHERE[capability] and capability not in without.split(",")
+
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2  # as RENAME_SWAP of macOS
+_CALL = {"linux": "renameat2", "darwin": "renamex_np"}
+_CANNOT_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM}
+
+
+@lru_cache(maxsize=1)
+def _exchange_call() -> Callable[[bytes, bytes], int] | None:
+    """Return the system's exchange call, or None; the call returns 0 on success, and otherwise sets `errno`."""
+    import ctypes  # noqa: PLC0415 - slow to import, and only writers need it
+
+    name, is_mac = _CALL.get(sys.platform, ""), sys.platform == "darwin"
+    call = getattr(ctypes.CDLL(None, use_errno=True), name, None) if name else None
+    if call is None:
+        return None
+    here = [] if is_mac else [ctypes.c_int]
+    call.argtypes = [*here, ctypes.c_char_p, *here, ctypes.c_char_p, ctypes.c_uint]
+    if is_mac:
+        return lambda one, two: call(one, two, _RENAME_EXCHANGE)
+    return lambda one, two: call(_AT_FDCWD, one, _AT_FDCWD, two, _RENAME_EXCHANGE)
+
+
+def _full_sync(descriptor: int) -> bool:
+    """Flush a file and the disk cache on macOS with `F_FULLFSYNC`; return False where this is not supported.
+
+    On macOS, `fsync` does not flush the disk cache. A file system without `F_FULLFSYNC`, such as a network file system,
+    needs `fsync`.
+
+    Raises:
+        OSError: The disk failed.
+    """
+    if sys.platform != "darwin":
+        return False
+    fcntl: Any = import_module("fcntl")
+    command = getattr(fcntl, "F_FULLFSYNC", None)
+    if command is None:
+        return False
+    try:
+        fcntl.fcntl(descriptor, command)
+    except OSError as error:
+        if error.errno in _NOT_HERE:
+            return False
+        raise
+    return True
+
+
 class FileSystem:
     """The file operations of storage: calls of the system, and operations composed of them.
 
@@ -82,23 +164,91 @@ class FileSystem:
     unlink = staticmethod(os.unlink)
     write = staticmethod(os.write)
     open_to_read = staticmethod(_open_to_read)
-    drop_lease = staticmethod(capabilities.drop_lease)
-    exchange = staticmethod(capabilities.exchange)
-    keeps_lease = staticmethod(capabilities.keeps_lease)
-    set_mode = staticmethod(capabilities.set_mode)
-    sync_data = staticmethod(capabilities.sync_data)
-    sync_file = staticmethod(capabilities.sync_file)
-    take_lease = staticmethod(capabilities.take_lease)
+
+    @staticmethod
+    def set_mode(descriptor: int, mode: int) -> None:
+        """Set the permissions of an open file, on systems with file modes; this also updates its change time.
+
+        Raises:
+            OSError: The mode could not be changed.
+        """
+        if hasattr(os, "fchmod"):
+            os.fchmod(descriptor, mode)
+
+    @staticmethod
+    def sync_file(descriptor: int) -> None:
+        """Sync a file or folder to disk; on macOS, also flush the cache of the disk.
+
+        Raises:
+            OSError: The sync failed, and the file or folder may not be on disk.
+        """
+        if not _full_sync(descriptor):
+            os.fsync(descriptor)
+
+    @staticmethod
+    def sync_data(descriptor: int) -> None:
+        """Sync the content of a file so that it survives a power cut; see `sync_file`."""
+        if not _full_sync(descriptor):
+            getattr(os, "fdatasync", os.fsync)(descriptor)
+
+    @staticmethod
+    def exchange(one: str, two: str) -> bool:
+        """Exchange two files atomically; return False if the file system does not support this.
+
+        Raises:
+            OSError: The exchange failed.
+        """
+        call = _exchange_call()
+        if call is None:
+            return False
+        if call(os.fsencode(one), os.fsencode(two)) == 0:
+            return True
+        import ctypes  # noqa: PLC0415 - see _exchange_call
+
+        code = ctypes.get_errno()
+        if code in _CANNOT_EXCHANGE:
+            return False
+        raise OSError(code, os.strerror(code), two)
+
+    @staticmethod
+    def take_lease(descriptor: int) -> int:
+        """Take a read lease; return 0, or an error number: EAGAIN if a program has the file open for writing.
+
+        While the lease is held, a program that opens the file for writing waits.
+        """
+        if sys.platform != "linux":
+            return errno.ENOSYS
+        try:
+            # If a program opens the file, the system sends a signal to this process. Choose a signal that is ignored.
+            fcntl.fcntl(descriptor, fcntl.F_SETSIG, _IGNORED)
+            fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        except OSError as error:
+            return error.errno or errno.EINVAL
+        return 0
+
+    @staticmethod
+    def keeps_lease(descriptor: int) -> bool:
+        """Return whether the lease is intact: no program waits to write the file, and the system has not ended it."""
+        return sys.platform != "linux" or fcntl.fcntl(descriptor, fcntl.F_GETLEASE) == fcntl.F_RDLCK
+
+    @staticmethod
+    def drop_lease(descriptor: int) -> None:
+        """Release a lease; closing the file is not enough, because a child forked meanwhile would keep the lease."""
+        if sys.platform == "linux":
+            try:  # noqa: SIM105 - the hot path of every write
+                fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+            except OSError:
+                pass  # the system has ended the lease, which happens if a process is stopped for long
 
     @cached_property
     def has_exchange(self) -> bool:
         """Whether `exchange` may succeed; without it, a hand edit at the instant of a write can be lost."""
-        return capabilities.offers("exchange")
+        return offers("exchange")
 
     @cached_property
     def has_leases(self) -> bool:
         """Whether `take_lease` may succeed; without it, no writer is detected."""
-        return capabilities.offers("leases")
+        return offers("leases")
 
     def identity(self, folder: str | Path) -> str:
         """Return an identifier of a folder; a copy, or a disk that is mounted elsewhere, has a different one.
@@ -252,7 +402,7 @@ class FileSystem:
         try:
             self.write_all(descriptor, data)
             found = self.fstat(descriptor)
-            if found.st_mode & 0o777 != _PRIVATE:  # an unusual umask
+            if found.st_mode & 0o777 != _MODE:  # an unusual umask
                 self.make_private(descriptor)
             if sync:
                 self.sync_file(descriptor)
@@ -289,7 +439,7 @@ class FileSystem:
 
     def make_private(self, descriptor: int) -> None:
         """Restrict an open file to its owner, on systems with file modes."""
-        self.set_mode(descriptor, _PRIVATE)
+        self.set_mode(descriptor, _MODE)
 
     def make_folder(self, path: str | Path, *, sync: bool) -> None:
         """Create a private folder and its parents; with `sync`, the parent of each new folder is synced."""

@@ -25,9 +25,8 @@ from typing import TYPE_CHECKING, TypeVar
 from zlib import crc32
 
 from tomldiary.errors import BackendError, LockTimeout, RevisionConflict
-from tomldiary.runtime.capabilities import PRIVATE
 from tomldiary.runtime.fork_safety import open_lockable, release_lockable, renew_after_fork
-from tomldiary.storage.files import FileSystem, file_on_the_way
+from tomldiary.storage.files import PRIVATE, FileSystem, file_on_the_way
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

@@ -26,15 +26,14 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from tomldiary.runtime.capabilities import PRIVATE
 from tomldiary.runtime.forgettable_cache import cleared_on_forget
+from tomldiary.storage.files import PRIVATE, FileSystem
 from tomldiary.storage.locks import lock_file, try_lock, unlock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from tomldiary.storage.files import FileSystem
 
 __all__ = ["LogFile", "LogRecord", "cut_torn_tail", "render_record", "rewrite_log", "scan_log"]
 

@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, Forgotten
 from tomldiary.logging import get_logger
-from tomldiary.runtime.capabilities import PRIVATE
 from tomldiary.runtime.fork_safety import open_lockable, release_lockable
-from tomldiary.storage.files import FileSystem
+from tomldiary.storage.files import PRIVATE, FileSystem
 from tomldiary.storage.locks import is_at, remove_locked, try_lock
 from tomldiary.storage.log import LogFile, scan_log
 from tomldiary.writer.journal_record import (

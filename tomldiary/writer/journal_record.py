@@ -41,8 +41,8 @@ from tomldiary.errors import InvalidValue
 from tomldiary.extraction.operations import Operation, from_dict, to_table
 from tomldiary.forgetting.selection import Selection
 from tomldiary.logging import get_logger
-from tomldiary.runtime.capabilities import PRIVATE
 from tomldiary.runtime.views import counted
+from tomldiary.storage.files import PRIVATE, FileSystem
 from tomldiary.storage.locks import lock_file
 from tomldiary.storage.log import LogRecord, cut_torn_tail, render_record, rewrite_log, scan_log
 from tomldiary.toml.values import render_value
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from tomldiary.storage.files import FileSystem
 
 __all__ = [
     "JournalContent",

@@ -29,10 +29,9 @@ from tomldiary.errors import (
 from tomldiary.history.record import next_sequence, stamped
 from tomldiary.identifiers.user_ids import decode_folder, is_plain
 from tomldiary.logging import get_logger
-from tomldiary.runtime.capabilities import READING
 from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.environment import CHECKPOINT_INTERVAL, SEGMENT_BYTES, Clock, Environment
-from tomldiary.storage.files import FileSystem, FileToken
+from tomldiary.storage.files import READING, FileSystem, FileToken
 from tomldiary.storage.local.checkpoint import prune, settle
 from tomldiary.storage.local.forget_job import forget
 from tomldiary.storage.local.hidden import LOCK_TIMEOUT, HiddenFiles

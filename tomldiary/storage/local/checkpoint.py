@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, HandEditConflict, InvalidTOML
 from tomldiary.history.record import is_snapshot, next_sequence, results_of
-from tomldiary.runtime.capabilities import PRIVATE
+from tomldiary.storage.files import PRIVATE, FileSystem
 from tomldiary.storage.local.layout import staged_path
 from tomldiary.storage.local.log import opens_window, read_records, segments, split_records
 from tomldiary.storage.local.publish import put_in_place
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tomldiary.storage.environment import Environment
-    from tomldiary.storage.files import FileSystem
     from tomldiary.storage.local.session import Synced
 
 __all__ = ["drop_superseded", "prune", "settle", "window"]

@@ -25,7 +25,7 @@ from tomldiary.history.record import (
     render_record,
 )
 from tomldiary.logging import get_logger
-from tomldiary.runtime.capabilities import PRIVATE, READING
+from tomldiary.storage.files import PRIVATE, READING, FileSystem
 from tomldiary.storage.local.layout import is_segment, kinds_in
 from tomldiary.toml.document import Document
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tomldiary.storage.environment import Environment
-    from tomldiary.storage.files import FileSystem
 
 __all__ = [
     "DAMAGED",

@@ -20,8 +20,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tomldiary.runtime.capabilities import OURS, READING
-from tomldiary.storage.files import FileSystem, FileToken, is_same, token_of
+from tomldiary.storage.files import OURS, READING, FileSystem, FileToken, is_same, token_of
 from tomldiary.storage.local.layout import make_parent, staged_path
 
 if TYPE_CHECKING:
