@@ -216,8 +216,6 @@ class Workers:
             self._state.notify_all()
 
     async def _fail(self, job: Job, error: BaseException) -> None:
-        if isinstance(error, TurnTaken):
-            raise error
         cancelled = isinstance(error, asyncio.CancelledError | FutureCancelled)
         transient = not cancelled and is_transient(error)
         if transient and is_of_the_model(error):
@@ -226,6 +224,8 @@ class Workers:
             self.breaker.end()  # it failed before or after the model was called
         else:
             self.breaker.succeed()
+        if isinstance(error, TurnTaken):
+            raise error
         if cancelled and self._is_ending:
             return  # `close` sets the outcome
         # The error may quote the conversation, so details are logged at debug level only.

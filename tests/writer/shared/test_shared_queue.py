@@ -19,6 +19,7 @@ from tomldiary.storage.log import scan_log
 from tomldiary.writer.dead_letters import DeadLetters
 from tomldiary.writer.journal_record import render_turn
 from tomldiary.writer.receipts import Job
+from tomldiary.writer.retry import RetryPolicy
 from tomldiary.writer.shared import turns
 from tomldiary.writer.shared.claims import Claims
 from tomldiary.writer.shared.queue import SharedQueue
@@ -159,6 +160,28 @@ def test_turns_that_another_writer_took_over_come_back_one_by_one(opened):
         ("op-0", [], False),
         ("op-1", [], False),
     ]
+
+
+def test_the_breaker_tries_again_after_another_writer_took_the_single_try(opened):
+    gate, calls = threading.Event(), []
+
+    def model(message, deps):
+        calls.append(message)
+        if len(calls) == 1:
+            raise ConnectionError
+        gate.wait(30)
+
+    retry = RetryPolicy(first_pause=0.01)
+    diary = Diary(opened(), agent=model)
+    with MemoryWriter(diary, lease=600, breaker=1, breaker_pause=0.01, retry=retry) as one:
+        first = one.submit_nowait(Turn("alice", "s", "I love tea.", "Noted."))
+        until(lambda: len(calls) == 2)
+        with MemoryWriter(Diary(opened(), agent="rules"), lease=1.0) as two:
+            until(lambda: two.stats()["completed"])
+        gate.set()
+        assert first.wait(30).transaction == 1
+        second = one.submit_nowait(Turn("bob", "s", "I love jazz.", "Noted."))
+        assert second.wait(30).transaction == 1
 
 
 def test_a_dropped_writer_is_collected_and_its_threads_end(opened):
