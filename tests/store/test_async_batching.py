@@ -16,7 +16,7 @@ from tomldiary.backends import LocalBackend
 from tomldiary.errors import BackendError, CommittedUnpublished, Conflict, LockTimeout
 from tomldiary.history import verify as verification
 from tomldiary.history.record import parse_record
-from tomldiary.store.batch import Gathering
+from tomldiary.store.batch import Batches
 from tomldiary.store.operations import Put, Search
 from tomldiary.store.store import ItemStore
 from tomldiary_langgraph import DiaryStore
@@ -217,12 +217,12 @@ def test_end_of_the_loop_cancels_waiting_puts():
         free.wait(10)
         return [None for _ in calls]
 
-    gathering = Gathering(run)
+    batches = Batches(run)
 
     async def main():
-        task = asyncio.create_task(gathering.done("u", 1))
+        task = asyncio.create_task(batches.done("u", 1))
         await asyncio.to_thread(begun.wait, 10)
-        later = asyncio.create_task(gathering.done("u", 2))
+        later = asyncio.create_task(batches.done("u", 2))
         await asyncio.sleep(0)
         (worker,) = {each for each in asyncio.all_tasks() if "_work" in repr(each)}
         worker.cancel()
@@ -235,7 +235,7 @@ def test_end_of_the_loop_cancels_waiting_puts():
     free.set()
 
     async def again():
-        return await gathering.done("u", 3)
+        return await batches.done("u", 3)
 
     assert asyncio.run(again()) is None  # another loop
 
@@ -246,13 +246,13 @@ def test_error_of_a_run_is_raised_to_each_of_its_calls():
             raise LockTimeout("held")
         return [None for _ in calls]
 
-    gathering = Gathering(run)
+    batches = Batches(run)
 
     async def main():
         first = await asyncio.gather(
-            gathering.done("u", "bad"), gathering.done("u", "x"), return_exceptions=True
+            batches.done("u", "bad"), batches.done("u", "x"), return_exceptions=True
         )
-        return [*first, await gathering.done("u", "y")]
+        return [*first, await batches.done("u", "y")]
 
     one, other, none = asyncio.run(main())
     assert type(one) is type(other) is LockTimeout

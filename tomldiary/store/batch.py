@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-__all__ = ["Gathering"]
+__all__ = ["Batches"]
 
 T = TypeVar("T")
 _MOST = 256  # the maximum number of calls in a run, because other writers may be waiting for the user's lock
@@ -32,7 +32,7 @@ class _Lane(Generic[T]):
     worker: asyncio.Task[None] | None = None
 
 
-class Gathering(Generic[T]):
+class Batches(Generic[T]):
     """Runs calls in order in a worker thread, with at most one run at a time for a user in an event loop.
 
     Args:
@@ -76,7 +76,7 @@ class Gathering(Generic[T]):
                 except Exception as error:  # noqa: BLE001 - raised in the callers
                     errors = [copy(error) for _ in mine]
                 for (_, future), error in zip(mine, errors, strict=True):
-                    _settle(future, error)
+                    _finish(future, error)
         finally:
             # The task may be cancelled at the end of the loop; callers must not wait forever.
             lanes.pop(user, None)
@@ -84,7 +84,7 @@ class Gathering(Generic[T]):
                 future.cancel()
 
 
-def _settle(future: asyncio.Future[None], error: Exception | None) -> None:
+def _finish(future: asyncio.Future[None], error: Exception | None) -> None:
     if future.done():
         return  # its caller was cancelled
     if error is None:

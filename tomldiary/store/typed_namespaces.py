@@ -209,18 +209,20 @@ class Owners:
         """
         if signed_in is None:
             return
-        if is_typed(prefix):
-            found = prefix[0]
-        elif isinstance(self._label, int) and len(prefix) > self._label:
-            found = prefix[self._label]
-        else:
-            return
-        if found != signed_in:
+        found = prefix[0] if is_typed(prefix) else self._named(prefix)
+        if found not in (None, signed_in):
             raise _foreign_namespace()
+
+    def _named(self, labels: Namespace) -> str | None:
+        """Return the owner of all namespaces that begin with some labels; None if these do not show it."""
+        if isinstance(self._label, int) and len(labels) > self._label:
+            return labels[self._label]
+        return None
 
     def _owner(self, namespace: Namespace, key: str) -> str:
         if isinstance(self._label, int):
-            return namespace[self._label] if len(namespace) > self._label else SHARED
+            named = self._named(namespace)
+            return SHARED if named is None else named
         found = None if self._label is None else self._label(namespace, key)
         if found is None:
             return SHARED
@@ -246,17 +248,14 @@ class Owners:
 
     def is_open(self, prefix: Namespace) -> bool:
         """Return whether namespaces that begin with a prefix may belong to any user."""
-        if self._label is None:
-            return False
-        return not (isinstance(self._label, int) and len(prefix) > self._label)
+        return self._label is not None and self._named(prefix) is None
 
     def below(self, prefix: Namespace, everybody: list[str]) -> list[str]:
         """Return the users who may own a namespace that begins with a prefix."""
         if self._label is None:
             return [SHARED]
-        if isinstance(self._label, int) and len(prefix) > self._label:
-            return [prefix[self._label]]
-        return everybody
+        found = self._named(prefix)
+        return everybody if found is None else [found]
 
 
 def _foreign_namespace() -> IdentifierError:

@@ -19,7 +19,7 @@ from tomldiary.hand_edits.detect import Known
 from tomldiary.identifiers.namespaces import Namespace, kind_of
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.runtime.lru import Recent
-from tomldiary.store.batch import Gathering
+from tomldiary.store.batch import Batches
 from tomldiary.store.catalog import Catalog
 from tomldiary.store.item import Clock, table_of
 from tomldiary.store.operations import Operation, Put
@@ -72,7 +72,7 @@ class ItemPuts:
         self._typed = TypedNamespaces(diary)
         self._clock = Clock()
         self._catalogs: Recent[str, Catalog] = Recent(_CACHED_USERS)
-        self._gathering = Gathering(self._put_each)
+        self._batches = Batches(self._put_each)
         self._guard = fork_safe(threading.Lock())
 
     def catalog(self, user: str) -> Catalog:
@@ -136,7 +136,7 @@ class ItemPuts:
             InvalidValue: An operation is invalid. Nothing of this batch was written.
             BackendError: The storage failed. Nothing of this batch was written.
         """
-        await self._gathering.done(user, (prepare, session))
+        await self._batches.done(user, (prepare, session))
 
     def _put_each(
         self, user: str, batches: Sequence[tuple[Callable[[], Prepared], str]]
