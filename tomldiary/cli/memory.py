@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tomldiary.user.user import UserDiary
 
 __all__ = [
+    "check_user",
     "full_key",
     "known_user",
     "open_memory",
@@ -69,13 +70,18 @@ def user_in(diary: Diary, path: str, user: str, categories: Iterable[str] = ()) 
     Raises:
         IdentifierError: The memory has no such user.
     """
+    check_user(diary, path, user)
+    document = diary.engine.entries(user, PREFERENCES.name)
+    table = _table_of(document, categories)
+    return Diary(diary.engine.backend, table, agent="rules").user(user)
+
+
+def check_user(diary: Diary, path: str, user: str) -> None:
+    """Raise IdentifierError if a memory has no such user; `path` is its place for the message."""
     if not diary.engine.backend.kinds(user):
         raise IdentifierError(
             f'there is no user {user!r} in {shown(path)}; the command "users" lists all users'
         )
-    document = diary.engine.entries(user, PREFERENCES.name)
-    table = _table_of(document, categories)
-    return Diary(diary.engine.backend, table, agent="rules").user(user)
 
 
 def user_to_change(

@@ -136,7 +136,7 @@ def episode_kinds(kinds: Iterable[str]) -> list[str]:
 
 
 def homes_of(kinds: Iterable[str], episode_id: str) -> list[str]:
-    """Return the documents that may contain an episode, newest first; none if the id is not a time."""
+    """Return the documents that may contain an episode, newest first; all of them if the id is not a time."""
     month = f"{_ROOT}/{checked_text(episode_id, 'id')[:7]}"
     found = list(reversed(episode_kinds(kinds)))
     if _DAY.match(episode_id) is None:

@@ -282,9 +282,9 @@ class EntryKind:
         """Yield the key, without the kind, and the table of each entry that recall searches."""
         return tables_at(tables, self.name)
 
-    def is_timed(self, document: Document | None) -> bool:
+    def is_timed(self, document: Document) -> bool:
         """Return whether some entries of a document may not hold now."""
-        return self.has_times and document is not None and self.name in document.data
+        return self.has_times and self.name in document.data
 
     @property
     def is_matched(self) -> bool:

@@ -39,7 +39,7 @@ TimeRange = tuple[When | None, When | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Source:
+class IndexedEntry:
     """An indexed entry; it stays the same object while `entry` does."""
 
     kind: EntryKind
@@ -117,12 +117,12 @@ class _Entries:
     def __init__(self, searched: Searched, rules: Rules, before: _Entries | None) -> None:
         kind, self.document = searched.kind, searched.document
         self.namespace = searched.name
-        self.entries: dict[str, Source] = {}
+        self.entries: dict[str, IndexedEntry] = {}
         known = before.entries if before is not None else {}
         for key, entry in kind.entries(self.document, rules):
             source = known.get(key)
             if source is None or source.entry is not entry:
-                source = Source(kind, key, entry, searched.name)
+                source = IndexedEntry(kind, key, entry, searched.name)
             self.entries[key] = source
 
     @property
@@ -130,7 +130,7 @@ class _Entries:
         """A mapping with this object as its only part."""
         return {"": self}
 
-    def get(self, key: str) -> Source | None:
+    def get(self, key: str) -> IndexedEntry | None:
         """Return the entry with a key, or None."""
         return self.entries.get(key)
 
@@ -139,7 +139,7 @@ class RecallIndex:
     """The index of one user. Thread-safe: a race only repeats work."""
 
     def __init__(self) -> None:
-        self._index: UserIndex[_Entries, Source] = UserIndex()
+        self._index: UserIndex[_Entries, IndexedEntry] = UserIndex()
         self._entries: dict[str, _Entries] = {}
 
     def search(
@@ -148,7 +148,7 @@ class RecallIndex:
         documents: Sequence[Searched],
         rules: Rules,
         prepare: Prepare | None = None,
-    ) -> Iterator[tuple[float, Source]]:
+    ) -> Iterator[tuple[float, IndexedEntry]]:
         """Yield the score and the entry of each match, best first.
 
         Args:
@@ -215,7 +215,7 @@ class UserRecall:
         kinds: Collection[str] | None,
         time_range: TimeRange | None = None,
         valid_at: When | None = None,
-    ) -> Iterator[tuple[float, Source]]:
+    ) -> Iterator[tuple[float, IndexedEntry]]:
         """Return an iterator over the score and the entry of each match, best first; it filters lazily."""
         checked_text(query, "query")
         at, diary = self._context.moment(valid_at), self._diary
@@ -234,7 +234,7 @@ class UserRecall:
             found = index.search(query, documents, diary, self._context.prepare_vectors)
         is_over = self._context.is_over
 
-        def counts(source: Source) -> bool:
+        def counts(source: IndexedEntry) -> bool:
             holds, kind, entry = current.get(source.document), source.kind, source.entry
             return (
                 not is_over(f"{kind.name}/{source.key}", entry)
@@ -415,7 +415,7 @@ def _is_within(entry: Mapping[str, Any], start: datetime | None, end: datetime |
     return when is not None and (start is None or start <= when) and (end is None or when < end)
 
 
-def _hit(source: Source, score: float, asked: Sequence[Asked]) -> Hit:
+def _hit(source: IndexedEntry, score: float, asked: Sequence[Asked]) -> Hit:
     entry = source.entry
     return Hit(
         source.kind.name,

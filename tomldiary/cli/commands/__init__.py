@@ -1,4 +1,4 @@
 """The commands, those of one kind in a module.
 
-Each registers itself with `app` and prints through `output`.
+`app` names them and imports a module when one of its commands is called.
 """

@@ -8,15 +8,13 @@ from typing import Annotated
 
 import typer
 
-from tomldiary.cli.memory import open_memory
+from tomldiary.cli.memory import check_user, open_memory
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, PreferenceTable
 from tomldiary.cli.output import is_terminal, print_json, print_text
-from tomldiary.cli.places import shown
 from tomldiary.cli.rows import Column, Row, print_rows
 from tomldiary.cli.tables import load_table
 from tomldiary.diary import Diary
 from tomldiary.doctor.doctor import Finding, check, findings
-from tomldiary.errors import IdentifierError
 from tomldiary.runtime.views import counted
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.text.visible import one_line
@@ -43,10 +41,8 @@ def doctor(
     with closing(backend) if isinstance(backend, SharedBackend) else nullcontext():
         if table is not None:
             diary = Diary(backend, load_table(table), agent="rules")
-        if user is not None and not backend.kinds(user):
-            raise IdentifierError(
-                f'there is no user {user!r} in {shown(path)}; the command "users" lists all users'
-            )
+        if user is not None:
+            check_user(diary, path, user)
         count = _report(diary, None if user is None else [user], as_json=as_json)
     if count["problem"] or count["warning"]:
         raise typer.Exit(1)
