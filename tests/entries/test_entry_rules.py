@@ -286,6 +286,8 @@ def test_an_import_obeys_the_rules(diary, alice):
         ("hats", {}),
         ("preferences/hats", {}),
         ("facts/diet", {}),
+        ("blocks/", {"immutable": True}),
+        ("preferences/likes/", {"immutable": True}),
         ("blocks", {"temporal": True}),
         ("blocks", {"normalise": "text"}),
         ("blocks", {"ttl": timedelta(0)}),

@@ -50,12 +50,17 @@ class EntryRules:
         """Set the rule of a collection.
 
         Raises:
-            SchemaError: There is no such kind or category, or the rule has options that only facts support.
+            SchemaError: There is no such kind or category, the name ends with a slash, or the rule has options that only
+                facts support.
         """
         kind, _, rest = checked_text(collection, "collection").partition("/")
         checked_constraint(rule)
         if kind not in KINDS:
             raise SchemaError(f"{kind!r} is no kind of entries. Use one of: {', '.join(KINDS)}.")
+        if collection.endswith("/"):
+            raise SchemaError(
+                f"no collection is called {collection!r}. Use {collection.rstrip('/')!r}."
+            )
         category = rest.partition("/")[0]
         if kind == "preferences" and rest and category not in categories:
             raise SchemaError(
