@@ -352,6 +352,9 @@ class SubmittedMessages:
                 known = self._attempts.get(digest(run, user, named, words))
                 if known is not None and len(known[1]) == len(turn[1]):
                     turn = known
+            for one, first in zip(asked, turn[1], strict=False):
+                if self.has(user, turn[0], one._replace(id=first)):  # the attempt may be resumed
+                    self._known.keep(_key(user, turn[0], one), None)
             for run in around:
                 self._attempts.keep(digest(run, user, named, words), turn)
         return turn

@@ -605,6 +605,19 @@ def test_an_agent_that_follows_a_failed_one_records_the_words_once(writer, kind,
     assert len({turn.session_id for turn in writer.turns}) == (1 if config else 2)
 
 
+@pytest.mark.parametrize(
+    ("then", "said"),
+    [(Command(resume={"decisions": [{"type": "approve"}]}), ""), ("I'm back.", "I'm back.")],
+)
+def test_a_retry_that_is_interrupted_repeats_no_words(writer, then, said):
+    approval = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
+    agent = agent_of(writer, Down(), NOOP, OK, behind=[approval], checkpointer=InMemorySaver())
+    retried = agent.with_retry(wait_exponential_jitter=False, stop_after_attempt=2)
+    talk(retried, {"messages": [("user", "Hello")]}, THREAD)
+    talk(agent, then, THREAD)
+    assert ended(writer) == [("failed", "Hello", ""), ("completed", said, "ok")]
+
+
 def test_equal_words_of_a_job_over_threads_are_a_turn_in_each(writer):
     first, second = agent_of(writer, Down()), agent_of(writer, OK)
 
