@@ -152,11 +152,13 @@ class _Worker:
     def _scan(self) -> None:
         """Find users with undelivered changes that are unknown here: of other processes, or from before a crash."""
         began, number = time.monotonic(), self._scans_asked
-        found: list[str] = []
         try:
             found = [user for user in self.delivery.users() if self.delivery.is_behind(user)]
         except Exception as error:  # noqa: BLE001 - the next scan retries after a storage error
             self._note_failure(error)
+            with self._changed:
+                self._next_scan = time.monotonic() + self._poll
+            return
         with self._changed:
             for user in found:
                 self.waiting.setdefault(user, _Waiting())

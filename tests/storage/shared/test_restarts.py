@@ -81,6 +81,21 @@ def test_writes_go_on_after_a_restart_of_the_server(name, place, crashes, timeou
 
 
 @both
+def test_a_flush_of_hooks_reports_no_delivery_while_the_server_is_away(name, place):
+    got = []
+    with servers.running_as(name, *place) as url:
+        diary = Diary(f"{url}?timeout=0.2", agent="rules")
+        diary.user("alice").upsert_preference("likes", "tea")
+    with diary:
+        diary.hooks.add(got.extend, name="index", poll=0.1)
+        assert not diary.hooks.flush(1)
+        assert got == []
+        with servers.running_as(name, *place):
+            assert diary.hooks.flush(LONG)
+            assert [change.text for change in got] == ["tea"]
+
+
+@both
 def test_a_server_that_was_away_long_is_used_soon_after_its_start(name, place):
     with servers.running_as(name, *place) as url:
         diary = Diary(f"{url}?timeout=2", agent="rules")
