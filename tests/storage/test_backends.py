@@ -24,6 +24,7 @@ from tomldiary.errors import (
     InvalidValue,
     NotSupported,
 )
+from tomldiary.storage.protocol import Commit
 from tomldiary.testing import AtomicBackendSuite, BackendSuite, SharedBackendSuite
 from tomldiary_langgraph import DiaryStore
 
@@ -101,6 +102,21 @@ def test_the_backend_suite_fails_for_a_broken_backend(tmp_path):
 def test_a_backend_of_six_methods_names_what_it_lacks():
     stats = Diary(Dictionary(), agent="rules").stats()
     assert (stats["is_atomic"], stats["is_shared"]) == (False, False)
+
+
+def test_a_backend_of_six_methods_keeps_the_newest_records_of_some_users_only():
+    """Each quotes a change, and those of very many users would fill the memory of a server."""
+    diary = Diary(Dictionary(), agent="rules")
+    alice, backend = diary.user("alice"), diary.engine.backend
+    alice.upsert_preference("likes", "tea")
+    for number in range(300):
+        backend.commit(f"user {number}", Commit({}, {}, ["x" * 100_000]))
+    assert backend.last_record("user 299") is not None
+    assert sum(backend.last_record(f"user {number}") is not None for number in range(300)) < 200
+    assert backend.last_record("alice") is None
+    alice.upsert_preference("likes", "coffee")
+    stored = Diary(backend.wrapped, agent="rules").user("alice").preferences("likes")
+    assert [item.text for item in stored.values()] == ["tea", "coffee"]
 
 
 def test_a_failing_save_reports_whether_anything_was_saved():

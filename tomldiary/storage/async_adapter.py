@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.errors import BackendError, CommittedUnpublished, NotSupported
 from tomldiary.history.record import Record, next_sequence, render_record
 from tomldiary.runtime.async_bridge import is_of_another_loop, run_coroutine
+from tomldiary.runtime.lru import RecentBySize
 from tomldiary.storage.locks import UserLocks
 from tomldiary.storage.protocol import BackendProtocol, Commit, Durability, Rewrite, Stored
 from tomldiary.toml.document import digest
@@ -30,6 +31,7 @@ __all__ = ["SixVerbsBackend"]
 _REQUIRED = ("conversations", "preferences")
 _OPTIONAL = ("blocks", "facts", "receipts")
 """Kinds that are stored if the backend accepts them."""
+_RECORDS = 1 << 24  # characters of history records in memory; each quotes the user's last change
 _UNKNOWN_KIND = (LookupError, ValueError, TypeError, NotImplementedError, AssertionError)
 """The errors that a backend raises for an unknown kind; any other error is a storage failure."""
 
@@ -47,7 +49,7 @@ class SixVerbsBackend:
     def __init__(self, wrapped: BackendProtocol) -> None:
         self.wrapped = wrapped
         self._locks = UserLocks(None)
-        self._records: dict[str, str] = {}
+        self._records: RecentBySize[str, str] = RecentBySize(_RECORDS, len)
         self._epochs: dict[str, int] = {}
         self._erased: dict[str, int] = {}
         self._unknown: set[str] = set()  # optional kinds that the backend has refused
@@ -140,17 +142,21 @@ class SixVerbsBackend:
                 ) from error
             tokens[kind] = digest(text)
         if commit.records:
-            self._records[user] = commit.records[-1]
+            self._records.keep(user, commit.records[-1])
         return tokens
 
     def last_record(self, user: str) -> str | None:
-        """Return the newest record of this process; the six methods store no history."""
+        """Return the user's newest record of this process, unless very many others were newer.
+
+        The six methods store no history.
+        """
         return self._records.get(user)
 
     def records(self, user: str) -> Iterator[str]:
-        """Yield the newest record of this process, if any."""
-        if user in self._records:
-            yield self._records[user]
+        """Yield the result of `last_record`, if any."""
+        record = self._records.get(user)
+        if record is not None:
+            yield record
 
     def users(self) -> list[str]:
         """Return all user ids."""
@@ -164,7 +170,7 @@ class SixVerbsBackend:
             return existed
         existed = user in self.users()
         self._call(self.wrapped.delete_user(user))
-        self._records.pop(user, None)
+        self._records.pop(user)
         return existed
 
     def epoch(self, user: str) -> int:
