@@ -175,6 +175,16 @@ def test_saving_invalid_toml_is_refused_and_changes_nothing(tmp_path):
     assert (tmp_path / "u/preferences.toml").read_text() == "a = 1\n"
 
 
+def test_no_file_outside_the_folder_of_the_user_is_asked_for(tmp_path):
+    backend = LocalBackend(tmp_path)
+    asyncio.run(backend.save("bob", "preferences", "a = 1\n"))
+    for verb in (backend.load, backend.exists, backend.delete):
+        with pytest.raises(IdentifierError, match="cannot name a document"):
+            asyncio.run(verb("alice", "../bob/preferences"))
+    assert asyncio.run(backend.exists("bob", "preferences"))
+    assert not asyncio.run(backend.exists("alice", "preferences"))
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes")
 @pytest.mark.parametrize("made", [LocalBackend, lambda _: MemoryBackend()])
 def test_no_document_is_deleted_or_saved_without_its_name(tmp_path, made):

@@ -51,8 +51,12 @@ class AsyncVerbs:
         await in_thread(_save, self, user_id, kind, content)
 
     async def exists(self: Backend, user_id: str, kind: str) -> bool:
-        """Return whether the document exists."""
-        return await in_thread(self.token, user_id, kind) is not None
+        """Return whether the document exists.
+
+        Raises:
+            IdentifierError: `kind` cannot name a document.
+        """
+        return await in_thread(self.read, user_id, kind) is not None
 
     async def delete(self: Backend, user_id: str, kind: str) -> None:
         """Remove the document if it exists.
