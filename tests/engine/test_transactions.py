@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
 
 import pytest
 
@@ -73,6 +75,14 @@ def test_a_transaction_alone_reads_its_own_writes(diary, tmp_path):
         thread.join()
         assert seen == [[]]
     assert texts(Diary(tmp_path, agent="rules")) == ["green tea"]
+
+
+def test_a_transaction_begins_while_another_thread_imports_asyncio(diary, monkeypatch):
+    alice = diary.user("alice")
+    monkeypatch.setitem(sys.modules, "asyncio", ModuleType("asyncio"))  # still empty
+    with alice.transaction():
+        alice.upsert_preference("likes", "tea")
+    assert [item.text for item in alice.preferences("likes").values()] == ["tea"]
 
 
 def test_a_nested_transaction_is_part_of_the_outer_one(diary, tmp_path):

@@ -70,8 +70,8 @@ def current_task() -> Any:
         return None
     try:
         return asyncio.current_task()
-    except RuntimeError:
-        return None
+    except (RuntimeError, AttributeError):
+        return None  # no loop is running, or another thread is still importing asyncio
 
 
 def running_loop() -> asyncio.AbstractEventLoop:
