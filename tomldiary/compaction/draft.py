@@ -144,7 +144,7 @@ class CompactionDeps:
     now: str = field(default_factory=timestamp)
     max_summary: int = MAX_SUMMARY
     """The maximum number of characters of a summary."""
-    _left: int = field(init=False, repr=False)
+    _deletions_left: int = field(init=False, repr=False)
     _before: dict[tuple[str, ...], Store] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -153,7 +153,7 @@ class CompactionDeps:
             *((("conversations", key), entry) for key, entry in self.conversation_blocks()),
         ]
         # Deletions are limited, because a model that deletes nearly all of a memory makes a mistake.
-        self._left = max(_FEWEST_DELETED, len(entries) // 2)
+        self._deletions_left = max(_FEWEST_DELETED, len(entries) // 2)
         self._before = {path: copy.deepcopy(entry) for path, entry in entries}
 
     def fits(self, operation: Operation, stored: Mapping[str, Any] | None) -> bool:
@@ -311,12 +311,12 @@ class CompactionDeps:
         del self.convs["conversations"][session_id]
 
     def _count_deletion(self, where: str) -> None:
-        if self._left == 0:
+        if self._deletions_left == 0:
             raise InvalidValue(
                 "half of the blocks are deleted, which is the limit of one compaction. Finish now.",
                 where=where,
             )
-        self._left -= 1
+        self._deletions_left -= 1
 
     def _preference(self, block_id: str) -> Store:
         category, key = _split(block_id)

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["MEMORY_CHARACTERS", "relevant_lines", "turn_message"]
 
-_SHORTEST_LINE = 12  # "- a/b: c (1×)"
 MEMORY_CHARACTERS = 8_000
 """Budget for stored preferences in a message, in characters (about 2,000 tokens)."""
 
@@ -140,7 +139,7 @@ class _Line:
         return str(self.entry.get("_updated", ""))
 
 
-class _Shelf(Following):
+class _CategoryLines(Following):
     """The lines of one category."""
 
     def __init__(self, category: str) -> None:
@@ -192,27 +191,23 @@ def relevant_lines(preferences: Preferences, turn: str, budget: int) -> tuple[li
         budget: The maximum number of characters, including line breaks.
     """
     lines: list[_Line] = []
-    _for_each_shelf(preferences, lambda shelf: lines.extend(filter(None, shelf.lines)))
-    # No line is shorter than this, so a large memory is detected without adding up its lines.
-    if len(lines) * _SHORTEST_LINE <= budget:
-        shown = [line.text for line in lines]
-        if sum(map(len, shown)) + len(shown) <= budget:
-            return shown, 0
+    _for_each_category(preferences, lambda category: lines.extend(filter(None, category.lines)))
+    if sum(len(line.text) + 1 for line in lines) <= budget:
+        return [line.text for line in lines], 0
     indexes: list[LexicalIndex[_Line]] = []
-    _for_each_shelf(preferences, lambda shelf: indexes.append(shelf.index))
+    _for_each_category(preferences, lambda category: indexes.append(category.index))
     question = question_of(turn, indexes)
     scores: dict[_Line, float] = {}
 
-    def compare(shelf: _Shelf) -> None:
+    def compare(category: _CategoryLines) -> None:
         if question is not None:
-            found = shelf.index.matches(question)
+            found = category.index.matches(question)
             scores.update({**found.estimated(), **found.scored})
 
-    _for_each_shelf(preferences, compare)
-    # New entries are at the end of their category. The sorts are stable, so the last one has precedence.
+    _for_each_category(preferences, compare)
+    # New entries are at the end of their category. The sort is stable, so the last one has precedence.
     first = [line for line in reversed(lines) if line in scores]
-    first.sort(key=lambda line: line.updated, reverse=True)
-    first.sort(key=lambda line: -scores[line])
+    first.sort(key=lambda line: (scores[line], line.updated), reverse=True)
     chosen: set[_Line] = set()
     for line in chain(first, (line for line in reversed(lines) if line not in scores)):
         budget -= len(line.text) + 1
@@ -222,6 +217,6 @@ def relevant_lines(preferences: Preferences, turn: str, budget: int) -> tuple[li
     return [line.text for line in lines if line in chosen], len(lines) - len(chosen)
 
 
-def _for_each_shelf(preferences: Preferences, use: Callable[[_Shelf], object]) -> None:
+def _for_each_category(preferences: Preferences, use: Callable[[_CategoryLines], object]) -> None:
     for category in preferences.rules.categories:
-        preferences.following(category, _Shelf, use)
+        preferences.following(category, _CategoryLines, use)
