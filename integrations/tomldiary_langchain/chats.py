@@ -52,7 +52,7 @@ class Chats:
         if begun:
             with self._guard:
                 self._known.keep(begun, session)
-                # A retry gives another id. What a client gives may be another user's id, too.
+                # A retry gives the message another UUID. Other ids come from clients, and two users may have the same.
                 if _is_uuid(first[0].id):
                     self._known.keep(str(first[0].id), session)
 

@@ -1,4 +1,4 @@
-"""How a chat model asks for tools: by calling them, or by writing down what it would call."""
+"""Asks a chat model which tools to run: it calls them, or writes the calls as text if it cannot."""
 
 from __future__ import annotations
 

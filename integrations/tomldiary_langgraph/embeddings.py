@@ -1,4 +1,4 @@
-"""What LangGraph's `IndexConfig` says, in the core's words."""
+"""Converts LangGraph's `IndexConfig` to an embedding of the core."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Vectors = tuple["list[list[float]]", "list[list[float]]"]
 
 
 class Embedder:
-    """Embeds what a batch needs, sync or async, with whatever `IndexConfig` takes.
+    """Embeds the texts and the queries of a batch, sync or async.
 
     Args:
         index: LangGraph's `IndexConfig`: `dims`, `embed`, `fields` (or `text_fields`), and `ranking`: "fused" (words and vectors,
@@ -87,7 +87,11 @@ class Embedder:
 
 
 def _checked(embed: Any) -> Any:
-    """Return what embeds texts, if LangGraph supports it."""
+    """Return the option `embed` unchanged.
+
+    Raises:
+        InvalidValue: LangGraph does not support its type.
+    """
     is_class = isinstance(embed, type)
     if is_class or not (isinstance(embed, str | Embeddings) or callable(embed)):
         found = f"the class {embed.__name__}" if is_class else type(embed).__name__
@@ -99,7 +103,7 @@ def _checked(embed: Any) -> Any:
 
 
 def _fields(index: Mapping[str, Any]) -> Any:
-    """Return the paths of what is embedded, whichever of the two names they have."""
+    """Return the paths of the texts to embed, from either of the two keys."""
     fields, text_fields = index.get("fields"), index.get("text_fields")
     if isinstance(text_fields, str):
         text_fields = [text_fields]

@@ -1,4 +1,4 @@
-"""LangGraph's operations and items in the core's words, and back."""
+"""Converts LangGraph's operations to those of the core, and the core's items to those of LangGraph."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def operation(op: Op) -> Operation:
 
 
 def result(answer: Answer) -> Result:
-    """Return what LangGraph expects for an answer of the core's."""
+    """Return the result of an operation in LangGraph's types."""
     if answer is None:
         return None
     if isinstance(answer, Stored):
@@ -68,12 +68,12 @@ def result(answer: Answer) -> Result:
 
 
 def item(found: Stored) -> Item:
-    """Return LangGraph's item for one of the core's."""
+    """Return an item in LangGraph's type."""
     return Item(**_fields(found))
 
 
 def check_written(namespace: tuple[str, ...]) -> None:
-    """Hold a namespace to LangGraph's rules for writing, as `put` does.
+    """Check a namespace with LangGraph's rules for writing, as `put` does.
 
     Raises:
         InvalidNamespaceError: It is empty, begins with "langgraph", or has a label that is not allowed.

@@ -1,4 +1,4 @@
-"""What the sweeper's methods return: values to sync callers, and awaitable, as in async stores."""
+"""Results of the sweeper's methods: sync callers use them as values, and async callers may await them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ __all__ = ["Answer", "Done", "SweeperFuture", "answer"]
 
 
 class Answer(int):
-    """What a type checker sees: a number that can be awaited. Outside of event loops it is a plain one."""
+    """The type of a result for type checkers: a number that can be awaited.
+
+    Outside of an event loop the result is a plain number.
+    """
 
     def __await__(self) -> Generator[Any, Any, int]:
         """Return it at once."""
@@ -25,9 +28,9 @@ class Answer(int):
 
 @total_ordering
 class _Later:
-    """An `Answer` that is being worked out in a thread; every use but `await` waits for it."""
+    """An `Answer` that a thread computes; every use except `await` blocks until it is known."""
 
-    __hash__ = None  # pyright: ignore[reportAssignmentType] - it equals numbers, but only later
+    __hash__ = None  # pyright: ignore[reportAssignmentType] - the number is not known yet
 
     def __init__(self, function: Callable[[], int]) -> None:
         self._future: Future[int] = Future()
@@ -61,7 +64,7 @@ class _Later:
 
 
 class Done:
-    """Nothing, which can be awaited."""
+    """The result of a method that returns nothing; it can be awaited."""
 
     def __await__(self) -> Generator[Any, Any, None]:
         """Return at once."""
@@ -70,7 +73,7 @@ class Done:
 
 
 class SweeperFuture(Future[None]):
-    """Ends with the sweeper; to await it returns such a future of the running loop, at once."""
+    """A future that ends with the sweeper; `await` returns an asyncio future of it at once."""
 
     def __init__(self, running: Future[None]) -> None:
         super().__init__()
@@ -83,7 +86,7 @@ class SweeperFuture(Future[None]):
 
 
 def answer(function: Callable[[], int]) -> Answer:
-    """Run a blocking call: here, or in a thread if an event loop runs here; only that is awaitable."""
+    """Return the result of a blocking call; if an event loop runs here, the call runs in a thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["TomlMemoryStore", "WriteQueues"]
 
-_LONGEST_WAIT = 2.0  # seconds that the first of a queue blocks it; it may never retry
+_LONGEST_WAIT = (
+    2.0  # seconds that the others wait for the first task of a queue; it may never try again
+)
 
 
 class WriteQueues:

@@ -141,7 +141,7 @@ class Sessions:
         return before, now
 
     def before(self, epoch: int, user: str, session: str, said: Exchange) -> tuple[Exchange, ...]:
-        """Return the exchanges before `exchange`, which may be repeated; `epoch` is the fencing token."""
+        """Return the exchanges before `said`, which may be known already; `epoch` is the user's fencing token."""
         pair = (_shortened(said[0]), _shortened(said[1]))
         with self._guard:
             exchanges = self._of(user, session, epoch).exchanges

@@ -1,7 +1,7 @@
 """The tools an extraction model works with: functions on a draft, answering in short sentences.
 
-Each takes a context whose `deps` is a `MemoryDeps`; pydantic-ai's `RunContext` is one. Errors are
-answers that start with ❌ and say how to go on; nothing is raised at a model.
+Each takes a context whose `deps` is a `MemoryDeps`; pydantic-ai's `RunContext` is one. They raise no errors:
+the answer then begins with ❌ and says what the model can do.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NO_ID = frozenset({"", "null", "none"})  # what models write for an id that the
 
 
 class ToolContext(Protocol):
-    """Anything that carries the draft as `deps`."""
+    """An object with the draft as `deps`, such as the run context of a framework."""
 
     @property
     def deps(self) -> MemoryDeps:
@@ -106,7 +106,7 @@ def _list_category(ctx: ToolContext, category: str, budget: int, *, in_part: boo
 
 
 def _check_preference_limits(ctx: ToolContext, category: str) -> str:
-    """Say how full a category is: ✅ room, ⚠️ from 80 % on, ❌ full."""
+    """Return how full a category is: ✅ has space, ⚠️ from 80 % on, ❌ full."""
     limit = ctx.deps.max_prefs_per_category
     count = ctx.deps.preferences.count(category)
     if count >= limit:
