@@ -125,15 +125,10 @@ def with_categories(
 
     The schema does not enforce them: with an enumeration, pydantic-ai's TestModel would write into the diary.
     """
-    # The same for every request, until a type of facts is registered.
-    cached: tuple[object, dict[str, Any]] | None = None
 
     async def prepare(_ctx: RunContext[Any], definition: ToolDefinition) -> ToolDefinition:
-        nonlocal cached
-        if cached is None or cached[0] is not diary.fact_schemas:
-            schema = copy.deepcopy(definition.parameters_json_schema)
-            schema["properties"]["category"]["description"] += f" {naming_categories(diary)}"
-            cached = diary.fact_schemas, schema
-        return replace(definition, parameters_json_schema=cached[1])
+        schema = copy.deepcopy(definition.parameters_json_schema)
+        schema["properties"]["category"]["description"] += f" {naming_categories(diary)}"
+        return replace(definition, parameters_json_schema=schema)
 
     return prepare

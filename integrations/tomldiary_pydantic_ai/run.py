@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 import re
 import threading
@@ -509,11 +508,4 @@ def durable_operation(name: str) -> Callable[[F], F]:
         capabilities, "durable_operation", None
     )
 
-    def decorate(method: F) -> F:
-        if mark is None:
-            return method
-        # The framework looks the signature up on each call; this makes it once.
-        method.__signature__ = inspect.signature(method)
-        return mark(name)(method)
-
-    return decorate
+    return (lambda method: method) if mark is None else mark(name)
