@@ -256,6 +256,22 @@ def test_of_two_reviews_at_once_only_one_decides(alice):
     assert item.count == 1
 
 
+def test_an_edit_is_returned_although_another_review_decides_at_once(diary, alice, monkeypatch):
+    alice.upsert_preference("likes", "one", actor="web")
+    (change,) = alice.review()
+    write = diary.engine.write
+
+    def write_and_reject(*args):
+        done = write(*args)
+        monkeypatch.undo()
+        alice.review.reject(change.id)
+        return done
+
+    monkeypatch.setattr(diary.engine, "write", write_and_reject)
+    assert alice.review.edit(change.id, {"text": "other"}).text == "other"
+    assert alice.review() == []
+
+
 def test_accepting_obeys_the_rules_and_changes_of_today(diary, alice):
     change = planted(alice)
     for text in ("one", "two", "three"):

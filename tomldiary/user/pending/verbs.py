@@ -159,7 +159,7 @@ class UserReview(_Waiting):
                 where=managed[0],
             )
 
-        def change(tx: Transaction) -> None:
+        def change(tx: Transaction) -> PendingChange:
             edit, path = tx.edit(QUARANTINE), (QUARANTINE, id)
             stored = waiting(edit, QUARANTINE, timestamp()).get(id)
             if stored is None:
@@ -177,10 +177,11 @@ class UserReview(_Waiting):
                 book.check_names(place[-2], fields)
             check_fields(document, place, fresh, self._context.diary)
             edit.put(path, {**stored, "entry": fresh, "_updated": timestamp()})
+            # Read inside the transaction, because another review may decide before a later read.
+            return self._change(id, dict(edit.table(path) or {}))
 
         source = Source("edit", "", actor)
-        self._context.engine.write(self._context.user_id, change, source)
-        return next(each for each in self._all() if each.id == id)
+        return self._context.engine.write(self._context.user_id, change, source)
 
     aedit = async_twin(edit)
 
