@@ -267,9 +267,6 @@ class EpisodeKind(EntryKind):
     def documents_of(self, name: str, listed: Iterable[str]) -> list[str]:
         return homes_of(listed, name)
 
-    def entries(self, tables: Tables, rules: Rules) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        return episode_entries(tables)
-
     def body(self, entry: Mapping[str, Any]) -> str:
         steps = (text for step in _steps(entry) for text in step)
         return " ".join([self.text(entry), *steps])

@@ -76,10 +76,6 @@ def _dated(ax: Any) -> None:
     ax.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
 
 
-def _time(written: str) -> datetime:
-    return datetime.fromisoformat(written)
-
-
 def _label(name: str) -> str:
     """Return a stored name for a plot. A space is added before an underscore, because matplotlib hides such labels."""
     shown = one_line(name)
@@ -89,7 +85,10 @@ def _label(name: str) -> str:
 
 def _steps(found: Iterable[HistoryEntry]) -> list[tuple[datetime, int]]:
     """Return the time and the change in the number of entries of each step, oldest first."""
-    steps = [(_time(entry.time), (entry.before is None) - (entry.after is None)) for entry in found]
+    steps = [
+        (datetime.fromisoformat(entry.time), (entry.before is None) - (entry.after is None))
+        for entry in found
+    ]
     return sorted(step for step in steps if step[1])
 
 
@@ -131,7 +130,7 @@ def history(user: UserDiary, ax: Any = None) -> Any:
         shown = [entry for entry in found if verb_of(entry.before, entry.after) == verb]
         if shown:
             places = [lanes.index(_lane(entry.key)) for entry in shown]
-            times = [_time(entry.time) for entry in shown]
+            times = [datetime.fromisoformat(entry.time) for entry in shown]
             ax.scatter(times, places, color=colour, label=verb, s=28, alpha=0.75)
     ax.set_yticks(range(len(lanes)), [_label(lane) for lane in lanes])
     ax.margins(y=0.2)
