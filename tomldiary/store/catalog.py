@@ -61,15 +61,23 @@ class Catalog:
         self._engine = engine
         self._backend = engine.backend
         self._parts: dict[str, Part] = {}
+        """The documents as last read, by name."""
+        # A namespace is identified by the name of its first document, the base.
         self._numbers: dict[str, list[int]] = {}
+        """The numbers of the documents of each namespace, sorted."""
         self._namespaces: dict[str, Namespace] = {}
+        """The labels of each namespace; () if they are unknown."""
+        self._sorted: list[tuple[Namespace, str]] = []
+        """The labels and the base of each namespace of the last listing, sorted by labels."""
         self._snapshots: dict[str, Snapshot] = {}
+        self._folders = [ROOT[:-1]]
+        """The folders of the documents."""
         self._listing: Any = None
+        """The times of these folders at the last listing; () if they are unknown, None before the first listing."""
         self._listed: list[str] | None = None
         """The documents of the last listing; None if they changed since."""
-        self._folders = [ROOT[:-1]]
-        self._sorted: list[tuple[Namespace, str]] = []
         self._version = 0
+        """Increased when a namespace is added, changed or removed."""
         self._pages: dict[tuple[Namespace, bool], _Page] = {}
         """By prefix, and whether for names only, for which the first document can suffice."""
         self._lists = engine.backend if isinstance(engine.backend, ListsFolders) else None
