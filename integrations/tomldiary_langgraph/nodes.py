@@ -203,7 +203,9 @@ def submit_node(
         return {}
 
     async def asubmit(state: Any, config: RunnableConfig) -> dict[str, Any]:
-        with recorded.turn(state, config, "a turn could not be stored") as (turn, update):
+        with recorded.turn(
+            state, config, "a turn could not be stored", outlives_cancellation=True
+        ) as (turn, update):
             if turn is not None:
                 await submit_turn(writer, turn)
             return update
@@ -316,11 +318,17 @@ class _Recorded:
 
     @contextmanager
     def turn(
-        self, state: Any, config: RunnableConfig, failed: str
+        self,
+        state: Any,
+        config: RunnableConfig,
+        failed: str,
+        *,
+        outlives_cancellation: bool = False,
     ) -> Generator[tuple[Turn | None, dict[str, Any]]]:
         """Yield the new part of the current turn, or None if there is none or no answer yet; and the state's update.
 
-        With `on_error="ignore"`, an error in the block is logged as `failed` instead of raised.
+        With `on_error="ignore"`, an error in the block is logged as `failed` instead of raised. `outlives_cancellation`
+        tells whether the block stores the turn also if it is cancelled.
         """
         user = resolve_user(self._user_id, state, config)
         named = resolve_session(self._session_id, state, config)
@@ -369,7 +377,13 @@ class _Recorded:
         session = session or operation or uuid4().hex
         with (
             _errors(self._on_error, failed),
-            self._submitted.once(user, session, operation, said.messages) as new,
+            self._submitted.once(
+                user,
+                session,
+                operation,
+                said.messages,
+                outlives_cancellation=outlives_cancellation,
+            ) as new,
         ):
             exchange = exchange_of(new)
             if not any(exchange):

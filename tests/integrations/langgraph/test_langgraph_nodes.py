@@ -1077,3 +1077,30 @@ def test_a_retried_graph_records_the_words_once(tmp_path, saver, kind):
     assert len(extractor.turns) == 1
     repeated.invoke({"messages": [("user", "Hello")]}, config)  # another run is another turn
     assert len(extractor.turns) == 2
+
+
+def test_a_turn_that_is_cancelled_while_it_is_stored_is_recorded_once():
+    class Slow(MemoryWriter):
+        async def submit_turn(self, turn):
+            receipt = await super().submit_turn(turn)
+            if turn.user_msg == "I like tea.":
+                task.cancel()
+                await asyncio.sleep(10)
+            return receipt
+
+    async def talk():
+        nonlocal task
+        task = asyncio.create_task(run_async("I like tea."))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await run_async("I like rain.")
+
+    def run_async(text):
+        return graph.ainvoke({"messages": [HumanMessage(text)]}, ALICE)
+
+    task, noted = None, Noted()
+    with Slow(Diary("memory:", agent=noted)) as writer:
+        nodes = [("answer", chat_node(answering("ok", "ok"))), ("submit", submit_node(writer))]
+        graph = graph_of([("talk", graph_of(nodes))], checkpointer=InMemorySaver())
+        asyncio.run(talk())
+    assert noted.turns == [("t1", "I like tea.", "ok"), ("t1", "I like rain.", "ok")]
