@@ -1145,6 +1145,26 @@ def test_the_owner_of_a_folder_is_known_until_forget_ends(tmp_path, files):
     assert not [path for path in tmp_path.iterdir() if path.name != ".tomldiary"]
 
 
+def test_a_document_saved_at_the_end_of_a_complete_erasure_is_erased_too(tmp_path, files):
+    alice = Diary(LocalBackend(tmp_path, files=files), agent="rules").user("alice")
+    alice.upsert_preference("likes", "canaries")
+    file = tmp_path / "alice/preferences.toml"
+    text = file.read_text()
+
+    def save(name, path, *_):
+        if name == "rmdir" and path.endswith("/alice"):
+            files.hook = None
+            file.write_text(text)
+
+    files.hook = save
+    with pytest.raises(BackendError, match="is removed when the user is opened next"):
+        alice.forget(everything=True)
+    assert file.exists()
+    assert Diary(tmp_path, agent="rules").users() == []
+    assert not (tmp_path / "alice").exists()
+    assert alice.preferences("likes") == {}
+
+
 def failing(operation, part):
     """Return a hook that lets an operation fail whose path has this part."""
 

@@ -168,7 +168,7 @@ def _run(backend: OpenedUsers, user: str, folder: Path, job: _Job) -> None:
         if job.removes_user or job.files or job.documents:
             _forget_index(files, backend.index_folder(user), everything=job.removes_user)
         if job.removes_user:
-            _remove(files, folder)
+            _remove(files, folder, job)
         else:
             _publish(files, folder, job)
     except (OSError, BackendError) as error:
@@ -221,7 +221,7 @@ def _check_folder(files: FileSystem, path: Path) -> None:
 # Everything
 
 
-def _remove(files: FileSystem, folder: Path) -> None:
+def _remove(files: FileSystem, folder: Path, job: _Job) -> None:
     """Remove the folder; the owner file and then the job file are removed last."""
     for child in sorted(files.scandir(folder), key=lambda child: child.name == OWNER_NAME):
         if child.name == JOB_NAME:
@@ -232,7 +232,12 @@ def _remove(files: FileSystem, folder: Path) -> None:
             files.unlink(child.path)  # a link is removed, not its target
     files.sync_folder(folder)
     files.unlink(folder / JOB_NAME)
-    files.rmdir(folder)
+    try:
+        files.rmdir(folder)
+    except OSError:
+        # Another program has just saved a file, which may contain the erased text.
+        _write_job(files, folder, job)
+        raise
     files.sync_folder(folder.parent)
 
 
