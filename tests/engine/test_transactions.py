@@ -12,8 +12,9 @@ import pytest
 
 from tomldiary import Conflict, Diary
 from tomldiary.backends import LocalBackend
-from tomldiary.errors import LimitReached, LockTimeout, NestedTransaction
+from tomldiary.errors import DiaryError, LimitReached, LockTimeout, NestedTransaction
 from tomldiary.history.record import parse_record
+from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.storage.locks import UserLocks
 
 
@@ -307,6 +308,47 @@ def test_a_cancelled_commit_keeps_the_lock_until_it_is_stored(tmp_path, monkeypa
 
     asyncio.run(main())
     assert [item.text for item in alice.preferences("likes").values()] == ["tea", "coffee"]
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_call_that_begins_after_its_transaction_was_cancelled_has_no_effect(tmp_path, is_async):
+    diary = Diary(tmp_path, agent="rules", durability="process", lock_timeout=1)
+    alice = diary.user("alice")
+    at_it, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+    told = []
+
+    def late(user):
+        """A verb whose thread is slow to begin."""
+        at_it.set()
+        assert go_on.wait(20)
+        try:
+            user.upsert_preference("likes", "tea")
+        except DiaryError as error:
+            told.append(str(error))
+        finally:
+            ended.set()
+
+    async def store():
+        if is_async:
+            async with alice.atransaction():
+                await in_thread(late, alice)
+        else:
+            with alice.transaction():
+                await in_thread(late, alice)
+
+    async def main():
+        task = asyncio.create_task(store())
+        await asyncio.to_thread(at_it.wait, 20)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        go_on.set()
+        await asyncio.to_thread(ended.wait, 20)
+        await alice.aupsert_preference("likes", "coffee")
+
+    asyncio.run(main())
+    assert told == ["the transaction was cancelled before this call began."]
+    assert [item.text for item in alice.preferences("likes").values()] == ["coffee"]
 
 
 def test_the_lock_goes_to_the_longest_waiting_task():

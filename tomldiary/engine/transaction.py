@@ -24,7 +24,7 @@ from tomldiary.errors import NestedTransaction
 from tomldiary.hand_edits.detect import NOTHING, Known
 from tomldiary.hand_edits.three_way_merge import merge
 from tomldiary.history.record import Source, fingerprint
-from tomldiary.runtime.async_bridge import SCOPE, OwnThread, current_task
+from tomldiary.runtime.async_bridge import CALLED_IN, SCOPE, OwnThread, current_task
 from tomldiary.toml.block_edit import render_block
 from tomldiary.toml.document import Document, Path, find_table
 from tomldiary.toml.edit import Edit
@@ -247,9 +247,14 @@ class Transaction:
         """Return whether a call by the running code joins this transaction.
 
         Raises:
-            NestedTransaction: The call is for another user of the same diary.
+            NestedTransaction: The call is for another user of the same diary, or the task that made it was cancelled.
         """
-        if not self.is_open or self.engine is not engine:
+        if self.engine is not engine:
+            return False
+        if not self.is_open:
+            if CALLED_IN.get() is self:
+                # It must not be stored on its own, and would wait for the lock that is released after it.
+                raise NestedTransaction("the transaction was cancelled before this call began.")
             return False
         if not self.is_owned_here():
             return False  # an independent task that was started inside the block

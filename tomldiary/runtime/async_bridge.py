@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 __all__ = [
+    "CALLED_IN",
     "SCOPE",
     "OwnThread",
     "Scope",
@@ -61,6 +62,8 @@ class Scope(Protocol):
 
 SCOPE: ContextVar[Scope | None] = ContextVar("tomldiary_scope", default=None)
 """The open scope of this task or thread."""
+CALLED_IN: ContextVar[Scope | None] = ContextVar("tomldiary_called_in", default=None)
+"""In a worker thread: the scope whose owner made this call and waits for it, unless the owner was cancelled."""
 
 
 def current_task() -> Any:
@@ -100,9 +103,13 @@ async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs)
     if scope is None:
         return await asyncio.to_thread(function, *args, **kwargs)
     if scope.is_owned_here():
-        if scope.worker is None:
-            return await asyncio.to_thread(function, *args, **kwargs)
-        return await scope.worker.run(functools.partial(function, *args, **kwargs))
+        caller = CALLED_IN.set(scope)
+        try:
+            if scope.worker is None:
+                return await asyncio.to_thread(function, *args, **kwargs)
+            return await scope.worker.run(functools.partial(function, *args, **kwargs))
+        finally:
+            CALLED_IN.reset(caller)
     # The task was started inside the scope but does not own the scope, so its thread must not use it.
     outer = SCOPE.set(None)
     try:
