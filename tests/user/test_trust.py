@@ -339,17 +339,18 @@ def test_a_pending_change_is_shown_and_made_by_its_path_alone(tmp_path, alice):
         '[quarantine.own]\nkey = "likes/two"\ndocument = "quarantine"\npath = ["quarantine", "x"]',
         '[quarantine.odd]\nkey = 5\npath = "x"\nentry = 3',
         '[quarantine.new]\ndocument = "notes"\npath = ["notes", "x"]\nentry = { text = "x" }',
+        '[quarantine.bad]\ndocument = "preferences"\npath = "x"\nis_new = true\nentry = { text = "x" }',
     ]
     path.write_text("\n\n".join([text, *planted, ""]), "utf-8")
     assert [(each.id, each.key) for each in alice.review()] == [
-        ("2", "blocks/other"), ("all", ""), ("own", ""), ("odd", ""), ("new", ""),
+        ("2", "blocks/other"), ("all", ""), ("own", ""), ("odd", ""), ("new", ""), ("bad", ""),
     ]  # fmt: skip
-    for name in ("all", "own", "odd", "new"):
+    for name in ("all", "own", "odd", "new", "bad"):
         with pytest.raises(InvalidValue, match="names no entry"):
             alice.review.accept(name)
         with pytest.raises(InvalidValue, match="names no entry"):
             alice.review.edit(name, {"text": "y"})
-    alice.review.reject("all", "own", "odd", "new")
+    alice.review.reject("all", "own", "odd", "new", "bad")
     assert [*alice.blocks] == ["persona"]
 
 

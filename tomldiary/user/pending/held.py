@@ -298,6 +298,8 @@ def make(
         EntryConflict: An entry was changed since; lists the keys.
         LimitReached, ImmutableEntry, InvalidValue: A rule forbids it.
     """
+    for each in changes:
+        check_place(each.id, each.document, each.path)
     conflicts = [] if force else _changed_since(tx, changes)
     if conflicts:
         raise EntryConflict(
@@ -318,7 +320,6 @@ def make(
 
 def _make(tx: Transaction, each: PendingChange, rules: Rules) -> None:
     kind, path = entry_kind(each.document), each.path
-    check_place(each.id, each.document, path)
     edit = tx.entries(kind.name) if kind.is_split else tx.edit(each.document)
     if each.after is None:
         edit.delete(path)
