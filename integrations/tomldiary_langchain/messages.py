@@ -19,6 +19,7 @@ from tomldiary.agents.turn_messages import (
     is_before_question,
     is_question,
     last_words,
+    own_part,
     own_words,
     spoken,
     turn_start,
@@ -161,7 +162,7 @@ def said_in(turn: Turn, messages: Sequence[BaseMessage], structured: object = No
         answers = [one for one in thread if one.by == "assistant"]
         return [*turn.asked, *(one._replace(calls=()) for one in answers[-1:])]
     not_of_it = {one.id for one in turn.unanswered} - set(turn.ids)
-    said = [one for one in thread[start + bool(turn.behind) :] if one.id not in not_of_it]
+    said = own_part(thread[start + bool(turn.behind) :], not_of_it)
     if structured is not None and said and said[-1].by == "tool":
         said.append(Spoken("assistant", to_json(structured, fallback=str).decode()))
     return said

@@ -13,6 +13,7 @@ from tomldiary.agents.turn_messages import (
     earlier_exchanges,
     exchange_of,
     last_words,
+    own_part,
     own_words,
     spoken,
     turn_start,
@@ -87,8 +88,7 @@ def current_turn(
     if over is not None:
         earlier = tuple(earlier_exchanges(thread, over + 1))
         return CurrentTurn(turn, earlier, over + 1, ends[-1], thread[over].id)
-    others = set(asked) - set(own)
-    turn = [thread[number] for number in range(own[0], len(thread)) if number not in others]
+    turn = own_part(thread[own[0] :], {thread[number].id for number in set(asked) - set(own)})
     return CurrentTurn(turn, tuple(earlier_exchanges(thread, own[0])), own[0], ends[-1])
 
 

@@ -26,7 +26,7 @@ from tomldiary.runtime.lru import Recent
 from tomldiary.storage.protocol import LocalFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 
     from tomldiary.diary import Diary
 
@@ -47,6 +47,7 @@ __all__ = [
     "last_words",
     "memory_place",
     "of_memory",
+    "own_part",
     "own_words",
     "spoken",
     "steps_of",
@@ -182,6 +183,18 @@ def own_words(
         raise IdentifierError(OTHERS_TURN)
     if len(own) < len(unanswered):
         _logger.warning("unanswered messages of another user are not part of this turn")
+    return own
+
+
+def own_part(turn: Sequence[Spoken], others: Collection[str]) -> list[Spoken]:
+    """Return a turn without the messages with the ids `others`, which other users wrote, and what followed these."""
+    own: list[Spoken] = []
+    is_own = True
+    for one in turn:
+        if one.by == "user":
+            is_own = one.id not in others
+        if is_own:
+            own.append(one)
     return own
 
 

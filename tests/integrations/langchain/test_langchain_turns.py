@@ -1006,6 +1006,17 @@ def test_words_during_another_user_s_pending_approval_are_a_turn_of_their_own(wr
     assert "not part of this turn" in caplog.text
 
 
+def test_what_another_user_was_told_between_two_messages_is_no_part_of_a_turn(writer):
+    approval = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
+    memory = DiaryMiddleware(writer.diary, writer=writer)
+    to_ann = NOOP.model_copy(update={"content": "Your salary, Ann:"})
+    model = Scripted(answers=[NOOP, to_ann, OK])
+    agent = create_agent(model, [noop], middleware=[memory, approval], checkpointer=InMemorySaver())
+    for user, text in [("bob", "I am Bob."), ("ann", "I am Ann."), ("bob", "Bob again.")]:
+        talk(agent, text, in_room(user))
+    assert said_by(writer) == [("bob", "I am Bob.\n\nBob again.", "ok")]
+
+
 @both
 def test_a_run_that_another_user_resumes_fails_and_its_own_user_may_go_on(writer, mode):
     writer.diary.user("bob").upsert_preference("likes", "rain")

@@ -384,6 +384,21 @@ def test_a_user_with_older_unanswered_words_cannot_resume_another_s_run(tmp_path
     assert noted.turns == [("ann", "I am Ann.", "Noted.")]
 
 
+def test_what_another_user_was_told_between_two_messages_is_in_no_turn(tmp_path):
+    def to_ann(_state):
+        call = {"name": "pay", "args": {}, "id": "1"}
+        return {"messages": [AIMessage("Your salary, Ann:", tool_calls=[call])]}
+
+    noted = Noted()
+    for user, given, answer in (("bob", BOB, asking), ("ann", ANN, to_ann), ("bob", BOB, asking)):
+        in_room(given, user, "settings", "sync", tmp_path, noted, answer)
+    in_room(Command(resume=1), "bob", "settings", "sync", tmp_path, noted, asking)
+    assert noted.turns == [
+        ("ann", "I am Ann.", "Your salary, Ann:"),
+        ("bob", "I am Bob.\n\nI am Bob.", "Noted."),
+    ]
+
+
 def test_a_node_with_a_user_of_its_own_records_the_words_of_all(tmp_path):
     noted = Noted()
     in_room(ANN, "ann", "settings", "sync", tmp_path, noted, asking)
