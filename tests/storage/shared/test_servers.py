@@ -217,6 +217,20 @@ def test_a_wrong_address_of_redis_names_what_is_wrong(change, reason):
     assert reason in refusal(url)
 
 
+@engines.needs("redis")
+def test_a_redis_server_with_too_many_clients_is_named():
+    import redis  # noqa: PLC0415 - slow to import, and used with servers only
+
+    with (  # a server of its own, as other tests run at the same time
+        tempfile.TemporaryDirectory(prefix="tomldiary-") as folder,
+        servers.redis(Path(folder)) as url,
+        redis.Redis.from_url(url) as client,
+    ):
+        client.config_set("maxclients", 1)
+        said = refusal(f"{url}?timeout=0.5")
+    assert said.startswith("cannot be reached (max number of clients reached).")
+
+
 def test_a_missing_permission_of_redis_names_the_remedy():
     engine = engines.space("redis")
     import redis  # noqa: PLC0415 - slow to import, and used with servers only

@@ -203,7 +203,7 @@ class RedisDatabase:
             reason = getattr(error.__context__, "strerror", None)  # of the system or of TLS
             is_refused = isinstance(error.__context__, ConnectionRefusedError)
             lost = DatabaseAway if is_refused else DatabaseLost
-            raise lost(reason or type(error).__name__) from error
+            raise lost(reason or f"{error}".rstrip(".") or type(error).__name__) from error
         except exceptions.NoPermissionError as error:
             raise BackendError(f"{self}: a permission is missing ({error}). Grant it.") from error
         except (exceptions.ClusterCrossSlotError, exceptions.AskError) as error:
