@@ -217,6 +217,19 @@ def test_a_wrong_address_of_redis_names_what_is_wrong(change, reason):
     assert reason in refusal(url)
 
 
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("firestore://NO_PROJECT/a/b", "Unknown"),  # the emulator gives no message
+        ("firestore://p/__a__/b", 'Collection id "__a__" is invalid because it is reserved'),
+    ],
+)
+def test_a_wrong_address_of_firestore_names_what_to_check(address, reason):
+    engines.space("firestore")
+    remedy = "Check the project and the path of the address."
+    assert refusal(address) == f"Firestore refused ({reason}). {remedy}"
+
+
 @engines.needs("redis")
 def test_a_redis_server_with_too_many_clients_is_named():
     import redis  # noqa: PLC0415 - slow to import, and used with servers only

@@ -146,7 +146,10 @@ class Connection:
                 raise Refused from error
             if isinstance(error, exceptions.Aborted):
                 raise DatabaseLost(_reason(error)) from error
-            raise BackendError(f"{self}: Firestore refused ({error.message}).") from error
+            reason = f"{error.message}".rstrip(".") or type(error).__name__
+            raise BackendError(
+                f"{self}: Firestore refused ({reason}). Check the project and the path of the address."
+            ) from error
 
     def user(self, user: str) -> Any:
         """Return the collection of a user's documents."""
