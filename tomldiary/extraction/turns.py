@@ -386,13 +386,22 @@ class Turns:
             done.transaction = last[0].seq
         return done
 
-    def find(self, user_id: str, operation: TurnOperation) -> Applied | None:
+    def find(
+        self, user_id: str, operation: TurnOperation, timeout: float | None = None
+    ) -> Applied | None:
         """Return the result of a turn that was applied before, or None.
+
+        Args:
+            user_id: The user.
+            operation: Identifies the turn.
+            timeout: The time limit in seconds for the user's lock; None is that of the diary.
 
         Raises:
             Conflict: The operation id was used for a different change.
+            LockTimeout: Another writer kept the lock.
         """
+        engine = self._diary.engine
         source = Source("turn", operation=operation.id, content=operation.content)
-        with self._diary.engine.backend.lock(user_id, self._diary.engine.lock_timeout):
-            seq = self._diary.engine.repetition(user_id, source)
+        with engine.backend.lock(user_id, engine.lock_timeout if timeout is None else timeout):
+            seq = engine.repetition(user_id, source)
         return Applied(transaction=seq, is_repeated=True) if seq is not None else None

@@ -199,7 +199,8 @@ class Workers:
         result, error = None, None
         try:
             operation = TurnOperation(job.operation, job.content)
-            result = self._diary.turns.find(job.turn.user_id, operation)
+            # Without waiting for the lock, because the calling thread also stores the turns of other users.
+            result = self._diary.turns.find(job.turn.user_id, operation, timeout=0)
         except (BackendError, LockTimeout):
             raise
         except DiaryError as caught:

@@ -201,7 +201,7 @@ class SharedQueue(StoringQueue):
             try:
                 self._resolve(job)
             except (BackendError, LockTimeout) as error:  # the next search tries again
-                _logger.warning("%s: the result of a turn cannot be read (%s)", self.root, error)
+                _logger.debug("%s: the result of a turn cannot be read (%s)", self.root, error)
                 with self._state:
                     self._remote.setdefault(user, {})[job.operation] = job
 
