@@ -150,6 +150,7 @@ class Words(NamedTuple):
 
     text: str
     message: ModelMessage
+    part: ModelRequestPart
 
 
 def unanswered(messages: Sequence[ModelMessage]) -> list[Words]:
@@ -159,7 +160,8 @@ def unanswered(messages: Sequence[ModelMessage]) -> list[Words]:
         if isinstance(message, ModelResponse):
             texts = []
         else:
-            texts += [Words(text, message) for text in _said_in_history(message)]
+            parts = _prompts_in_history(message)
+            texts += [Words(text, message, part) for part in parts for text in said([part])]
     return texts
 
 
@@ -233,14 +235,14 @@ def _transcript(part: object) -> str | None:
     return getattr(part, "transcript", None)
 
 
-def _said_in_history(message: ModelMessage) -> list[str]:
-    """Return the user's texts in a message of the history.
+def _prompts_in_history(message: ModelMessage) -> list[ModelRequestPart]:
+    """Return the user's parts of a message of the history.
 
     User parts beside tool results come from tools. The exception is a message without a run id: a user interface
     made it, and puts the user's next message there.
     """
     is_of_tools = returns_tools(message) and ids_of(message)[1] is not None
-    return [] if is_of_tools else said(prompts_in(message))
+    return [] if is_of_tools else prompts_in(message)
 
 
 def exchanges(
@@ -255,7 +257,7 @@ def exchanges(
     rejected = _rejected(messages, output_tools)
     for number, message in enumerate(messages):
         if not isinstance(message, ModelResponse):
-            asked += _said_in_history(message)
+            asked += said(_prompts_in_history(message))
             continue
         if number in rejected:
             continue

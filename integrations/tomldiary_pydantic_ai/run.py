@@ -262,6 +262,11 @@ class RunState:
         """The user's texts since the last answer."""
         return (*self.submitted, *self.unsubmitted)
 
+    def parts(self) -> list[tuple[ModelRequestPart, str]]:
+        """Return the parts of messages with the texts that the run has submitted, unless they have no time."""
+        timed = [part for part, _ in self._known.values() if _time_of(part) is not None]
+        return [(part, text) for part in timed for text in said([part]) if text in self.said]
+
     def _new_prompts(
         self, messages: Sequence[ModelMessage]
     ) -> list[tuple[ModelMessage, list[ModelRequestPart]]]:
@@ -290,6 +295,11 @@ class RunState:
 
 def _time_of(part: ModelRequestPart) -> datetime | None:
     return getattr(part, "timestamp", None)
+
+
+def _mark_of(part: ModelRequestPart, text: str) -> str:
+    """Return a digest of a text and its time; a part keeps both when the framework joins messages."""
+    return digest(str(_time_of(part)), text)
 
 
 def _without(texts: Iterable[str], others: Iterable[str]) -> list[str]:
@@ -344,14 +354,22 @@ class LastTurns:
             IdentifierError: The run continues a turn that another user began, for example after an approval.
         """
         response = resumed(ctx.messages, ctx.prompt)
-        began = None if response is None else self._sender(memory, response)
+        began = None if response is None else self._of_run(memory, response)
         if began is not None and began.user != user:
             raise IdentifierError(OTHERS_TURN)
         with self._lock:
             self._sent.keep((memory, ctx.conversation_id, ctx.run_id), _Sent(user))
 
-    def _sender(self, memory: str, message: ModelMessage) -> _Sent | None:
-        """Return the record of the run that sent a message, or None."""
+    def _sender(self, memory: str, words: Words) -> _Sent | None:
+        """Return the record of the run that sent a text of the history, or None."""
+        if len(words.message.parts) > 1:  # messages of several runs may have been joined
+            sent = self._sent.get((memory, _mark_of(words.part, words.text)))
+            if sent is not None:
+                return sent
+        return self._of_run(memory, words.message)
+
+    def _of_run(self, memory: str, message: ModelMessage) -> _Sent | None:
+        """Return the record of the run that a message belongs to, or None."""
         conversation, run = ids_of(message)
         return None if run is None else self._sent.get((memory, conversation, run))
 
@@ -362,14 +380,14 @@ class LastTurns:
 
         Args:
             run: The run.
-            before: The unanswered texts of the history, with their messages.
+            before: The unanswered texts of the history.
             prompt: The prompt. If it repeats the texts of a failed run, the run is a retry. If it repeats the texts
                 of an answered run, the user sent them again.
         """
         sent = [
-            text
-            for text, message in before
-            if (sender := self._sender(run.memory, message)) is not None and text in sender.said
+            words.text
+            for words in before
+            if (sender := self._sender(run.memory, words)) is not None and words.text in sender.said
         ]
         last = self._turns.get(run.owner)
         if last is None or (last.is_answered and last.place != run.place):
@@ -400,9 +418,10 @@ class LastTurns:
         ]
         own = list[Words]()
         for words in before:
+            sender = self._sender(run.memory, words)
             if words.text in others:
                 others.remove(words.text)
-            else:
+            elif sender is None or sender.user == run.owner.user:
                 own.append(words)
         return own
 
@@ -451,6 +470,8 @@ class LastTurns:
                 ),
             )
             self._sent.keep((run.memory, run.conversation, run.id), _Sent(run.owner.user, run.said))
+            for part, text in run.parts():
+                self._sent.keep((run.memory, _mark_of(part, text)), _Sent(run.owner.user, (text,)))
 
 
 _RUNS: WeakSet[RunState] = WeakSet()

@@ -847,6 +847,56 @@ def test_a_failed_run_is_continued_without_its_words_after_another_chat(tmp_path
     setting.writer.close_sync()
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_messages_that_the_framework_joined_are_submitted_once(tmp_path: Path, is_known: bool):
+    diary = Diary(tmp_path, agent="rules")
+    if is_known:  # then the memory is shown among the messages
+        diary.user("ann").upsert_preference("dislikes", "the colour green")
+    writer = Kept(diary)
+    memory = DiaryCapability(diary, session_id="s1", writer=writer)
+    agent = Agent(FunctionModel(answer), deps_type=Deps, capabilities=[memory])
+    history: list[ModelMessage] = []
+    for words in (SAID, "I like milk.", "Hello?"):
+        history = failed(agent, words, message_history=history, deps=Deps("ann"))
+    copied = ModelMessagesTypeAdapter.validate_json(ModelMessagesTypeAdapter.dump_json(history))
+    asyncio.run(agent.run("What is the time?", deps=Deps("ann")))  # another chat
+    asyncio.run(agent.run("I like cake.", message_history=copied, deps=Deps("ann")))
+    asyncio.run(agent.run("I like soup.", message_history=copied, deps=Deps("bob")))
+    assert [(turn.user_id, turn.user_msg) for turn in writer.turns[3:]] == [
+        ("ann", "What is the time?"),
+        ("ann", "I like cake."),
+        ("bob", "I like soup."),
+    ]
+    writer.close_sync()
+
+
+def test_a_prompt_joined_with_tool_results_is_submitted_once(tmp_path: Path):
+    diary = Diary(tmp_path, agent="rules")
+    writer = Kept(diary)
+    memory = DiaryCapability(diary, session_id="s1", writer=writer)
+
+    def look_first(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        return fail(messages, info) if has_result(messages) else call_once("look")(messages, info)
+
+    agent = Agent(FunctionModel(answer), deps_type=Deps, capabilities=[memory])
+
+    @agent.tool_plain
+    def look() -> str:
+        return "seen"
+
+    async def ask() -> None:
+        await agent.run(SAID, model=FunctionModel(look_first), deps=Deps("ann"))
+
+    with capture_run_messages() as history, pytest.raises(ModelHTTPError):
+        asyncio.run(ask())
+    for words in ("I like milk.", "Hello?"):
+        history = failed(agent, words, message_history=history, deps=Deps("ann"))
+    asyncio.run(agent.run("What is the time?", deps=Deps("ann")))
+    asyncio.run(agent.run("I like soup.", message_history=history, deps=Deps("bob")))
+    assert writer.turns[-1].user_msg == "I like soup."
+    writer.close_sync()
+
+
 def test_each_memory_of_an_agent_records_a_prompt_in_the_history(tmp_path: Path):
     diary = Diary(tmp_path, agent="rules")
     writer = Kept(diary)
