@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
 import threading
 import time
 import tomllib
@@ -78,6 +79,23 @@ def test_a_receipt_waits_until_the_result_of_another_writer_can_be_read(opened):
         assert receipt.wait(30).transaction == 2
         stats = writer.stats()
     assert (stats["submitted"], stats["completed"], stats["failed"]) == (2, 2, 0)
+
+
+def test_a_writer_that_is_created_waits_for_no_server():
+    pytest.importorskip("redis")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        diary = Diary(f"redis://127.0.0.1:{port}/0?timeout=3", agent="rules")
+        begin = time.monotonic()
+        writer = MemoryWriter(diary)
+        assert time.monotonic() - begin < 2
+    writer.close_sync()
+
+
+def test_a_writer_soon_knows_what_a_write_survives(opened):
+    diary = Diary(opened(), agent="rules")
+    with MemoryWriter(diary) as writer:
+        until(lambda: writer.stats()["durability"] == diary.stats()["durability"] == "full")
 
 
 def test_only_the_owner_of_a_user_changes_the_waiting_turns(opened):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from threading import Condition
 
+    from tomldiary.storage.protocol import Durability
     from tomldiary.storage.shared.backend import SharedBackend
     from tomldiary.writer.receipts import Job
     from tomldiary.writer.shared.turns import Turns
@@ -59,7 +60,7 @@ class SharedQueue(StoringQueue):
         claims = self.claims = Claims(backend, lease, works=works)
         self.check, self.holds = claims.check, claims.holds
         self.append_operations = claims.append_operations
-        self.durability = backend.durability
+        self.durability: Durability = "process"  # the thread asks the database
         self._backend = backend
         self._resolve = resolve
         self._works = works
@@ -107,6 +108,7 @@ class SharedQueue(StoringQueue):
             self.claims.heartbeats.beat()
         if self._is_search_due():
             self._claim_users()
+            self.durability = self._backend.durability
 
     def _store(self, user: str, jobs: list[Job]) -> None:
         """Store turns of one user and claim the user if possible; then deliver the claimed turns."""
