@@ -17,7 +17,7 @@ LONG = 60
 
 def search_of(writer):
     """What a writer does each second: it looks for turns of writers that ended."""
-    return writer._journal_queue._claim_users
+    return writer._journal_queue.claim_users
 
 
 def documented(engine):

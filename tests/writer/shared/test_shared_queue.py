@@ -170,12 +170,12 @@ def test_turns_that_another_writer_took_over_come_back_one_by_one(opened):
     jobs = [Job(Turn("alice", "s", f"I love {n}.", "ok"), f"op-{n}", is_new=True) for n in range(2)]
     for job in jobs:
         job.rendered = render_turn(job.turn, job.operation, job.time)
-    queue._store("alice", jobs)
+    queue.store("alice", jobs)
     assert delivered == jobs
     jobs[0].group = [jobs[1]]  # read in one call of the model
     queue.lost(jobs)
     delivered.clear()
-    queue._claim_users()
+    queue.claim_users()
     assert [(job.operation, job.group, job.is_new) for job in delivered] == [
         ("op-0", [], False),
         ("op-1", [], False),
@@ -249,7 +249,7 @@ def test_a_turn_stored_while_another_one_ends_is_delivered_once(opened, when):
     jobs = [Job(Turn("alice", "s", f"I love {n}.", "ok"), f"op-{n}", is_new=True) for n in range(2)]
     for job in jobs:
         job.rendered = render_turn(job.turn, job.operation, job.time)
-    queue._store("alice", jobs[:1])
+    queue.store("alice", jobs[:1])
     change = backend.change_hidden
 
     def overlapping(user, kind, make):
@@ -261,8 +261,8 @@ def test_a_turn_stored_while_another_one_ends_is_delivered_once(opened, when):
             queue.finish(jobs[:1])
 
     backend.change_hidden = overlapping
-    queue._store("alice", jobs[1:])
-    queue._claim_users()
+    queue.store("alice", jobs[1:])
+    queue.claim_users()
     assert delivered == jobs
     assert len(queue) == 0
     queue.finish(jobs[1:])

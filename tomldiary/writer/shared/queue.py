@@ -101,16 +101,16 @@ class SharedQueue(StoringQueue):
             by_user.setdefault(job.turn.user_id, []).append(job)
         for user, mine in by_user.items():
             try:
-                self._store(user, mine)
+                self.store(user, mine)
             except Exception as error:  # noqa: BLE001 - each receipt gets it
                 self._fail(mine, error)
         if self._held:
             self.claims.heartbeats.beat()
         if self._is_search_due():
-            self._claim_users()
+            self.claim_users()
             self.durability = self._backend.durability
 
-    def _store(self, user: str, jobs: list[Job]) -> None:
+    def store(self, user: str, jobs: list[Job]) -> None:
         """Store turns of one user and claim the user if possible; then deliver the claimed turns."""
         with self._state:
             self._leave_batch(jobs)
@@ -174,7 +174,7 @@ class SharedQueue(StoringQueue):
             self._remote.pop(user, None)
         self._deliver(jobs)
 
-    def _claim_users(self) -> None:
+    def claim_users(self) -> None:
         """Claim users without a living owner, and resolve the receipts of turns that other writers finished."""
         if not self._works and not self._remote:
             return
