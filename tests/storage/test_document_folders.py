@@ -40,10 +40,15 @@ def test_documents_of_one_folder_are_listed_alone(tmp_path):
     for kind in ("items/work/a", "items/b", "items2/c", "episodes/2026-11"):
         put(diary, kind, "x")
     (tmp_path / "alice/items/.hidden.toml").touch()
-    assert backend.kinds_below("alice", "items/") == ["items/b", "items/work/a"]
-    assert backend.kinds_below("alice", "facts/") == backend.kinds_below("bob", "items/") == []
+    (tmp_path / "alice/items/empty").mkdir()
+    assert backend.listing("alice", "items/") == (
+        ["items/b", "items/work/a"],
+        ["items", "items/empty", "items/work"],
+    )
+    assert backend.listing("alice", "facts/") == ([], ["facts"])
+    assert backend.listing("bob", "items/") == ([], ["items"])
     (tmp_path / "alice/facts").symlink_to(tmp_path / "alice/items")
-    assert backend.kinds_below("alice", "facts/") == []
+    assert backend.listing("alice", "facts/") == ([], ["facts"])
 
 
 def test_documents_in_folders_are_private_and_recovered(tmp_path):

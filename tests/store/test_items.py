@@ -187,6 +187,21 @@ def test_a_namespace_of_another_process_seen_by_a_put_is_listed(store, tmp_path,
     assert found(store, ("alice",)) == ["b", "a", "a"]
 
 
+def test_a_namespace_in_a_folder_that_was_empty_at_the_last_listing_is_listed(
+    store, tmp_path, files
+):
+    """A put creates the folder of a new namespace long before it publishes the document in it."""
+    put(store, NS, "a", {"n": 1})
+    empty = tmp_path / "m/alice/items/trips"
+    empty.mkdir()
+    age(empty)
+    remember(lambda: namespaces(store), tmp_path, files)
+    trip = ("alice", "trips", "porto")
+    put(ItemStore(Diary(tmp_path / "m", durability="process")), trip, "b", {"n": 1})
+    assert namespaces(store) == [NS, trip]
+    assert found(store, ("alice",)) == ["b", "a"]
+
+
 def test_items_that_a_transaction_rolled_back_are_not_listed(store, diary, tmp_path, files):
     put(store, NS, "a", {"n": 1})
     remember(lambda: namespaces(store), tmp_path, files)

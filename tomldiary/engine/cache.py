@@ -173,7 +173,7 @@ class DocumentCache:
         if self._folders is None:
             listed = self.backend.kinds(user)
         else:
-            listed = self._folders.kinds_below(user, f"{kind}/")
+            listed = self._folders.listing(user, f"{kind}/").kinds
         joined = self._readable(user)
         if joined is not None:
             listed = {*listed, *joined.kinds()}

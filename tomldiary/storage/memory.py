@@ -14,7 +14,7 @@ from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.sources import redact_hidden
 from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.locks import UserLocks
-from tomldiary.storage.protocol import Commit, Durability, Rewrite, Stored
+from tomldiary.storage.protocol import Commit, Durability, Listing, Rewrite, Stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -69,9 +69,9 @@ class MemoryBackend(AsyncVerbs):
         """Return the names of the user's documents."""
         return sorted(self._documents.get(user, {}))
 
-    def kinds_below(self, user: str, folder: str) -> list[str]:
-        """Return the names of the user's documents in a folder such as `items/`."""
-        return [kind for kind in self.kinds(user) if kind.startswith(folder)]
+    def listing(self, user: str, folder: str) -> Listing:
+        """Return the user's documents and folders below a folder such as `items/`."""
+        return Listing.of(self.kinds(user), folder)
 
     def folder_times(self, user: str, folders: object) -> tuple[str, ...]:  # noqa: ARG002 - memory has no folders
         """Return the names of the documents, which change when a document is added or removed."""

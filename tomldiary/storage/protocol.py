@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from tomldiary.identifiers.user_ids import validate_identifier
 
@@ -34,6 +34,7 @@ __all__ = [
     "KeepsDisplacedEdits",
     "KeepsHidden",
     "KeepsJournal",
+    "Listing",
     "ListsErased",
     "ListsFolders",
     "LocalFolder",
@@ -163,6 +164,27 @@ class CheapTokens(Protocol):
         ...
 
 
+class Listing(NamedTuple):
+    """A folder of a user's documents, such as `items/`."""
+
+    kinds: list[str]
+    """The names of all documents below it, sorted."""
+    folders: list[str]
+    """The folder and all folders below it, sorted. A document may be added to any of them, also to an empty one."""
+
+    @classmethod
+    def of(cls, kinds: Iterable[str], folder: str) -> Listing:
+        """Return the listing of a folder that exists only as a part of the documents' names."""
+        below = [kind for kind in kinds if kind.startswith(folder)]
+        folders = {folder[:-1]}
+        for kind in below:
+            place = kind.rpartition("/")[0]
+            while place not in folders:
+                folders.add(place)
+                place = place.rpartition("/")[0]
+        return cls(sorted(below), sorted(folders))
+
+
 @runtime_checkable
 class ListsFolders(CheapTokens, Protocol):
     """A backend that lists one folder of a user's documents, and detects additions and removals in it."""
@@ -172,8 +194,8 @@ class ListsFolders(CheapTokens, Protocol):
         """Whether every commit changes what `folder_times` returns for the folders of its documents."""
         ...
 
-    def kinds_below(self, user: str, folder: str) -> list[str]:
-        """Return the names of the user's documents in a folder such as `items/`, sorted."""
+    def listing(self, user: str, folder: str) -> Listing:
+        """Return the user's documents and folders below a folder such as `items/`."""
         ...
 
     def folder_times(self, user: str, folders: Sequence[str]) -> tuple[object, ...] | None:

@@ -18,7 +18,7 @@ from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary.identifiers.namespaces import ROOT, Namespace, is_hashed, kind_of, namespace_of
 from tomldiary.logging import get_logger
 from tomldiary.runtime.fork_safety import fork_safe
-from tomldiary.storage.protocol import ListsFolders
+from tomldiary.storage.protocol import Listing, ListsFolders
 from tomldiary.store.snapshot import Part, Snapshot
 
 if TYPE_CHECKING:
@@ -290,8 +290,10 @@ class Catalog:
         now = backend.folder_times(self.user, self._folders) if backend is not None else None
         if now is not None and now == self._listing and open_here() is None:
             return
-        kinds = [kind for kind in self._kinds() if kind.startswith(ROOT)]
-        if kinds == self._listed and all(self._namespaces.values()):
+        kinds, folders = self._documents()
+        # If there are new folders, their times are unknown, so the next listing must read the documents again.
+        is_same = folders == self._folders
+        if kinds == self._listed and is_same and all(self._namespaces.values()):
             # Documents were changed, but none was added.
             self._listing = now if now is not None else ()
             return
@@ -309,25 +311,20 @@ class Catalog:
             del self._parts[kind]
         for base in self._snapshots.keys() - numbers.keys():
             del self._snapshots[base]
-        folders = {kind.rpartition("/")[0] for kind in numbers} | {ROOT[:-1]}
-        folders |= {
-            folder[:at] for folder in folders for at, each in enumerate(folder) if each == "/"
-        }
-        # If there are new folders, their times are unknown, so the next listing must read the documents again.
-        is_same = sorted(folders) == self._folders
-        self._folders = sorted(folders)
+        self._folders = folders
         self._listed = kinds
         self._listing = now if is_same and now is not None else ()
 
-    def _kinds(self) -> list[str]:
+    def _documents(self) -> Listing:
+        """Return the documents and folders of all namespaces, with the documents that an open transaction adds."""
         joined = self._joined()
-        backend = self._lists
-        found = (
-            backend.kinds_below(self.user, ROOT)
-            if backend is not None
-            else self._backend.kinds(self.user)
-        )
-        return sorted({*found, *joined.kinds()}) if joined is not None else found
+        if self._lists is not None:
+            found = self._lists.listing(self.user, ROOT)
+        else:
+            found = Listing.of(self._backend.kinds(self.user), ROOT)
+        if joined is None:
+            return found
+        return found._replace(kinds=Listing.of({*found.kinds, *joined.kinds()}, ROOT).kinds)
 
     def _joined(self) -> Transaction | None:
         """Return the open transaction that reads join, or None."""

@@ -41,13 +41,14 @@ from tomldiary.storage.local.layout import (
     check_parent,
     checked_kind,
     kinds_in,
+    listing_of,
     user_of,
 )
 from tomldiary.storage.local.log import End, append_records, opens_window
 from tomldiary.storage.local.publish import Staging, is_being_saved
 from tomldiary.storage.local.recovery import repaired
 from tomldiary.storage.local.session import YOUNG, OpenedUsers, Synced
-from tomldiary.storage.protocol import Commit, Durability, Rewrite, Stored
+from tomldiary.storage.protocol import Commit, Durability, Listing, Rewrite, Stored
 from tomldiary.toml.parse import decode_utf8
 from tomldiary.toml.values import checked_count
 
@@ -175,12 +176,12 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
 
     def kinds(self, user: str) -> list[str]:
         """Return the names of the user's documents."""
-        return self.kinds_below(user, "")
+        return self.listing(user, "").kinds
 
-    def kinds_below(self, user: str, folder: str) -> list[str]:
-        """Return the names of the user's documents in a folder such as `items/`; other folders are not read."""
+    def listing(self, user: str, folder: str) -> Listing:
+        """Return the user's documents and folders below a folder such as `items/`; other folders are not read."""
         self._open(user)  # recovery may bring back a document
-        return kinds_in(self.files, self.folder(user), folder)
+        return listing_of(self.files, self.folder(user), folder)
 
     def folder_times(self, user: str, folders: Sequence[str]) -> tuple[int, ...] | None:
         """Return the modification times of folders of the user; None if one changed too recently to be reliable."""

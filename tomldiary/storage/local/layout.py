@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, DiaryError, IdentifierError
 from tomldiary.identifiers.user_ids import decode_folder
+from tomldiary.storage.protocol import Listing
 from tomldiary.toml.document import fingerprint
 from tomldiary.toml.parse import decode_utf8, parse_toml
 from tomldiary.toml.values import render_value
@@ -164,18 +165,28 @@ def _can_be_kind(name: str) -> bool:
     return _KIND.fullmatch(name) is not None and len(name) <= _LONGEST
 
 
-def kinds_in(files: FileSystem, folder: Path, below: str = "") -> list[str]:
-    """Return the names of all documents in a folder, sorted; links are not followed.
-
-    Args:
-        files: Makes the file operations.
-        folder: The user's folder.
-        below: A subfolder such as `items/`; only this one is listed.
+def kinds_in(files: FileSystem, folder: Path) -> list[str]:
+    """Return the names of all documents of a user's folder, sorted; links are not followed.
 
     Raises:
         BackendError: The folder cannot be listed.
     """
-    return [name for name in _names_in(files, folder, below) if _can_be_kind(name)]
+    return listing_of(files, folder, "").kinds
+
+
+def listing_of(files: FileSystem, folder: Path, below: str) -> Listing:
+    """Return the documents and folders below a subfolder of a user's folder; links are not followed.
+
+    Args:
+        files: Makes the file operations.
+        folder: The user's folder.
+        below: The subfolder, such as `items/`; "" is the whole folder.
+
+    Raises:
+        BackendError: The folder cannot be listed.
+    """
+    names, folders = _names_in(files, folder, below)
+    return Listing([name for name in names if _can_be_kind(name)], folders)
 
 
 def strays_in(files: FileSystem, folder: Path) -> list[str]:
@@ -184,8 +195,10 @@ def strays_in(files: FileSystem, folder: Path) -> list[str]:
     Raises:
         BackendError: The folder cannot be listed.
     """
-    documents = [f"{name}{_SUFFIX}" for name in _names_in(files, folder) if not _can_be_kind(name)]
-    history = [f"{name}{_SUFFIX}" for name in _names_in(files, folder, f"{_HISTORY}/")]
+    documents = [
+        f"{name}{_SUFFIX}" for name in _names_in(files, folder)[0] if not _can_be_kind(name)
+    ]
+    history = [f"{name}{_SUFFIX}" for name in _names_in(files, folder, f"{_HISTORY}/")[0]]
     return documents + [
         path for path in history if not is_segment(path.removeprefix(f"{_HISTORY}/"))
     ]
@@ -196,12 +209,15 @@ def is_segment(name: str) -> bool:
     return _SEGMENT.fullmatch(name) is not None
 
 
-def _names_in(files: FileSystem, folder: Path, below: str = "") -> list[str]:
+def _names_in(files: FileSystem, folder: Path, below: str = "") -> tuple[list[str], list[str]]:
+    """Return the names of the TOML files without their suffix, and the folders."""
     found: list[str] = []
+    folders: list[str] = []
     top = f"{folder}/{below}".rstrip("/")
     waiting = [(below, top)]
     while waiting:
         prefix, place = waiting.pop()
+        folders.append(prefix[:-1])
         try:
             is_link = bool(below) and place == top and files.is_link(top)
             entries = [] if is_link else list(files.scandir(place))
@@ -220,7 +236,7 @@ def _names_in(files: FileSystem, folder: Path, below: str = "") -> list[str]:
                     found.append(name.removesuffix(_SUFFIX))
             elif entry.is_dir(follow_symlinks=False) and name != _HISTORY:
                 waiting.append((f"{name}/", entry.path))
-    return sorted(found)
+    return sorted(found), sorted(folders)
 
 
 def make_parent(files: FileSystem, folder: str, kind: str, *, sync: bool) -> None:

@@ -19,7 +19,7 @@ from tomldiary.runtime.lru import Recent
 from tomldiary.runtime.sources import redact_hidden
 from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.locks import repeated
-from tomldiary.storage.protocol import Stored
+from tomldiary.storage.protocol import Listing, Stored
 from tomldiary.storage.shared.database import (
     ERASED,
     WHOLE_HISTORY,
@@ -140,9 +140,9 @@ class SharedBackend(AsyncVerbs):
         """Return the names of the user's documents."""
         return sorted(kind for kind in self.transactions.head(user).versions if not is_hidden(kind))
 
-    def kinds_below(self, user: str, folder: str) -> list[str]:
-        """Return the names of the user's documents in a folder such as `items/`."""
-        return [kind for kind in self.kinds(user) if kind.startswith(folder)]
+    def listing(self, user: str, folder: str) -> Listing:
+        """Return the user's documents and folders below a folder such as `items/`."""
+        return Listing.of(self.kinds(user), folder)
 
     def folder_times(self, user: str, folders: Sequence[str]) -> tuple[object, ...]:
         """Return the names in each folder, with the versions of its documents."""

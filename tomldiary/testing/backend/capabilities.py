@@ -45,7 +45,7 @@ class Capabilities(BackendFixtures):
             asked = [*kinds, "facts"]
             assert list(opened.tokens("alice", asked)) == [opened.token("alice", k) for k in asked]
         if isinstance(opened, ListsFolders):
-            assert opened.kinds_below("alice", "items/") == []
+            assert opened.listing("alice", "items/") == ([], ["items"])
             after = opened.folder_times("alice", [""])
             assert before is None or not any(before)
             assert after is None or after != before
