@@ -104,6 +104,14 @@ def test_pull_keeps_no_trace_of_older_texts(engine, alice, tmp_path):
     assert len((tmp_path / ".pulled").read_text().splitlines()) == 1
 
 
+def test_pull_to_a_file_is_refused(engine, alice, tmp_path):
+    file = tmp_path / "notes.txt"
+    file.write_text("mine")
+    done = run(engine, "pull", str(file))
+    assert str(done.exception) == f"{file}: pull writes a folder, and this is a file. Name a folder"
+    assert file.read_text() == "mine"
+
+
 def test_pull_overwrites_no_edit(engine, alice, tmp_path):
     run(engine, "pull", str(tmp_path))
     file = tmp_path / "alice" / "preferences.toml"

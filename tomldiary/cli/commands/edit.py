@@ -216,6 +216,10 @@ def pull(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
     """
     writable(str(folder))
     _, backend = _database(path)
+    if folder.is_file():
+        raise InvalidValue(
+            "pull writes a folder, and this is a file. Name a folder", where=str(folder)
+        )
     pulled = _PulledFolder(folder)
     edited = pulled.edited()
     if edited:
