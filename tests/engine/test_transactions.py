@@ -347,7 +347,9 @@ def test_a_call_that_begins_after_its_transaction_was_cancelled_has_no_effect(tm
         await alice.aupsert_preference("likes", "coffee")
 
     asyncio.run(main())
-    assert told == ["the transaction was cancelled before this call began."]
+    assert told == [
+        "the transaction was cancelled before this call began. Nothing of it was stored; begin a new transaction."
+    ]
     assert [item.text for item in alice.preferences("likes").values()] == ["coffee"]
 
 

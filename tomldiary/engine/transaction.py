@@ -254,7 +254,9 @@ class Transaction:
         if not self.is_open:
             if CALLED_IN.get() is self:
                 # It must not be stored on its own, and would wait for the lock that is released after it.
-                raise NestedTransaction("the transaction was cancelled before this call began.")
+                raise NestedTransaction(
+                    "the transaction was cancelled before this call began. Nothing of it was stored; begin a new transaction."
+                )
             return False
         if not self.is_owned_here():
             return False  # an independent task that was started inside the block

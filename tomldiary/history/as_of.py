@@ -36,9 +36,8 @@ def point_of(at: object, where: str = "at") -> int | datetime:
     Raises:
         InvalidValue: `at` is not a point of history; the error begins with `where`.
     """
-    if isinstance(at, int | Integral) and not isinstance(
-        at, bool
-    ):  # a DataFrame has others than int
+    # A DataFrame has whole numbers of other types than int.
+    if isinstance(at, int | Integral) and not isinstance(at, bool):
         return int(at)
     try:
         return in_utc(cast("When", at))

@@ -162,14 +162,23 @@ def test_a_turn_that_a_dead_writer_applied_is_not_applied_again(opened):
     assert diary.user("alice").conversations()["s"].turns == 2
 
 
-def test_turns_that_another_writer_took_over_come_back_one_by_one(opened):
-    backend, delivered = opened(), []
-    queue = SharedQueue(
+def queue_of(backend, delivered):
+    """Return a queue that adds the turns for its workers to a list."""
+    return SharedQueue(
         backend, threading.Condition(), delivered.extend, None, None, lease=15.0, works=True
     )
+
+
+def two_jobs():
     jobs = [Job(Turn("alice", "s", f"I love {n}.", "ok"), f"op-{n}", is_new=True) for n in range(2)]
     for job in jobs:
         job.rendered = render_turn(job.turn, job.operation, job.time)
+    return jobs
+
+
+def test_turns_that_another_writer_took_over_come_back_one_by_one(opened):
+    backend, delivered = opened(), []
+    queue, jobs = queue_of(backend, delivered), two_jobs()
     queue.store("alice", jobs)
     assert delivered == jobs
     jobs[0].group = [jobs[1]]  # read in one call of the model
@@ -243,12 +252,7 @@ def test_a_turn_counts_once_while_it_is_stored(opened, monkeypatch):
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_turn_stored_while_another_one_ends_is_delivered_once(opened, when):
     backend, delivered = opened(), []
-    queue = SharedQueue(
-        backend, threading.Condition(), delivered.extend, None, None, lease=15.0, works=True
-    )
-    jobs = [Job(Turn("alice", "s", f"I love {n}.", "ok"), f"op-{n}", is_new=True) for n in range(2)]
-    for job in jobs:
-        job.rendered = render_turn(job.turn, job.operation, job.time)
+    queue, jobs = queue_of(backend, delivered), two_jobs()
     queue.store("alice", jobs[:1])
     change = backend.change_hidden
 

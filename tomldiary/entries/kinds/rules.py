@@ -87,9 +87,8 @@ class EntryRules:
         if found is None or found[1].ttl is None:
             return False
         since = moment(last_used(entry))
-        return (
-            since is not None and at - since >= found[1].ttl
-        )  # the sum could be after the year 9999
+        # A difference, because the sum could be after the year 9999.
+        return since is not None and at - since >= found[1].ttl
 
     def ends(self, at: datetime) -> Callable[[str, Mapping[str, Any]], bool] | None:
         """Return a function that calls `is_over` with a time; None if no rule has a `ttl`."""
