@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import shutil
+import signal
 import socket
 import sys
 import tempfile
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 # Else each process that a test starts would compile the package anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# A shell starts jobs in the background without interrupts, and the processes of tests would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("repo", database=None, print_blob=True)
 settings.load_profile("repo")
