@@ -96,6 +96,43 @@ def test_a_nested_transaction_is_part_of_the_outer_one(diary, tmp_path):
     assert texts(diary) == ["tea", "coffee"]
 
 
+def test_a_nested_transaction_has_its_own_session_and_actor(tmp_path):
+    alice = Diary(tmp_path, agent="rules", quarantine={"web"}).user("alice")
+    with alice.transaction(session_id="outer", actor="agent"):
+        with alice.transaction(session_id="inner"):
+            alice.blocks.set("persona", "brief")
+        with alice.transaction(actor="web:page"):
+            alice.upsert_preference("likes", "casinos")
+        alice.upsert_preference("likes", "tea")
+    assert [item.text for item in alice.preferences("likes").values()] == ["tea"]
+    assert [change.origin for change in alice.review()] == ["web:page"]
+    assert alice.forget(session_id="inner").entries == 1
+    assert alice.traces("brief") == []
+    assert alice.preferences("likes")["pref001"].created_by == "outer"
+
+
+def test_an_error_undoes_a_nested_transaction_alone(diary, tmp_path):
+    alice = diary.user("alice")
+    alice.blocks.set("persona", "stored")
+
+    def fail():
+        with alice.transaction():
+            alice.upsert_preference("likes", "undone")
+            alice.upsert_preference("dislikes", "undone")
+            alice.blocks.append("persona", "undone")
+            raise ValueError("half way")
+
+    with alice.transaction() as tx:
+        tx.upsert_preference("likes", "before")
+        with pytest.raises(ValueError, match="half way"):
+            fail()
+        tx.upsert_preference("likes", "after")
+        assert texts(diary) == ["before", "after"]
+    assert texts(diary) == ["before", "after"]
+    assert alice.blocks["persona"].text == "stored"
+    assert not [path for path in tmp_path.rglob("*.toml") if "undone" in path.read_text()]
+
+
 def test_a_transaction_refuses_other_users(diary):
     with diary.user("alice").transaction():
         with pytest.raises(NestedTransaction, match="another user"):

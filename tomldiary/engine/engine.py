@@ -200,7 +200,8 @@ class Engine(DocumentCache):
     ) -> Generator[Transaction]:
         """Open a transaction for the `with` block; it is committed at the end, or not at all.
 
-        Inside another transaction of the same user, the block joins that one.
+        Inside another transaction of the same user, the block joins that one, under its own session and actor. If
+        it raises, its changes are undone.
 
         Args:
             user: The user.
@@ -215,7 +216,8 @@ class Engine(DocumentCache):
         """
         joined = self._outer(user, source, expected)
         if joined is not None:
-            yield joined
+            with joined.nested(source):
+                yield joined
             return
         with self.backend.lock(user, self.lock_timeout):
             transaction = self._begin(user, source, expected)
@@ -230,7 +232,8 @@ class Engine(DocumentCache):
         """Open a transaction like `transaction`, without blocking the event loop for lock or disk."""
         joined = self._outer(user, source, expected)
         if joined is not None:
-            yield joined
+            with joined.nested(source):
+                yield joined
             return
         lock, worker = ExitStack(), OwnThread()
         try:

@@ -101,6 +101,23 @@ class Transaction:
             self.is_open = False
             SCOPE.reset(outer)
 
+    @contextmanager
+    def nested(self, source: Source) -> Generator[Transaction]:
+        """Join a `with` block to the transaction, under its own session and actor; an error undoes its changes."""
+        outer, contents = (self.session, self.actor), list(self.contents)
+        edits = dict(self._edits)
+        savepoints = [edit.savepoint() for edit in edits.values()]
+        self.session, self.actor = source.session or self.session, source.actor or self.actor
+        try:
+            yield self
+        except BaseException:
+            for undo in savepoints:
+                undo()
+            self._edits, self._joined, self.contents = edits, {}, contents
+            raise
+        finally:
+            self.session, self.actor = outer
+
     def edit(self, kind: str) -> Edit:
         """Return the edit of a document, which starts from the stored version.
 

@@ -176,6 +176,18 @@ class Edit:
             stamp=self.stamp,
         )  # fmt: skip
 
+    def savepoint(self) -> Callable[[], None]:
+        """Return a function that undoes all later changes; it may be called once."""
+        self._owned = {}  # tables of this state must be copied before further changes
+        state = {
+            **vars(self),
+            "_owned": {},
+            "_blocks": list(self._blocks),
+            "_index": dict(self._index),
+            "touched": dict(self.touched),
+        }
+        return lambda: vars(self).update(state)
+
     @property
     def size(self) -> int:
         """The number of characters of the text after the changes so far."""
