@@ -110,6 +110,16 @@ def test_a_field_that_tells_items_apart_has_each_value_once(diary):
     put(diary, "b", {"mail": "z@y"})
 
 
+def test_a_rule_may_name_a_field_of_a_table_with_dots(diary):
+    diary.constrain("items/work", Constraint(singleton_key="reply.mail", required="reply.mail"))
+    put(diary, "a", {"reply": {"mail": "x@y"}})
+    with pytest.raises(InvalidValue, match=r"items/work/a has the same reply\.mail"):
+        put(diary, "b", {"reply": {"mail": "x@y"}})
+    with pytest.raises(InvalidValue, match=r"items/work/b\.reply\.mail: expected a value"):
+        put(diary, "b", {"reply": {"phone": "7"}})
+    put(diary, "b", {"reply": {"mail": "z@y"}})
+
+
 def test_an_entry_that_is_over_is_hidden_and_then_removed(diary, alice):
     for place in ("preferences/likes", "blocks"):
         diary.constrain(place, Constraint(ttl=timedelta(days=30)))

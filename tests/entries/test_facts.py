@@ -286,6 +286,8 @@ class Unseen(BaseModel):
         ("door", Door, {}, r"door\.code: pydantic hides its value"),
         ("diary", Unseen, {}, r"diary\.text: pydantic hides its value"),
         ("diet", Diet, {"singleton_key": "nope"}, "'nope' is no field of Diet"),
+        ("diet", Diet, {"required": ["role", "nope"]}, "required field 'nope' is no field of Diet"),
+        ("diet", Diet, {"normalise": "role.inner"}, "'role.inner' is no field of Diet"),
         ("diet", Diet, {"immutable": True, "temporal": True}, "exclude each other"),
         ("diet", Diet, {"limit": 0}, "limit: expected a whole number of at least 1"),
     ],

@@ -17,7 +17,7 @@ from unicodedata import normalize
 
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr, ValidationError
 
-from tomldiary.entries.fields import toml_word
+from tomldiary.entries.fields import inner_value, toml_word
 from tomldiary.entries.schema import weight_of
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.toml.values import decode_nulls, encode_nulls, render_value
@@ -61,9 +61,9 @@ class Constraint:
         multi_valued: The values of the last field of the singleton key for which several facts may hold. Each maps to
             the field that distinguishes these facts: `{"likes": "object"}`.
         normalise: The fields whose text is compared without case, spaces and punctuation: `Name-Is`, `nameIs` and
-            `name_is` are equal. The file keeps the first spelling.
+            `name_is` are equal. The file keeps the first spelling. Inner fields are not supported.
         append_only: Whether texts and lists can only grow. Only `forget` removes a part of them.
-        required: The fields that must have a value.
+        required: The fields that must have a value. Inner fields are written with dots.
         ttl: The lifetime of an entry after its last change; None for no limit. Expired entries are neither recalled
             nor rendered, and the user's next write removes them.
 
@@ -198,9 +198,12 @@ class FactSchema:
         rules = checked_constraint(self.constraint)
         named = {"singleton key": rules.keys, "normalised field": rules.normalised}
         named["field of multi_valued"] = tuple((rules.multi_valued or {}).values())
+        if not self.is_open:
+            named["required field"] = tuple(k for k in rules.required_fields if k[:1] != "_")
         for what, keys in named.items():
             for key in keys:
-                if key.partition(".")[0] not in self.fields:
+                field = key if what == "normalised field" else key.partition(".")[0]
+                if field not in self.fields:
                     raise SchemaError(
                         f"{self.name}: the {what} {key!r} is no field of {model.__name__}. It has:"
                         f" {', '.join(self.fields)}."
@@ -358,9 +361,7 @@ def normal_form(text: str) -> str:
 
 
 def _key_part(data: Mapping[str, Any], name: str, where: str) -> str:
-    value: Any = data
-    for part in name.split("."):
-        value = cast("Mapping[str, Any]", value).get(part) if isinstance(value, Mapping) else None
+    value = inner_value(data, name)
     if value is None or value == "" or isinstance(value, Mapping | list):
         raise InvalidValue(
             f"expected one value, found {toml_word(value) if value != '' else 'empty text'}: it"

@@ -19,6 +19,7 @@ __all__ = [
     "columns_of",
     "data_text",
     "entry_data",
+    "inner_value",
     "last_used",
     "said_by",
     "session_turn",
@@ -47,6 +48,14 @@ def entry_data(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: value for key, value in entry.items() if key == NULL_FIELD or not key.startswith("_")
     }
+
+
+def inner_value(entry: Mapping[str, Any], name: str) -> Any:
+    """Return the value of a field; the fields of a table are written with dots. None if it is missing."""
+    value: Any = entry
+    for part in name.split("."):
+        value = cast("Mapping[str, Any]", value).get(part) if isinstance(value, Mapping) else None
+    return value
 
 
 def data_text(entry: Mapping[str, Any]) -> str:

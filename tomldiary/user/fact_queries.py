@@ -10,6 +10,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from tomldiary.entries.constraints import normal_form
 from tomldiary.entries.facts import confidence_of
+from tomldiary.entries.fields import inner_value
 from tomldiary.errors import InvalidValue
 from tomldiary.retrieval.filters import compile_filter, fields_of, is_condition
 from tomldiary.toml.values import NULL_FIELD, checked_table, decode_nulls
@@ -67,9 +68,7 @@ def _dates_as_text(value: Any) -> Any:
 def _value(entry: Mapping[str, Any], name: str) -> Any:
     if name == "_confidence":
         return confidence_of(entry)
-    value: Any = decode_nulls(entry) if NULL_FIELD in entry else entry
-    for part in name.split("."):
-        value = cast("Mapping[str, Any]", value).get(part) if isinstance(value, Mapping) else None
+    value = inner_value(decode_nulls(entry) if NULL_FIELD in entry else entry, name)
     # a hand edit may have added an unquoted date
     return value.isoformat() if isinstance(value, date | time) else value
 

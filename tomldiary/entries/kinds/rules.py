@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.constraints import checked_constraint
 from tomldiary.entries.facts import same_data
-from tomldiary.entries.fields import entry_data, last_used
+from tomldiary.entries.fields import entry_data, inner_value, last_used
 from tomldiary.entries.kinds import DRAFTS, FACTS, KINDS, PREFERENCES, QUARANTINE, entry_kind
 from tomldiary.entries.kinds.facts import put_back
 from tomldiary.entries.kinds.pending import held_entry, place_of
@@ -287,7 +287,7 @@ def _check_entry(
             where=key,
         )
     for name in rule.required_fields if new is not None else ():
-        value: Any = decode_nulls(new or {}).get(name)
+        value: Any = inner_value(decode_nulls(new or {}), name)
         if value in (None, [], {}) or (isinstance(value, str) and not value.strip()):
             raise InvalidValue(
                 "expected a value, found nothing; it is required.", where=f"{key}.{name}"
@@ -297,7 +297,7 @@ def _check_entry(
 def _identity(rule: Constraint, entry: Mapping[str, Any] | None) -> str | None:
     """Return the singleton key of an entry; None if one of its fields is missing."""
     data = decode_nulls(entry or {})
-    values = [data.get(name) for name in rule.keys]
+    values = [inner_value(data, name) for name in rule.keys]
     return None if any(value is None for value in values) else repr(values)
 
 
