@@ -107,6 +107,7 @@ def test_a_reader_keeps_the_document_it_read_first(diary):
         (LIKES, {"text": "a", 7: 1}, "likes.k: expected text as a key, found number."),
         (TALKS, {"summary": ["a"]}, "conversations.k.summary: expected text, found a list."),
         (BLOCKS, {}, "blocks.k.text: expected text, found nothing."),
+        (BLOCKS, {"text": "a", "pinned": "no"}, "blocks.k.pinned: expected true or false, found text."),
         (EPISODES, {"input": "a"}, "episodes.k.output: expected text, found nothing."),
         (DIET, [1], "diet.k: expected a table, found a list."),
     ],

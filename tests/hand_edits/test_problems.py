@@ -86,6 +86,16 @@ def test_a_wrong_key_of_a_temporal_fact_is_named_with_a_right_one(tmp_path: Path
         ("preferences", "_meta = 3", "_meta: expected a table, found number"),
         ("blocks", "[blocks]\npersona = 'a cook'", "blocks.persona: expected an entry, found text"),
         ("blocks", "[blocks.persona]\ntxt = 'a cook'", "blocks.persona.text: expected text"),
+        (
+            "blocks",
+            "[blocks.persona]\ntext = 'a cook'\npinned = 'no'",
+            "blocks.persona.pinned: expected true or false, found text",
+        ),
+        (
+            "preferences",
+            "[preferences.likes.a]\ntext = 'tea'\npinned = 1",
+            "preferences.likes.a.pinned: expected true or false, found number",
+        ),
         ("conversations", "[conversations]\ns = 'tea'", "conversations.s: expected an entry"),
         ("items/notes", "items = ['a']", "items/notes.toml: items: expected a table, found a list"),
     ],

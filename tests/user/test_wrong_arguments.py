@@ -231,6 +231,7 @@ def test_a_flag_is_true_or_false(alice: UserDiary, call: Any, flag: str, no: obj
         (lambda alice, no: alice.add_turn("I", "x", "s", episode=no), "episode"),
         (lambda alice, no: Turn("alice", "s", "I", "x", episode=no), "episode"),
         (lambda alice, no: alice.blocks.set("plan", "x", pinned=no), "pinned"),
+        (lambda alice, no: alice.upsert_preference("likes", "x", fields={"pinned": no}), "pinned"),
     ],
 )
 @pytest.mark.parametrize("no", ["no", 0])

@@ -225,6 +225,7 @@ def unknown_block(name: str) -> UnknownEntry:
 class BlockKind(EntryKind):
     """`[blocks.name]`: named texts of an agent."""
 
+    flags = ("pinned",)
     is_long = True
     leads = True
     shape = "blocks/name"

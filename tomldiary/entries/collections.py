@@ -142,8 +142,8 @@ def checked_value(collection: Collection, key: str, value: Any) -> dict[str, Any
     """Return a copy of a value that fits its collection.
 
     Raises:
-        InvalidValue: The text is missing, too long or not a string, the labels are not a list of strings, or a field
-            is reserved for the diary; the error names the field and its TOML type.
+        InvalidValue: The text is missing, too long or not a string, the labels are not a list of strings, a flag is
+            neither true nor false, or a field is reserved for the diary; the error names the field.
     """
     where = f"{collection[-1]}.{key}"
     if not isinstance(value, Mapping):
@@ -161,6 +161,12 @@ def checked_value(collection: Collection, key: str, value: Any) -> dict[str, Any
     for text in kind.texts:
         _check_text(copied.get(text), f"{where}.{text}")
         _check_length(kind, [copied[text]], f"{where}.{text}")
+    for flag in kind.flags:
+        given = copied.get(flag, False)
+        if not isinstance(given, bool):
+            raise InvalidValue(
+                f"expected true or false, found {toml_word(given)}.", where=f"{where}.{flag}"
+            )
     labels = kind.labels
     if not labels:
         return copied
@@ -169,10 +175,9 @@ def checked_value(collection: Collection, key: str, value: Any) -> dict[str, Any
         raise InvalidValue(
             f"expected a list of text, found {toml_word(found)}.", where=f"{where}.{labels}"
         )
-    given = cast("Sequence[Any]", found)
-    for number, label in enumerate(given):
+    for number, label in enumerate(cast("Sequence[Any]", found)):
         _check_text(label, f"{where}.{labels}.{number}")
-    _check_length(kind, given, f"{where}.{labels}")
+    _check_length(kind, cast("Sequence[Any]", found), f"{where}.{labels}")
     return copied
 
 

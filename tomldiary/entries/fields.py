@@ -136,12 +136,14 @@ def wrong_fields(
     texts: Iterable[str] = (),
     lists: Iterable[str] = (),
     numbers: Iterable[str] = (),
+    flags: Iterable[str] = (),
 ) -> Iterator[Problem]:
-    """Yield the fields of an entry that are not text, lists of text, whole numbers or times, though they must be."""
+    """Yield the fields of an entry that are not of the type that they must have, such as a time."""
     wanted: list[tuple[Iterable[str], str, Callable[[Any], bool]]] = [
         (texts, "text", lambda value: isinstance(value, str)),
         (lists, "a list of text", _is_text_list),
         (numbers, "a whole number", lambda value: type(value) is int),
+        (flags, "true or false", lambda value: isinstance(value, bool)),
         (_MANAGED_TIMES, "a time", _is_time),
     ]
     for names, word, fits in wanted:

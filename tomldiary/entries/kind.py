@@ -186,6 +186,8 @@ class EntryKind:
     """Why a model may not change an entry with the tool `update`; "" if it may."""
     is_split = False
     """Whether its entries are stored in several parts; see `kinds.parts`."""
+    flags: tuple[str, ...] = ()
+    """The optional fields of a value that are true or false."""
     has_times = False
     """Whether an entry may hold for a limited time."""
 
@@ -376,7 +378,11 @@ class EntryKind:
         """Yield the problems of the entries of a document."""
         for name, entry in self.entries(document, rules):
             yield from wrong_fields(
-                f"{self.name}.{name}", entry, self.texts, (self.labels,) if self.labels else ()
+                f"{self.name}.{name}",
+                entry,
+                self.texts,
+                (self.labels,) if self.labels else (),
+                flags=self.flags,
             )
 
     def remove(self, edit: Edit, path: Path, rules: Rules) -> None:

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from tomldiary.engine.transaction import Source
 from tomldiary.entries.conversations import Conversations, entry_to_conversation
+from tomldiary.entries.kinds import PREFERENCES
 from tomldiary.entries.models import (
     ConversationItems,
     PreferenceItem,
@@ -238,8 +239,10 @@ class UserPreferences:
 
 
 def _check_fields(fields: Mapping[str, Any] | None) -> None:
-    """Raise InvalidValue if a name cannot be a field of an item type."""
-    for name in checked_table({} if fields is None else fields, "fields"):
+    """Raise InvalidValue if a name cannot be a field of an item type, or `pinned` is neither true nor false."""
+    for name, value in checked_table({} if fields is None else fields, "fields").items():
+        if name in PREFERENCES.flags:
+            checked_flag(value, name)
         if name.startswith("_") or name in _ARGUMENTS:
             raise InvalidValue("not a field of the item type. Remove it.", where=name)
 

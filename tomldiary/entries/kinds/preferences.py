@@ -45,6 +45,7 @@ class PreferenceKind(EntryKind):
     is_reserved = True
     order = 1
     longest = MAX_TEXT
+    flags = ("pinned",)
     shape = "category/id"
 
     def stated(self, path: Path, entry: Mapping[str, Any]) -> Iterator[str]:
@@ -115,7 +116,7 @@ class PreferenceKind(EntryKind):
     def _wrong_entry(
         self, rules: Rules, category: str, where: str, entry: Mapping[str, Any]
     ) -> Iterator[Problem]:
-        yield from wrong_fields(where, entry, self.texts, (self.labels,), ("_count",))
+        yield from wrong_fields(where, entry, self.texts, (self.labels,), ("_count",), self.flags)
         if "text" not in entry:
             yield Problem(f"{where}.text", "expected text, found nothing")
         elif not escape_for_model(entry_text(entry)):
