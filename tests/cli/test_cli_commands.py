@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from datetime import UTC, datetime
 
 import pytest
 import typer
@@ -282,6 +283,13 @@ def test_a_piped_row_does_not_depend_on_the_other_rows(memories):
     both = call("search", "walnuts", "--path", memories, check=0).stdout
     assert alone.partition("  ")[2].split("\n")[0].partition("  ")[2] in both
     assert "  allergies/pref001  I'm allergic to walnuts.\n" in both
+
+
+def test_a_search_shows_the_date_of_an_episode(tmp_path):
+    Diary(tmp_path).user("alice").episodes.add(
+        "a tale of zebras", "", now=datetime(2026, 1, 2, tzinfo=UTC)
+    )
+    assert "updated 2026-01-02" in call("search", "zebras", "--path", tmp_path, check=0).stdout
 
 
 def test_a_diff_of_counters_alone_says_so(memories):

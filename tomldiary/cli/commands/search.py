@@ -41,5 +41,7 @@ def search(
 
 def _row(hit: Hit) -> Row:
     words = f"words: {', '.join(map(one_line, hit.reasons))}" if hit.reasons else "word forms"
-    found = f"{hit.kind}, {words}, updated {one_line(hit.updated[:10] or 'unknown')}"
+    found = (
+        f"{hit.kind}, {words}, updated {one_line((hit.updated or hit.created)[:10] or 'unknown')}"
+    )
     return f"{hit.score:6.2f}", hit.full_key, f"{one_line(hit.text)}\n{found}"
