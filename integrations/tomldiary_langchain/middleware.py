@@ -21,7 +21,14 @@ from langgraph.types import Command, Overwrite
 from typing_extensions import TypeVar  # Python 3.11 has none with a default
 
 from tomldiary.agents.identity import checked_id
-from tomldiary.agents.options import checked_count, checked_episodes, memory_name, one_of, writer_of
+from tomldiary.agents.options import (
+    checked_count,
+    checked_counter,
+    checked_episodes,
+    memory_name,
+    one_of,
+    writer_of,
+)
 from tomldiary.agents.submission import store_turn, submit_turn
 from tomldiary.agents.turn_messages import (
     Spoken,
@@ -114,6 +121,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         inject: "user" shows the memory as a user message, "instructions" in the system message; False does not
             show it.
         max_tokens: The budget of the memory.
+        token_counter: Counts the tokens of a text; None estimates them by script.
         query: "cut" shows entries that match the question first if the memory exceeds the budget, "prompt" always;
             "none" orders entries by count and date.
         on_error: If the memory cannot be read or the turn cannot be stored, "ignore" logs the error and continues,
@@ -138,6 +146,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         tools: Literal["none", "read", "all"] | Collection[ToolName] = "none",
         inject: Literal["user", "instructions", False] = "user",
         max_tokens: int = 1500,
+        token_counter: Callable[[str], int] | None = None,
         query: Literal["cut", "prompt", "none"] = "cut",
         on_error: Literal["ignore", "raise"] = "ignore",
         name: str = "",
@@ -155,6 +164,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         self._session_id = checked_id("session_id", session_id)
         self._inject = inject
         self._max_tokens = checked_count(max_tokens, "max_tokens", least=1)
+        self._token_counter = checked_counter(token_counter)
         self._query = query
         self._on_error = on_error
         self._episodes = checked_episodes(episodes)
@@ -256,11 +266,15 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
                 return run
             above = self._max_tokens if self._query == "cut" else None
             lines = user.memory_lines(
-                query or None, but_session=run.session, query_above=above
+                query or None,
+                but_session=run.session,
+                query_above=above,
+                token_counter=self._token_counter,
             ).shown
             run.memory = render_memory(
                 lines,
                 max_tokens=self._max_tokens,
+                token_counter=self._token_counter,
                 look_up=self._look_up,
                 name=self._memory_name,
             )

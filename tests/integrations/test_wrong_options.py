@@ -90,6 +90,7 @@ def test_a_session_that_no_file_can_store_is_refused(make: Any) -> None:
         (DiaryStore, {"index": {"dims": 2, "embed": object()}}, "index.embed: expected Embeddings"),
         (DiaryStore, {"index": {"dims": 2, "embed": UUID}}, "index.embed: expected Embeddings"),
         (DiaryToolset, {"token_counter": 4}, "token_counter: expected a function"),
+        (DiaryMiddleware, {"token_counter": 4}, "token_counter: expected a function"),
         (recall_node, {"token_counter": async_id}, "token_counter: an async function"),
         (DiaryCapability, {"token_counter": async_id}, "token_counter: an async function"),
         (DiaryToolset, {"descriptions": ["recall"]}, "descriptions: expected a table"),

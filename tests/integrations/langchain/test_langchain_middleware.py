@@ -225,6 +225,13 @@ def test_budget_and_query_reach_the_core(diary, writer):
             assert hint in shown.content
             assert count_tokens(shown.content) <= 60
     assert shown.content == alice.render(question, 60)
+    model, words = Scripted(answers=[OK]), lambda text: len(text.split())
+    counted = DiaryMiddleware(
+        diary, user_id="alice", writer=writer, max_tokens=60, tools="read", token_counter=words
+    )
+    talk(create_agent(model, middleware=[counted]), question)
+    (shown,) = memories(model.asked[0])
+    assert shown.content == alice.render(question, 60, words) != alice.render(question, 60)
 
 
 def test_the_model_does_not_see_the_summary_of_its_own_thread(diary, writer):
