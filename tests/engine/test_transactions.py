@@ -133,6 +133,30 @@ def test_an_error_undoes_a_nested_transaction_alone(diary, tmp_path):
     assert not [path for path in tmp_path.rglob("*.toml") if "undone" in path.read_text()]
 
 
+@pytest.mark.parametrize("call", ["import", "promote", "accept"])
+def test_a_call_that_fails_half_way_in_a_transaction_changes_nothing(tmp_path, call):
+    diary = Diary(tmp_path, agent="rules", max_prefs_per_category=2, quarantine={"web"})
+    alice, bob = diary.user("alice"), diary.user("bob")
+    bob.blocks.set("persona", "brief")
+    for text in ("tea", "coffee"):
+        bob.upsert_preference("likes", text)
+        held = {"session_id": "s", "ephemeral": True} if call == "promote" else {"actor": "web"}
+        alice.upsert_preference("likes", text, **held)
+    alice.upsert_preference("likes", "milk")
+    calls = {
+        "import": lambda: alice.import_(bob.export()),
+        "promote": lambda: alice.promote_session("s"),
+        "accept": lambda: alice.review.accept(*[change.id for change in alice.review()]),
+    }
+    waiting = len(alice.review()), len(alice.drafts())
+    with alice.transaction():
+        with pytest.raises(DiaryError):
+            calls[call]()
+        alice.upsert_preference("goals", "rest")
+    assert (texts(diary), alice.last_transaction()) == (["milk"], 4)
+    assert (len(alice.blocks()), len(alice.review()), len(alice.drafts())) == (0, *waiting)
+
+
 def test_a_transaction_refuses_other_users(diary):
     with diary.user("alice").transaction():
         with pytest.raises(NestedTransaction, match="another user"):

@@ -678,6 +678,19 @@ def test_a_preview_of_an_import_names_the_entries_and_changes_nothing(tmp_path):
     assert bob.import_preview(exported, replace=True) == []
 
 
+def test_a_preview_within_a_transaction_stores_nothing(tmp_path):
+    diary = opened(tmp_path)
+    exported = diary.user("alice")
+    exported.blocks.set("persona", "brief")
+    bob = diary.user("bob")
+    with bob.transaction():
+        bob.blocks.set("notes", "kept")
+        preview = bob.import_preview(exported.export(), replace=True)
+    assert [change.key for change in preview] == ["blocks/notes", "blocks/persona"]
+    assert isinstance(preview, type(bob.diff(0)))  # a list with a view
+    assert list(bob.blocks()) == ["notes"]
+
+
 def test_show_history_why_and_search_cover_every_document(tmp_path, call):
     alice = filled(opened(tmp_path / "m"))
     key = alice.episodes()[0].id

@@ -103,7 +103,7 @@ class Transaction:
 
     @contextmanager
     def nested(self, source: Source) -> Generator[Transaction]:
-        """Join a `with` block to the transaction, under its own session and actor; an error undoes its changes."""
+        """Join a block to the transaction, under its own session and actor; an error undoes its changes."""
         outer, contents = (self.session, self.actor), list(self.contents)
         edits = dict(self._edits)
         savepoints = [edit.savepoint() for edit in edits.values()]

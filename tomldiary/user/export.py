@@ -17,7 +17,7 @@ from tomldiary.entries.models import timestamp
 from tomldiary.entries.preferences import reserve_ids
 from tomldiary.errors import DocumentError, EntryConflict, InvalidValue
 from tomldiary.hand_edits.detect import NOTHING, check_version
-from tomldiary.history.queries import Difference, differences
+from tomldiary.history.queries import Differences, differences
 from tomldiary.history.record import next_sequence
 from tomldiary.history.timeline import EMPTY, Timeline
 from tomldiary.identifiers.namespaces import ROOT as ITEMS
@@ -148,7 +148,7 @@ class UserExport:
         """
         return self._import(data, Source("import", "", actor, reason), replace=replace)[0]
 
-    def import_preview(self, data: Mapping[str, Any], *, replace: bool = False) -> list[Difference]:
+    def import_preview(self, data: Mapping[str, Any], *, replace: bool = False) -> Differences:
         """Return the entries that `import_` would add, change or remove, without changing anything.
 
         Args:
@@ -162,26 +162,27 @@ class UserExport:
 
     def _import(
         self, data: Mapping[str, Any], why: Source | None, *, replace: bool
-    ) -> tuple[list[str], list[Difference]]:
+    ) -> tuple[list[str], Differences]:
         """Return the documents and the entries that change; if `why` is None, roll the change back."""
         checked_flag(replace, "replace")
         documents = _renamed(_checked(data), data.get("user"), self._user)
         if self._diary.redactor is not None:
             redact = self._diary.redacted_entry
             documents = {kind: _redacted(kind, each, redact) for kind, each in documents.items()}
-        found: list[Difference] = []
+        found = Differences()
 
         def change(tx: Transaction) -> list[str]:
             names = {*documents, *tx.engine.kinds(self._user)}
             before = {kind: tx.document(kind) for kind in names}
-            _put(tx, before, documents, replace=replace)
-            check_rules(tx, before, self._diary)
-            changed = sorted(tx.changed())
-            if why is None:
-                found[:] = differences(
-                    (kind, before.get(kind, NOTHING), tx.document(kind)) for kind in changed
-                )
-                raise NotStored
+            with tx.nested(source):
+                _put(tx, before, documents, replace=replace)
+                check_rules(tx, before, self._diary)
+                changed = sorted(tx.changed())
+                if why is None:
+                    found[:] = differences(
+                        (kind, before.get(kind, NOTHING), tx.document(kind)) for kind in changed
+                    )
+                    raise NotStored
             return changed
 
         asked = ({kind: each.text for kind, each in documents.items()}, replace)

@@ -80,7 +80,8 @@ class _Waiting:
             # Read inside the transaction, because another review may have decided meanwhile.
             chosen = choose(self._all(tx.document(self.into)))
             if is_made:
-                make(tx, chosen, self._context.diary, self.into, force=force)
+                with tx.nested(source):
+                    make(tx, chosen, self._context.diary, self.into, force=force)
             else:
                 for each in chosen:
                     tx.edit(self.into).delete((self.into, each.id))
