@@ -79,7 +79,7 @@ def filled(text, name):
         Consolidated(1, 1, [text], [text]), Finding("problem", text, text, text),
         Findings([Finding("warning", text, text, text)]), Report([Run(text, (1,), (), [Answer(text, text, text, (1,), 1, 0.1)] * 2)]),
         Run(text, (1,), (), [Answer(text, text, text, (1,), 1, 0.1)]), user.drafts(), user.drafts()[0],
-        user.add_turn(f"I hate {text}.", "", session_id=session), user.items(),
+        user.add_turn(f"I hate {text}.", "", session_id=session), user.items(), user.blocks,
     ]  # fmt: skip
     return [*shown, *user.similar("likes", text)[:1]]
 
@@ -228,6 +228,17 @@ def test_returned_lists_and_dicts_are_real_ones(alice):
         assert json.loads(json.dumps(found)) == found
     assert type(alice.history()[:1]) is type(alice.history())
     assert isinstance(alice.history()[0], HistoryEntry)
+
+
+def test_an_accessor_is_shown_as_its_entries(alice):
+    from IPython.lib.pretty import pretty  # noqa: PLC0415 - slow
+
+    alice.blocks.set("persona", "brief")
+    alice.episodes.add("hello", "hi")
+    for accessor in (alice.facts, alice.blocks, alice.episodes, alice.items, alice.review):
+        assert accessor._repr_html_() == accessor()._repr_html_()
+        assert pretty(accessor) == repr(accessor())
+        assert repr(accessor) == f"{type(accessor).__name__}('alice')"
 
 
 def test_a_repr_reads_no_storage(alice):

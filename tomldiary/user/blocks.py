@@ -8,31 +8,25 @@ from tomldiary.engine.transaction import Source
 from tomldiary.entries.blocks import Blocks, TextBlock, TextBlocks, to_block, unknown_block
 from tomldiary.entries.models import timestamp
 from tomldiary.runtime.async_bridge import async_twin
+from tomldiary.user.context import Accessor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from datetime import datetime
 
     from tomldiary.engine.engine import Transaction
-    from tomldiary.user.context import UserContext
 
 __all__ = ["UserBlocks"]
 
 _KIND = "blocks"
 
 
-class UserBlocks:
+class UserBlocks(Accessor):
     """The blocks of one user, as `alice.blocks`.
 
     Reads like a mapping from names to blocks: `blocks["persona"]`, `"persona" in blocks`, `len(blocks)`,
     `for name in blocks`. `blocks()` is short for `blocks.all()`.
     """
-
-    def __init__(self, context: UserContext) -> None:
-        self._context = context
-
-    def __repr__(self) -> str:
-        return f"UserBlocks({self._context.user_id!r})"
 
     def __call__(self) -> TextBlocks:
         """Return all blocks by name, in the order of the file."""

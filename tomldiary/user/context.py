@@ -12,6 +12,7 @@ from tomldiary.entries.models import When, in_utc, timestamp
 from tomldiary.errors import InvalidValue
 from tomldiary.history.queries import Made, change_made
 from tomldiary.runtime.async_bridge import async_twin
+from tomldiary.runtime.views import Viewed, pretty
 from tomldiary.toml.values import checked_flag, checked_text
 from tomldiary.user.pending.held import (
     DRAFTS,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from tomldiary.retrieval.vector_index import QueryVector
     from tomldiary.toml.document import Document, Path
 
-__all__ = ["DraftContext", "UserContext", "delegated", "session_name"]
+__all__ = ["Accessor", "DraftContext", "UserContext", "delegated", "session_name"]
 
 S = TypeVar("S")
 P = ParamSpec("P")
@@ -207,6 +208,22 @@ class UserContext:
     def change_made(self, seq: int) -> Made:
         """Return the one entry that a transaction wrote, as the result of a repeated call."""
         return change_made(self.engine.backend, self.user_id, seq)
+
+
+class Accessor(Viewed):
+    """Verbs of one user for one kind of entries, such as `alice.facts`; a call lists the entries.
+
+    Args:
+        context: The user's context.
+    """
+
+    def __init__(self, context: UserContext) -> None:
+        self._context = context
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._context.user_id!r})"
+
+    _repr_pretty_ = pretty
 
 
 class DraftContext(UserContext):

@@ -24,28 +24,21 @@ from tomldiary.entries.models import in_utc
 from tomldiary.errors import UnknownEntry
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.toml.values import checked_limit, checked_text, same_value
-from tomldiary.user.context import session_name
+from tomldiary.user.context import Accessor, session_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tomldiary.engine.engine import Transaction
     from tomldiary.entries.episodes import ToolStep
-    from tomldiary.user.context import UserContext
 
 __all__ = ["UserEpisodes"]
 
 _Messages = list[dict[str, str]]
 
 
-class UserEpisodes:
+class UserEpisodes(Accessor):
     """The episodes of one user, as `alice.episodes`. `episodes()` is short for `episodes.list()`."""
-
-    def __init__(self, context: UserContext) -> None:
-        self._context = context
-
-    def __repr__(self) -> str:
-        return f"UserEpisodes({self._context.user_id!r})"
 
     def __call__(self, session_id: str | None = None, limit: int | None = None) -> Episodes:
         """Return the newest episodes in chronological order; see `list`."""

@@ -22,7 +22,7 @@ from tomldiary.toml.values import (
     checked_table,
     checked_text,
 )
-from tomldiary.user.context import session_name
+from tomldiary.user.context import Accessor, session_name
 from tomldiary.user.fact_queries import MANAGED, Matches, ordered, plain, shown, single_key
 
 if TYPE_CHECKING:
@@ -39,15 +39,12 @@ __all__ = ["UserFacts"]
 _KIND = "facts"
 
 
-class UserFacts:
+class UserFacts(Accessor):
     """The typed facts of one user, as `alice.facts`. `facts()` is short for `facts.query()`."""
 
     def __init__(self, context: UserContext) -> None:
-        self._context = context
+        super().__init__(context)
         self._diary = context.diary
-
-    def __repr__(self) -> str:
-        return f"UserFacts({self._context.user_id!r})"
 
     def __call__(
         self,

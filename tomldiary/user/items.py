@@ -12,6 +12,7 @@ from tomldiary.errors import UnknownEntry
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.runtime.views import DictView
 from tomldiary.toml.values import checked_text, copied
+from tomldiary.user.context import Accessor
 from tomldiary.user.fact_queries import plain
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from tomldiary.engine.engine import Transaction
     from tomldiary.toml.document import Document, Path
-    from tomldiary.user.context import UserContext
 
 __all__ = ["ItemValues", "UserItems"]
 
@@ -30,18 +30,12 @@ class ItemValues(DictView[str, dict[str, Any]]):
     __slots__ = ()
 
 
-class UserItems:
+class UserItems(Accessor):
     """The items of one user, as `alice.items`. A key is `namespace/key`, as shown by `recall`.
 
     New items are put by a store. A key may begin with `items/`. A slash in the item's own key is written `%2f`.
     `items()` is short for `items.list()`.
     """
-
-    def __init__(self, context: UserContext) -> None:
-        self._context = context
-
-    def __repr__(self) -> str:
-        return f"UserItems({self._context.user_id!r})"
 
     def __call__(self, namespace: str = "") -> ItemValues:
         """Return the values of items by key; see `list`."""

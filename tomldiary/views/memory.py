@@ -25,15 +25,16 @@ from tomldiary.views.sheet import (
     cut,
     minute,
 )
+from tomldiary.views.show import sheet_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tomldiary.diary import Diary
     from tomldiary.entries.kinds import Stored
     from tomldiary.user.user import UserDiary
 
-__all__ = ["Summary", "diary", "stored_entries", "summary_of", "user", "users"]
+__all__ = ["Summary", "accessor", "diary", "stored_entries", "summary_of", "user", "users"]
 
 _MOST_USERS = 200
 """The maximum number of users whose files a view of a diary reads."""
@@ -130,6 +131,11 @@ def users(found: Sequence[str]) -> Sheet:
 
 
 # One user
+
+
+def accessor(found: Callable[[], object]) -> Sheet:
+    """Return the sheet of the entries that an accessor such as `alice.facts` lists."""
+    return sheet_of(found())
 
 
 def user(found: UserDiary) -> Sheet:

@@ -13,6 +13,7 @@ from tomldiary.views.sheet import Badge, Sheet
 __all__ = ["MAKERS", "as_html", "as_text", "sheet_of"]
 
 MAKERS: dict[str, str] = {
+    "Accessor": "memory:accessor",
     "Applied": "reports:applied",
     "Changes": "history:changes",
     "Consolidated": "reports:consolidated",

@@ -21,6 +21,7 @@ from tomldiary.entries.preferences import Preferences
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.toml.values import checked_flag, checked_names, checked_table, checked_text
+from tomldiary.user.context import Accessor
 from tomldiary.user.pending.held import (
     DRAFTS,
     QUARANTINE,
@@ -91,13 +92,10 @@ class _Waiting:
         return self._context.engine.write(self._context.user_id, decided, source)
 
 
-class UserReview(_Waiting):
+class UserReview(_Waiting, Accessor):
     """Changes by untrusted actors, as `alice.review`. `alice.review()` lists them."""
 
     into = QUARANTINE
-
-    def __repr__(self) -> str:
-        return f"UserReview({self._context.user_id!r})"
 
     def __call__(self) -> PendingChanges:
         """Return the pending changes, oldest first; see `list`."""
