@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from functools import cache, cached_property, partial
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
+from weakref import WeakSet
 
 from tomldiary.compaction.runner import CompactionRunner
 from tomldiary.compat.coroutines import AncestorCoroutines
@@ -211,12 +212,13 @@ class Diary(Viewed, AncestorCoroutines):
             self.similarity.second = _local_vectors
         self._has_opened = isinstance(backend, str | os.PathLike)
         self.backend: Any = self.engine.backend if self._has_opened else backend
-        rules = PreferenceRules(
+        self.preference_rules = rules = PreferenceRules(
             tuple(self.allowed), max_prefs_per_category, item_types(pref_table_cls)
         )
-        self.preference_rules = rules
         self.turn_rules = TurnRules(rules, max_conversations)
         self.fact_schemas: dict[str, FactSchema] = {}
+        self._twins: WeakSet[Diary] = WeakSet([self])
+        """This diary and those that `with_agent` made, which share all types of facts."""
         self.entry_rules = EntryRules()
         self.trust = Trust(quarantine)
         self.draft_lifetime = draft_lifetime
@@ -308,7 +310,9 @@ class Diary(Viewed, AncestorCoroutines):
                 raise SchemaError(f"{model.__name__} is already registered as {other.name!r}.")
         if schema == self.fact_schemas.get(name):
             return  # documents have indexes of the registered object, and would get further ones
-        self.fact_schemas = {**self.fact_schemas, name: schema}
+        schemas = {**self.fact_schemas, name: schema}
+        for diary in list(self._twins):
+            diary.fact_schemas = schemas
         rules = schema.constraint
         if rules.append_only or rules.required or rules.ttl or self.entry_rules.of(f"facts/{name}"):
             self._set_rule(f"facts/{name}", rules)
@@ -370,6 +374,7 @@ class Diary(Viewed, AncestorCoroutines):
         vars(twin).update(vars(self))
         twin.agent = agent
         twin.turns = Turns(twin)
+        self._twins.add(twin)
         return twin
 
     @cached_property

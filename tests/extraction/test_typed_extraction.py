@@ -60,6 +60,16 @@ def test_a_fact_is_extracted_with_its_turn_and_session():
     assert alice.facts.count() == 0
 
 
+def test_a_type_registered_later_is_known_to_another_extractor_of_the_diary():
+    diary = Diary("memory:", agent="rules")
+    script = Scripted(lambda ctx: [commit_fact(ctx, "diet", FIELDS)])
+    node = diary.with_agent(script)  # as `extract_node(diary, model)` has it
+    diary.register_schema("diet", Diet, Constraint(singleton_key="role"))
+    node.user("alice").add_turn("I am vegan.", "Noted.", "s1")
+    assert "- diet (What a person eats.)" in script.prompt
+    assert diary.user("alice").facts.get("diet/user") is not None
+
+
 def test_the_prompt_has_types_fields_and_stored_facts():
     script = Scripted(lambda ctx: [])
     diary = typed(script)
