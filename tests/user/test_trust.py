@@ -406,6 +406,21 @@ def test_why_names_the_origin_and_confirm_verifies(tmp_path):
         alice.confirm("likes/pref009")
 
 
+def test_a_rollback_restores_the_origin_with_the_content(tmp_path):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.add_turn("I love tea.", "Noted.", session_id="s1")
+    alice.blocks.set("persona", "brief", actor="agent")
+    changes = {
+        "likes/pref001": lambda: alice.upsert_preference("likes", "x", id="pref001", actor="crm"),
+        "blocks/persona": lambda: alice.blocks.delete("persona", actor="crm"),
+    }
+    for key, change in changes.items():
+        before = alice.why(key).origin
+        change()
+        alice.rollback()
+        assert alice.why(key).origin == before == {"l": "rule", "b": "agent"}[key[0]]
+
+
 def test_the_extractor_is_the_origin_of_the_conversation_that_it_counted(tmp_path):
     def listen(message, *, deps):
         deps.summarise("Talked about tea.", ["tea"])

@@ -317,18 +317,19 @@ class HistoryQueries:
 
 def _origin_of(entry: Mapping[str, Any], changes: Sequence[HistoryEntry]) -> str:
     """Return the source of an entry's content; `changes` are the changes of the entry, oldest first."""
-    last = (changes[-1].after or changes[-1].before or {}) if changes else entry
-    if entry_data(last) != entry_data(entry):
-        changes = []  # the content is that of a draft, which these transactions did not write
+    now = entry_data(entry)
     for change in reversed(changes):
-        if entry_data(change.before or {}) != entry_data(change.after or {}):
-            if "_origin" in entry and change.type != "hand":
-                break
-            if change.type in {"turn", "consolidate"}:
-                if change.type == "turn" and change.actor:  # a redacted transaction has neither
-                    return change.reason or "rule"
-                return "rule" if "_verified" in entry else "model"
-            return change.actor
+        # A rollback restores the content of another change.
+        wrote = now == entry_data(change.after or {}) != entry_data(change.before or {})
+        if not wrote or change.type == "rollback":
+            continue
+        if "_origin" in entry and change.type != "hand":
+            break
+        if change.type in {"turn", "consolidate"}:
+            if change.type == "turn" and change.actor:  # a redacted transaction has neither
+                return change.reason or "rule"
+            return "rule" if "_verified" in entry else "model"
+        return change.actor
     return str(entry.get("_origin", ""))
 
 
