@@ -381,6 +381,9 @@ def test_six_methods_refuse_documents_they_cannot_list():
         alice.add_episode("hi", "hello", session_id="s")
     with pytest.raises(NotSupported, match="so drafts would be stored but never found"):
         alice.draft("s").upsert_preference("likes", "tea")
+    trusting = Diary(storage, agent="rules", quarantine={"web"}).user("alice")
+    with pytest.raises(NotSupported, match="so pending changes would be stored but never found"):
+        trusting.upsert_preference("likes", "tea", actor="web")
     store = DiaryStore(diary)
     with pytest.raises(NotSupported, match="never found"):
         store.put(("alice", "memories"), "k", {"text": "tea"})

@@ -39,6 +39,7 @@ from tomldiary.retrieval.render import (
     rendered,
 )
 from tomldiary.runtime.async_bridge import async_twin
+from tomldiary.runtime.views import counted
 from tomldiary.text.visible import as_stored, escape_for_model, escape_lines, visible
 
 if TYPE_CHECKING:
@@ -442,8 +443,8 @@ class MemoryVerbs:
         """
         with self._once():
             block = self._user.blocks.append(name, text, **self._why)
-        count = block.text.count("\n") + 1
-        return Answer(f"✅ Added to {name}, which has {count} lines now.", _block_data(name, block))
+        lines = counted(block.text.count("\n") + 1, "line")
+        return Answer(f"✅ Added to {name}, which has {lines} now.", _block_data(name, block))
 
     aappend_block = async_twin(append_block)
 

@@ -199,7 +199,8 @@ class DocumentCache:
         kept = self._fixed.documents if self._fixed is not None else None
         if kept is not None and kind not in kept:
             name = kind.partition("/")[0]
-            what = name if name in ("drafts", "episodes") else "items of custom namespaces"
+            known = {"items": "items of custom namespaces", "quarantine": "pending changes"}
+            what = known.get(name, name)
             raise NotSupported(
                 f"{kind}: a backend with six methods cannot list its documents, so {what} would be stored but"
                 f" never found. Use a folder; this backend keeps only {', '.join(kept)}."
