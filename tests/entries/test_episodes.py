@@ -34,6 +34,8 @@ def test_each_month_has_one_document_of_episodes(alice):
         ("hi", "hello", "s1"),
         ("bye", "so long", "s1"),
     ]
+    assert alice.episodes.get(first) == alice.episodes()[0]
+    assert (alice.episodes.get("other"), alice.as_of(0).episodes.get(first)) == (None, None)
     assert alice.why(f"episodes/{first}").session == "s1"
     assert alice.history(f"episodes/{first}")[0].after["input"] == "hi"
 

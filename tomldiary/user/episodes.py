@@ -100,6 +100,17 @@ class UserEpisodes(Accessor):
         """Return the id of the episode that a transaction added."""
         return self._context.change_made(seq).key.partition("/")[2]
 
+    def get(self, id: str) -> Episode | None:  # noqa: A002 - the word of `add`
+        """Return one episode, or None; a hit of `recall` has its id as `key`."""
+        for kind in homes_of(self._context.kinds(), checked_text(id, "id")):
+            document = self._context.kept(kind, self._context.document(kind))
+            entry = document.table(("episodes", id))
+            if entry is not None:
+                return to_episode(id, entry)
+        return None
+
+    aget = async_twin(get)
+
     def messages(self, session_id: str, limit: int | None = 20) -> _Messages:
         """Return the last messages of a session in chronological order, as `role` and `content`.
 
