@@ -89,6 +89,15 @@ class History(BackendFixtures):
         assert len(kept.episodes.messages("kept")) > 0
         assert verify(open_backend(backend, None), "alice") is None
 
+    def test_a_namespace_of_forgotten_items_leaves_no_name(self, backend: Any) -> None:
+        diary = self.diary(backend)
+        alice = diary.user("alice")
+        ItemStore(diary).run([Put(("alice", "zebra"), "first", {"text": "tea"})])
+        alice.upsert_preference("likes", "tea")
+        alice.forget(key="items/zebra/first")
+        assert "zebra" not in self.stored_text(backend)
+        assert self.diary(backend).user("alice").documents() == ["preferences"]
+
     def test_a_forgotten_user_is_gone_and_may_come_back(self, backend: Any) -> None:
         diary = self.diary(backend)
         alice, bob = diary.user("alice"), diary.user("bob")
