@@ -89,6 +89,21 @@ def test_every_verb_of_an_actor_without_trust_waits(alice, actor):
     assert len(alice.facts.query("diet")) == len(alice.blocks) == len(alice.episodes()) == 0
 
 
+def test_items_that_are_put_in_a_transaction_without_trust_wait(diary, alice):
+    store = DiaryStore(diary)
+    store.put(("alice", "notes"), "old", {"text": "tea"})
+    with alice.transaction(actor="web", session_id="s1"):
+        store.put(("alice", "notes"), "old", {"text": SPAM})
+        store.put(("alice", "new"), "a", {"t": 1})
+        store.update(("alice", "notes"), "more", lambda old: {"text": SPAM})
+    assert alice.items() == {"notes/old": {"text": "tea"}}
+    assert {(each.key, each.session, each.origin) for each in alice.review()} == {
+        (key, "s1", "web") for key in ("items/notes/old", "items/new/a", "items/notes/more")
+    }
+    alice.review.accept(*[each.id for each in alice.review()])
+    assert {*alice.items()} == {"notes/old", "new/a", "notes/more"}
+
+
 def test_conversations_that_an_actor_without_trust_removes_or_imports_wait(diary, alice):
     alice.add_turn("I love tea.", "Noted.", session_id="s1")
     alice.remove_conversation("s1", actor="web")

@@ -352,7 +352,7 @@ class ItemStore(ItemPuts):
                 return None
             return Item(probe.namespace, probe.key, copied(after.value), *after.moments)
 
-        return self.diary.engine.write(owner, write, Source("update", session, actor="store"))
+        return self.commit(owner, write, Source("update", session, actor="store"))
 
     def _entry_within(self, tx: Transaction, namespace: Namespace, key: str) -> Entry | None:
         """Return an entry with the changes of a transaction, or None."""

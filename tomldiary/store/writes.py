@@ -6,8 +6,9 @@ import threading
 from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.engine.engine import Source
 from tomldiary.engine.transaction import Transaction, open_here
@@ -24,7 +25,7 @@ from tomldiary.store.catalog import Catalog
 from tomldiary.store.item import Clock, table_of
 from tomldiary.store.operations import Operation, Put
 from tomldiary.store.typed_namespaces import Owners, TypedNamespaces, is_typed
-from tomldiary.user.pending.held import stamped
+from tomldiary.user.pending.held import QUARANTINE, Why, hold, stamped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from tomldiary.toml.edit import Edit
 
 __all__ = ["ItemPuts", "Prepared", "remove_items"]
+
+R = TypeVar("R")
 
 # A document at its size limit accepts no new item. Small documents make puts fast, because a put rewrites the whole
 # document. Few documents make reads fast, because a read checks each of them.
@@ -104,7 +107,17 @@ class ItemPuts:
 
     def _write_of(self, user: str, puts: Sequence[Put], session: str) -> None:
         source = Source("put", session, actor="store")
-        self.diary.engine.write(user, lambda tx: self._apply(tx, puts, session), source)
+        self.commit(user, lambda tx: self._apply(tx, puts, session), source)
+
+    def commit(self, user: str, change: Callable[[Transaction], R], source: Source) -> R:
+        """Commit a change, or hold it for review if the user's open transaction has an untrusted actor."""
+        engine = self.diary.engine
+        origin = engine.actor_here(user)
+        if origin and self.diary.trust.waits(origin):
+            session = source.session or engine.session_here(user)
+            why = Why(QUARANTINE, session, origin, source.reason)
+            change = partial(hold, change=change, why=why)
+        return engine.write(user, change, source)
 
     def owner_of_puts(self, namespaces: Iterable[Namespace]) -> str | None:
         """Return the one owner of all puts if `aput` can run them, or None.
