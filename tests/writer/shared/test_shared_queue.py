@@ -13,10 +13,11 @@ import weakref
 import pytest
 
 from tomldiary import Diary, MemoryWriter, Turn
-from tomldiary.errors import Forgotten, TurnTaken
+from tomldiary.errors import BackendError, Forgotten, TurnTaken
 from tomldiary.extraction.operations import TurnOperation
 from tomldiary.runtime.sources import QUEUE
 from tomldiary.storage.log import scan_log
+from tomldiary.storage.shared.database import DatabaseAway
 from tomldiary.writer.dead_letters import DeadLetters
 from tomldiary.writer.journal_record import render_turn
 from tomldiary.writer.receipts import Job
@@ -25,6 +26,8 @@ from tomldiary.writer.shared import turns
 from tomldiary.writer.shared.claims import Claims
 from tomldiary.writer.shared.queue import SharedQueue
 from waiting import until
+
+LONG = 60  # seconds; nothing waits that long unless it is broken
 
 
 def test_a_receipt_is_settled_when_another_writer_applies_the_turn(opened):
@@ -90,6 +93,39 @@ def test_a_writer_that_is_created_waits_for_no_server():
         writer = MemoryWriter(diary)
         assert time.monotonic() - begin < 2
     writer.close_sync()
+
+
+def test_turns_and_claims_of_many_users_wait_only_once_for_a_database_that_is_away(
+    opened, monkeypatch
+):
+    backend = opened()
+    backend.transactions.timeout = 1.0
+
+    async def slow(message, deps):
+        await asyncio.sleep(LONG)
+
+    def away(*_):
+        raise DatabaseAway("gone")
+
+    writer = MemoryWriter(Diary(backend, agent=slow), workers=1)
+    for number in range(10):
+        turn = Turn(f"user {number}", "s", "I love tea.", "Noted.")
+        assert writer.submit_nowait(turn).wait_stored(LONG)
+    with monkeypatch.context() as patch:
+        for name in ("apply", "head", "read", "holders"):
+            patch.setattr(backend.database, name, away)
+        begin = time.monotonic()
+        receipts = [
+            writer.submit_nowait(Turn(f"another {number}", "s", "I love jazz.", "Noted."))
+            for number in range(10)
+        ]
+        for receipt in receipts:
+            with pytest.raises(BackendError, match=r"cannot be reached \(gone\)"):
+                receipt.wait_stored(LONG)
+        assert time.monotonic() - begin < 6  # not 10 times the timeout
+        begin = time.monotonic()
+        assert writer.close_sync(timeout=0)["pending"] == 10
+        assert time.monotonic() - begin < 6
 
 
 def test_a_writer_soon_knows_what_a_write_survives(opened):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tomldiary.storage.protocol import Token
     from tomldiary.storage.shared.database import Database, Head, Step
 
-__all__ = ["answer", "outcome", "pause", "unknown_outcome"]
+__all__ = ["answer", "outcome", "pause", "unknown_outcome", "unreachable"]
 
 R = TypeVar("R")
 _FIRST_PAUSE = 0.005  # seconds
@@ -52,9 +52,7 @@ def answer(
             return ask()
         except repeated as error:
             if time.monotonic() >= deadline:
-                raise BackendError(
-                    f"{database}: cannot be reached ({error}). Check the address and that the server runs."
-                ) from error
+                raise unreachable(database, error) from error
             pause(number)
     raise AssertionError
 
@@ -99,6 +97,13 @@ def outcome(
         is_newest = now.revision == head.revision + step.growth
         return {kind: now.versions.get(kind) for kind in step.contents} if is_newest else {}
     raise AssertionError
+
+
+def unreachable(database: Database, error: DatabaseLost) -> BackendError:
+    """Return the error for a request that had no effect, because the database could not be reached."""
+    return BackendError(
+        f"{database}: cannot be reached ({error}). Check the address and that the server runs."
+    )
 
 
 def unknown_outcome(database: Database, error: BaseException) -> BackendError:

@@ -10,8 +10,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, Conflict, Forgotten, LockTimeout
+from tomldiary.extraction.failures import causes
 from tomldiary.logging import get_logger
 from tomldiary.runtime.sources import QUEUE
+from tomldiary.storage.shared.database import DatabaseLost
+from tomldiary.storage.shared.outcomes import unreachable
 from tomldiary.writer.journal_queue import StoringQueue, wake
 from tomldiary.writer.shared.claims import Claims
 
@@ -104,6 +107,11 @@ class SharedQueue(StoringQueue):
                 self.store(user, mine)
             except Exception as error:  # noqa: BLE001 - each receipt gets it
                 self._fail(mine, error)
+                lost = [each for each in causes(error) if isinstance(each, DatabaseLost)]
+                if lost:  # each other user would wait for the database as long as this one
+                    if self._batch:
+                        self._fail(self._batch, unreachable(self._backend.database, lost[0]))
+                    return
         if self._held:
             self.claims.heartbeats.beat()
         if self._is_search_due():
@@ -230,11 +238,11 @@ class SharedQueue(StoringQueue):
     # Ending
 
     def close(self) -> None:
-        """Release all claims."""
-        for user in sorted(self._held):
-            # If the release fails, the claim ends with the lease.
-            with suppress(BackendError, Conflict):
-                self.claims.release(user)
+        """Release all claims; if the database fails, the other claims end with the lease."""
+        with suppress(BackendError):
+            for user in sorted(self._held):
+                with suppress(Conflict, LockTimeout):
+                    self.claims.release(user)
         self._held.clear()
         self.claims.heartbeats.unregister()
 
