@@ -4,49 +4,61 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import psycopg
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-__all__ = ["connection_class"]
+__all__ = ["Bounded", "connection_class"]
 
 R = TypeVar("R")
 # Seconds to cancel a statement, which would otherwise occupy a connection of the server.
 _CANCELLING = 2.0
 
 
-def connection_class(seconds: float) -> type[psycopg.Connection[Any]]:
-    """Return a class of connections that raise `psycopg.OperationalError` after `seconds` without an answer."""
+class Bounded(psycopg.Connection[Any]):
+    """A connection that raises `psycopg.OperationalError` if the server does not answer in time."""
 
-    class Bounded(psycopg.Connection[Any]):
-        @classmethod
-        def connect(cls, *args: Any, **options: Any) -> Self:
-            """Connect; disable prepared statements if there is a pooler between the client and the server.
+    seconds: ClassVar[float]
+    failure: ClassVar[psycopg.Error | None] = None
+    """Why the last attempt to connect failed, which a pool hides; None if it succeeded."""
 
-            With a pooler, the next statement may run on another connection of the server. There, a prepared name is
-            unknown, or names a statement of another client. A pooler is detected by its invented process ids.
-            """
+    @classmethod
+    def connect(cls, *args: Any, **options: Any) -> Self:
+        """Connect; disable prepared statements if there is a pooler between the client and the server.
+
+        With a pooler, the next statement may run on another connection of the server. There, a prepared name is
+        unknown, or names a statement of another client. A pooler is detected by its invented process ids.
+        """
+        try:
             made = super().connect(*args, **options)
             found = made.execute("SELECT pg_backend_pid()").fetchone()
-            if found != (made.info.backend_pid,):
-                made.prepare_threshold = None
-            return made
+        except psycopg.Error as error:
+            cls.failure = error.with_traceback(None)
+            raise
+        cls.failure = None
+        if found != (made.info.backend_pid,):
+            made.prepare_threshold = None
+        return made
 
-        def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
-            try:
-                return super().wait(_bounded(gen, seconds), *args, **options)
-            except TimeoutError:
-                with suppress(psycopg.Error):
-                    self.cancel_safe(timeout=_CANCELLING)
-                self.close()
-                raise psycopg.OperationalError(
-                    f"no answer within {seconds:g} seconds; is a table locked?"
-                ) from None
+    def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
+        """Wait like psycopg, but only as long as something arrives or is sent in time."""
+        try:
+            return super().wait(_bounded(gen, self.seconds), *args, **options)
+        except TimeoutError:
+            with suppress(psycopg.Error):
+                self.cancel_safe(timeout=_CANCELLING)
+            self.close()
+            raise psycopg.OperationalError(
+                f"no answer within {self.seconds:g} seconds; is a table locked?"
+            ) from None
 
-    return Bounded
+
+def connection_class(seconds: float) -> type[Bounded]:
+    """Return a class of connections with a time limit of `seconds`, for one pool."""
+    return type("Bounded", (Bounded,), {"seconds": seconds})
 
 
 def _bounded(waiting: Generator[Any, Any, R], seconds: float) -> Generator[Any, Any, R]:

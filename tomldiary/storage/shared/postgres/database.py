@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from threading import Lock
-from typing import TYPE_CHECKING, Any, LiteralString, TypeVar
+from typing import TYPE_CHECKING, Any, LiteralString, NoReturn, TypeVar
 
 from tomldiary.errors import BackendError, MissingExtra
 from tomldiary.logging import get_logger, tell
@@ -58,9 +58,10 @@ _RETRYING = 1.0
 _REFUSED = re.compile(
     r"(?:FATAL: +|fe_sendauth: )((?!.*(?:starting up|shutting down|recovery|too many|remaining)).+)"
 )
+_READ_ONLY = "25006"
 _REFUSALS = {
     "22P05": ("a character is missing in its encoding", "Use a database with the encoding UTF8."),
-    "25006": ("the server takes no writes", "Use the address of the primary server."),
+    _READ_ONLY: ("the server takes no writes", "Use the address of the primary server."),
     "42501": ("a permission is missing", "Grant it, or let an owner create the schema {schema}."),
     "53100": ("the disk of the server is full", "Nothing was changed. Free space on it."),
     "54000": ("a key is too long", "Nothing was changed. Use a shorter user id or namespace."),
@@ -197,7 +198,7 @@ class PostgresDatabase:
                 self._prepare()
             if pool.closed:
                 pool.open()
-            connection = _taken(pool)
+            connection = self._taken(pool)
             try:
                 return work(connection)
             finally:
@@ -215,6 +216,8 @@ class PostgresDatabase:
                     self._replace(pool, patience=0.1)
                 away = DatabaseAway if connection is None else DatabaseLost
                 raise away(reason(error)) from error
+            if error.sqlstate == _READ_ONLY:
+                self._replace(pool, patience=0.1)  # the address may lead to another server now
             what, remedy = refusal or _ANOTHER_REFUSAL
             remedy = remedy.format(schema=repr(self._schema))
             raise BackendError(f"{self}: {what} ({reason(error)}). {remedy}") from error
@@ -230,19 +233,45 @@ class PostgresDatabase:
         try:
             connection = self._connections.connect(self._url, **self._settings)
         except psycopg.OperationalError as error:
-            message = str(error)
-            if _INVALID.search(message):
-                raise self._not_an_address(error) from None
-            refused = _REFUSED.search(message)
-            if refused is None:
-                raise
-            raise BackendError(
-                f"{self}: the server refused the connection ({refused[1]}). Check the user, the password (PGPASSWORD"
-                " or a password file) and the name of the database."
-            ) from error
+            self._refuse(error)
         with connection:
             self._create(connection)
         self._is_ready = True
+
+    def _taken(self, pool: ConnectionPool[psycopg.Connection[Any]]) -> psycopg.Connection[Any]:
+        """Return a connection of a pool, or raise an error soon after another thread closes the pool.
+
+        A pool checks that it is open before it queues a call. A call that is queued after a close gets no connection.
+        """
+        import psycopg_pool  # noqa: PLC0415 - an optional dependency
+
+        deadline = time.monotonic() + pool.timeout
+        while True:
+            rest = deadline - time.monotonic()
+            try:
+                return pool.getconn(min(rest, _SLICE))
+            except psycopg_pool.PoolTimeout as error:
+                if rest > _SLICE:
+                    continue
+                failure = self._connections.failure
+                if failure is not None:
+                    self._refuse(failure)
+                raise DatabaseAway(
+                    f"no connection within {pool.timeout:g} seconds; are all {pool.max_size} in use?"
+                ) from error
+
+    def _refuse(self, error: psycopg.Error) -> NoReturn:
+        """Raise the error for a connection that could not be opened."""
+        message = str(error)
+        if _INVALID.search(message):
+            raise self._not_an_address(error) from None
+        refused = _REFUSED.search(message)
+        if refused is None:
+            raise DatabaseAway(reason(error)) from error
+        raise BackendError(
+            f"{self}: the server refused the connection ({refused[1]}). Check the user, the password (PGPASSWORD"
+            " or a password file) and the name of the database."
+        ) from error
 
     def _not_an_address(self, error: Exception) -> BackendError:
         example = "postgresql://user@host:5432/database"
@@ -435,23 +464,6 @@ def _close_dropped(pool: ConnectionPool[psycopg.Connection[Any]], pid: int) -> N
         with suppress(RuntimeError):  # the interpreter is shutting down
             # Not a `Thread`: its start acquires locks that the current thread may already hold.
             _thread.start_new_thread(pool.close, ())
-
-
-def _taken(pool: ConnectionPool[psycopg.Connection[Any]]) -> psycopg.Connection[Any]:
-    """Return a connection of a pool, or raise an error soon after another thread closes the pool.
-
-    A pool checks that it is open before it queues a call. A call that is queued after a close gets no connection.
-    """
-    import psycopg_pool  # noqa: PLC0415 - an optional dependency
-
-    deadline = time.monotonic() + pool.timeout
-    while True:
-        rest = deadline - time.monotonic()
-        try:
-            return pool.getconn(min(rest, _SLICE))
-        except psycopg_pool.PoolTimeout:
-            if rest <= _SLICE:
-                raise
 
 
 class PostgresBackend(SharedBackend):
