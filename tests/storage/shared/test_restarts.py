@@ -297,6 +297,11 @@ def test_a_redis_that_takes_no_writes_names_the_remedy(place, setting, remedy):
                 client.config_set(*setting)
         with pytest.raises(BackendError, match=re.escape(remedy)):
             alice.upsert_preference("likes", "coffee")
+        if setting[0] == "replicaof":
+            with redis.Redis.from_url(
+                url
+            ) as client:  # a new connection may lead to the primary server
+                assert len(client.client_list()) == 1
         assert len(alice.preferences("likes")) == 1
         problems = [each.message for each in check(diary) if each.level == "problem"]
         assert [remedy in each for each in problems] == (

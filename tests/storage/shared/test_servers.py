@@ -261,6 +261,46 @@ def test_a_missing_permission_of_redis_names_the_remedy():
     assert said.startswith("a permission is missing (")
 
 
+def test_a_state_of_redis_has_any_number_of_texts():
+    database = engines.space("redis").backend().database
+    texts = dict.fromkeys(
+        (f"items/{number}" for number in range(9000)), "x = 1\n"
+    )  # Lua unpacks 8,000
+    database.apply("alice", Head(), Step(texts))
+    assert database.head("alice", [*texts, "blocks"]).texts == texts
+    database.close()
+
+
+@pytest.mark.parametrize("command", ["zadd", "sadd", "hset", "hincrby"])
+def test_a_step_is_not_applied_in_part_if_redis_forbids_one_of_its_commands(command):
+    engine = engines.space("redis")
+    import redis  # noqa: PLC0415 - slow to import, and used with servers only
+
+    name = engine.url.rpartition("=")[2]
+    with redis.Redis.from_url(engine.server) as client:
+        client.acl_setuser(
+            name,
+            enabled=True,
+            passwords=["+secret"],
+            keys=[f"{name}:*"],
+            categories=["+@read", "+@write", "+@connection", "+@scripting"],
+            commands=[f"-{command}"],
+        )
+        try:
+            with Diary(engine.url.replace("://", f"://{name}:secret@"), agent="rules") as diary:
+                alice = diary.user("alice")
+                with pytest.raises(BackendError, match="a permission is missing"):
+                    alice.upsert_preference("likes", "tea")
+                assert list(client.scan_iter(f"{name}:*")) == []
+                problems = [each.message for each in check(diary) if each.level == "problem"]
+                assert ["a permission is missing" in each for each in problems] == [True]
+                client.execute_command("ACL", "SETUSER", name, f"+{command}")
+                alice.upsert_preference("likes", "tea")
+                assert len(alice.preferences("likes")) == 1
+        finally:
+            client.acl_deluser(name)
+
+
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
@@ -388,6 +428,55 @@ def test_a_missing_permission_of_postgres_names_the_remedy():
     alice.upsert_preference("likes", "tea")
     assert len(alice.preferences("likes")) == 1
     backend.close()
+
+
+def test_a_pool_of_postgres_that_can_no_longer_connect_says_why():
+    engine = engines.space("postgres")
+    import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
+
+    role = f"r{engine.url.rpartition('=')[2]}"
+    address = engine.url.partition("@")[2]
+    with psycopg.connect(engine.server, autocommit=True) as server:
+        server.execute(f"CREATE ROLE {role} LOGIN SUPERUSER PASSWORD 'secret'")
+        with Diary(f"postgresql://{role}:secret@{address}&timeout=1&connections=1") as diary:
+            alice = diary.user("alice")
+            alice.upsert_preference("likes", "tea")
+            server.execute(f"ALTER ROLE {role} NOLOGIN")
+            server.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", [role]
+            )
+            for call in (alice.preferences, lambda: alice.upsert_preference("likes", "coffee")):
+                with pytest.raises(
+                    BackendError, match="the server refused the connection"
+                ) as refused:
+                    call()
+                assert "is not permitted to log in" in str(refused.value)
+            server.execute(f"ALTER ROLE {role} LOGIN")
+            assert len(alice.preferences("likes")) == 1
+            pool = diary.engine.backend.database._pool
+            with pool.connection(), pytest.raises(BackendError, match="are all 1 in use"):
+                alice.preferences()
+            assert len(alice.preferences("likes")) == 1
+
+
+def test_a_server_of_postgres_that_took_no_writes_is_left():
+    engine = engines.space("postgres")
+    import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
+
+    role = f"r{engine.url.rpartition('=')[2]}"
+    address = engine.url.partition("@")[2]
+    with psycopg.connect(engine.server, autocommit=True) as server:
+        server.execute(f"CREATE ROLE {role} LOGIN SUPERUSER PASSWORD 'secret'")
+        with Diary(f"postgresql://{role}:secret@{address}&connections=1") as diary:
+            diary.user("alice").upsert_preference("likes", "tea")
+            diary.close()
+            server.execute(f"ALTER ROLE {role} SET default_transaction_read_only = on")
+            with pytest.raises(BackendError, match="Use the address of the primary server"):
+                diary.user("alice").upsert_preference("likes", "coffee")
+            # Only new connections notice this, as if the address led to another server.
+            server.execute(f"ALTER ROLE {role} RESET default_transaction_read_only")
+            diary.user("alice").upsert_preference("likes", "coffee")
+            assert len(diary.user("alice").preferences("likes")) == 2
 
 
 def test_a_new_schema_that_has_the_name_of_the_role_is_warned_about(caplog):

@@ -51,11 +51,13 @@ _REMEDIES = {
     "unknown command": "Use the address of a server that runs scripts; a Sentinel does not.",
 }
 """Remedies, by a part of the server's message."""
+_FORBIDDEN = "user executing the script"  # in the message of Redis 6 and 7.0
 # KEYS: the beginning of the user's keys. ARGV: the names of the documents whose texts to return.
 _HEAD = """
 local user = KEYS[1]
 local record = redis.call('ZREVRANGE', user .. 'history', 0, 0)
-local texts = #ARGV > 0 and redis.call('HMGET', user .. 'texts', unpack(ARGV)) or {}
+local texts = {}
+for at, kind in ipairs(ARGV) do texts[at] = redis.call('HGET', user .. 'texts', kind) end
 local head = redis.call('HMGET', user .. 'head', 'revision', 'erasures')
 return {head[1] or '0', head[2] or '0', redis.call('HGETALL', user .. 'versions'), record[1] or false, texts}
 """
@@ -94,7 +96,24 @@ end
 redis.call(is_user and 'SADD' or 'SREM', all .. 'users', ARGV[8])
 return revision
 """
-_CHECK_WRITES = "redis.call('SREM', KEYS[2] .. 'users', '')"
+# The server does not undo a script at an error. So each command of a step is run here before the first step.
+_CHECK_WRITES = """
+local user, all = KEYS[1], KEYS[2]
+local head, texts, versions, history = user .. 'head', user .. 'texts', user .. 'versions', user .. 'history'
+redis.call('SREM', all .. 'users', '')
+redis.call('HGET', head, '')
+redis.call('HKEYS', versions)
+redis.call('HDEL', texts, '')
+redis.call('ZREMRANGEBYSCORE', history, '-inf', '+inf')
+redis.call('HINCRBY', head, '', 1)
+redis.call('HDEL', head, '')
+redis.call('HSET', texts, '', '')
+redis.call('HDEL', texts, '')
+redis.call('ZADD', history, 0, '')
+redis.call('ZREMRANGEBYSCORE', history, '-inf', '+inf')
+redis.call('SADD', all .. 'users', '')
+redis.call('SREM', all .. 'users', '')
+"""
 
 
 class RedisDatabase:
@@ -147,6 +166,7 @@ class RedisDatabase:
         self._head: Any = self._client.register_script(_HEAD)
         self._apply: Any = self._client.register_script(_APPLY)
         self._risk: str | None = None
+        self._may_write = False
         renew_after_fork(self)
 
     def renew(self) -> None:
@@ -204,14 +224,18 @@ class RedisDatabase:
             is_refused = isinstance(error.__context__, ConnectionRefusedError)
             lost = DatabaseAway if is_refused else DatabaseLost
             raise lost(reason or f"{error}".rstrip(".") or type(error).__name__) from error
-        except exceptions.NoPermissionError as error:
-            raise BackendError(f"{self}: a permission is missing ({error}). Grant it.") from error
         except (exceptions.ClusterCrossSlotError, exceptions.AskError) as error:
             raise BackendError(
                 f"{self}: Redis Cluster is not supported. Use the address of a server without it."
             ) from error
         except exceptions.RedisError as error:
+            if isinstance(error, exceptions.ReadOnlyError):
+                self.close()  # the address may lead to another server now
             reason = re.split(" script: |, with args", str(error))[0].rstrip(".")
+            if isinstance(error, exceptions.NoPermissionError) or _FORBIDDEN in reason:
+                raise BackendError(
+                    f"{self}: a permission is missing ({reason}). Grant it."
+                ) from error
             remedy = next(
                 (each for part, each in _REMEDIES.items() if part in reason),
                 "Check the number of the database and the server's settings.",
@@ -279,6 +303,9 @@ class RedisDatabase:
 
     def apply(self, user: str, head: Head, step: Step) -> dict[str, Token] | None:
         """Apply a step if the revision is still that of `head`."""
+        if not self._may_write:
+            self.check_writes()
+            self._may_write = True
         keys = [self._key(user), f"{self._prefix}:"]
         values: list[Any] = [head.revision, step.growth, step.erasures, step.dropped or ""]
         values += [len(step.contents), len(step.removed), len(step.records), user]
@@ -295,7 +322,7 @@ class RedisDatabase:
         self._run(lambda: self._client.hincrby(self._key(user, "head"), "revision", 1))
 
     def check_writes(self) -> None:
-        """Remove an id that no user has, with the keys of a step, which a replica and Redis Cluster refuse."""
+        """Run each command of a step with the keys of an empty user id, and leave nothing."""
         keys = [self._key(""), f"{self._prefix}:"]
         self._run(lambda: self._client.eval(_CHECK_WRITES, len(keys), *keys))
 
