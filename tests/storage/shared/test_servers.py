@@ -427,6 +427,13 @@ def test_a_missing_permission_of_postgres_names_the_remedy():
         connection.execute(f"CREATE SCHEMA {engine.url.rpartition('=')[2]} AUTHORIZATION {role}")
     alice.upsert_preference("likes", "tea")
     assert len(alice.preferences("likes")) == 1
+    with psycopg.connect(engine.server, autocommit=True) as connection:
+        connection.execute(f"REVOKE DELETE ON {engine.url.rpartition('=')[2]}.history FROM {role}")
+    alice.upsert_preference("likes", "coffee")
+    [problem] = [each for each in check(Diary(backend)) if each.level == "problem"]
+    assert problem.message.startswith(
+        "a permission is missing (permission denied for table history"
+    )
     backend.close()
 
 

@@ -209,10 +209,10 @@ class Database(Protocol):
         ...
 
     def check_writes(self) -> None:
-        """Send a write that changes nothing.
+        """Send writes that change nothing.
 
         Raises:
-            BackendError: The server takes no writes, for example because it is a replica.
+            BackendError: The server takes no writes, for example because it is a replica, or a permission is missing.
         """
         ...
 

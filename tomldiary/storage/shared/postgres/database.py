@@ -398,8 +398,10 @@ class PostgresDatabase:
         self._run(lambda connection: connection.execute(self._sql(statements.TOUCH), [name]))
 
     def check_writes(self) -> None:
-        """Update no row, which a server that takes no writes refuses."""
-        self._run(lambda connection: connection.execute(self._sql(statements.CHECK_WRITES)))
+        """Run the statements of a step for an empty user id, which no user has."""
+        self.touch("")
+        self.apply("", Head(revision=-1), Step(removed=[""]))
+        self._run(lambda connection: connection.execute(self._sql(statements.DROP), ["", 0]))
 
     # Notices
 

@@ -7,7 +7,6 @@ from typing import LiteralString
 __all__ = [
     "APPLY_ANY",
     "APPLY_ONE",
-    "CHECK_WRITES",
     "CREATE",
     "CREATE_SCHEMA",
     "DROP",
@@ -132,6 +131,5 @@ APPLY_ONE: LiteralString = (
 LOCK: LiteralString = """
 SELECT revision, set_config('idle_in_transaction_session_timeout', %s, true)
 FROM {schema}.users WHERE user_id = %s FOR UPDATE"""
-CHECK_WRITES: LiteralString = "UPDATE {schema}.users SET revision = revision WHERE false"
 TOUCH: LiteralString = "UPDATE {schema}.users SET revision = revision + 1 WHERE user_id = %s"
 DROP: LiteralString = "DELETE FROM {schema}.history WHERE user_id = %s AND seq <= %s"
