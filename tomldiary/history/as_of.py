@@ -79,12 +79,13 @@ class PastTexts:
     def texts(self, at: Point, kinds: Collection[str], where: str = "at") -> dict[str, str]:
         """Return the texts of documents at a point of history."""
         now: dict[str, str] = {}
-        for kind in kinds:
-            # An unreadable file is not needed, because history has its text.
-            with suppress(DocumentError):
-                known = self.engine.load(self.user_id, kind)
-                if known is not None and (known.is_logged or known.logged is not None):
-                    now[kind] = (known.logged or known.document).text
+        with self.engine.reading():
+            for kind in kinds:
+                # An unreadable file is not needed, because history has its text.
+                with suppress(DocumentError):
+                    known = self.engine.load(self.user_id, kind)
+                    if known is not None and (known.is_logged or known.logged is not None):
+                        now[kind] = (known.logged or known.document).text
         return self.timeline().texts(kinds, self.sequence(at, where), now)
 
     def sequence(self, at: Point, where: str = "at") -> int:

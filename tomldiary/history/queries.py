@@ -259,9 +259,10 @@ class HistoryQueries:
             InvalidValue: An argument is not a point of history, or there is no such transaction.
             DocumentError: History does not reach back that far.
         """
-        if before is None:
-            before = max(0, self._past.newest() - 1)
-        return differences(self._versions(before, after))
+        with self._past.engine.reading():
+            if before is None:
+                before = max(0, self._past.newest() - 1)
+            return differences(self._versions(before, after))
 
     def _versions(
         self, before: Point, after: Point | None

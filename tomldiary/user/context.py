@@ -27,6 +27,7 @@ from tomldiary.user.recall import recall_indexes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
+    from contextlib import AbstractContextManager
     from datetime import datetime
 
     from tomldiary.diary import Diary
@@ -96,6 +97,10 @@ class UserContext:
         if self.past is not None:
             return self.past.entries(name)
         return self.diary.engine.readable(self.user_id, name)
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Return a context in which this thread reads one state of the user, with as few requests as possible."""
+        return self.diary.engine.reading()
 
     def kinds(self) -> list[str]:
         """Return the names of the user's documents."""

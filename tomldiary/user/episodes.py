@@ -130,7 +130,8 @@ class UserEpisodes(Accessor):
             for role, text in (("assistant", turn.output), ("user", turn.input))
             if text.strip()
         )
-        return [*islice(messages, limit)][::-1]
+        with self._context.reading():
+            return [*islice(messages, limit)][::-1]
 
     amessages = async_twin(messages)
 
@@ -148,7 +149,8 @@ class UserEpisodes(Accessor):
             for key, entry in self._newest_first()
             if session_id is None or entry.get("_created_by", "") == session_id
         )
-        return Episodes(islice(found, limit))[::-1]
+        with self._context.reading():
+            return Episodes(islice(found, limit))[::-1]
 
     alist = async_twin(list)  # noqa: A003 - the method above
 

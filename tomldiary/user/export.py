@@ -67,20 +67,21 @@ class UserExport:
             conversation or episode, or "".
         """
         at = self._context.moment(None)
-        listed = self._context.kinds()
         found: dict[str, Any] = {"user": self._user}
         times: list[str] = []
         named: set[str] = set()
-        for kind in KINDS.values():
-            documents = {
-                name: self._context.kept(name, self._context.entries(name))
-                for name in kind.documents(listed)
-            }
-            found[kind.name] = kind.profile(documents, self._diary, at)
-            times += [time for each in documents.values() for time in kind.seen(each, self._diary)]
-            for document in documents.values():
-                for path, entry in kind.tables(document).items():
-                    named |= sessions(kind, path, entry)
+        with self._context.reading():
+            listed = self._context.kinds()
+            for kind in KINDS.values():
+                documents = {
+                    name: self._context.kept(name, self._context.entries(name))
+                    for name in kind.documents(listed)
+                }
+                found[kind.name] = kind.profile(documents, self._diary, at)
+                for document in documents.values():
+                    times += kind.seen(document, self._diary)
+                    for path, entry in kind.tables(document).items():
+                        named |= sessions(kind, path, entry)
         return {**found, "sessions": len(named), "last_seen": max(times, default="")}
 
     def export(self, *, entries: bool = False, history: bool = False) -> dict[str, Any]:
@@ -213,11 +214,12 @@ class UserExport:
 
     def _documents(self) -> dict[str, Document]:
         documents: dict[str, Document] = {}
-        for kind in self._context.kinds():
-            problem = self._context.problem(kind)
-            if problem is not None:
-                raise problem
-            documents[kind] = self._context.document(kind)
+        with self._context.reading():
+            for kind in self._context.kinds():
+                problem = self._context.problem(kind)
+                if problem is not None:
+                    raise problem
+                documents[kind] = self._context.document(kind)
         return documents
 
 

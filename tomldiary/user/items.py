@@ -50,13 +50,14 @@ class UserItems(Accessor):
         """
         prefix = f"{checked_text(namespace, 'namespace')}/" if namespace else ""
         found = ItemValues()
-        for name in ITEMS.documents(self._context.kinds()):
-            document, kind = self._context.read(name), ITEMS.within(name)
-            is_shown = self._current(name, document)
-            for key, entry in kind.entries(document, self._context.diary):
-                is_asked = key.startswith(prefix) and key not in found
-                if is_asked and is_shown(f"{ITEMS.name}/{key}", entry):
-                    found[key] = copied(item_value(entry))
+        with self._context.reading():
+            for name in ITEMS.documents(self._context.kinds()):
+                document, kind = self._context.read(name), ITEMS.within(name)
+                is_shown = self._current(name, document)
+                for key, entry in kind.entries(document, self._context.diary):
+                    is_asked = key.startswith(prefix) and key not in found
+                    if is_asked and is_shown(f"{ITEMS.name}/{key}", entry):
+                        found[key] = copied(item_value(entry))
         return found
 
     alist = async_twin(list)  # noqa: A003 - the method above
@@ -66,13 +67,14 @@ class UserItems(Accessor):
         path = _known_path(key)
         if path is None:
             return None
-        names, place = ITEMS.places(path, self._context.kinds())
-        for name in names:
-            document = self._context.read(name)
-            entry = document.table(place)
-            if entry is not None:
-                is_shown = self._current(name, document)(ITEMS.key(path), entry)
-                return copied(item_value(entry)) if is_shown else None
+        with self._context.reading():
+            names, place = ITEMS.places(path, self._context.kinds())
+            for name in names:
+                document = self._context.read(name)
+                entry = document.table(place)
+                if entry is not None:
+                    is_shown = self._current(name, document)(ITEMS.key(path), entry)
+                    return copied(item_value(entry)) if is_shown else None
         return None
 
     aget = async_twin(get)

@@ -478,14 +478,15 @@ class UserDiary(Viewed, DeprecatedNames):
         """
         broken: list[DiaryError] = []
         documents: dict[str, Document] = {}
-        for kind in dict.fromkeys([*_KINDS, *self._context.kinds()]):
-            try:
-                problem: DiaryError | None = self._context.problem(kind)
-                documents[kind] = self._context.document(kind)
-            except DiaryError as error:
-                problem = error  # there is no last valid state to read
-            if problem is not None:
-                broken.append(problem)
+        with self._context.reading():
+            for kind in dict.fromkeys([*_KINDS, *self._context.kinds()]):
+                try:
+                    problem: DiaryError | None = self._context.problem(kind)
+                    documents[kind] = self._context.document(kind)
+                except DiaryError as error:
+                    problem = error  # there is no last valid state to read
+                if problem is not None:
+                    broken.append(problem)
         twice = [
             InvalidValue(
                 f"{earlier}.toml has this key too, so this entry is ignored. Remove one of the two.",

@@ -64,13 +64,14 @@ def stored_entries(one: UserDiary, broken: list[DiaryError] | None = None) -> li
     """
     documents: dict[str, Document] = {}
     rules, now = one.diary.entry_rules, one.diary.engine.now()
-    for name in one.documents():
-        try:
-            document = Document.parse(one.document(name))
-            documents[name] = document if one.is_past else rules.kept(name, document, now)
-        except DiaryError as error:
-            if broken is not None:
-                broken.append(error)
+    with one.diary.engine.reading():
+        for name in one.documents():
+            try:
+                document = Document.parse(one.document(name))
+                documents[name] = document if one.is_past else rules.kept(name, document, now)
+            except DiaryError as error:
+                if broken is not None:
+                    broken.append(error)
     return [*entries_in(documents)]
 
 

@@ -23,12 +23,18 @@ def test_a_read_of_known_documents_is_one_request(counted):
     store.run([Put(("alice", "notes"), f"k{number}", {"text": "tea"}) for number in range(5)])
     alice.upsert_preference("likes", "green tea")
     alice.blocks.set("persona", "kind")
+    alice.episodes.add("Is tea green?", "Yes.", session_id="s")
     reads = {
         "preferences": lambda: alice.preferences("likes"),
         "recall": lambda: alice.recall("tea"),
         "render": alice.render,
         "search": lambda: store.run([Search(("alice",), query="tea")]),
         "get": lambda: store.cached_item(("alice", "notes"), "k1"),
+        "items": alice.items,
+        "one item": lambda: alice.items.get("notes/k1"),
+        "episodes": alice.episodes.list,
+        "messages": lambda: alice.episodes.messages("s"),
+        "profile": alice.profile,
     }
     for read in reads.values():
         read()  # reads the documents
@@ -36,6 +42,12 @@ def test_a_read_of_known_documents_is_one_request(counted):
         counted.database.requests.clear()
         assert read()
         assert counted.database.requests == ["head"], name
+    more = {"export": (alice.export, 1), "diff": (alice.diff, 1), "card": (alice._repr_html_, 4)}
+    for name, (read, most) in more.items():
+        read()
+        counted.database.requests.clear()
+        assert read()
+        assert counted.database.requests.count("head") <= most, name
 
 
 def test_a_block_of_reads_sees_one_state_and_the_thread_s_own_writes(counted, opened):
