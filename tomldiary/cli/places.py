@@ -27,10 +27,10 @@ def open_storage(path: str, remedy: str = "name another one with --path") -> Bac
     Raises:
         InvalidValue: The folder does not exist; reading must not create it.
     """
-    is_address = "://" in path  # `open_backend` refuses an unknown scheme
-    if not is_address and not Path(path).is_dir():
+    backend = open_backend(writable(path), None)  # refuses an unknown scheme
+    if "://" not in path and not Path(path).is_dir():
         raise InvalidValue(f"there is no such folder; {remedy}", where=path)
-    return open_backend(writable(path), None)
+    return backend
 
 
 def writable(path: str) -> str:

@@ -739,6 +739,8 @@ def test_a_failure_of_tls_is_named(name, change, reason):
     [
         ["writer", "list", "--path", "mysql://ann:secret@127.0.0.1/x"],
         ["show", "--path", "postgresql+psycopg://ann:secret@127.0.0.1/x"],
+        ["show", "--path", "postgresql:/ann:secret@127.0.0.1/x"],
+        ["show", "--path", "redis::secret@127.0.0.1/0"],
         ["import", "postgresql+psycopg://ann:secret@127.0.0.1/x", "--from", "langgraph-store"],
     ],
 )

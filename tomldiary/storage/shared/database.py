@@ -38,6 +38,7 @@ __all__ = [
 WHOLE_HISTORY = sys.maxsize
 """A sequence number that no transaction reaches."""
 _ESCAPED = re.compile("\1(.)", re.DOTALL)
+_SCHEME = re.compile(r"[a-zA-Z][\w+.-]*:/{0,2}(?=.*@)|.*://")
 _UNKNOWN_OPTION = re.compile(r"(?:query parameter: |keyword argument )[\"'](\w+)[\"']")
 ERASED = ".erased"
 """The hidden document with the fencing token that the last complete erasure set; it outlives the user's data."""
@@ -116,13 +117,13 @@ def check_options(timeout: object, **texts: object) -> None:
 
 def without_secrets(url: str) -> str:
     """Return an address without user, password and parameters, for messages; a path is returned unchanged."""
-    scheme, separator, rest = url.partition("://")
-    if not separator:
+    scheme = _SCHEME.match(url)  # also with a missing slash, if there is an "@"
+    if scheme is None:
         return url
-    place, _, query = rest.partition("?")
+    place, _, query = url[scheme.end() :].partition("?")
     if "@" in unquote(query) and ":" in place:
-        return f"{scheme}{separator}…"  # perhaps a password with a question mark
-    return f"{scheme}{separator}{place.rpartition('@')[2]}"
+        return f"{scheme[0]}…"  # perhaps a password with a question mark
+    return f"{scheme[0]}{place.rpartition('@')[2]}"
 
 
 def not_an_address(
