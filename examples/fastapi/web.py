@@ -20,6 +20,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, ConfigDict
 
 from tomldiary import BackendError, Conflict, Diary, InvalidValue, MemoryWriter, UserDiary
+from tomldiary.errors import DiaryError, LockTimeout, RevisionConflict
 
 
 @asynccontextmanager
@@ -111,8 +112,10 @@ def health(request: Request) -> JSONResponse:
 
 
 @app.exception_handler(BackendError)
-async def unavailable(_request: Request, _error: BackendError) -> JSONResponse:
-    """Answer 503 while the database is unavailable; the log has the reason."""
+@app.exception_handler(LockTimeout)
+@app.exception_handler(RevisionConflict)
+async def unavailable(_request: Request, _error: DiaryError) -> JSONResponse:
+    """Answer 503 while the database is unavailable or others change the user; the log has the reason."""
     return JSONResponse({"detail": "the memory cannot be reached"}, 503, {"Retry-After": "1"})
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from http.client import HTTPConnection, HTTPException
@@ -165,6 +166,29 @@ def test_a_web_process_refuses_a_turn_that_no_writer_could_apply(start):
     )
     assert turn(said(0), "k")[0] == 202
     assert turn(said(1), "k")[0] == 409  # the key of another turn
+
+
+def test_a_web_process_answers_503_while_it_waits_for_the_database(environment, start):
+    import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
+
+    port, schema = servers.free_port(), environment["TOMLDIARY_URL"].rpartition("=")[2]
+    environment["TOMLDIARY_URL"] += "&timeout=1"
+    start("-m", "uvicorn", "--app-dir", EXAMPLE, "web:app", "--port", str(port),
+          "--log-level", "warning")  # fmt: skip
+    until(lambda: ask(port, "GET", "/health")[0] == 200)
+
+    turn = partial(ask, port, "POST", "/turns", "token of ann")
+    assert turn(said(0), "k")[0] == 202
+    with (
+        psycopg.connect(os.environ[servers.POSTGRES]) as connection,
+        ThreadPoolExecutor() as threads,
+    ):
+        connection.execute(f"LOCK TABLE {schema}.users IN EXCLUSIVE MODE")
+        erasure = threads.submit(ask, port, "DELETE", "/memory", "token of ann")
+        time.sleep(0.3)
+        assert turn(said(1), "another")[0] == 503  # the erasure holds the lock of the user
+        assert erasure.result()[0] == 503
+    assert turn(said(1), "another")[0] == 202
 
 
 def check_known(port, token):
