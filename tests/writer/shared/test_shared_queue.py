@@ -15,7 +15,7 @@ import pytest
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.errors import BackendError, Forgotten, TurnTaken
 from tomldiary.extraction.operations import TurnOperation
-from tomldiary.runtime.sources import QUEUE
+from tomldiary.runtime.sources import DEAD_LETTERS, QUEUE
 from tomldiary.storage.log import scan_log
 from tomldiary.storage.shared.database import DatabaseAway
 from tomldiary.writer.dead_letters import DeadLetters
@@ -23,7 +23,7 @@ from tomldiary.writer.journal_record import render_turn
 from tomldiary.writer.receipts import Job
 from tomldiary.writer.retry import RetryPolicy
 from tomldiary.writer.shared import turns
-from tomldiary.writer.shared.claims import Claims
+from tomldiary.writer.shared.claims import Claims, Heartbeats
 from tomldiary.writer.shared.queue import SharedQueue
 from waiting import until
 
@@ -126,6 +126,16 @@ def test_turns_and_claims_of_many_users_wait_only_once_for_a_database_that_is_aw
         begin = time.monotonic()
         assert writer.close_sync(timeout=0)["pending"] == 10
         assert time.monotonic() - begin < 6
+
+
+def test_a_user_with_the_id_of_an_internal_one_keeps_its_dead_letters(opened):
+    backend = opened()
+    backend.change_hidden(".writers-d", DEAD_LETTERS, lambda *_: "a turn\n")
+    heartbeats = Heartbeats(backend, lease=0.001)
+    for _ in range(2):
+        assert heartbeats.is_dead("d0d0d0d0d0d0d0d0")
+        time.sleep(0.1)  # a writer without a heartbeat for so long is forgotten
+    assert backend.hidden(".writers-d", DEAD_LETTERS)[0] == "a turn\n"
 
 
 def test_a_writer_soon_knows_what_a_write_survives(opened):

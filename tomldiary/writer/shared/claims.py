@@ -14,6 +14,7 @@ a turn. Therefore it cannot apply a turn that another writer has taken over.
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from typing import TYPE_CHECKING
@@ -36,6 +37,7 @@ __all__ = ["Claims", "Heartbeats"]
 _logger = get_logger(__name__)
 _BEATS = 5  # heartbeats per lease
 _FORGET_AFTER = 20  # leases without a heartbeat until a writer's document is removed
+_HEARTBEAT = re.compile(r"\.[0-9a-f]{16}")
 
 
 class Claims:
@@ -250,6 +252,8 @@ class Heartbeats:
         known = {name: seen for name, seen in self._seen.items() if name[:1] == writer[:1]}
         self._seen = {name: seen for name, seen in self._seen.items() if name not in known}
         for kind, version in self._backend.versions(_place(writer)).items():
+            if not _HEARTBEAT.fullmatch(kind):
+                continue  # of a real user with the id of the internal one
             name = kind.removeprefix(".")
             before = known.get(name)
             is_same = before is not None and before[0] == version
