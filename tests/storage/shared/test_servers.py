@@ -466,6 +466,36 @@ def test_a_pool_of_postgres_that_can_no_longer_connect_says_why():
             assert len(alice.preferences("likes")) == 1
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "the database system is not yet accepting connections",
+        "sorry, too many clients already",
+        "no more connections allowed (max_client_conn)",  # PgBouncer
+    ],
+)
+def test_a_connection_that_postgres_refuses_for_a_time_is_tried_again(message):
+    pytest.importorskip("psycopg")
+    attempts = []
+
+    class Refusing(socketserver.BaseRequestHandler):
+        def handle(self):
+            attempts.append(self.request.recv(4096))
+            fields = f"SFATAL\0VFATAL\0C53300\0M{message}\0\0".encode()
+            self.request.sendall(b"E" + (len(fields) + 4).to_bytes(4, "big") + fields)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        port = server.server_address[1]
+        said = refusal(
+            f"postgresql://ann:secret@127.0.0.1:{port}/x?timeout=1&sslmode=disable&gssencmode=disable"
+        )
+        server.shutdown()
+    assert said.startswith("cannot be reached (")
+    assert message in said
+    assert len(attempts) > 1
+
+
 def test_a_server_of_postgres_that_took_no_writes_is_left():
     engine = engines.space("postgres")
     import psycopg  # noqa: PLC0415 - slow to import, and used with servers only

@@ -56,7 +56,8 @@ _SLICE = 0.25  # seconds between two checks whether a pool was closed
 _RETRYING = 1.0
 # The reason for a permanent refusal of a connection. Other reasons, such as a starting server, are temporary.
 _REFUSED = re.compile(
-    r"(?:FATAL: +|fe_sendauth: )((?!.*(?:starting up|shutting down|recovery|too many|remaining)).+)"
+    r"(?:FATAL: +|fe_sendauth: )"
+    r"((?!.*(?:starting up|shutting down|recovery|yet accepting|too many|remaining|no more)).+)"
 )
 _READ_ONLY = "25006"
 _REFUSALS = {
@@ -257,7 +258,7 @@ class PostgresDatabase:
                 if failure is not None:
                     self._refuse(failure)
                 raise DatabaseAway(
-                    f"no connection within {pool.timeout:g} seconds; are all {pool.max_size} in use?"
+                    f"no connection within {pool.timeout:g} seconds; is the server silent, or are all {pool.max_size} in use?"
                 ) from error
 
     def _refuse(self, error: psycopg.Error) -> NoReturn:
