@@ -66,6 +66,9 @@ def test_no_call_costs_more_than_its_documentation_says(engine, opened, monkeypa
     measured = {
         "`preferences`, `render`: nothing changed": cost(alice.preferences),
         "the same after another process wrote": cost(after_another_process),
+        "the first `render` of a user in a process": cost(
+            lambda: Diary(other.engine.backend).user("alice").render()
+        ),
     }
     add_turn(alice)
     measured["`upsert_preference`, `DiaryStore.put`"] = cost(
