@@ -14,6 +14,7 @@ import pytest
 from command_line import ROOT, call, program
 from openai_server import OpenAIServer, says, status
 from tomldiary import Diary
+from tomldiary.cli.tables import load_table
 from tomldiary.store.operations import Put
 from tomldiary.store.store import ItemStore
 
@@ -223,6 +224,21 @@ def test_ingest_uses_the_given_preference_table(tmp_path, log):
     assert 'schema_name = "Food"' in (tmp_path / "m/ann/preferences.toml").read_text()
     found = call("search", "tea", "--user", "ann", "--path", tmp_path / "m", "--json", check=0)
     assert [hit["key"] for hit in json.loads(found.stdout)] == ["tastes/pref001"]
+
+
+def test_what_is_extracted_goes_to_the_categories_of_the_stored_table(tmp_path, log):
+    """Other categories would be read by no program that uses the table."""
+    (tmp_path / "food.py").write_text(TABLE)
+    ann = Diary(tmp_path / "m", load_table(f"{tmp_path / 'food.py'}:Food"), agent="rules").user(
+        "ann"
+    )
+    ann.upsert_preference("tastes", "rye bread")
+    ann.episodes.add("I love jazz.", "Noted.")
+    call("ingest", log, "--user", "ann", "--path", tmp_path / "m", check=0)
+    call("consolidate", "--path", tmp_path / "m", check=0)
+    texts = [item.text for item in ann.preferences("tastes").values()]
+    assert ("rye bread" in texts, "I love jazz." in texts, len(texts)) == (True, True, 4)
+    assert ann.problems() == []
 
 
 def test_ingest_that_a_model_stops_says_how_many_turns_are_stored(tmp_path, log, monkeypatch):

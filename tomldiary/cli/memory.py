@@ -85,7 +85,12 @@ def check_user(diary: Diary, path: str, user: str) -> None:
 
 
 def user_to_change(
-    path: str, user: str | None, table: type[BaseModel] | None, *, limit: int = 100
+    path: str,
+    user: str | None,
+    table: type[BaseModel] | None,
+    *,
+    agent: str = "rules",
+    limit: int = 100,
 ) -> UserDiary:
     """Return a user whose memory a command changes; a named user may be new.
 
@@ -96,16 +101,14 @@ def user_to_change(
         diary = Diary(open_storage(path, _CREATE), agent="rules")
         user = _only_user(diary, path, _CREATE)
     else:
-        diary = Diary(writable(path), agent="rules", max_prefs_per_category=limit)
+        diary = Diary(writable(path), agent=agent, max_prefs_per_category=limit)
     if table is None:
         document = diary.engine.entries(user, PREFERENCES.name)
         schema = (document.table(("_meta",)) or {}).get("schema_name", diary.schema_name)
         if schema == diary.schema_name and set(stored_preferences(document)) <= {*diary.allowed}:
             return diary.user(user)
         table = _table_of(document)
-    return Diary(diary.engine.backend, table, agent="rules", max_prefs_per_category=limit).user(
-        user
-    )
+    return Diary(diary.engine.backend, table, agent=agent, max_prefs_per_category=limit).user(user)
 
 
 def _only_user(diary: Diary, path: str, remedy: str = "") -> str:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tomldiary.cli.memory import known_user
+from tomldiary.cli.memory import known_user, user_to_change
 from tomldiary.cli.options import (
     DEFAULT_PATH,
     Agent,
@@ -17,10 +17,7 @@ from tomldiary.cli.options import (
     UserName,
 )
 from tomldiary.cli.output import print_json, print_text, progress_bar
-from tomldiary.cli.places import writable
 from tomldiary.cli.tables import load_table
-from tomldiary.compat.default_table import DefaultPrefTable
-from tomldiary.diary import Diary
 from tomldiary.ingest import KNOWN_FORMATS
 from tomldiary.ingest import ingest as run_ingest
 from tomldiary.text.visible import one_line
@@ -44,11 +41,10 @@ def ingest(
     as_json: AsJson = False,
 ) -> None:
     """Apply a chat log to a memory. After an interruption, run it again: applied turns are skipped."""
-    chosen = load_table(table) if table else DefaultPrefTable
-    diary = Diary(writable(path), chosen, agent=agent)
+    alice = user_to_change(path, user, load_table(table) if table else None, agent=agent)
     with progress_bar("turns") as progress:
         report = run_ingest(
-            diary, file, user, format=log_format, speaker=speaker, progress=progress
+            alice.diary, file, user, format=log_format, speaker=speaker, progress=progress
         )
     if as_json:
         print_json(report)
@@ -76,8 +72,8 @@ def consolidate(
 ) -> None:
     """Extract memory from the episodes that have not been read."""
     user = known_user(path, user).user_id
-    diary = Diary(path, load_table(table) if table else DefaultPrefTable, agent=agent)
-    done = diary.user(user).consolidate(limit=limit)
+    alice = user_to_change(path, user, load_table(table) if table else None, agent=agent)
+    done = alice.consolidate(limit=limit)
     if as_json:
         print_json(done)
     else:
