@@ -435,6 +435,14 @@ def test_edit_names_the_line_of_a_field_that_does_not_fit(memories, edit):
     assert "stored: preferences" in done.stdout
 
 
+def test_edit_names_the_line_of_a_misspelt_category(memories, edit):
+    done = edit("[preferences.likes", "# mine\n[preferences.lieks", answers="n\n")
+    text = (memories / "alice/preferences.toml").read_text()
+    number = text[: text.index("[preferences.lieks")].count("\n") + 1
+    assert f"preferences.toml:{number}: preferences.lieks: " in done.stdout
+    assert f"  {number} | [preferences.lieks.pref001]\n" in done.stdout
+
+
 def test_edit_keeps_what_an_agent_wrote_meanwhile(memories, tmp_path):
     script = tmp_path / "writes.py"
     script.write_text(

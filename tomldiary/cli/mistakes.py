@@ -101,7 +101,9 @@ def _located(name: str, document: Document, where: str, message: str) -> Mistake
     line, number = None, 1
     for block in document.blocks:
         place = render_path(block.path) if block.path else ""
-        if place and (where == place or where.startswith(f"{place}.")):
+        is_around = where == place or where.startswith(f"{place}.")
+        # A table without a header of its own is found by the first header below it.
+        if place and (is_around or (line is None and place.startswith(f"{where}."))):
             field = re.escape(where[len(place) + 1 :].partition(".")[0])
             within = block.text.split("\n")
             pattern = rf"\s*[\"']?{field}[\"']?\s*[=.]" if field else r"\s*\["
