@@ -10,10 +10,11 @@ __all__ = ["main"]
 
 _NEEDED = {"click", "rich", "shellingham", "typer"}
 _EXIT_UNUSABLE = 2
+_EXIT_INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command in `sys.argv` and exit with 0 (success), 1 (partial success or findings) or 2 (failure)."""
+    """Run the command in `sys.argv` and exit: 0 success, 1 partial success or findings, 2 failure, 130 Ctrl+C."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         # The caller may have closed the stream. Open another file, so that no file of a memory gets its descriptor.
         if getattr(sys, name) is None:
@@ -29,6 +30,8 @@ def main() -> None:
             ' python -m pip install "tomldiary-kit[cli]".\n'
         )
         sys.exit(_EXIT_UNUSABLE)
+    except KeyboardInterrupt:  # the imports take most of the time of a short command
+        sys.exit(_EXIT_INTERRUPTED)
     run()
 
 

@@ -635,6 +635,24 @@ def test_without_the_extra_the_command_names_the_install_command(missing):
     assert 'python -m pip install "tomldiary-kit[cli]"' in done.stderr
 
 
+def test_ctrl_c_during_the_imports_ends_without_a_traceback():
+    code = (
+        "import sys\n"
+        "class Stops:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'typer': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Stops())\n"
+        "from tomldiary.__main__ import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
 def test_a_closed_pipe_is_not_an_error(memories):
     with subprocess.Popen(
         [sys.executable, "-m", "tomldiary", "show", "alice", "--path", str(memories)],

@@ -67,7 +67,7 @@ def export_memory(
         write_new(output, f"{json.dumps(exported, indent=2)}\n")
     except FileExistsError:
         raise InvalidValue("the file exists; name a new one", where=str(output)) from None
-    print_text(f"wrote {len(exported['documents'])} documents to {one_line(output)}")
+    print_text(f"wrote {counted(len(exported['documents']), 'document')} to {one_line(output)}")
 
 
 def import_memory(
