@@ -153,6 +153,11 @@ def test_notes_of_basic_memory_are_blocks_with_all_their_text(alice):
     assert carry_over(alice, "memory-md", str(folder)).added == []
 
 
+def test_a_markdown_file_is_found_whatever_the_case_of_its_ending(alice, tmp_path):
+    (tmp_path / "README.MD").write_text("Be kind.")
+    assert carry_over(alice, "memory-md", str(tmp_path)).added == ["blocks/README"]
+
+
 def test_items_keep_namespace_key_and_value(alice, file):
     theirs = json.loads(Path(file("langmem")).read_text("utf-8"))
     carry_over(alice, "langmem", file("langmem"))
@@ -387,6 +392,12 @@ def test_an_import_that_fails_stores_nothing(alice, tmp_path):
         ("tomldiary-firestore", "x", "expected an address"),
         ("memory-md", None, "there is no such file"),
         ("nothing", "x", "unknown source. Use one of: mem0, letta"),
+        ("chatgpt", "PK\3\4conversations.json", "this is an archive. Unpack it"),
+        (
+            "mem0",
+            f'{{"id": "b", "memory": "{"x" * 10_001}"}}',
+            r"biography\.imported-b\.text: the text has",
+        ),
     ],
 )
 def test_a_file_that_is_something_else_is_refused_or_empty(alice, tmp_path, source, text, says):

@@ -208,7 +208,7 @@ class Preferences:
         self.check_names(category, fields or ())
         contexts = _clean_contexts(contexts)
         if text is not None:
-            text = _stored_text(text, f"{category}.text")
+            text = _stored_text(text, f"{category}.{key}.text" if key else f"{category}.text")
         if key is not None:
             found = self.find(category, key)
             if found is not None:

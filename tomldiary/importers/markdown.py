@@ -16,7 +16,8 @@ def read(place: str, user: str) -> Found:  # noqa: ARG001 - a folder of notes ha
     found, root = Found(), Path(place)
     if not root.exists():
         raise InvalidValue("there is no such file. Check the path.", where=place)
-    paths = sorted(root.rglob("*.md")) if root.is_dir() else [root]
+    inside = sorted(path for path in root.rglob("*") if path.suffix.lower() == ".md")
+    paths = inside if root.is_dir() else [root]
     for path in paths:
         inner = path.relative_to(root) if root.is_dir() else Path(path.name)
         if any(part.startswith(".") for part in inner.parts):

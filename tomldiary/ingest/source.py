@@ -17,6 +17,7 @@ MOST_BYTES = 512 * 1024 * 1024
 
 _CHUNK = 1024 * 1024
 _BLANK = " \t\r\n"
+_ARCHIVES = (b"PK\x03\x04", b"\x1f\x8b")  # ZIP and gzip
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -91,8 +92,10 @@ def decode(raw: bytes, where: str) -> str:
     """Return the text of a file's bytes in UTF-8, or in UTF-16 with a byte order mark.
 
     Raises:
-        InvalidValue: The bytes cannot be decoded.
+        InvalidValue: The bytes are an archive, or cannot be decoded.
     """
+    if raw.startswith(_ARCHIVES):
+        raise InvalidValue("this is an archive. Unpack it, and name the file in it.", where=where)
     encoding = "utf-16" if raw.startswith(_UTF16) else "utf-8-sig"
     try:
         return raw.decode(encoding)
