@@ -103,6 +103,15 @@ def test_history_is_filtered_by_points_session_and_text(alice, call):
     assert "use --yes with --keep or --drop-before" in err
 
 
+@pytest.mark.parametrize("form", ["--all", "--json"])
+def test_a_list_that_the_limit_cuts_says_so(alice, call, tmp_path, form):
+    assert call("history", form, "--limit", 3, check=0)[2] == "There are older changes; a larger --limit shows them.\n"  # fmt: skip
+    assert call("history", form, "--limit", 4, check=0)[2] == ""
+    Diary(tmp_path / "m", agent="rules").user("bob").upsert_preference("likes", "tea")
+    more = [] if form == "--all" else [form]
+    assert call("users", *more, "--limit", 1, user=None, check=0)[2] == "1 more user; --limit 2 shows all.\n"  # fmt: skip
+
+
 def test_grep_finds_a_text_as_it_is_stored(alice, call):
     texts = {"quotes": 'it\'s a "blend"', "lines": "first\nsecond", "path": r"C:\tea"}
     for name, text in texts.items():

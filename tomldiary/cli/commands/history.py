@@ -11,7 +11,14 @@ import typer
 from tomldiary.cli.completion import complete_key
 from tomldiary.cli.memory import full_key, known_user, point
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, DryRun, MemoryPath, UserName, Yes
-from tomldiary.cli.output import print_diff, print_json, print_not_done, print_text, ranges
+from tomldiary.cli.output import (
+    print_diff,
+    print_error,
+    print_json,
+    print_not_done,
+    print_text,
+    ranges,
+)
 from tomldiary.cli.rows import Column, Row, print_rows
 from tomldiary.errors import EntryConflict, InvalidValue
 from tomldiary.text.visible import one_line
@@ -95,9 +102,12 @@ def history(
             and (grep is None or _holds(change, grep))
         ]
 
-    found = read(limit)
-    if len(found) < limit:  # omitted changes count towards the limit, so read all
-        found = read(_ALL)[:limit]
+    found = read(limit + 1)
+    if len(found) <= limit:  # omitted changes count towards the limit, so read all
+        found = read(_ALL)
+    if len(found) > limit:
+        print_error("There are older changes; a larger --limit shows them.")
+        found = found[:limit]
     if as_json:
         print_json(found)
         return

@@ -8,7 +8,7 @@ import typer
 
 from tomldiary.cli.memory import open_memory, user_in
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, user_option
-from tomldiary.cli.output import print_json, print_text
+from tomldiary.cli.output import print_error, print_json, print_text
 from tomldiary.cli.places import shown
 from tomldiary.cli.rows import Column, print_rows
 from tomldiary.entries.kinds import BLOCKS, KINDS
@@ -47,6 +47,8 @@ def users(
     diary = open_memory(path)
     names = diary.users()
     found = [_figures(diary, path, name) for name in names[:limit]]
+    if len(names) > limit:
+        print_error(f"{counted(len(names) - limit, 'more user')}; --limit {len(names)} shows all.")
     if as_json:
         print_json(found)
         return
@@ -61,8 +63,6 @@ def users(
         for each in found
     ]
     print_rows(_COLUMNS, rows)
-    if len(names) > limit:
-        print_text(f"{counted(len(names) - limit, 'more user')}; --limit {len(names)} shows all.")
     if not names:
         print_text(f"There are no users in {shown(path)} yet.")
 
