@@ -60,6 +60,20 @@ def test_a_command_reports_a_broken_file_once(memories, words):
     assert done.stderr.count("Reads return the last good state") == 1
 
 
+def test_a_user_whose_file_never_parsed_hides_no_other_and_can_be_erased(memories):
+    (memories / "bob").mkdir()
+    (memories / "bob/preferences.toml").write_text("[preferences.likes.pref001\n")
+    for form in ([], ["--json"]):
+        done = call("users", "--path", memories, *form, check=1)
+        assert "alice" in done.stdout
+        assert done.stderr.startswith(f"{memories}/bob/preferences.toml:1:27: ")
+    erase = ("forget", "--user", "bob", "--everything", "--path", memories)
+    call(*erase, check=0)
+    assert (memories / "bob").exists()
+    call(*erase, "--yes", check=0)
+    assert Diary(memories, agent="rules").users() == ["alice"]
+
+
 @pytest.mark.parametrize("words", [[], ["writer"], ["schema"]])
 def test_help_shows_each_command_in_one_whole_line(words):
     shown = call(*words, "--help").stdout

@@ -85,11 +85,13 @@ def forget(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
 
 
 def _counts(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
-    """Return the counts of an erasure of everything."""
+    """Return the counts of an erasure."""
     try:
         return plan(engine, user, selection)[1]
     except DiaryError:
-        return ForgetReceipt()  # an unreadable file can still be removed
+        if selection.everything:  # an unreadable file can still be removed
+            return ForgetReceipt()
+        raise
 
 
 def preview(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
@@ -98,13 +100,13 @@ def preview(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
     Raises:
         NestedTransaction: A transaction is open here.
         HandEditConflict: Another program kept saving a document.
-        DocumentError: A document cannot be read.
+        DocumentError: A document cannot be read, unless everything is selected.
     """
     receipt = ForgetReceipt()
     engine.refuse_open(user)
     if engine.kinds(user):
         with engine.backend.lock(user, engine.lock_timeout):
-            _, receipt = plan(engine, user, selection)
+            receipt = _counts(engine, user, selection)
     return replace(receipt, epoch=engine.backend.epoch(user), is_done=False)
 
 

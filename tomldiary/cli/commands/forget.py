@@ -62,7 +62,8 @@ def forget(
     is_done = yes and not dry_run
     diary = open_memory(path)
     is_known = bool(diary.engine.backend.kinds(user))
-    alice = known_user(path, user) if is_known else diary.user(user)
+    # Everything can be erased even if a document cannot be read.
+    alice = known_user(path, user) if is_known and not everything else diary.user(user)
     receipt = alice.forget(
         session_id=session,
         before=before,

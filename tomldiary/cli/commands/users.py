@@ -12,6 +12,7 @@ from tomldiary.cli.output import print_error, print_json, print_text
 from tomldiary.cli.places import shown
 from tomldiary.cli.rows import Column, print_rows
 from tomldiary.entries.kinds import BLOCKS, KINDS
+from tomldiary.errors import DocumentError
 from tomldiary.runtime.views import counted
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.text.visible import one_line
@@ -43,15 +44,30 @@ def users(
     limit: Annotated[int, typer.Option(help="The maximum number of users.", min=1)] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """List the users with the size of their memory."""
+    """List the users with the size of their memory. The exit code is 1 if the memory of some cannot be read."""
     diary = open_memory(path)
     names = diary.users()
-    found = [_figures(diary, path, name) for name in names[:limit]]
+    found: list[dict[str, Any]] = []
+    broken = 0
+    for name in names[:limit]:
+        try:
+            found.append(_figures(diary, path, name))
+        except DocumentError as error:  # of one user, so the others are listed
+            print_error(one_line(error))
+            broken += 1
     if len(names) > limit:
         print_error(f"{counted(len(names) - limit, 'more user')}; --limit {len(names)} shows all.")
     if as_json:
         print_json(found)
-        return
+    else:
+        _print_users(found)
+        if not names:
+            print_text(f"There are no users in {shown(path)} yet.")
+    if broken:
+        raise typer.Exit(1)
+
+
+def _print_users(found: list[dict[str, Any]]) -> None:
     rows = [
         (
             each["user"],
@@ -63,8 +79,6 @@ def users(
         for each in found
     ]
     print_rows(_COLUMNS, rows)
-    if not names:
-        print_text(f"There are no users in {shown(path)} yet.")
 
 
 def stats(
