@@ -98,6 +98,10 @@ def test_a_wrong_key_of_a_temporal_fact_is_named_with_a_right_one(tmp_path: Path
         ),
         ("conversations", "[conversations]\ns = 'tea'", "conversations.s: expected an entry"),
         ("items/notes", "items = ['a']", "items/notes.toml: items: expected a table, found a list"),
+        ("items/notes", "[itmes.a]\nn = 1", "items/notes.toml: itmes: nothing reads it. Rename it"),
+        ("blocks", "persona = 'a cook'", "persona: nothing reads it. Rename it to [blocks.…]"),
+        ("conversations", "[_meta]\nversion = '0.3'\n[s1]\n_turns = 1", "s1: nothing reads it"),
+        ("facts", "[facts]\nhome = 'Rome'", "facts.home: expected a table of facts"),
     ],
 )
 def test_a_value_in_place_of_a_table_is_named(
@@ -110,7 +114,17 @@ def test_a_value_in_place_of_a_table_is_named(
     diary = Diary(tmp_path, agent="rules")
     [problem] = map(str, diary.user("alice").problems())
     assert problem.startswith(named)
-    assert any(named.rpartition(": ")[2] in finding.message for finding in check(diary))
+    said = [f"{finding.message}. {finding.remedy}" for finding in check(diary)]
+    assert any(named.rpartition(": ")[2] in each for each in said)
+
+
+def test_sessions_at_the_root_of_an_old_file_are_no_problem(tmp_path: Path) -> None:
+    (tmp_path / "alice").mkdir()
+    (tmp_path / "alice/conversations.toml").write_text(
+        "[_meta]\nversion = '0.2'\n[s1]\n_turns = 1\n"
+    )
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    assert (list(alice.conversations()), alice.problems()) == (["s1"], [])
 
 
 def test_a_file_without_a_good_state_is_named_beside_the_others(tmp_path: Path) -> None:

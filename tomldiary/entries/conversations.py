@@ -230,6 +230,12 @@ class ConversationKind(EntryKind):
         "the summary of a conversation is written from its turns; it can be removed with forget."
     )
 
+    def unread(self, document: Document) -> list[str]:
+        sessions = dict(
+            Conversations(document).entries()
+        )  # before version 0.3 they are at the root
+        return [key for key in super().unread(document) if key not in sessions]
+
     def entries(self, tables: Tables, rules: Rules) -> Iterator[tuple[str, Mapping[str, Any]]]:
         return Conversations(tables).entries()
 

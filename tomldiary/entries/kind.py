@@ -280,6 +280,12 @@ class EntryKind:
                     walk(inner, (key,), self.depth - 2)
         return found
 
+    def unread(self, document: Document) -> list[str]:
+        """Return the root keys of a document that nothing reads, such as a misspelt name of the root table."""
+        if self.has_short_layout:
+            return []
+        return [key for key in document.data if key not in ("_meta", self.name)]
+
     def entries(self, tables: Tables, rules: Rules) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the key, without the kind, and the table of each entry that recall searches."""
         return tables_at(tables, self.name)

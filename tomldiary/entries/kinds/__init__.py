@@ -74,7 +74,7 @@ def entry_kind(document: str) -> EntryKind:
 
 
 def problems_in(name: str, document: Document, rules: Rules) -> Iterator[Problem]:
-    """Yield the problems of a document: values in place of tables, then the problems that its kind finds."""
+    """Yield the problems of a document: values in place of tables, unread roots, then those that its kind finds."""
     kind = entry_kind(name)
     for root in ("_meta", kind.name):
         found = document.data.get(root, {})
@@ -85,9 +85,13 @@ def problems_in(name: str, document: Document, rules: Rules) -> Iterator[Problem
                 if not isinstance(entry, dict):
                     message = f"expected an entry, found {toml_word(entry)}; it is left out"
                     yield Problem(render_path((root, key)), message)
-    for root in unread_tables(name, document):
-        message = f"nothing reads this table, and forget cannot finish while it is in {name!r}"
-        yield Problem(render_path((root,)), message, "Remove it, or move it to the right document.")
+    blocking = unread_tables(name, document)
+    for root in kind.unread(document):
+        message, remedy = "nothing reads it", f"Rename it to [{kind.name}.…], or remove it."
+        if root in blocking:
+            message = f"nothing reads this table, and forget cannot finish while it is in {name!r}"
+            remedy = "Remove it, or move it to the right document."
+        yield Problem(render_path((root,)), message, remedy)
     yield from kind.problems(document, rules)
 
 
@@ -96,10 +100,7 @@ def unread_tables(name: str, document: Document) -> list[str]:
     kind = entry_kind(name)
     if kind.name in KINDS:
         return []
-    found = document.data.items()
-    return [
-        key for key, value in found if isinstance(value, dict) and key not in ("_meta", kind.name)
-    ]
+    return [key for key in kind.unread(document) if isinstance(document.data[key], dict)]
 
 
 def recalled_kinds() -> list[EntryKind]:
