@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from hand_edits import age
 from tomldiary import Diary
 from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.engine.engine import Source
@@ -89,3 +90,26 @@ def test_a_listed_id_in_an_extraction_tool_names_the_entry():
 
     asyncio.run(diary.with_agent(forget).update_memory("alice", "s", "third", ""))
     assert texts(diary.user("alice")) == {}
+
+
+@pytest.mark.parametrize(
+    "value", ['pref002 = "coffee"', "pref002 = [{ text = 'coffee' }]", "pref002.text = 'coffee'"]
+)
+def test_a_new_entry_leaves_a_value_alone_that_a_person_wrote_as_an_entry(tmp_path, value):
+    file = tmp_path / "alice/preferences.toml"
+    file.parent.mkdir()
+    file.write_text(f"[preferences.likes]\npref001.text = 'tea'\n{value}\n")
+    age(file)
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    assert alice.upsert_preference("likes", "cocoa")[0] == "pref003"
+    assert not alice.add_turn("I love jazz.", "Noted.", session_id="s").skipped
+    assert value in file.read_text()
+
+
+def test_an_id_above_the_numbers_that_are_counted_is_given_once(alice):
+    alice.upsert_preference("likes", "tea", id="pref999999999")
+    given = {
+        alice.upsert_preference("likes", each)[0]: each for each in ("coffee", "cocoa", "juice")
+    }
+    assert texts(alice) == {"pref999999999": "tea", **given}
+    assert len(given) == 3

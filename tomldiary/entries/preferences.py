@@ -341,6 +341,9 @@ class Preferences:
             number = number_of(wanted)
             if number is None or number >= following:
                 return wanted
+        # Numbers above those that `number_of` reads are not counted.
+        while self.find(category, f"pref{following:03d}") is not None:
+            following += 1
         return f"pref{following:03d}"
 
     def next_number(self, category: str) -> int:

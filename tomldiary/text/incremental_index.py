@@ -201,9 +201,10 @@ class Catalog(Following):
             same = identity(said)
             self._by_text.setdefault(same, set()).add(number)
             self._texts[number], self._identities[number] = normalise(said), same
-        self._numbers[number] = (number_of(key) or 0) if is_entry else 0
+        # A value that is not an entry has an id as well: a new entry cannot be stored in its place.
+        self._numbers[number] = number_of(key) or 0
         if self._highest is not None:
-            self._highest = max(self._highest, self._numbers[number]) if is_entry else None
+            self._highest = max(self._highest, self._numbers[number])
 
     def _forget(self, known: int) -> None:
         for number, text in enumerate(self._identities[known:], known):
