@@ -17,7 +17,7 @@ import typer
 from test_cli import on_a_terminal
 from typer.testing import CliRunner
 
-from command_line import ROOT, call
+from command_line import ROOT, call, program
 from tomldiary import Diary
 from tomldiary.cli import entries, output, rows
 from tomldiary.cli.app import app
@@ -456,6 +456,19 @@ def test_edit_keeps_what_an_agent_wrote_meanwhile(memories, tmp_path):
     done = CliRunner(env=editor).invoke(app, ["edit", "--path", str(memories)])
     assert done.exit_code == 0, done.output
     assert {"I love light roast.", "late tea"} <= {*likes(memories)}
+
+
+def test_ctrl_c_in_the_editor_ends_neither_the_editor_nor_the_command(memories, tmp_path):
+    script = tmp_path / "interrupts.py"
+    script.write_text(
+        "import os, signal, sys\n"
+        "os.kill(os.getppid(), signal.SIGINT)\n"
+        "file = sys.argv[1]; text = open(file).read()\n"
+        "open(file, 'w').write(text.replace('dark roast', 'light roast'))\n"
+    )
+    done = program("edit", "--path", memories, VISUAL=shlex.join([sys.executable, str(script)]))
+    assert done.stdout == "stored: preferences\n"
+    assert "I love light roast." in likes(memories)
 
 
 @pytest.mark.parametrize(("editor", "says"), [("'", "is not a valid command"), ("false", "the editor ended with code 1"), ("no-such-editor", "no-such-editor: the editor cannot be started (No such file or directory); nothing was stored. Set $EDITOR")])  # fmt: skip

@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -369,6 +370,10 @@ def _digest(data: bytes) -> str:
     return sha256(data).hexdigest()
 
 
+def _ignored(*_: object) -> None:
+    """Handle a signal by doing nothing."""
+
+
 def _edited(file: Path) -> str:
     """Open a file in the editor, wait, and return its text."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
@@ -378,6 +383,8 @@ def _edited(file: Path) -> str:
         raise InvalidValue(
             f"$VISUAL or $EDITOR is not a valid command ({error})", where=editor
         ) from None
+    # Ctrl+C is the editor's, which may use it to stop a command; a handler, unlike SIG_IGN, is not inherited.
+    handler = signal.signal(signal.SIGINT, _ignored)
     try:
         done = subprocess.run([*command, str(file)], check=False)  # noqa: S603 - the user's own editor
     except OSError as error:
@@ -386,6 +393,8 @@ def _edited(file: Path) -> str:
             " editor",
             where=editor,
         ) from None
+    finally:
+        signal.signal(signal.SIGINT, handler)
     if done.returncode != 0:
         raise InvalidValue(
             f"the editor ended with code {done.returncode}; nothing was stored", where=editor
