@@ -1401,6 +1401,16 @@ def test_a_folder_that_is_a_link_is_not_forgotten(tmp_path):
     assert every_byte(outside) == before
 
 
+def test_a_folder_of_other_files_is_not_forgotten(tmp_path):
+    (tmp_path / "src/inner").mkdir(parents=True)
+    (tmp_path / "src/inner/main.py").write_text("print()")
+    diary = Diary(tmp_path, agent="rules")
+    with pytest.raises(BackendError, match=r"has files, such as inner/main\.py, and no document"):
+        diary.user("src").forget(everything=True)
+    assert (tmp_path / "src/inner/main.py").exists()
+    assert diary.user("src").epoch == 0
+
+
 # Storage of six methods
 
 

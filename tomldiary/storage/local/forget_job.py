@@ -123,6 +123,8 @@ def _forget(backend: LocalBackend, user: str, folder: Path, rewrite: Rewrite) ->
         # The user's first turn may be in a writer's queue.
         _redact_outside(backend, user, job, rewrite.erased)
         return {}
+    if job.removes_user:
+        _check_has_documents(folder)
     try:
         if not job.removes_user:
             backend.settle(user)  # recovery cannot restore documents from records that are redacted
@@ -219,6 +221,17 @@ def _check_folder(files: FileSystem, path: Path) -> None:
 
 
 # Everything
+
+
+def _check_has_documents(folder: Path) -> None:
+    """Refuse a folder of other files, such as a folder of sources beside which a memory was opened by mistake."""
+    found = [path.relative_to(folder) for path in folder.rglob("*") if not path.is_dir()]
+    others = [path for path in found if len(path.parts) > 1 or not path.name.startswith(".")]
+    if others and not any(path.suffix == ".toml" for path in found):
+        raise BackendError(
+            f"{folder}: has files, such as {others[0]}, and no document. Nothing was forgotten. Check the path of the"
+            " memory and the user; if the folder is to go, remove it yourself."
+        )
 
 
 def _remove(files: FileSystem, folder: Path, job: _Job) -> None:
