@@ -137,6 +137,20 @@ def test_a_review_and_a_consolidation_take_the_only_user_too(tmp_path, line):
     assert (named == done) is (len(line) == 1)
 
 
+def test_a_review_that_is_refused_changes_nothing_and_names_the_option(tmp_path):
+    alice = Diary(tmp_path, agent="rules", quarantine={"web"}).user("alice")
+    for text, actor in (("jazz", "user"), ("tea", "web"), ("cocoa", "web"), ("soul", "user")):
+        alice.upsert_preference("likes", text, id="music", actor=actor)
+    edited = call("review", "edit", "2", "3", "--text", "coffee", "--path", tmp_path, check=2)
+    assert edited.stderr == "ids: edit changes one text, so it accepts one id.\n"
+    assert [each.text for each in alice.review()] == ["tea", "cocoa"]
+    refused = call("review", "accept", "2", "--path", tmp_path, check=2)
+    assert (
+        refused.stderr
+        == "likes/music changed since. Nothing was changed; use --force to overwrite.\n"
+    )
+
+
 def test_a_terminal_is_told_the_default_user_and_folder(memories):
     line = [sys.executable, "-m", "tomldiary", "why", "likes/long", "--path", memories]
     assert on_a_terminal(*line).startswith(f"alice in {memories}\n")

@@ -10,7 +10,7 @@ from tomldiary.cli.memory import known_user
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, UserName
 from tomldiary.cli.output import print_json, print_text
 from tomldiary.cli.rows import Column, print_rows
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import EntryConflict, InvalidValue
 from tomldiary.runtime.views import counted
 from tomldiary.text.visible import one_line
 
@@ -55,13 +55,20 @@ def review(
         )
     if (action == "edit") != (text is not None):
         raise InvalidValue("edit requires --text; no other action accepts it", where="--text")
+    if action == "edit" and len(ids or ()) > 1:
+        raise InvalidValue("edit changes one text, so it accepts one id", where="ids")
     reader = known_user(path, user)
     waiting = reader.review()
     categories = {each.path[1] for each in waiting if each.path[:1] == ("preferences",)}
     alice = known_user(path, reader.user_id, categories)
     found: list[PendingChange]
     if action == "accept":
-        found = alice.review.accept(*(ids or ()), force=force)
+        try:
+            found = alice.review.accept(*(ids or ()), force=force)
+        except EntryConflict as error:
+            keys = ", ".join(map(one_line, error.keys))
+            message = f"{keys} changed since. Nothing was changed; use --force to overwrite."
+            raise EntryConflict(message, keys=error.keys) from None
     elif action == "reject":
         found = alice.review.reject(*(ids or ()))
     elif action == "edit":

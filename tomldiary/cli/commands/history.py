@@ -83,6 +83,8 @@ def history(
 ) -> None:
     """List changes, newest first; times are UTC. --keep and --drop-before drop old history."""
     alice = known_user(path, user)
+    if keep is not None and drop_before is not None:
+        raise InvalidValue("use --keep or --drop-before, not both")
     if keep is not None or drop_before is not None:
         _drop(alice, keep, drop_before, is_done=yes and not dry_run, as_json=as_json)
         return
