@@ -107,15 +107,14 @@ def history(
     found = read(limit + 1)
     if len(found) <= limit:  # omitted changes count towards the limit, so read all
         found = read(_ALL)
+    if as_json:
+        print_json(found[:limit])
+    else:
+        _print_changes(found[:limit])
+        if not found:
+            print_text("No changes found.")
     if len(found) > limit:
         print_error("There are older changes; a larger --limit shows them.")
-        found = found[:limit]
-    if as_json:
-        print_json(found)
-        return
-    _print_changes(found)
-    if not found:
-        print_text("No changes found.")
 
 
 def _until(end: int | datetime | None) -> int | datetime | None:

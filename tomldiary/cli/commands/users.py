@@ -55,14 +55,14 @@ def users(
         except DocumentError as error:  # of one user, so the others are listed
             print_error(one_line(error))
             broken += 1
-    if len(names) > limit:
-        print_error(f"{counted(len(names) - limit, 'more user')}; --limit {len(names)} shows all.")
     if as_json:
         print_json(found)
     else:
         _print_users(found)
         if not names:
             print_text(f"There are no users in {shown(path)} yet.")
+    if len(names) > limit:
+        print_error(f"{counted(len(names) - limit, 'more user')}; --limit {len(names)} shows all.")
     if broken:
         raise typer.Exit(1)
 
