@@ -127,6 +127,22 @@ def test_sessions_at_the_root_of_an_old_file_are_no_problem(tmp_path: Path) -> N
     assert (list(alice.conversations()), alice.problems()) == (["s1"], [])
 
 
+@pytest.mark.parametrize("table", ["facts", "facts.home"])
+def test_a_value_in_place_of_a_fact_is_rolled_back_with_its_edit(
+    tmp_path: Path, table: str
+) -> None:
+    diary = Diary(tmp_path, agent="rules")
+    diary.register_schema("home", Home)
+    alice = diary.user("alice")
+    alice.facts.commit(Home(who="user", city="Rome"))
+    file = tmp_path / "alice/facts.toml"
+    file.write_text(f"{file.read_text()}\n[{table}]\nloose = 'Oslo'\n")
+    age(file)
+    assert alice.rollback().keys == [table.replace(".", "/")]
+    assert "Oslo" not in file.read_text()
+    assert [fact.data.city for fact in alice.facts()] == ["Rome"]
+
+
 def test_a_file_without_a_good_state_is_named_beside_the_others(tmp_path: Path) -> None:
     (tmp_path / "alice").mkdir()
     (tmp_path / "alice/preferences.toml").write_text("[broken\n")

@@ -214,13 +214,12 @@ class Facts:
         )
 
     def problems(self) -> Iterator[InvalidValue]:
-        """Yield an error for each value in place of a type, and for each entry of a registered type that cannot be read."""
-        for name, entries in (self._tables.table((_ROOT,)) or {}).items():
+        """Yield an error for each entry of a registered type that cannot be read."""
+        tables = self._tables.table((_ROOT,)) or {}
+        for name, schema in self._schemas.items():
+            entries: Any = tables.get(name, {})
             if not isinstance(entries, Mapping):
-                yield InvalidValue("expected a table of facts.", where=render_path((_ROOT, name)))
-                continue
-            schema = self._schemas.get(name)
-            if schema is None:
+                yield InvalidValue("expected a table of facts.", where=f"{_ROOT}.{name}")
                 continue
             for key, entry in cast("Mapping[str, Any]", entries).items():
                 wrong = self.wrong(schema, key, entry)

@@ -102,13 +102,18 @@ class FactKind(EntryKind):
         for problem in Facts(document, rules.fact_schemas).problems():
             message = str(problem).removeprefix(f"{problem.where}: ").removesuffix(".")
             yield Problem(problem.where, message, "Correct it; until then it is not read.")
+        for name, entries in (document.table((self.name,)) or {}).items():
+            if name not in rules.fact_schemas and not isinstance(entries, dict):
+                yield Problem(render_path((self.name, name)), "expected a table of facts")
         for name, key, entry in stored_facts(document):
             yield from wrong_fields(render_path((self.name, name, key)), entry)
 
     def forbidden(
         self, document: Document, rules: Rules, states: Mapping[Path, Mapping[str, Any] | None]
     ) -> list[Path]:
-        return FactRules(document, rules.fact_schemas).forbidden(states)
+        # A table above the facts has only values that a person wrote in place of tables.
+        facts = {path: state for path, state in states.items() if len(path) == self.depth}
+        return FactRules(document, rules.fact_schemas).forbidden(facts)
 
     def check_import(self, before: Document, after: Document, rules: Rules) -> None:
         old, new = Facts(before, rules.fact_schemas), Facts(after, rules.fact_schemas)
