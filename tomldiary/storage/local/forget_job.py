@@ -225,9 +225,11 @@ def _check_folder(files: FileSystem, path: Path) -> None:
 
 def _check_has_documents(folder: Path) -> None:
     """Refuse a folder of other files, such as a folder of sources beside which a memory was opened by mistake."""
+    if any(folder.rglob("*.toml")):
+        return
     found = [path.relative_to(folder) for path in folder.rglob("*") if not path.is_dir()]
     others = [path for path in found if len(path.parts) > 1 or not path.name.startswith(".")]
-    if others and not any(path.suffix == ".toml" for path in found):
+    if others:
         raise BackendError(
             f"{folder}: has files, such as {others[0]}, and no document. Nothing was forgotten. Check the path of the"
             " memory and the user; if the folder is to go, remove it yourself."
