@@ -290,6 +290,16 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         run = held.data.get(self) if isinstance(held, Held) else None
         return run or self._endings.watched(agent_config(), self)
 
+    def _run_of(self, request: ModelRequest[ContextT] | ToolCallRequest) -> Run:
+        called: Any = request  # a tool's runtime is no `Runtime`, but has the same attributes
+        run = self._settled(called.state)
+        return run or self._read(self._settle(called.state, called.runtime))
+
+    async def _arun_of(self, request: ModelRequest[ContextT] | ToolCallRequest) -> Run:
+        called: Any = request
+        run = self._settled(called.state)
+        return run or await in_thread(self._read, self._settle(called.state, called.runtime))
+
     # Around the model
 
     def wrap_model_call(
@@ -298,9 +308,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         handler: Callable[[ModelRequest[ContextT]], ModelResponse[Any]],
     ) -> ModelCallResult[Any]:
         """Show the memory to the model, in this call only."""
-        run = self._settled(request.state)
-        if run is None:
-            run = self._read(self._settle(request.state, request.runtime))
+        run = self._run_of(request)
         return self._with_response(run, request, handler(self._shown(request, run)))
 
     async def awrap_model_call(
@@ -309,9 +317,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         handler: Callable[[ModelRequest[ContextT]], Awaitable[ModelResponse[Any]]],
     ) -> ModelCallResult[Any]:
         """Show the memory to the model, in this call only."""
-        run = self._settled(request.state)
-        if run is None:
-            run = await in_thread(self._read, self._settle(request.state, request.runtime))
+        run = await self._arun_of(request)
         return self._with_response(run, request, await handler(self._shown(request, run)))
 
     def _shown(self, request: ModelRequest[ContextT], run: Run) -> ModelRequest[ContextT]:
@@ -439,7 +445,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]],
     ) -> ToolMessage | Command[Any]:
         """Pass the run to the diary's tools; other tools are called unchanged."""
-        with self._known_to_tools(request):
+        with self._known_to_tools(self._run_of(request), request):
             return handler(request)
 
     async def awrap_tool_call(
@@ -448,19 +454,15 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]],
     ) -> ToolMessage | Command[Any]:
         """Pass the run to the diary's tools; other tools are called unchanged."""
-        with self._known_to_tools(request):
+        with self._known_to_tools(await self._arun_of(request), request):
             return await handler(request)
 
     @contextmanager
-    def _known_to_tools(self, request: ToolCallRequest) -> Generator[None]:
-        called: Any = request  # its runtime is no `Runtime`, but has the same attributes
-        run = self._settled(called.state)
-        if run is not None:  # an `after_model` may have redacted the answer
-            run.see(called.state["messages"])
+    def _known_to_tools(self, run: Run, request: ToolCallRequest) -> Generator[None]:
+        run.see(request.state["messages"])  # an `after_model` may have redacted the answer
         if request.tool_call["name"] not in self._tool_names:
             yield
             return
-        run = run or self._settle(called.state, called.runtime)
         token = _calling.set((self, run, _call_id(request)))
         try:
             yield

@@ -452,6 +452,32 @@ def test_a_turn_with_a_failing_tool_is_submitted(writer, mode, saver):
 
 
 @both
+def test_a_tool_that_fails_after_its_approval_ends_the_turn(writer, mode):
+    approval = HumanInTheLoopMiddleware(interrupt_on={"broken": True})
+    call = calling(("broken", {}))
+    saver = InMemorySaver()
+    agent = agent_of(writer, call, tools=[broken], behind=[approval], checkpointer=saver)
+    talk(agent, "I like rain.", THREAD, mode)
+    with pytest.raises(Down):
+        talk(agent, Command(resume={"decisions": [{"type": "approve"}]}), THREAD, mode)
+    assert ended(writer) == [("failed", "I like rain.", "")]
+
+
+@both
+@pytest.mark.parametrize("called", ["noop", "remember"])
+def test_the_memory_is_shown_behind_an_approved_call(writer, called, mode):
+    writer.diary.user("alice").upsert_preference("likes", "rain")
+    approval = HumanInTheLoopMiddleware(interrupt_on={called: True})
+    call = calling((called, {} if called == "noop" else {"text": "snow", "category": "likes"}))
+    model = Scripted(answers=[call, OK])
+    memory = DiaryMiddleware(writer.diary, user_id="alice", writer=writer, tools="all")
+    agent = create_agent(model, [noop], middleware=[memory, approval], checkpointer=InMemorySaver())
+    talk(agent, "What is new?", THREAD, mode)
+    talk(agent, Command(resume={"decisions": [{"type": "approve"}]}), THREAD, mode)
+    assert [len(memories(asked)) for asked in model.asked] == [1, 1]
+
+
+@both
 @pytest.mark.parametrize("limit", [3, 4, 5])
 def test_a_turn_that_reaches_the_recursion_limit_is_submitted(writer, mode, limit):
     agent = agent_of(writer, NOOP)
@@ -1020,19 +1046,27 @@ def test_what_another_user_was_told_between_two_messages_is_no_part_of_a_turn(wr
 @both
 def test_a_run_that_another_user_resumes_fails_and_its_own_user_may_go_on(writer, mode):
     writer.diary.user("bob").upsert_preference("likes", "rain")
-    approval = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
-    model = Scripted(answers=[NOOP, OK])
+    paid = []
+
+    @tool
+    def pay() -> str:
+        """Pay."""
+        paid.append(True)
+        return "paid"
+
+    approval = HumanInTheLoopMiddleware(interrupt_on={"pay": True})
+    model = Scripted(answers=[calling(("pay", {})), OK])
     saver = InMemorySaver()
 
     def agent():  # another process has another middleware
         memory = DiaryMiddleware(writer.diary, writer=writer)
-        return create_agent(model, [noop], middleware=[memory, approval], checkpointer=saver)
+        return create_agent(model, [pay], middleware=[memory, approval], checkpointer=saver)
 
     talk(agent(), "I am Ann.", in_room("ann"), mode)
     approved = Command(resume={"decisions": [{"type": "approve"}]})
     with pytest.raises(IdentifierError, match="another user began this turn"):
         talk(agent(), approved, in_room("bob"), mode)
-    assert len(model.asked) == 1
+    assert (len(model.asked), paid) == (1, [])
     talk(agent(), None, in_room("ann"), mode)
     assert said_by(writer) == [("ann", "I am Ann.", "ok")]
 
