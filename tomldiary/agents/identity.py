@@ -23,10 +23,11 @@ from tomldiary.toml.values import check_unicode
 __all__ = [
     "check_signed_in",
     "checked_id",
-    "current_checkpoint",
+    "current_place",
     "field_of",
     "first_id",
     "given",
+    "is_resumed",
     "kept_thread",
     "named_checkpoint",
     "places_in",
@@ -248,9 +249,15 @@ def named_checkpoint(settings: Any) -> str:
     return str(field_of(field_of(settings, "__pregel_replay_state"), "checkpoint_id") or "")
 
 
-def current_checkpoint(settings: Any) -> str:
-    """Return the id of the outermost graph's checkpoint in a LangGraph run. Later checkpoints have greater ids."""
-    return str(field_of(field_of(settings, "checkpoint_map"), "") or "")
+def current_place(settings: Any) -> tuple[str, str]:
+    """Return the id of the outermost graph's checkpoint in a LangGraph run, and the task; later checkpoints are greater."""
+    checkpoint = field_of(field_of(settings, "checkpoint_map"), "")
+    return str(checkpoint or ""), str(field_of(settings, "checkpoint_ns") or "")
+
+
+def is_resumed(settings: Any) -> bool:
+    """Return whether a LangGraph run continues one that was interrupted or failed, and so repeats its unfinished tasks."""
+    return bool(field_of(settings, "__pregel_resuming"))
 
 
 def _identity(place: str, user: Any) -> tuple[str, Any]:

@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Self, TypeVar, cast
 from weakref import WeakValueDictionary
 
-from tomldiary.agents.identity import current_checkpoint, kept_thread, named_checkpoint
+from tomldiary.agents.identity import current_place, is_resumed, kept_thread, named_checkpoint
 from tomldiary.agents.options import place_of
 from tomldiary.agents.verbs import BLOCK_VERBS, VERBS
 from tomldiary.entries.episodes import ToolStep
@@ -302,15 +302,15 @@ class SubmittedMessages:
         # Reentrant, because the garbage collector may end a run, whose turn is then submitted, at any time.
         self._guard = threading.RLock()
         self._known: Recent[str, None] = Recent(_KNOWN)
-        self._first_ids: Recent[str, tuple[tuple[str, ...], str]] = Recent(_KNOWN)
+        self._first_ids: Recent[str, tuple[tuple[str, ...], tuple[str, str]]] = Recent(_KNOWN)
         self._replayed: Recent[str, str] = Recent(_KNOWN)
         """The first id of a message by the id that a replay gave it."""
         self._attempts: Recent[str, tuple[str, tuple[str, ...]]] = Recent(_KNOWN)
         """Session and ids of a turn by each run that it is in."""
         self._owners: Recent[str, tuple[str, bool]] = Recent(_KNOWN)
         """The user who wrote a message, and whether it was answered."""
-        self._sayers: Recent[str, tuple[dict[str, None], str]] = Recent(_KNOWN)
-        """The users who wrote a text in a thread, and the checkpoint at which it was last seen."""
+        self._sayers: Recent[str, tuple[dict[str, None], tuple[str, str]]] = Recent(_KNOWN)
+        """The users who wrote a text in a thread, and the place at which it was last seen."""
         self._epochs: Recent[str, int] = Recent(_KNOWN)
 
     def first_ids(
@@ -332,14 +332,13 @@ class SubmittedMessages:
         key = digest(user, session, thread, *before, exchange_of(asked)[0])
         of_message = [digest(user, session, thread, one) for one in ids]
         with self._guard:
-            known, seen_at = self._first_ids.get(key, ((), ""))
-            is_replay = "" < named_checkpoint(settings) < seen_at
-            if is_replay and len(known) == len(ids):
+            known, seen_at = self._first_ids.get(key, ((), ("", "")))
+            if _is_replay(settings, seen_at) and len(known) == len(ids):
                 for each, first in zip(of_message, known, strict=True):
                     self._replayed.keep(each, first)  # the replay may be resumed, or replayed too
             else:
                 known = tuple(map(self._replayed.get, of_message, ids))
-            return self._first_ids.keep(key, (known, current_checkpoint(settings)))[0]
+            return self._first_ids.keep(key, (known, current_place(settings)))[0]
 
     def first_attempt(
         self,
@@ -400,10 +399,10 @@ class SubmittedMessages:
     def _sayer(self, settings: Any, where: str, message: Spoken, user: str) -> str:
         """Return the user who wrote a message with an unknown id; a replay assigns new ids, so its text is compared."""
         key = digest(where, kept_thread(settings), "", message.text)
-        sayers, seen_at = self._sayers.get(key, ({}, ""))
-        if user not in sayers and "" < named_checkpoint(settings) < seen_at:
+        sayers, seen_at = self._sayers.get(key, ({}, ("", "")))
+        if user not in sayers and _is_replay(settings, seen_at):
             return next(reversed(sayers))
-        self._sayers.keep(key, ({**sayers, user: None}, current_checkpoint(settings)))
+        self._sayers.keep(key, ({**sayers, user: None}, current_place(settings)))
         return user
 
     def answered(self, settings: Any, where: str, messages: Iterable[Spoken]) -> None:
@@ -521,6 +520,13 @@ def memory_place(diary: Diary) -> object:
 
 def _key(user: str, session: str, message: Spoken) -> str:
     return digest(user, session, message.id, message.text)
+
+
+def _is_replay(settings: Any, seen_at: tuple[str, str]) -> bool:
+    """Return whether a run repeats one that saw its words at a place: it began at or before it, or resumes its task."""
+    now = current_place(settings)
+    is_repeated = "" < named_checkpoint(settings) <= seen_at[0] < now[0]
+    return is_repeated or (seen_at == now and is_resumed(settings))
 
 
 def _place(settings: Any, where: str, message: Spoken) -> str:

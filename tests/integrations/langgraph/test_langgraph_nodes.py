@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass, field
+from operator import add
 from typing import Annotated, Any
 from uuid import uuid4
 
@@ -832,7 +833,8 @@ def test_equal_turns_of_a_thread_that_is_emptied_are_each_recorded(names_checkpo
 
 
 @both
-def test_equal_turns_of_one_entrypoint_without_ids_are_each_recorded(mode):
+@pytest.mark.parametrize("join", [add, add_messages], ids=["no ids", "other ids in each pass"])
+def test_equal_turns_of_one_entrypoint_are_each_recorded_once(join, mode):
     diary = Diary("memory:", agent=Likes())
     extract = extract_node(diary)
 
@@ -840,7 +842,7 @@ def test_equal_turns_of_one_entrypoint_without_ids_are_each_recorded(mode):
     def chat(text):
         said = []
         while text:
-            said += [("user", text), ("ai", "Noted.")]
+            said = join(said, [("user", text), ("ai", "Noted.")])
             extract.invoke({"messages": said})
             text = interrupt("What else?")
 
@@ -850,6 +852,38 @@ def test_equal_turns_of_one_entrypoint_without_ids_are_each_recorded(mode):
         else:
             asyncio.run(chat.ainvoke(given, ALICE))
     assert kept(diary) == ([("tea", 3)], 3)
+
+
+def test_a_replayed_entrypoint_records_no_turn_twice():
+    diary = Diary("memory:", agent=Likes())
+    extract = extract_node(diary)
+
+    @entrypoint(checkpointer=InMemorySaver())
+    def chat(text, *, previous):
+        said = add_messages(previous or [], [("user", text), ("ai", "Noted.")])
+        extract.invoke({"messages": said})
+        return said
+
+    for text in ("tea", "jazz"):
+        chat.invoke(text, ALICE)
+    for past in [past for past in chat.get_state_history(ALICE) if past.next]:
+        chat.invoke(None, {"configurable": {**past.config["configurable"], "user_id": "alice"}})
+    assert kept(diary) == ([("jazz", 1), ("tea", 1)], 2)
+
+
+def test_an_entrypoint_that_another_user_resumes_records_no_words_of_the_first():
+    diary = Diary("memory:", agent=Likes())
+    extract = extract_node(diary)
+
+    @entrypoint(checkpointer=InMemorySaver())
+    def chat(text):
+        extract.invoke({"messages": add_messages([("user", text)], [("ai", "Noted.")])})
+        interrupt("What else?")
+
+    chat.invoke("tea", ALICE)
+    with pytest.raises(IdentifierError, match="another user began this turn"):
+        chat.invoke(Command(resume="jazz"), {"configurable": {"user_id": "bob", "thread_id": "t1"}})
+    assert diary.users() == ["alice"]
 
 
 @recorded
