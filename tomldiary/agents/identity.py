@@ -21,6 +21,7 @@ from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary.toml.values import check_unicode
 
 __all__ = [
+    "begins_again",
     "check_signed_in",
     "checked_id",
     "current_place",
@@ -255,9 +256,21 @@ def current_place(settings: Any) -> tuple[str, str]:
     return str(checkpoint or ""), str(field_of(settings, "checkpoint_ns") or "")
 
 
+def begins_again(settings: Any, before: str) -> bool:
+    """Return whether the thread of a LangGraph run was deleted after the checkpoint `before`, and begun again."""
+    now = current_place(settings)[0]
+    is_earlier = now != before and _step_of(now) <= _step_of(before)
+    return is_earlier and not named_checkpoint(settings)
+
+
 def is_resumed(settings: Any) -> bool:
     """Return whether a LangGraph run continues one that was interrupted or failed, and so repeats its unfinished tasks."""
     return bool(field_of(settings, "__pregel_resuming"))
+
+
+def _step_of(checkpoint: str) -> int:
+    """Return the number of a checkpoint in its thread, which LangGraph writes into the id; the first one is -2."""
+    return (UUID(checkpoint).clock_seq + 2) % 2**14
 
 
 def _identity(place: str, user: Any) -> tuple[str, Any]:

@@ -16,7 +16,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Self, TypeVar, cast
 from weakref import WeakValueDictionary
 
-from tomldiary.agents.identity import current_place, is_resumed, kept_thread, named_checkpoint
+from tomldiary.agents.identity import (
+    begins_again,
+    current_place,
+    is_resumed,
+    kept_thread,
+    named_checkpoint,
+)
 from tomldiary.agents.options import place_of
 from tomldiary.agents.verbs import BLOCK_VERBS, VERBS
 from tomldiary.entries.episodes import ToolStep
@@ -307,8 +313,8 @@ class SubmittedMessages:
         """The first id of a message by the id that a replay gave it."""
         self._attempts: Recent[str, tuple[str, tuple[str, ...]]] = Recent(_KNOWN)
         """Session and ids of a turn by each run that it is in."""
-        self._owners: Recent[str, tuple[str, bool]] = Recent(_KNOWN)
-        """The user who wrote a message, and whether it was answered."""
+        self._owners: Recent[str, tuple[str, str]] = Recent(_KNOWN)
+        """The user who wrote a message, and the checkpoint at which it was answered, or ""."""
         self._sayers: Recent[str, tuple[dict[str, None], tuple[str, str]]] = Recent(_KNOWN)
         """The users who wrote a text in a thread, and the place at which it was last seen."""
         self._epochs: Recent[str, int] = Recent(_KNOWN)
@@ -391,10 +397,10 @@ class SubmittedMessages:
         with self._guard:
             if key not in self._owners and message.id not in known:
                 user = self._sayer(settings, where, message, user)
-            first, is_answered = self._owners.get(key, (user, False))
-            if is_answered and not named_checkpoint(settings):  # the thread may have begun again
+            first, answered_at = self._owners.get(key, (user, ""))
+            if answered_at and begins_again(settings, answered_at):
                 first = user
-            return self._owners.keep(key, (known.get(message.id, first), False))[0]
+            return self._owners.keep(key, (known.get(message.id, first), ""))[0]
 
     def _sayer(self, settings: Any, where: str, message: Spoken, user: str) -> str:
         """Return the user who wrote a message with an unknown id; a replay assigns new ids, so its text is compared."""
@@ -406,11 +412,12 @@ class SubmittedMessages:
         return user
 
     def answered(self, settings: Any, where: str, messages: Iterable[Spoken]) -> None:
-        """Record that messages were answered; afterwards only a replay uses their users. See `owner`."""
+        """Record that messages were answered; a thread that begins again may have them from other users."""
+        now = current_place(settings)[0]
         with self._guard:
             for key in (_place(settings, where, each) for each in messages):
                 if key in self._owners:
-                    self._owners.keep(key, (self._owners[key][0], True))
+                    self._owners.keep(key, (self._owners[key][0], now))
 
     def begin(self, user: str, turn: Iterable[Spoken], epoch: int) -> None:
         """Record the fencing token of the user at the start of the run that has these messages."""

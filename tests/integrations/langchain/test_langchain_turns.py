@@ -1117,6 +1117,45 @@ def test_agents_of_a_graph_may_record_a_turn_for_different_users(writer, team, m
     assert said_by(writer) == [("ann", "I like rain.", "ok"), ("team", "I like rain.", "ok\n\nok")]
 
 
+@both
+def test_words_that_an_agent_of_a_failed_graph_answered_stay_their_user_s(writer, mode):
+    memory = DiaryMiddleware(writer.diary, writer=writer)
+    agent = create_agent(Scripted(answers=[OK]), middleware=[memory])
+    failures = [Down()]
+
+    def fail_once(state):
+        if failures:
+            raise failures.pop()
+        return state
+
+    node = agent | RunnableLambda(fail_once)
+    builder = StateGraph(MessagesState).add_node("node", node).add_edge(START, "node")
+    graph = builder.compile(checkpointer=InMemorySaver())
+    with pytest.raises(Down):
+        talk(graph, "I am Ann.", in_room("ann"), mode)
+    talk(graph, "I am Bob.", in_room("bob"), mode)
+    assert said_by(writer) == [("ann", "I am Ann.", "ok"), ("bob", "I am Bob.", "ok")]
+
+
+@both
+def test_a_graph_that_another_user_resumes_behind_an_answer_fails(writer, mode):
+    def agent(*more):
+        return create_agent(Scripted(answers=[OK]), middleware=more)
+
+    @before_model
+    def ask(state, runtime):
+        interrupt("Go on?")
+
+    memory = DiaryMiddleware(writer.diary, writer=writer)
+    nodes = [("one", agent(memory)), ("two", agent(ask)), ("three", agent(memory))]
+    builder = StateGraph(MessagesState).add_sequence(nodes).add_edge(START, "one")
+    graph = builder.compile(checkpointer=InMemorySaver())
+    talk(graph, "I am Ann.", in_room("ann"), mode)
+    with pytest.raises(IdentifierError, match="another user began this turn"):
+        talk(graph, Command(resume=True), in_room("bob"), mode)
+    assert said_by(writer) == [("ann", "I am Ann.", "ok")]
+
+
 def test_a_thread_that_is_deleted_and_begun_again_may_be_another_user_s(writer):
     saver = InMemorySaver()
     agent = create_agent(
