@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages
@@ -49,8 +49,8 @@ class CurrentTurn(NamedTuple):
 
     @property
     def place(self) -> tuple[str, ...]:
-        """The index of its first message in the thread, and the texts before it."""
-        return (str(self.position), *(text for pair in self.earlier for text in pair))
+        """See `_place`."""
+        return _place(self.position, self.earlier)
 
 
 def current_turn(
@@ -92,17 +92,27 @@ def current_turn(
     return CurrentTurn(turn, tuple(earlier_exchanges(thread, own[0])), own[0], ends[-1])
 
 
-def unanswered(state: Any, key: str, nodes: Collection[str]) -> list[Spoken]:
-    """Return the user messages since the last answer."""
+def unanswered(
+    state: Any, key: str, nodes: Collection[str]
+) -> tuple[list[Spoken], tuple[str, ...]]:
+    """Return the user messages since the last answer, and the `place` of a turn that begins with them."""
     thread = _thread(state, key, nodes)
     start = turn_start(thread)
-    return [] if start is None else [one for one in thread[start:] if one.by == "user"]
+    if start is None:
+        return [], ()
+    asked = [one for one in thread[start:] if one.by == "user"]
+    return asked, _place(start, earlier_exchanges(thread, start))
 
 
 def waits_for_answer(state: Any, key: str, nodes: Collection[str]) -> bool:
     """Return whether the last message is the user's."""
     thread = _thread(state, key, nodes)
     return bool(thread) and thread[-1].by == "user"
+
+
+def _place(position: int, earlier: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Return the index of a turn's first message in the thread, and the texts before it."""
+    return (str(position), *(text for pair in earlier for text in pair))
 
 
 def _thread(state: Any, key: str, nodes: Collection[str]) -> list[Spoken]:

@@ -52,6 +52,7 @@ from tomldiary_langgraph.identity import (
     resolve_session,
     resolve_user,
     run_id_of,
+    session_here,
     speakers_of,
     state_channels,
     task_here,
@@ -128,7 +129,9 @@ def recall_node(
         user = resolve_user(user_id, state, config)
         if messages_key is None:
             return user, None, []
-        asked = unanswered(state, messages_key, nodes_of(state_channels(config)))
+        asked, place = unanswered(state, messages_key, nodes_of(state_channels(config)))
+        session = session_here() or run_id_of(config)
+        submitted.first_ids(config.get("configurable"), user, session, place, asked)
         return user, exchange_of(asked)[0] or None, asked
 
     def with_owners(found: str, user: str, asked: list[Spoken], config: RunnableConfig) -> str:

@@ -98,8 +98,8 @@ def chat_node(model, seen=None):
     return chat
 
 
-def run(graph, text, config, mode, **more):
-    state = {"messages": [HumanMessage(text)]}
+def run(graph, given, config, mode, **more):
+    state = {"messages": [HumanMessage(given)]} if isinstance(given, str) else given
     if mode == "sync":
         return graph.invoke(state, config, **more)
     return asyncio.run(graph.ainvoke(state, config, **more))
@@ -761,6 +761,27 @@ def test_replay_of_a_checkpoint_records_no_turn_twice(kind, mode):
                     asyncio.run(graph.ainvoke(None, config))
         assert writer.flush(30)
     assert kept(diary) == ([("jazz", 1), ("tea", 1)], 2)
+
+
+@both
+@pytest.mark.parametrize("then", ["resumed", "a new message"])
+def test_a_replay_that_is_interrupted_records_no_words_twice(then, mode):
+    diary = Diary("memory:", agent=Likes())
+    asks = [False, True, False]
+
+    def answer(state):
+        if asks.pop(0):
+            interrupt("Go on?")
+        return {"messages": [("ai", "Noted.")]}
+
+    nodes = [("recall", recall_node(diary)), ("chat", answer), ("record", extract_node(diary))]
+    graph = graph_of(nodes, checkpointer=InMemorySaver())
+    run(graph, "tea", ALICE, mode)
+    first = list(graph.get_state_history(ALICE))[-1].config["configurable"]
+    run(graph, None, {"configurable": {**first, "user_id": "alice"}}, mode)
+    run(graph, Command(resume=True) if then == "resumed" else "jazz", ALICE, mode)
+    likes = [("tea", 1)] if then == "resumed" else [("jazz", 1), ("tea", 1)]
+    assert kept(diary) == (likes, len(likes))
 
 
 @both
