@@ -47,6 +47,16 @@ class CurrentTurn(NamedTuple):
         ids = tuple(one.id for one in self.messages if one.by == "user")
         return ids if all(ids) else ()
 
+    def identified(self, task: str) -> CurrentTurn:
+        """Return the turn with ids for user messages without one: of LangGraph's task, which a retry keeps, and the place."""
+        messages = [
+            one._replace(id=digest(task, *self.place, str(number)))
+            if task and one.by == "user" and not one.id
+            else one
+            for number, one in enumerate(self.messages)
+        ]
+        return self._replace(messages=messages)
+
     @property
     def place(self) -> tuple[str, ...]:
         """See `_place`."""

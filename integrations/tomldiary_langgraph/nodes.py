@@ -364,6 +364,7 @@ class _Recorded:
         if said is None or self._runs.is_delegated(config):
             yield None, {}
             return
+        said = said.identified(task_here())
         update = ended_by(channels, node, said.end) if said.end else {}
         asked = [one for one in said.messages if one.by == "user"]
         epoch = self._submitted.began(user, asked)
@@ -425,12 +426,9 @@ def _owner(
 
 
 def _operation(config: RunnableConfig, session: str, said: CurrentTurn) -> str:
-    """Return an id of a node's turn that is the same in a replay, a retry and a second pass; "" if there is none.
-
-    Messages without ids are identified by the task, which a retry repeats, and their place in the thread.
-    """
-    known = said.ids or ((said.behind,) if said.behind else (task_here(), *said.place))
-    if not known[0]:
+    """Return an id of a node's turn that is the same in a replay, a retry and a second pass; "" if there is none."""
+    known = said.ids or ((said.behind,) if said.behind else ())
+    if not known:
         return ""
     return f"node-{digest(_node(config), session, *known, *exchange_of(said.messages))}"
 

@@ -54,6 +54,10 @@ class Dictionary(TypedDict, total=False):
     memory: str
 
 
+class WithoutIds(TypedDict, total=False):
+    messages: Annotated[list[AnyMessage], add]
+
+
 @dataclass
 class Data:
     messages: Annotated[list[AnyMessage], add_messages] = field(default_factory=list)
@@ -740,14 +744,16 @@ def kept(diary):
 
 @both
 @recorded
-def test_replay_of_a_checkpoint_records_no_turn_twice(kind, mode):
+@pytest.mark.parametrize("state", [Dictionary, WithoutIds])
+def test_replay_of_a_checkpoint_records_no_turn_twice(state, kind, mode):
     diary = Diary("memory:", agent=Likes())
     with MemoryWriter(diary) as writer:
         graph = graph_of(
             [
-                ("chat", lambda _: {"messages": [("ai", "Noted.")]}),
+                ("chat", lambda _: {"messages": [AIMessage("Noted.")]}),
                 ("record", submit_node(writer) if kind == "submit" else extract_node(diary)),
             ],
+            state=state,
             checkpointer=InMemorySaver(),
         )
         run(graph, "tea", ALICE, mode)
