@@ -49,11 +49,13 @@ class Turn(NamedTuple):
     asked: tuple[Spoken, ...]
     """The user's messages."""
     before: tuple[str, ...]
-    """The texts of the messages before the turn."""
+    """The texts of the messages before `own`."""
     earlier: tuple[tuple[str, str], ...]
     """The exchanges before the turn, oldest first."""
     unanswered: tuple[Spoken, ...] = ()
     """All user messages since the last answer, including those of other users and those already submitted."""
+    own: tuple[Spoken, ...] = ()
+    """Those of them that the user of the run wrote, of which `asked` are the last ones."""
     behind: str = ""
     """The id of the message that ended the previous turn, if there is no user message after it."""
 
@@ -109,9 +111,10 @@ def turn_of(
     start = next((n for n in numbers if not is_submitted(thread[n])), numbers[-1])
     return Turn(
         tuple(thread[n] for n in numbers if n >= start),
-        tuple(one.text for one in thread[:start]),
+        tuple(one.text for one in thread[: numbers[0]]),
         tuple(earlier_exchanges(thread, start)),
         tuple(thread[n] for n in unanswered),
+        tuple(thread[n] for n in numbers),
     )
 
 

@@ -377,6 +377,17 @@ def test_a_replay_that_is_interrupted_repeats_no_words(writer, goes_on):
         assert writer.said == [("I like rain.", "ok"), ("And tea.", "fine")]
 
 
+@both
+def test_a_replay_behind_a_pending_approval_repeats_no_words(writer, mode):
+    approval = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
+    agent = agent_of(writer, NOOP, OK, behind=[approval], checkpointer=InMemorySaver())
+    talk(agent, "I am a vegan.", THREAD, mode)
+    talk(agent, "What should I cook?", THREAD, mode)
+    begun = [one for one in agent.get_state_history(THREAD) if one.next == ("__start__",)]
+    talk(agent, None, begun[0].config, mode)
+    assert writer.said == [("I am a vegan.\n\nWhat should I cook?", "ok"), ("", "ok")]
+
+
 def test_a_replay_of_a_replay_repeats_no_words(writer):
     answers = [AIMessage(text) for text in ("one", "two", "three", "four")]
     team = StateGraph(MessagesState).add_node("agent", agent_of(writer, *answers))
