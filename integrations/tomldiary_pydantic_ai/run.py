@@ -158,6 +158,8 @@ class RunState:
     """The runs of the same user whose tools started this one, outermost first."""
     unsubmitted: list[str] = field(default_factory=list[str])
     """The user's texts since the last answer that were not submitted yet."""
+    rewritten: list[str] = field(default_factory=list[str])
+    """The forms that history processors gave to the user's texts since the last answer."""
     submitted: Sequence[str] = ()
     """The user's texts since the last answer that an earlier run, or an agent in a tool, has submitted."""
     before: Sequence[str] = ()
@@ -230,7 +232,9 @@ class RunState:
             for text in said(news)
         ]
         if self._prompt is not None and words:  # the prompt is counted already
-            words.remove(self._prompt if self._prompt in words else words[0])
+            form = self._prompt if self._prompt in words else words[0]
+            words.remove(form)
+            self.rewritten.append(form)
         self._prompt = None
         self.unsubmitted += words
 
@@ -262,10 +266,15 @@ class RunState:
         """The user's texts since the last answer."""
         return (*self.submitted, *self.unsubmitted)
 
+    @property
+    def in_messages(self) -> tuple[str, ...]:
+        """The user's texts since the last answer, in each form that messages may have them."""
+        return (*self.said, *self.rewritten)
+
     def parts(self) -> list[tuple[ModelRequestPart, str]]:
         """Return the parts of messages with the texts that the run has submitted, unless they have no time."""
         timed = [part for part, _ in self._known.values() if _time_of(part) is not None]
-        return [(part, text) for part in timed for text in said([part]) if text in self.said]
+        return [(part, text) for part in timed for text in said([part]) if text in self.in_messages]
 
     def _new_prompts(
         self, messages: Sequence[ModelMessage]
@@ -273,19 +282,24 @@ class RunState:
         """Return messages with their new parts, which count as read from now on."""
         present = {id(part) for message in messages for part in prompts_in(message)}
         # If another capability replaced a part or its message, the replacement has the time of one of them.
-        gone = {
-            time
+        gone: dict[datetime | None, list[str]] = {
+            time: said([part])
             for identity, (part, message) in self._known.items()
             if identity not in present
             for time in (_time_of(part), message.timestamp)
             if time is not None
         }
-        news = [(message, self._unknown(message)) for message in messages]
-        return [
-            (message, [part for part in parts if _time_of(part) not in gone])
-            for message, parts in news
-            if message.timestamp not in gone
-        ]
+        news: list[tuple[ModelMessage, list[ModelRequestPart]]] = []
+        for message in messages:
+            new: list[ModelRequestPart] = []
+            for part in self._unknown(message):
+                before = gone.get(_time_of(part), gone.get(message.timestamp))
+                if before is None:
+                    new.append(part)
+                elif not {*before}.isdisjoint(self.said):
+                    self.rewritten += said([part])
+            news.append((message, new))
+        return news
 
     def _unknown(self, message: ModelMessage) -> list[ModelRequestPart]:
         parts = [part for part in prompts_in(message) if id(part) not in self._known]
@@ -469,7 +483,9 @@ class LastTurns:
                     not is_answered,
                 ),
             )
-            self._sent.keep((run.memory, run.conversation, run.id), _Sent(run.owner.user, run.said))
+            self._sent.keep(
+                (run.memory, run.conversation, run.id), _Sent(run.owner.user, run.in_messages)
+            )
             for part, text in run.parts():
                 self._sent.keep((run.memory, _mark_of(part, text)), _Sent(run.owner.user, (text,)))
 

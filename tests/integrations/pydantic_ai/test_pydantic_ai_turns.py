@@ -1267,6 +1267,22 @@ def test_words_that_a_processor_rewrites_are_submitted_once(tmp_path: Path, how:
     setting.writer.close_sync()
 
 
+def test_rewritten_words_of_a_failed_run_are_not_submitted_again(tmp_path: Path):
+    setting = Setting(tmp_path)
+
+    def process(messages: list[ModelMessage]) -> list[ModelMessage]:
+        return [rewritten(message, "redacted") for message in messages]
+
+    agent: Agent[None, str] = Agent(
+        FunctionModel(answer), capabilities=[setting.capability, ProcessHistory(process)]
+    )
+    with capture_run_messages() as messages, pytest.raises(ModelHTTPError):
+        asyncio.run(agent.run(SAID, model=FunctionModel(fail)))
+    asyncio.run(agent.run("I like milk.", message_history=messages))
+    assert [turn.user_msg for turn in setting.writer.turns] == [SAID, "I like milk."]
+    setting.writer.close_sync()
+
+
 def test_a_rejected_answer_is_not_submitted(tmp_path: Path):
     def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         is_first = not any(isinstance(message, ModelResponse) for message in messages)
