@@ -11,11 +11,17 @@ import pandas as pd
 import pytest
 from pydantic import BaseModel
 
-from tomldiary import Diary, MemoryWriter, Turn
+from tomldiary import Constraint, Diary, MemoryWriter, Turn
 from tomldiary.doctor.doctor import check
 from tomldiary.entries.episodes import Episodes
 from tomldiary.errors import InvalidValue, MissingExtra
 from tomldiary.user.recall import Hits
+from tomldiary_langgraph import DiaryStore
+
+
+class Visit(BaseModel):
+    on: datetime | None = None
+
 
 NAME = "_$\\frac$ \x1b[1m\u202e" + "x" * 60
 
@@ -75,6 +81,32 @@ def test_a_number_of_a_frame_is_a_point_of_history(diary):
     assert alice.diff(seq[2]) == alice.diff(3)
     with pytest.raises(InvalidValue, match="transaction number"):
         alice.as_of(seq.min() == 1)
+
+
+def test_a_time_of_a_frame_is_stored_as_a_time_of_python(diary):
+    alice = diary.user("alice")
+    now = pd.Timestamp("2026-02-01 10:00:00.123456789", tz="Europe/Oslo")
+    _, item = alice.upsert_preference("likes", "green tea", now=now)
+    assert item.created == "2026-02-01T09:00:00.123456+00:00"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda alice: alice.as_of(pd.NaT),
+        lambda alice: alice.facts.query(valid_at=pd.NaT),
+        lambda alice: alice.forget(before=pd.NaT, dry_run=True),
+        lambda alice: alice.upsert_preference("likes", "tea", now=pd.NaT),
+        lambda alice: alice.facts.commit("visit", {"on": pd.NaT}),
+        lambda alice: alice.facts.commit(Visit(on=pd.NaT)),
+        lambda alice: alice.facts.commit("visit", {}, valid_from=pd.NaT),
+        lambda alice: DiaryStore(alice.diary).put(("alice", "trips"), "porto", {"on": pd.NaT}),
+    ],
+)
+def test_a_missing_time_of_a_frame_is_refused(diary, call):
+    diary.register_schema("visit", Visit, Constraint(temporal=True))
+    with pytest.raises(InvalidValue, match="NaT"):
+        call(diary.user("alice"))
 
 
 def test_a_frame_of_hits_keeps_scores_and_words(diary):

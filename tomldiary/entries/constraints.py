@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, cast, get_args, get_origin
 from unicodedata import normalize
 
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr, ValidationError
+from pydantic_core import PydanticSerializationError
 
-from tomldiary.entries.fields import inner_value, toml_word
+from tomldiary.entries.fields import inner_value, plain, toml_word
 from tomldiary.entries.schema import weight_of
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.toml.values import decode_nulls, encode_nulls, render_value
@@ -268,7 +269,11 @@ class FactSchema:
         Raises:
             InvalidValue: Fields do not fit the model; the error names all of them.
         """
-        data = fact.model_dump(mode="json", by_alias=True, round_trip=True, warnings=False)
+        try:
+            data = fact.model_dump(mode="json", by_alias=True, round_trip=True, warnings=False)
+        except (PydanticSerializationError, TypeError):
+            plain(fact.model_dump(by_alias=True, warnings=False), self.name)  # names the field
+            raise
         return self.checked(data)
 
     def checked(self, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -278,12 +283,12 @@ class FactSchema:
             InvalidValue: Fields do not fit the model; the error names all of them.
         """
         item = self.parse(data)
-        plain = item.model_dump(mode="json", by_alias=True, round_trip=True, warnings=False)
+        stored = item.model_dump(mode="json", by_alias=True, round_trip=True, warnings=False)
         # None is not stored if it is the default of the field.
         return encode_nulls(
             {
                 key: value
-                for key, value in plain.items()
+                for key, value in stored.items()
                 if not (value is None and key in self.fields and self.fields[key] is None)
             }
         )

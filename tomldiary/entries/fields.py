@@ -6,8 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, time
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
 from tomldiary.entries.models import moment
-from tomldiary.toml.values import NULL_FIELD, decode_nulls, encode_nulls
+from tomldiary.errors import InvalidValue
+from tomldiary.toml.values import NULL_FIELD, checked_table, decode_nulls, encode_nulls
 
 if TYPE_CHECKING:
     from tomldiary.entries.kind import EntryKind, Tables
@@ -21,6 +24,7 @@ __all__ = [
     "entry_data",
     "inner_value",
     "last_used",
+    "plain",
     "said_by",
     "session_turn",
     "sessions",
@@ -73,6 +77,25 @@ def _plain_text(value: Any) -> str:
         inner = cast("dict[str, Any]", value)
         return " ".join(f"{key} {_plain_text(each)}" for key, each in inner.items())
     return str(value)
+
+
+def plain(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return values in the form that files store.
+
+    Raises:
+        InvalidValue: `values` is not a table, or a value cannot be stored.
+    """
+    stored: dict[str, Any] = {}
+    for name, value in checked_table(values, where).items():
+        try:
+            stored[name] = to_jsonable_python(value, by_alias=True)
+        except (PydanticSerializationError, TypeError) as error:  # the latter for NaT of pandas
+            raise InvalidValue(
+                f"{type(value).__name__} cannot be stored ({error}). Convert it to text, numbers,"
+                " lists and tables.",
+                where=f"{where}.{name}" if name else where,
+            ) from None
+    return stored
 
 
 def tables_at(tables: Tables, *path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -44,6 +44,8 @@ def moment(written: Any) -> datetime | None:
         elif isinstance(found, date) and not isinstance(found, datetime):
             found = datetime.combine(found, time())
         if isinstance(found, datetime):
+            # Without the methods of a subclass: a Timestamp of pandas writes nanoseconds, and NaT is no time.
+            found = datetime.combine(found.date(), found.timetz())
             return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
     except (ValueError, OverflowError):
         pass  # not a time, or outside of the years 1 to 9999 in UTC

@@ -297,6 +297,8 @@ def _render_time(value: date | time, where: str) -> str:
         return time.isoformat(value)
     if not isinstance(value, datetime):
         return date.isoformat(value)
+    if value != value:  # noqa: PLR0124 - NaT of pandas
+        raise InvalidValue(f"{value!r} is not a time. Use null or a text.", where=where)
     offset = value.utcoffset()
     if offset is not None and offset % _A_MINUTE:
         raise InvalidValue(

@@ -6,38 +6,23 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date, time
 from typing import TYPE_CHECKING, Any, cast
 
-from pydantic_core import PydanticSerializationError, to_jsonable_python
-
 from tomldiary.entries.constraints import normal_form
 from tomldiary.entries.facts import confidence_of
-from tomldiary.entries.fields import inner_value
+from tomldiary.entries.fields import inner_value, plain
 from tomldiary.errors import InvalidValue
 from tomldiary.retrieval.filters import compile_filter, fields_of, is_condition
-from tomldiary.toml.values import NULL_FIELD, checked_table, decode_nulls
+from tomldiary.toml.values import NULL_FIELD, decode_nulls
 
 if TYPE_CHECKING:
     from tomldiary.entries.constraints import FactSchema
     from tomldiary.entries.facts import Held
 
-__all__ = ["MANAGED", "Matches", "ordered", "plain", "shown", "single_key"]
+__all__ = ["MANAGED", "Matches", "ordered", "shown", "single_key"]
 
 _ORDERING = ("$gt", "$gte", "$lt", "$lte")
 _EQUALITIES = ("$eq", "$ne", "$in", "$nin", "$not")
 MANAGED = ("_created", "_updated", "_created_by", "_updated_by", "_source", "_confidence")
 """The managed fields that a query can name."""
-
-
-def plain(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return values in the form that files store.
-
-    Raises:
-        InvalidValue: `values` is not a table, or a value cannot be stored.
-    """
-    table = checked_table(values, where)
-    try:
-        return {name: to_jsonable_python(value, by_alias=True) for name, value in table.items()}
-    except PydanticSerializationError as error:
-        raise InvalidValue(f"{error}.", where=where) from None
 
 
 def _operand(condition: Any, where: str) -> Any:

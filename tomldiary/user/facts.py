@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from tomldiary.engine.transaction import Source
 from tomldiary.entries.fact_rules import FactRules, Provenance
 from tomldiary.entries.facts import Fact, FactList, Facts, Held, schema_named
+from tomldiary.entries.fields import plain
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.retrieval.filters import fields_of
@@ -23,7 +24,7 @@ from tomldiary.toml.values import (
     checked_text,
 )
 from tomldiary.user.context import Accessor, session_name
-from tomldiary.user.fact_queries import MANAGED, Matches, ordered, plain, shown, single_key
+from tomldiary.user.fact_queries import MANAGED, Matches, ordered, shown, single_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine.transaction import Source
+from tomldiary.entries.fields import plain
 from tomldiary.entries.kinds import ITEMS
 from tomldiary.entries.kinds.items import item_value
 from tomldiary.entries.models import timestamp
@@ -13,7 +14,6 @@ from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.runtime.views import DictView
 from tomldiary.toml.values import checked_text, copied
 from tomldiary.user.context import Accessor
-from tomldiary.user.fact_queries import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
