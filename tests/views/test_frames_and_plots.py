@@ -115,6 +115,14 @@ def test_a_frame_of_hits_keeps_scores_and_words(diary):
     assert 0 < found.loc[0, "score"] <= 1
 
 
+def test_frames_of_hits_and_history_can_be_merged(diary):
+    alice = diary.user("alice")
+    alice.blocks.set("persona", "Likes her roast dark.")
+    changes = alice.history().to_pandas()
+    merged = alice.recall("roast").to_pandas().merge(changes, left_on="full_key", right_on="key")
+    assert set(merged["full_key"]) == {"likes/pref001", "blocks/persona"}
+
+
 def test_a_frame_of_a_diary_has_a_row_for_each_user(diary):
     found = diary.to_pandas().set_index("user")
     assert found.loc["alice", ["entries", "preferences", "transactions"]].tolist() == [1, 1, 5]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tomldiary.diary import Diary
     from tomldiary.entries.kinds.pending import PendingChange
     from tomldiary.history.queries import Difference, HistoryEntry
+    from tomldiary.user.recall import Hit
 
 __all__ = ["frame"]
 
@@ -131,6 +132,10 @@ def _records(found: Iterable[Any]) -> Iterable[_Row]:
     return map(asdict, found)
 
 
+def _hits(found: Iterable[Hit]) -> Iterable[_Row]:
+    return ({**asdict(hit), "full_key": hit.full_key} for hit in found)
+
+
 def _facts(found: Iterable[Any]) -> Iterable[_Row]:
     for fact in found:
         data = fact.data.model_dump() if isinstance(fact.data, BaseModel) else {"data": fact.data}
@@ -159,7 +164,10 @@ _TABLES: dict[str, tuple[tuple[str, ...], Callable[[Any], Iterable[_Row]]]] = {
     "Episodes": (("id", "input", "output", "session_id", "created", "steps", "source"), _records),
     "Findings": (("level", "place", "message", "remedy"), _records),
     "FactList": (_FACT, _facts),
-    "Hits": (("kind", "key", "text", "score", "reasons", "created", "updated", "source"), _records),
+    "Hits": (
+        ("kind", "key", "text", "score", "reasons", "created", "updated", "source", "full_key"),
+        _hits,
+    ),
     "ItemValues": (("key",), _items),
     "Matches": (("category", "id", "text", "score", "conflict"), _records),
     "PendingChanges": (("id", *_PENDING, *_CHANGED), _pending),
