@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tomldiary import Diary
 from tomldiary.errors import InvalidValue, UnsupportedFormat
 from tomldiary.ingest import KNOWN_FORMATS, read_turns
 
@@ -281,6 +282,17 @@ def test_every_shape_of_a_langchain_dump_gives_the_same_turns(tmp_path, shape):
     ]
 
 
+def test_a_generated_message_of_a_langchain_dump_is_not_the_users(tmp_path):
+    messages = pytest.importorskip("langchain_core.messages")
+    summary = messages.HumanMessage(
+        "I love tea, says the summary.", additional_kwargs={"lc_source": "summarization"}
+    )
+    dump = [one.model_dump() for one in (summary, messages.HumanMessage("I eat no nuts."))]
+    log = read_turns(write(tmp_path, dump))
+    assert said(log) == [("I eat no nuts.", "")]
+    assert log.skipped == ["Left out 1 generated message."]
+
+
 def test_a_langchain_dump_is_read_as_data_without_loading_classes(tmp_path):
     message = {
         "lc": 1,
@@ -361,6 +373,27 @@ def test_the_history_of_a_real_agent_run_is_read(tmp_path):
     dump = asyncio.run(agent.run("I am Ada.")).all_messages_json()
     log = read_turns(write(tmp_path, dump.decode()))
     assert said(log) == [("I am Ada.", "Hello, Ada.")]
+
+
+def test_memory_and_texts_of_tools_in_the_history_of_an_agent_are_not_the_users(tmp_path):
+    pydantic_ai = pytest.importorskip("pydantic_ai")
+    models = pytest.importorskip("pydantic_ai.models.test")
+    from tomldiary_pydantic_ai import DiaryCapability  # noqa: PLC0415 - needs the framework
+
+    diary = Diary("memory:", agent="rules")
+    diary.user("ada").upsert_preference("likes", "tea")
+    memory = DiaryCapability(diary, "ada", record=False)
+    model = models.TestModel(call_tools=["look"], custom_output_text="Hello, Ada.")
+    agent = pydantic_ai.Agent(model, capabilities=[memory])
+
+    @agent.tool_plain
+    def look():
+        return pydantic_ai.ToolReturn("seen", content="I am a page.")
+
+    dump = asyncio.run(agent.run("I am Ada.")).all_messages_json()
+    log = read_turns(write(tmp_path, dump.decode()))
+    assert said(log) == [("I am Ada.", "Hello, Ada.")]
+    assert {"Left out 1 marked text.", "Left out 1 tool prompt."} < set(log.skipped)
 
 
 # LoCoMo

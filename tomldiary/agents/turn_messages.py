@@ -48,6 +48,7 @@ __all__ = [
     "earlier_exchanges",
     "exchange_of",
     "is_before_question",
+    "is_generated",
     "is_question",
     "keep_out_of_steps",
     "last_words",
@@ -131,10 +132,13 @@ def spoken(
 
 def is_question(message: Any) -> bool:
     """Return whether a user wrote a LangChain message: it is marked neither as generated nor as part of a tool call."""
-    marks: dict[str, Any] = message.additional_kwargs
-    is_of_tool = any(name.endswith("tool_call_id") for name in marks)
-    is_generated = any(map(marks.get, _SOURCES)) or (message.name or "").startswith(_NUDGE)
-    return _by(message) == "user" and not (is_of_tool or is_generated)
+    return _by(message) == "user" and not is_generated(message.additional_kwargs, message.name)
+
+
+def is_generated(marks: Mapping[str, Any], name: str | None) -> bool:
+    """Return whether the `additional_kwargs` or the name of a user message say that no user wrote it."""
+    is_of_tool = any(mark.endswith("tool_call_id") for mark in marks)
+    return is_of_tool or any(map(marks.get, _SOURCES)) or (name or "").startswith(_NUDGE)
 
 
 def is_before_question(messages: Sequence[Any], number: int) -> bool:

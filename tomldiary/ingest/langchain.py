@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
+from tomldiary.agents.turn_messages import is_generated
 from tomldiary.ingest.content import content_text, refers_to_tools
 from tomldiary.ingest.conversations import MOMENT_KEYS
 from tomldiary.ingest.json_values import JsonObject, as_list, as_object, as_text, first_moment
@@ -41,8 +42,11 @@ def read_message(raw: JsonObject, omissions: Omissions) -> Utterance | None:
     if role is None:
         omissions.leave_out(f"{kind} message")
         return None
-    content = fields.get("content")
     extra = as_object(fields.get("additional_kwargs"))
+    if role == "user" and is_generated(extra, as_text(fields.get("name"))):
+        omissions.leave_out("generated message")
+        return None
+    content = fields.get("content")
     when = None
     for place in (fields, extra, as_object(fields.get("response_metadata"))):
         when = when or first_moment(place, MOMENT_KEYS)

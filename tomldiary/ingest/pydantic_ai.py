@@ -25,6 +25,7 @@ _SILENT_PARTS: Final = {
     "thinking": "thinking part",
     "tool-call": "tool call",
     "tool-return": "tool result",
+    "user-prompt": "tool prompt",
 }
 
 
@@ -39,11 +40,16 @@ def read_message(raw: JsonObject, omissions: Omissions) -> Utterance | None:
     """Return the utterance; None for a request that has only instructions or tool results."""
     is_request = as_text(raw.get("kind")) == "request"
     spoken_kind = "user-prompt" if is_request else "text"
+    parts = [
+        (as_text(part.get("part_kind")), part) for part in map(as_object, as_list(raw.get("parts")))
+    ]
+    # Tools wrote the prompts beside their results. A user interface, which gives no run, puts those of the user there.
+    if raw.get("run_id") and any(kind == "tool-return" for kind, _ in parts):
+        spoken_kind = ""
     texts: list[str] = []
     spoke = calls_tools = False
     when = None
-    for part in map(as_object, as_list(raw.get("parts"))):
-        kind = as_text(part.get("part_kind"))
+    for kind, part in parts:
         if kind == spoken_kind:
             spoke = True
             when = when or json_time(part.get("timestamp"))
@@ -75,7 +81,11 @@ def _texts(content: object, omissions: Omissions) -> list[str]:
     found: list[str] = []
     for item in as_list(content):
         text = item if isinstance(item, str) else as_object(item).get("content")
-        if isinstance(text, str):
+        if as_object(as_object(item).get("metadata")).get("origin") is not None:
+            omissions.leave_out(
+                "marked text"
+            )  # an application added it, such as the memory of a diary
+        elif isinstance(text, str):
             found.append(omissions.clean(text))
         elif as_text(as_object(item).get("kind")) != "cache-point":
             omissions.leave_out(
