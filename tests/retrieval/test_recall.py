@@ -206,3 +206,29 @@ def test_a_question_of_very_many_words_is_searched_by_the_rarest():
     asked = question_of(" ".join(["walnut", *(f"word{n}" for n in range(100))]), [index])
     assert len(asked.words) < 100
     assert "walnut" not in [word.shown for word, _ in asked.words]
+
+
+@pytest.mark.parametrize("is_store", [False, True])
+def test_a_search_after_an_interrupted_one_finds_all(monkeypatch, is_store):
+    diary = Diary("memory:", agent="rules")
+    alice, store = diary.user("alice"), DiaryStore(diary)
+    alice.upsert_preference("likes", "tea", id="tea")
+    store.put(("alice", "x"), "tea", {"text": "tea"})
+
+    def found():
+        if is_store:
+            return [item.key for item in store.search(("alice", "x"), query="tea")]
+        return [hit.key for hit in alice.recall("tea", kinds=["preferences"])]
+
+    key = found()
+    alice.upsert_preference("likes", "green tea", id="tea")
+    store.put(("alice", "x"), "tea", {"text": "green tea"})
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LexicalIndex, "add", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            found()
+    assert found() == key

@@ -124,9 +124,10 @@ class UserIndex(Generic[C, E]):
             return [each.words.matches(question) for each in followed]
 
     def _follow(self, collection: C) -> _Followed[E]:
+        # An index whose update is interrupted is incomplete. It is not kept, so the next search makes a new one.
         known = self._followed.pop(collection.namespace, None) or _Followed[E]()
-        self._followed[collection.namespace] = known  # the last one in order
         known.follow(collection.searched)
+        self._followed[collection.namespace] = known  # the last one in order
         return known
 
 
