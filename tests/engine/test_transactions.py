@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -416,35 +417,52 @@ def test_a_call_that_begins_after_its_transaction_was_cancelled_has_no_effect(tm
 
 def test_the_lock_goes_to_the_longest_waiting_task():
     queue = UserLocks(None).stripe(0)
-    assert queue.acquire()
+    assert queue.acquire("first")
     order, threads = [], []
 
     def wait(name):
-        assert queue.acquire(timeout=20)
+        assert queue.acquire(name, timeout=20)
         order.append(name)
-        queue.release()
+        queue.release(name)
 
     for number in range(3):
         threads.append(threading.Thread(target=wait, args=(number,)))
         threads[-1].start()
         while len(queue._waiting) <= number and threads[-1].is_alive():
             pass
-    queue.release()
-    queue.acquire()  # a writer in a loop asks again at once
+    queue.release("first")
+    queue.acquire("again")  # a writer in a loop asks again at once
     order.append("again")
-    queue.release()
+    queue.release("again")
     for thread in threads:
         thread.join()
     assert order == [0, 1, 2, "again"]
 
 
+def test_an_interrupt_at_the_end_of_a_lock_releases_it(tmp_path, monkeypatch):
+    locks, pid, interrupts = UserLocks(tmp_path), os.getpid(), []
+
+    def getpid():
+        if interrupts:
+            raise interrupts.pop()
+        return pid
+
+    monkeypatch.setattr("os.getpid", getpid)
+    with pytest.raises(KeyboardInterrupt), locks.hold("alice", 0):
+        interrupts.append(KeyboardInterrupt)
+    for each in (locks, UserLocks(tmp_path)):
+        with each.hold("alice", 0.1):
+            pass
+
+
 def test_a_task_that_stops_waiting_is_skipped():
     queue = UserLocks(None).stripe(0)
-    assert queue.acquire()
-    assert not queue.acquire(0)
-    assert not queue.acquire(timeout=0.01)
-    queue.release()
-    assert queue.acquire(timeout=0.01)
+    assert queue.acquire("first")
+    for late in ("second", "third"):
+        assert not queue.acquire(late, 0.01)
+        queue.release(late)
+    queue.release("first")
+    assert queue.acquire("fourth", 0.01)
 
 
 def test_an_operation_of_a_removed_user_is_done_again(tmp_path):

@@ -12,11 +12,9 @@ from __future__ import annotations
 import errno
 import os
 import random
-import sys
 import threading
 import time
 import weakref
-from collections import deque
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from math import inf
@@ -69,13 +67,12 @@ class UserLocks:
     def close(self) -> None:
         """Close the lock files that no thread holds; the next lock opens them again."""
         for number in list(self._descriptors):
-            stripe = self.stripe(number)
-            if stripe.acquire(0):
-                try:
-                    if number in self._descriptors:
-                        _close(self._descriptors.pop(number))
-                finally:
-                    stripe.release()
+            stripe, caller = self.stripe(number), object()
+            try:
+                if stripe.acquire(caller, 0) and number in self._descriptors:
+                    _close(self._descriptors.pop(number))
+            finally:
+                stripe.release(caller)
 
     @contextmanager
     def hold(
@@ -92,20 +89,21 @@ class UserLocks:
             LockTimeout: Another writer held the lock for the whole time.
         """
         number, pid, start = _number_of(user), self.pid, time.monotonic()
-        stripe = self.stripe(number)
-        if not stripe.acquire(timeout):
-            raise _timed_out(timeout)
-        locked, since = -1, 0.0
+        stripe, caller = self.stripe(number), object()
+        locked, since = -1, start
         try:
+            if not stripe.acquire(caller, timeout):
+                raise _timed_out(timeout)
             if self.folder is not None:
                 if self.busy_until:
                     # Other processes poll the lock. They would time out if this process locked it again
                     # immediately, and for long each time.
                     time.sleep(max(0.0, self.busy_until.pop(number, 0.0) - time.monotonic()))
                 while (descriptor := self.descriptor(number)) >= 0:
+                    locked = descriptor  # before the call: the caller may be interrupted after it
                     if not try_lock(descriptor, start + timeout - time.monotonic()):
                         raise _timed_out(timeout)
-                    locked, since = descriptor, time.monotonic()
+                    since = time.monotonic()
                     if is_at(self.files, descriptor, self._path(number)):
                         break
                     # The file or a folder above was removed or replaced, as by `git clean`: others lock another file.
@@ -116,15 +114,25 @@ class UserLocks:
                 then(user)
             yield
         finally:
-            if pid == os.getpid():  # in a child forked inside the block, the parent holds the lock
-                try:
-                    if locked >= 0:
-                        unlock(locked)
-                        now = time.monotonic()
-                        if now - since > _LONG:
-                            self.busy_until[number] = now + _YIELD_TIME
-                finally:
-                    stripe.release()
+            try:
+                self._release(number, pid, stripe, caller, locked, since)
+            finally:  # an interrupt, such as Ctrl-C, may have ended the first call
+                self._release(number, pid, stripe, caller, locked, since)
+
+    def _release(
+        self, number: int, pid: int, stripe: _Queue, caller: object, locked: int, since: float
+    ) -> None:
+        """Release what `hold` has locked; a repeated call has no effect."""
+        if pid != os.getpid():  # in a child forked inside the block, the parent holds the lock
+            return
+        try:
+            if locked >= 0 and stripe.holder is caller:
+                unlock(locked)
+                now = time.monotonic()
+                if now - since > _LONG:
+                    self.busy_until[number] = now + _YIELD_TIME
+        finally:
+            stripe.release(caller)
 
     def stripe(self, number: int) -> _Queue:
         """Return the lock of a stripe among the threads of this process."""
@@ -193,48 +201,37 @@ class _Queue:
     would then make the others wait until they time out.
     """
 
-    __slots__ = ("_guard", "_is_held", "_waiting")
+    __slots__ = ("_guard", "_waiting", "holder")
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._is_held = False
-        self._waiting: deque[threading.Lock] = deque()
+        self.holder: object = None
+        """The caller that holds the lock, or None."""
+        self._waiting: dict[object, threading.Lock] = {}
 
-    def acquire(self, timeout: float = -1) -> bool:
-        """Acquire the lock within `timeout` seconds (-1: no limit); return whether it was acquired."""
+    def acquire(self, caller: object, timeout: float = -1) -> bool:
+        """Acquire the lock within `timeout` seconds (-1: no limit); return whether it was acquired.
+
+        In any case the caller must call `release`, also after an interrupt.
+        """
         with self._guard:
-            if not self._is_held:
-                self._is_held = True
+            if self.holder is None:
+                self.holder = caller
                 return True
-            turn = threading.Lock()
-            turn.acquire()  # the holder of this lock passes it on by releasing `turn`
-            self._waiting.append(turn)
-        is_ours = False
-        try:
-            is_ours = turn.acquire(timeout=timeout)
-        finally:
-            if not is_ours:
-                is_ours = not self._leave(turn)
-                if is_ours and sys.exc_info()[0] is not None:
-                    self.release()
-        return is_ours
+            turn = self._waiting[caller] = threading.Lock()
+            turn.acquire()  # `release` of the holder releases `turn`
+        turn.acquire(timeout=timeout)
+        return self.holder is caller
 
-    def _leave(self, turn: threading.Lock) -> bool:
-        """Stop waiting; return False if the lock was passed to this caller meanwhile."""
+    def release(self, caller: object) -> None:
+        """Pass the lock to the next waiting caller, or free it; stop waiting. A repeated call has no effect."""
         with self._guard:
-            try:
-                self._waiting.remove(turn)
-            except ValueError:
-                return False
-        return True
-
-    def release(self) -> None:
-        """Pass the lock to the next waiting caller, or free it."""
-        with self._guard:
-            if self._waiting:
-                self._waiting.popleft().release()
-            else:
-                self._is_held = False
+            self._waiting.pop(caller, None)
+            if self.holder is caller:
+                self.holder = next(iter(self._waiting), None)
+            turn = self._waiting.get(self.holder)
+            if turn is not None and turn.locked():
+                turn.release()
 
 
 def _number_of(user: str) -> int:
