@@ -10,6 +10,7 @@ import pytest
 
 from tomldiary.agents.delegation import RunTree
 from tomldiary.agents.identity import (
+    begins_again,
     field_of,
     first_id,
     given,
@@ -213,3 +214,24 @@ def test_a_session_that_no_file_can_store_is_refused(place):
     with pytest.raises(IdentifierError, match="half of a surrogate pair"):
         session_of(**{"explicit": None, argument: bad}, hint="", default="")
     assert user_of("a\ud800", hint="") == "a\ud800"
+
+
+FIRST, SECOND = "1f0c9b1a-0000-6000-bffe-000000000000", "1f0c9b1a-0000-6000-8003-000000000000"
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "expected"),
+    [
+        (FIRST, SECOND, True),
+        (SECOND, FIRST, False),
+        (SECOND, SECOND, False),
+        ("from another saver", SECOND, True),
+        ("", SECOND, True),
+    ],
+)
+def test_a_thread_begins_again_at_an_earlier_step(now, before, expected):
+    settings = {"checkpoint_map": {"": now}}
+    assert begins_again(settings, before) is expected
+    assert not begins_again(
+        {**settings, "__pregel_replay_state": SimpleNamespace(checkpoint_id=SECOND)}, before
+    )

@@ -259,7 +259,10 @@ def current_place(settings: Any) -> tuple[str, str]:
 def begins_again(settings: Any, before: str) -> bool:
     """Return whether the thread of a LangGraph run was deleted after the checkpoint `before`, and begun again."""
     now = current_place(settings)[0]
-    is_earlier = now != before and _step_of(now) <= _step_of(before)
+    try:
+        is_earlier = now != before and _step_of(now) <= _step_of(before)
+    except ValueError:
+        is_earlier = True  # ids of another saver do not tell the order
     return is_earlier and not named_checkpoint(settings)
 
 
@@ -269,7 +272,7 @@ def is_resumed(settings: Any) -> bool:
 
 
 def _step_of(checkpoint: str) -> int:
-    """Return the number of a checkpoint in its thread, which LangGraph writes into the id; the first one is -2."""
+    """Return the number of a checkpoint in its thread, which LangGraph writes into the id, counted from 0."""
     return (UUID(checkpoint).clock_seq + 2) % 2**14
 
 
