@@ -17,6 +17,7 @@ from typing import Any
 from tomldiary.errors import BackendError, Conflict, InvalidValue, LockTimeout
 from tomldiary.extraction.failures import NoCompletion, causes, status_of
 from tomldiary.runtime.async_bridge import is_of_another_loop
+from tomldiary.storage.shared.database import DatabaseLost
 from tomldiary.toml.values import checked_count, checked_limit, checked_number, checked_seconds
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "is_of_the_model",
     "is_transient",
     "kind_of",
+    "lost_database",
 ]
 
 _DOUBLINGS = 64  # the maximum number of times that a pause doubles; more would overflow
@@ -76,6 +78,11 @@ def is_of_the_model(error: BaseException) -> bool:
     return not any(
         isinstance(each, LockTimeout | BackendError | Conflict) for each in causes(error)
     )
+
+
+def lost_database(error: BaseException) -> DatabaseLost | None:
+    """Return why a shared database could not be reached; None if the error has another cause."""
+    return next((each for each in causes(error) if isinstance(each, DatabaseLost)), None)
 
 
 def kind_of(error: BaseException) -> str:

@@ -27,7 +27,14 @@ from tomldiary.writer.jobs import apply_turn
 from tomldiary.writer.journal import Journal
 from tomldiary.writer.journal_queue import JournalQueue
 from tomldiary.writer.queue import UserQueues
-from tomldiary.writer.retry import Breaker, Options, is_of_the_model, is_transient, kind_of
+from tomldiary.writer.retry import (
+    Breaker,
+    Options,
+    is_of_the_model,
+    is_transient,
+    kind_of,
+    lost_database,
+)
 from tomldiary.writer.shared.queue import SharedQueue
 from tomldiary.writer.shutdown import LoopThread
 
@@ -232,6 +239,8 @@ class Workers:
         # The error may quote the conversation, so details are logged at debug level only.
         kind = kind_of(error)
         _logger.debug("traceback of a turn that could not be applied", exc_info=error)
+        if lost_database(error) is not None:
+            job.attempts -= 1  # it is away for all users, so the attempt does not count
         if isinstance(error, Forgotten) and job.journal is not None:
             await self._after_forgetting(job, error)
         elif transient and job.attempts < self._options.retry.attempts:

@@ -10,12 +10,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, Conflict, Forgotten, LockTimeout
-from tomldiary.extraction.failures import causes
 from tomldiary.logging import get_logger
 from tomldiary.runtime.sources import QUEUE
-from tomldiary.storage.shared.database import DatabaseLost
 from tomldiary.storage.shared.outcomes import unreachable
 from tomldiary.writer.journal_queue import StoringQueue, wake
+from tomldiary.writer.retry import lost_database
 from tomldiary.writer.shared.claims import Claims
 
 if TYPE_CHECKING:
@@ -107,10 +106,12 @@ class SharedQueue(StoringQueue):
                 self.store(user, mine)
             except Exception as error:  # noqa: BLE001 - each receipt gets it
                 self._fail(mine, error)
-                lost = [each for each in causes(error) if isinstance(each, DatabaseLost)]
-                if lost:  # each other user would wait for the database as long as this one
+                lost = lost_database(error)
+                if (
+                    lost is not None
+                ):  # each other user would wait for the database as long as this one
                     if self._batch:
-                        self._fail(self._batch, unreachable(self._backend.database, lost[0]))
+                        self._fail(self._batch, unreachable(self._backend.database, lost))
                     return
         if self._held:
             self.claims.heartbeats.beat()
