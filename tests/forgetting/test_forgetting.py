@@ -28,6 +28,7 @@ from hand_edits import age
 from six_verbs import SixVerbs
 from tomldiary import Conflict, Diary, MemoryWriter
 from tomldiary.backends import LocalBackend
+from tomldiary.doctor.doctor import check
 from tomldiary.errors import (
     BackendError,
     DiaryError,
@@ -1399,6 +1400,21 @@ def test_a_folder_that_is_a_link_is_not_forgotten(tmp_path):
         with pytest.raises(BackendError, match="is a link"):
             Diary(root, agent="rules").user("alice").forget(**selector)
     assert every_byte(outside) == before
+
+
+def test_a_second_folder_of_a_user_is_named_and_stops_forgetting(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    alice = diary.user("Alice")
+    alice.upsert_preference("likes", "jazz")
+    (tmp_path / "Alice").mkdir()  # copied from another memory, where the plain id is the name
+    (tmp_path / "Alice/preferences.toml").write_text("[preferences.likes.a]\ntext = 'walnuts'\n")
+    [warned] = [each for each in check(diary) if "second folder" in each.message]
+    assert warned.place == str(tmp_path / "Alice")
+    for selector in ({"matching": "walnuts"}, {"everything": True}):
+        with pytest.raises(BackendError, match="is a second folder of this user"):
+            alice.forget(**selector)
+    shutil.rmtree(tmp_path / "Alice")
+    assert alice.forget(everything=True).entries == 1
 
 
 def test_a_folder_of_other_files_is_not_forgotten(tmp_path):

@@ -166,7 +166,7 @@ def _users(backend: Backend) -> list[str]:
         for entry in folders
         if not entry.name.startswith(".")
     ]
-    return sorted(name for name in names if name is not None)
+    return sorted({name for name in names if name is not None})
 
 
 def _owner(files: FileSystem, folder: Path) -> str | None:
@@ -213,6 +213,14 @@ def _check_user(diary: Diary, user: str) -> Iterator[Finding]:
     yield from _check_owner(user, documents)
     if isinstance(backend, LocalBackend):
         yield from _strays(backend.files, backend.folder(user))
+        unread = backend.unread_folder(user)
+        if unread is not None:
+            yield Finding(
+                "warning",
+                str(unread),
+                f"this is a second folder of {user!r}. It is not read, and forget cannot finish while it exists.",
+                f"Move its entries to the documents in {backend.folder(user).name!r}, and remove it.",
+            )
     walked = walk(backend, user)
     if walked.damage is not None:
         time.sleep(_RETRY_SECONDS)

@@ -118,6 +118,12 @@ def forget(backend: LocalBackend, user: str, rewrite: Rewrite) -> dict[str, str]
 def _forget(backend: LocalBackend, user: str, folder: Path, rewrite: Rewrite) -> dict[str, str]:
     files = backend.files
     _check_folder(files, folder)
+    unread = backend.unread_folder(user)
+    if unread is not None:  # it would be read once the other folder is removed
+        raise BackendError(
+            f"{unread}: is a second folder of this user, and may contain data to forget. Nothing was forgotten. Move"
+            f" its entries to the documents in {folder.name}, and remove it."
+        )
     job, may_be_written = _Job(rewrite.selection, rewrite.epoch), False
     if not files.is_folder(folder):
         # The user's first turn may be in a writer's queue.

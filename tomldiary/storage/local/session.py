@@ -93,6 +93,11 @@ class OpenedUsers:
         self._folders[user] = folder
         return folder
 
+    def unread_folder(self, user: str) -> Path | None:
+        """Return the folder with the plain id as its name if the user has another one, so that nothing reads it."""
+        plain = self.base_path / user
+        return plain if self.folder(user) != plain and self._is_plain_folder(user) else None
+
     def index_folder(self, user: str) -> Path:
         """Return the folder for data derived from a user's documents; it may be deleted at any time."""
         return self.base_path / SYSTEM / "index" / encode_folder(user)
@@ -112,7 +117,7 @@ class OpenedUsers:
         when = self.files.folder_time(str(self.base_path))
         if before is not None and before[0] == when:
             return before[1]
-        found: list[str] = []
+        found: set[str] = set()  # a user may have a second folder
         is_whole = when < self.environment.clock.time_ns() - YOUNG
         for name in self._folder_names():
             try:
@@ -121,7 +126,7 @@ class OpenedUsers:
                 _logger.warning("a user is skipped: %s", error)
                 user = None
             is_whole = is_whole and user is not None
-            found += [user] if user is not None else []
+            found |= {user} if user is not None else set()
         if is_whole:
             self._known_users = (when, sorted(found))
         return sorted(found)
