@@ -102,6 +102,7 @@ CALLS: dict[str, Any] = {
     "facts.acount": ("diet",),
     "facts.adelete": None,
     "episodes.aadd": ("a question", "an answer"),
+    "episodes.aget": ("2026-11-20T07:30:00.000000Z",),
     "episodes.alist": (),
     "episodes.amessages": ("s1",),
     "episodes.adelete": None,

@@ -437,9 +437,19 @@ def test_a_missing_permission_of_postgres_names_the_remedy():
     backend.close()
 
 
-def test_a_pool_of_postgres_that_can_no_longer_connect_says_why():
+def test_a_pool_of_postgres_that_can_no_longer_connect_says_why(monkeypatch):
     engine = engines.space("postgres")
     import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
+    import psycopg_pool  # noqa: PLC0415 - the same
+
+    pools = []
+
+    class Pool(psycopg_pool.ConnectionPool):
+        def __init__(self, *args, **options):
+            pools.append(self)
+            super().__init__(*args, **options)
+
+    monkeypatch.setattr(psycopg_pool, "ConnectionPool", Pool)
 
     role = f"r{engine.url.rpartition('=')[2]}"
     address = engine.url.partition("@")[2]
@@ -460,8 +470,7 @@ def test_a_pool_of_postgres_that_can_no_longer_connect_says_why():
                 assert "is not permitted to log in" in str(refused.value)
             server.execute(f"ALTER ROLE {role} LOGIN")
             assert len(alice.preferences("likes")) == 1
-            pool = diary.engine.backend.database._pool
-            with pool.connection(), pytest.raises(BackendError, match="are all 1 in use"):
+            with pools[-1].connection(), pytest.raises(BackendError, match="are all 1 in use"):
                 alice.preferences()
             assert len(alice.preferences("likes")) == 1
 
