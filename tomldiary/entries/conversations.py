@@ -231,9 +231,8 @@ class ConversationKind(EntryKind):
     )
 
     def unread(self, document: Document) -> list[str]:
-        sessions = dict(
-            Conversations(document).entries()
-        )  # before version 0.3 they are at the root
+        # Before version 0.3 the sessions are at the root.
+        sessions = dict(Conversations(document).entries())
         return [key for key in super().unread(document) if key not in sessions]
 
     def entries(self, tables: Tables, rules: Rules) -> Iterator[tuple[str, Mapping[str, Any]]]:

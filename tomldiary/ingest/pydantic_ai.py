@@ -82,9 +82,8 @@ def _texts(content: object, omissions: Omissions) -> list[str]:
     for item in as_list(content):
         text = item if isinstance(item, str) else as_object(item).get("content")
         if as_object(as_object(item).get("metadata")).get("origin") is not None:
-            omissions.leave_out(
-                "marked text"
-            )  # an application added it, such as the memory of a diary
+            # An application added it, such as the memory of a diary.
+            omissions.leave_out("marked text")
         elif isinstance(text, str):
             found.append(omissions.clean(text))
         elif as_text(as_object(item).get("kind")) != "cache-point":

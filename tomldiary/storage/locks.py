@@ -90,7 +90,7 @@ class UserLocks:
         """
         number, pid, start = _number_of(user), self.pid, time.monotonic()
         stripe, caller = self.stripe(number), object()
-        locked, since = -1, start
+        locked, since = -1, inf
         try:
             if not stripe.acquire(caller, timeout):
                 raise _timed_out(timeout)

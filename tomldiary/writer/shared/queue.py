@@ -107,9 +107,8 @@ class SharedQueue(StoringQueue):
             except Exception as error:  # noqa: BLE001 - each receipt gets it
                 self._fail(mine, error)
                 lost = lost_database(error)
-                if (
-                    lost is not None
-                ):  # each other user would wait for the database as long as this one
+                if lost is not None:
+                    # Each other user would wait for the database as long as this one.
                     if self._batch:
                         self._fail(self._batch, unreachable(self._backend.database, lost))
                     return
