@@ -6,7 +6,6 @@ import threading
 from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,7 +24,7 @@ from tomldiary.store.catalog import Catalog
 from tomldiary.store.item import Clock, table_of
 from tomldiary.store.operations import Operation, Put
 from tomldiary.store.typed_namespaces import Owners, TypedNamespaces, is_typed
-from tomldiary.user.pending.held import QUARANTINE, Why, hold, stamped
+from tomldiary.user.pending.held import held_back, stamped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -113,11 +112,8 @@ class ItemPuts:
         """Commit a change, or hold it for review if the user's open transaction has an untrusted actor."""
         engine = self.diary.engine
         origin = engine.actor_here(user)
-        if origin and self.diary.trust.waits(origin):
-            session = source.session or engine.session_here(user)
-            why = Why(QUARANTINE, session, origin, source.reason)
-            change = partial(hold, change=change, why=why)
-        return engine.write(user, change, source)
+        held = held_back(self.diary, user, change, source, origin) if origin else None
+        return engine.write(user, held or change, source)
 
     def owner_of_puts(self, namespaces: Iterable[Namespace]) -> str | None:
         """Return the one owner of all puts if `aput` can run them, or None.

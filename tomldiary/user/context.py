@@ -16,10 +16,10 @@ from tomldiary.runtime.views import Viewed, pretty
 from tomldiary.toml.values import checked_flag, checked_text
 from tomldiary.user.pending.held import (
     DRAFTS,
-    QUARANTINE,
     Overlay,
     Why,
     drafts_of,
+    held_back,
     hold,
     stamped,
 )
@@ -192,9 +192,8 @@ class UserContext:
             drafts = DraftContext(self.diary, self.user_id, session)
             return drafts.write(change, source, on_repeat=on_repeat)
         origin = source.actor or self.engine.actor_here(self.user_id)
-        if origin and self.diary.trust.waits(origin):
-            why = Why(QUARANTINE, self.session(source.session), origin, source.reason)
-            held = functools.partial(hold, change=change, why=why)
+        held = held_back(self.diary, self.user_id, change, source, origin) if origin else None
+        if held is not None:
             return self.engine.write(self.user_id, held, source, on_repeat=on_repeat)
         return self._stored(change, source, origin, on_repeat)
 

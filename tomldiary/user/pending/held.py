@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -34,11 +35,13 @@ from tomldiary.history.queries import table_changes
 from tomldiary.history.record import SNAPSHOT, next_sequence
 from tomldiary.history.timeline import Timeline
 from tomldiary.toml.edit import Edit
-from tomldiary.toml.values import checked_names, same_value
+from tomldiary.toml.values import checked_names, checked_text, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
+    from tomldiary.diary import Diary
+    from tomldiary.engine.transaction import Source
     from tomldiary.entries.kind import Rules, Tables
     from tomldiary.entries.kinds.pending import PendingChange
     from tomldiary.toml.document import Document, Path
@@ -55,6 +58,7 @@ __all__ = [
     "claim",
     "content",
     "drafts_of",
+    "held_back",
     "hold",
     "is_entry",
     "make",
@@ -141,6 +145,16 @@ class Overlay(Mapping[str, Known]):
 
     def __bool__(self) -> bool:
         return True  # an open transaction may have documents before any is stored
+
+
+def held_back(
+    diary: Diary, user: str, change: Callable[[Transaction], R], source: Source, origin: str
+) -> Callable[[Transaction], R] | None:
+    """Return a change by an untrusted actor as one that is held for review; None if the actor `origin` is trusted."""
+    if not diary.trust.waits(origin):
+        return None
+    session = checked_text(source.session or "", "session_id") or diary.engine.session_here(user)
+    return partial(hold, change=change, why=Why(QUARANTINE, session, origin, source.reason))
 
 
 def hold(tx: Transaction, change: Callable[[Transaction], R], why: Why) -> R:
