@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.config import get_config
 from langgraph.runtime import get_runtime
 
@@ -131,10 +132,9 @@ def run_id_of(config: RunnableConfig) -> str:
 
 
 def _settings_here() -> Any:
-    try:
-        return get_config().get("configurable")
-    except RuntimeError:  # called outside a graph
-        return None
+    # Not `get_config`, because outside a graph it raises an error, which is slow, and every read asks.
+    config = var_child_runnable_config.get()
+    return None if config is None else config.get("configurable")
 
 
 def _places(config: RunnableConfig) -> dict[str, Any]:

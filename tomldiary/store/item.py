@@ -254,7 +254,8 @@ def _checked(value: Any, where: str, depth: int) -> Any:
                     f"expected text as a key, found {type(key).__name__}.", where=where
                 )
             place = f"{where}.{key}"
-            table[_checked(str.__str__(key), place, depth)] = _checked(item, place, depth + 1)
+            name = key if type(key) is str and key.isascii() else _scalar(key, place)
+            table[name] = _checked(item, place, depth + 1)
         return table
     if isinstance(value, list | tuple):
         _check_depth(depth, where)

@@ -301,7 +301,7 @@ class Edit:
         if body and not body.endswith("\n"):
             body += self.newline
         gap = self.newline if body.strip() else ""
-        at = blocks.index(anchor)
+        at = self._position(anchor)
         marks = (anchor.ours[0], len(gap)) if anchor.ours is not None else None
         self._swap(anchor, Block(anchor.path, body + gap, anchor.is_array, marks))
         if at + 1 < len(blocks) and not tail:
@@ -351,7 +351,7 @@ class Edit:
         own = {key: value for key, value in new.items() if key not in old}
         text = render_block(path, own, newline=self.newline)
         block = Block(path, text + self.newline, ours=(0, len(self.newline)))
-        self._blocks.insert(self._blocks.index(first), block)
+        self._blocks.insert(self._position(first), block)
         self._index[path] = block
         self._change_with_subtables(block, old, new)
 
@@ -386,7 +386,7 @@ class Edit:
     def _remove(self, block: Block) -> None:
         body, tail = split_tail(block.text)
         parse_toml(body)  # a block that parses alone ends where the lexer found its end
-        at = self._blocks.index(block)
+        at = self._position(block)
         before = self._blocks[at - 1]
         kept, gap = split_tail(before.text)
         if gap.strip():
@@ -400,11 +400,15 @@ class Edit:
         """Replace `block` by `new`."""
         if new.text == block.text and new.path == block.path:
             return
-        self._blocks[self._blocks.index(block)] = new
+        self._blocks[self._position(block)] = new
         if self._index.get(block.path) is block:  # lists of tables are not in it
             if new.path != block.path:
                 del self._index[block.path]
             self._index[new.path] = new
+
+    def _position(self, block: Block) -> int:
+        """Return the position of a block; a search from the start is slow for the last one, the most frequent."""
+        return len(self._blocks) - 1 if self._blocks[-1] is block else self._blocks.index(block)
 
     def _holder(self, path: Path) -> Block:
         """Return the closest block at or above `path`; the head if there is none."""
