@@ -50,7 +50,7 @@ class TestInMemoryStore(StoreSuite):
         "test_a_changed_copy_changes_nothing_stored": "langgraph #8835",
         "test_two_readers_get_an_object_each": "langgraph #8835",
         "test_a_value_that_cannot_be_stored_rejects_its_batch": "langgraph #8835: it keeps the object itself",
-        "test_a_bad_call_beside_others_harms_nobody": "langgraph #8835: it keeps the object itself",
+        "test_a_bad_call_harms_no_other_call": "langgraph #8835: it keeps the object itself",
         "test_an_update_keeps_when_an_item_was_created": "langgraph #8340",
         "test_no_vector_outlives_its_text": "langgraph #8214",
         "test_a_list_that_shrinks_leaves_no_vector": "langgraph #8214",

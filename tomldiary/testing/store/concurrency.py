@@ -63,9 +63,7 @@ class Concurrency(StoreFixtures):
         assert all(found)
 
     @async_only
-    def test_a_bad_call_beside_others_harms_nobody(
-        self, running: tuple[Any, asyncio.Runner]
-    ) -> None:
+    def test_a_bad_call_harms_no_other_call(self, running: tuple[Any, asyncio.Runner]) -> None:
         store, runner = running
 
         async def run() -> list[Any]:
