@@ -149,11 +149,12 @@ def _records(backend: Backend, user: str) -> Iterator[tuple[str, bytes, bool]]:
         data = backend.files.content(path)
         # Text before the first header is a record with a damaged header.
         starts = sorted({0, *(match.start() for match in _HEADER.finditer(data))})
+        line = 1
         for start, end in zip(starts, [*starts[1:], len(data)], strict=True):
             record = data[start:end]
             if record.strip():
-                line = data.count(b"\n", 0, start) + 1
                 yield f"{path}:{line}", record, path == paths[-1] and end == len(data)
+            line += record.count(b"\n")
 
 
 def _parsed(data: bytes) -> Record | None:
