@@ -29,7 +29,7 @@ from tomldiary import BackendError, Diary
 from tomldiary.cli.app import app, run
 from tomldiary.doctor.doctor import check
 from tomldiary.errors import MissingExtra
-from tomldiary.storage import FirestoreBackend
+from tomldiary.storage import FirestoreBackend, RedisBackend
 from tomldiary.storage.open import open_backend
 from tomldiary.storage.shared.database import DatabaseLost, Head, Step
 from waiting import until
@@ -321,6 +321,35 @@ def test_a_refusal_of_firestore_names_the_remedy(error, reason):
     assert reason in str(caught.value)
     assert "secret" not in str(caught.value)
     backend.close()
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (
+            "The user executing the script can't run this command or subcommand script: 3af2, on @user_script:21.",
+            "The user executing the script can't run this command or subcommand",
+        ),
+        (
+            "ACL failure in script: User app has no permissions to run the 'zadd' command script: on @user_script:1.",
+            "ACL failure in script: User app has no permissions to run the 'zadd' command",
+        ),
+        (
+            "ACL failure in script: No permissions to access a key script: 3af2, on @user_script:1.",
+            "ACL failure in script: No permissions to access a key",
+        ),
+    ],
+    ids=["redis-7.0", "valkey-9", "redis-7.4"],
+)
+def test_a_forbidden_command_of_a_script_is_a_missing_permission(message, reason):
+    backend = RedisBackend("redis://127.0.0.1:1/0")
+
+    def refuse():
+        raise importlib.import_module("redis.exceptions").ResponseError(message)
+
+    with pytest.raises(BackendError) as caught:
+        backend.database._run(refuse)
+    assert f": a permission is missing ({reason}). Grant it." in str(caught.value)
 
 
 def test_doctor_says_that_a_database_answers(engine):

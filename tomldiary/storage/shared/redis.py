@@ -51,7 +51,10 @@ _REMEDIES = {
     "unknown command": "Use the address of a server that runs scripts; a Sentinel does not.",
 }
 """Remedies, by a part of the server's message."""
-_FORBIDDEN = "user executing the script"  # in the message of Redis 6 and 7.0
+# In the message for a command of a script: of Redis 6 and 7.0, and of later releases and Valkey.
+_FORBIDDEN = re.compile("user executing the script|ACL failure in script")
+_SCRIPT = re.compile(r" script: (?:\S+ )?on @|, with args")
+"""Where a message names the script and quotes its arguments."""
 # KEYS: the beginning of the user's keys. ARGV: the names of the documents whose texts to return.
 _HEAD = """
 local user = KEYS[1]
@@ -231,8 +234,8 @@ class RedisDatabase:
         except exceptions.RedisError as error:
             if isinstance(error, exceptions.ReadOnlyError):
                 self.close()  # the address may lead to another server now
-            reason = re.split(" script: |, with args", str(error))[0].rstrip(".")
-            if isinstance(error, exceptions.NoPermissionError) or _FORBIDDEN in reason:
+            reason = _SCRIPT.split(str(error))[0].rstrip(".")
+            if isinstance(error, exceptions.NoPermissionError) or _FORBIDDEN.search(reason):
                 raise BackendError(
                     f"{self}: a permission is missing ({reason}). Grant it."
                 ) from error
