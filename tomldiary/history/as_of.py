@@ -5,23 +5,25 @@ from __future__ import annotations
 from contextlib import suppress
 from datetime import datetime
 from numbers import Integral
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from tomldiary.entries.kinds import entry_kind
 from tomldiary.entries.kinds.parts import join, parts_among
 from tomldiary.entries.models import When, in_utc
-from tomldiary.errors import DiaryError, DocumentError, InvalidValue
+from tomldiary.errors import DiaryError, DocumentError, HistoryPruned, InvalidValue
 from tomldiary.hand_edits.detect import NOTHING
 from tomldiary.history.record import next_sequence
 from tomldiary.history.timeline import Timeline
 from tomldiary.toml.document import Document
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from tomldiary.engine.engine import Engine
 
-__all__ = ["PastDocuments", "PastTexts", "Point", "point_of"]
+__all__ = ["PastDocuments", "PastTexts", "Point", "point_of", "reread"]
+
+R = TypeVar("R")
 
 Point = int | When
 """A point of history: a transaction number, or a time."""
@@ -46,6 +48,23 @@ def point_of(at: object, where: str = "at") -> int | datetime:
             f"expected a transaction number, or a time such as 2026-11-20T12:00, found {at!r}.",
             where=where,
         ) from None
+
+
+def reread(read: Callable[[], R]) -> R:
+    """Return the result of a read of history; repeat it after an error, unless the same error follows.
+
+    Another process may forget or drop records during a read. Damaged history fails in the same way again.
+    """
+    message = ""
+    while True:
+        try:
+            return read()
+        except HistoryPruned:
+            raise
+        except DocumentError as error:
+            if str(error) == message:
+                raise
+            message = str(error)
 
 
 class PastTexts:
@@ -140,7 +159,7 @@ class PastDocuments:
 
     def read(self, kinds: Collection[str]) -> None:
         """Read documents in advance."""
-        texts = self._past.texts(self.seq, kinds)
+        texts = reread(lambda: self._past.texts(self.seq, kinds))
         self._documents.update({kind: Document.parse(text) for kind, text in texts.items()})
 
     def refusal(self) -> DiaryError:

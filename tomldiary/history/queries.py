@@ -12,7 +12,7 @@ from tomldiary.entries.fields import entry_data
 from tomldiary.entries.kinds import entry_key, entry_kind, path_of
 from tomldiary.entries.kinds.pending import held_entry
 from tomldiary.errors import UnknownEntry
-from tomldiary.history.as_of import PastDocuments, PastTexts, Point, point_of
+from tomldiary.history.as_of import PastDocuments, PastTexts, Point, point_of, reread
 from tomldiary.history.record import SNAPSHOT, Record
 from tomldiary.history.retention import Retention
 from tomldiary.history.timeline import Timeline
@@ -259,6 +259,9 @@ class HistoryQueries:
             InvalidValue: An argument is not a point of history, or there is no such transaction.
             DocumentError: History does not reach back that far.
         """
+        return reread(lambda: self._diff(before, after))
+
+    def _diff(self, before: Point | None, after: Point | None) -> Differences:
         with self._past.engine.reading():
             if before is None:
                 before = max(0, self._past.newest() - 1)
@@ -287,7 +290,7 @@ class HistoryQueries:
         """
         checked_flag(bookkeeping, "bookkeeping")
         lines: list[str] = []
-        for kind, *documents in self._versions(before, after):
+        for kind, *documents in reread(lambda: [*self._versions(before, after)]):
             old, new = (
                 document.text if bookkeeping else _without_bookkeeping(document)
                 for document in documents
@@ -304,6 +307,9 @@ class HistoryQueries:
             HistoryPruned: `at` is older than the kept history; the error names the first kept transaction.
             DocumentError: History does not reach back that far.
         """
+        return reread(lambda: self._documents_at(at))
+
+    def _documents_at(self, at: Point) -> PastDocuments:
         seq = self._past.sequence(at)
         point = point_of(at)
         moment = point if isinstance(point, datetime) else self._past.timeline().moment_of(seq)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 
 import pytest
 
@@ -118,3 +119,39 @@ def test_a_dropped_history_begins_anew(opened):
         assert backend.database.apply("alice", head, Step(dropped=WHOLE_HISTORY)) == {}
     assert backend.last_record("alice") is None
     assert list(backend.records("alice")) == []
+
+
+def overtaken_by(backend, works):
+    """Run each of `works` before the backend reads records below a number for the nth time; the keys are both."""
+    records, calls = backend.database.records, Counter()
+
+    def overtaken(user, below, limit):
+        calls[below] += 1
+        works.get((below, calls[below]), bool)()
+        return records(user, below, limit)
+
+    backend.database.records = overtaken
+
+
+@pytest.mark.parametrize(("read", "reads"), [("as_of", 3), ("diff", 2), ("diff_text", 2)])
+def test_a_past_state_is_read_while_another_process_drops_history(opened, read, reads):
+    backend = opened()
+    one = Diary(backend, agent="rules").user("alice")
+    for number in range(30):
+        one.blocks.set("notes", f"note {number + 1}")
+
+    def result():
+        if read == "as_of":
+            return one.as_of(28).blocks["notes"].text
+        return f"{getattr(one, read)(28, 29)}"
+
+    expected = result()
+    other = Diary(opened(), agent="rules").user("alice")
+    works = {
+        # The text was read, so history is now newer, and is read until the first transaction.
+        (WHOLE_HISTORY, reads): lambda: other.blocks.set("notes", "another note"),
+        (11, 1): lambda: other.prune_history(keep=20),
+    }
+    overtaken_by(backend, works)
+    assert result() == expected
+    assert one.kept_history().first == 11
