@@ -476,18 +476,29 @@ class Engine(DocumentCache):
 
     # Rewriting history
 
-    @contextmanager
-    def rewriting(self, user: str) -> Generator[None]:
-        """Hold a user's lock while history is rewritten; cached documents are dropped afterwards.
+    def rewrite(self, user: str, work: Callable[[], R]) -> R:
+        """Return the result of `work`, which rewrites history under the user's lock; drop the cached documents then.
+
+        It is called again if another process changed the user's memory meanwhile.
 
         Raises:
             NestedTransaction: A transaction of the user is open here.
             LockTimeout: Another writer kept the lock.
+            RevisionConflict: Other processes changed the user's memory all the time.
         """
         self.refuse_open(user)
+
+        def run() -> R:
+            try:
+                return work()
+            except DocumentError:
+                if self._optimistic is not None:
+                    self._optimistic.verify(user)  # the history may have changed while it was read
+                raise
+
         with self.backend.lock(user, self.lock_timeout):
             try:
-                yield
+                return repeated(run, self.lock_timeout)
             finally:
                 self.logged.drop(user)
                 self._drop(user)
@@ -517,8 +528,7 @@ class Engine(DocumentCache):
             if snapshot is not None:
                 self.backend.prune(user, snapshot.seq, render_record(snapshot))
 
-        with self.rewriting(user):
-            repeated(run, self.lock_timeout)
+        self.rewrite(user, run)
 
 
 def is_erased(backend: Backend, user_id: str, began: int | None, now: int) -> bool:

@@ -38,7 +38,6 @@ from tomldiary.history.record import (
 )
 from tomldiary.history.timeline import EMPTY, LatestRecords
 from tomldiary.identifiers.namespaces import ROOT
-from tomldiary.storage.locks import repeated
 from tomldiary.storage.protocol import Backend, Rewrite, RewrittenDocument
 from tomldiary.toml.document import Document, Path, digest
 from tomldiary.toml.edit import Edit
@@ -80,8 +79,7 @@ def forget(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
         files = engine.backend.rewrite(user, rewrite)
         return replace(receipt, keys=(), epoch=rewrite.epoch, files=files)
 
-    with engine.rewriting(user):
-        return repeated(run, engine.lock_timeout)
+    return engine.rewrite(user, run)
 
 
 def _counts(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:

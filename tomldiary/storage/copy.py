@@ -15,10 +15,10 @@ from tomldiary.storage.protocol import (
     Commit,
     ListsErased,
     LocalFolder,
+    OptimisticWrites,
     Rewrite,
     TellsErasure,
 )
-from tomldiary.storage.shared.backend import SharedBackend
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,7 +74,7 @@ def _copy(source: Backend, target: Backend, user: str) -> Copied:
     texts, records = _state(source, user)
     epoch = source.epoch(user)
     erased = source.erased(user) if isinstance(source, TellsErasure) else 0
-    if isinstance(source, SharedBackend):  # its lock excludes no other process
+    if isinstance(source, OptimisticWrites):  # its lock excludes no other process
         source.verify(user)
     known = _state(target, user)
     is_behind = not any(known) and epoch > target.epoch(user)

@@ -219,6 +219,14 @@ class OptimisticWrites(Protocol):
         """
         ...
 
+    def verify(self, user: str) -> None:
+        """Check that what the caller's transaction has read is one state, the stored one; the caller holds the lock.
+
+        Raises:
+            RevisionConflict: Another process changed the user's memory since the transaction began.
+        """
+        ...
+
 
 @runtime_checkable
 class ReadsOneState(Protocol):

@@ -155,3 +155,13 @@ def test_a_past_state_is_read_while_another_process_drops_history(opened, read, 
     overtaken_by(backend, works)
     assert result() == expected
     assert one.kept_history().first == 11
+
+
+def test_two_processes_drop_history_at_once(opened):
+    backend = opened()
+    one = Diary(backend, agent="rules").user("alice")
+    for number in range(30):
+        one.blocks.set("notes", f"note {number + 1}")
+    other = Diary(opened(), agent="rules").user("alice")
+    overtaken_by(backend, {(30, 2): lambda: other.prune_history(keep=5)})
+    assert one.prune_history(keep=10).first == other.kept_history().first == 25
