@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from counted_requests import Counting
@@ -48,6 +50,29 @@ def test_a_read_of_known_documents_is_one_request(counted):
         counted.database.requests.clear()
         assert read()
         assert counted.database.requests.count("head") <= most, name
+
+
+def test_a_first_read_asks_once_for_the_newest_record(counted, opened):
+    puts = [Put(("alice", f"notes{number}"), "k", {"text": "tea"}) for number in range(9)]
+    ItemStore(Diary(opened(), agent="rules")).run(puts)
+    assert len(Diary(counted, agent="rules").user("alice").items()) == 9
+    assert counted.database.requests == ["head", *["read"] * 9]
+
+
+@pytest.mark.parametrize("seconds", [0, 60], ids=["", "watched"])
+def test_a_text_that_is_newer_than_the_read_state_is_no_hand_edit(opened, seconds):
+    backend = opened()
+    backend.transactions.heads.trust(time.monotonic() + seconds)  # no notice arrives
+    diary = Diary(backend, agent="rules")
+    alice, other = diary.user("alice"), Diary(opened(), agent="rules").user("alice")
+    with other.transaction() as tx:
+        tx.upsert_preference("likes", "tea")
+        tx.blocks.set("persona", "kind")
+    with diary.engine.reading():
+        assert len(alice.preferences("likes")) == 1
+        other.blocks.set("persona", "polite")
+        assert not diary.engine.load("alice", "blocks").is_edited
+        assert alice.blocks["persona"].text == "polite"
 
 
 def test_a_block_of_reads_sees_one_state_and_the_thread_s_own_writes(counted, opened):

@@ -134,6 +134,9 @@ class SharedBackend(AsyncVerbs):
         if head is not None and kind in head.texts:
             return Stored(head.texts[kind], head.versions[kind])
         found = self.transactions.asked(lambda: self.database.read(user, [kind])).get(kind)
+        seen = self.transactions.seen(user) if hold is None else None
+        if seen is not None and seen.versions.get(kind) != (found and found[1]):
+            self.transactions.refresh(user)  # its newest record may be older than the text
         return Stored(*found) if found is not None else None
 
     def kinds(self, user: str) -> list[str]:
@@ -162,17 +165,21 @@ class SharedBackend(AsyncVerbs):
         return self.transactions.head(user).record
 
     def records(self, user: str) -> Iterator[str]:
-        """Yield all records, newest first, read in pages; in an attempt, with the pending ones of its group."""
+        """Yield all records, newest first, read in pages.
+
+        In an attempt, the pending ones of its group are included. In a block of `reading`, its state has the newest.
+        """
         check_user(user)
         hold = self.transactions.hold_of_caller(user)
-        head = hold.head if hold is not None else None
+        head = hold.head if hold is not None else self.transactions.seen(user)
         if hold is not None and hold.group is not None:
             yield from [text for _, text in reversed(hold.group.records)]
             head = hold.group.base
         below, size = WHOLE_HISTORY, 1  # most callers need only the newest
         if head is not None and head.record is not None:
             yield head.record
-            below, size = next_sequence(head.record) - 1, _PAGE
+            below = next_sequence(head.record) - 1
+            size = _PAGE if hold is not None else 4  # a writer indexes the whole history
         while True:
             page = self.transactions.asked(partial(self.database.records, user, below, size))
             yield from (text for _, text in page)

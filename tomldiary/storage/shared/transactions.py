@@ -296,6 +296,16 @@ class Transactions:
         finally:
             self._reading.heads = outer
 
+    def seen(self, user: str) -> Head | None:
+        """Return the state that the caller's block of `reading` has read, or None."""
+        return (self._reading.heads or {}).get(user)
+
+    def refresh(self, user: str) -> None:
+        """Let the next call read the state of a user again, also in a block of `reading` and with a watch."""
+        self.heads.of(user).confirmed = None
+        if self._reading.heads is not None:
+            self._reading.heads.pop(user, None)
+
     # Steps
 
     def commit(self, user: str, head: Head, step: Step) -> dict[str, Token]:
