@@ -15,7 +15,14 @@ from tomldiary.compat.loaders import (
     load_preferences,
 )
 from tomldiary.entries.models import ConversationItem, PreferenceItem
-from tomldiary.errors import InvalidTOML, InvalidValue, NewerVersion, SchemaError, UnknownCategory
+from tomldiary.errors import (
+    DocumentError,
+    InvalidTOML,
+    InvalidValue,
+    NewerVersion,
+    SchemaError,
+    UnknownCategory,
+)
 
 
 class Dated(PreferenceItem):
@@ -200,9 +207,9 @@ def test_a_file_of_a_newer_version_is_refused(tmp_path, version):
 
 
 def test_unusable_metadata_is_named_in_toml_words():
-    with pytest.raises(InvalidValue) as caught:
-        load_conversations("_meta = 1")
-    assert caught.value.where == "_meta"
+    with pytest.raises(DocumentError, match="_meta: expected a table, found number") as caught:
+        load_conversations("# a comment\n_meta = 1")
+    assert caught.value.line == 2
 
 
 def test_text_that_does_not_parse_has_path_and_line(tmp_path):

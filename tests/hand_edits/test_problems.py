@@ -83,7 +83,6 @@ def test_a_wrong_key_of_a_temporal_fact_is_named_with_a_right_one(tmp_path: Path
     ("document", "written", "named"),
     [
         ("preferences", "preferences = 'tea'", "preferences: expected a table, found text"),
-        ("preferences", "_meta = 3", "_meta: expected a table, found number"),
         ("blocks", "[blocks]\npersona = 'a cook'", "blocks.persona: expected an entry, found text"),
         ("blocks", "[blocks.persona]\ntxt = 'a cook'", "blocks.persona.text: expected text"),
         (
@@ -116,6 +115,29 @@ def test_a_value_in_place_of_a_table_is_named(
     assert problem.startswith(named)
     said = [f"{finding.message}. {finding.remedy}" for finding in check(diary)]
     assert any(named.rpartition(": ")[2] in each for each in said)
+
+
+@pytest.mark.parametrize(
+    ("written", "line"),
+    [("_meta = 3", 1), ("# mine\n[[_meta]]\nseq = 1", 2), ("note = 1\n\n'_meta' = []", 3)],
+)
+def test_writes_go_to_history_while_meta_is_no_table(
+    tmp_path: Path, written: str, line: int
+) -> None:
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    file = tmp_path / "alice/preferences.toml"
+    good = file.read_text()
+    file.write_text(f"{written}\n[preferences.likes.pref001]\ntext = 'mate'\n")
+    age(file)
+    alice.upsert_preference("likes", "jazz")
+    assert [item.text for item in alice.preferences("likes").values()] == ["tea", "jazz"]
+    [problem] = map(str, alice.problems())
+    assert f"preferences.toml:{line}: _meta: expected a table, found" in problem
+    file.write_text(good)
+    age(file)
+    alice.upsert_preference("likes", "chess")
+    assert all(f'"{word}"' in file.read_text() for word in ("tea", "jazz", "chess"))
 
 
 def test_sessions_at_the_root_of_an_old_file_are_no_problem(tmp_path: Path) -> None:

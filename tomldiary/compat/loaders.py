@@ -160,8 +160,6 @@ def _document(text: str, path: str) -> Document:
             " PreferenceLoader(table).load_from_file(path), or ConversationLoader()."
         )
     document = Document.parse(text, path=path)
-    if not isinstance(document.data.get("_meta", {}), dict):
-        raise InvalidValue("expected a table. Write it as [_meta] or remove it.", where="_meta")
     check_version(document, path)
     return document
 

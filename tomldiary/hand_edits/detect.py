@@ -6,13 +6,16 @@ known exactly. A three-way merge combines it with the transactions since.
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any, cast
 
+from tomldiary.entries.fields import toml_word
 from tomldiary.entries.kinds import own_tables
 from tomldiary.entries.models import FORMAT_VERSION
-from tomldiary.errors import DocumentError, InvalidTOML, NewerVersion, UnsafeDocument
+from tomldiary.errors import DocumentError, NewerVersion
 from tomldiary.hand_edits.base_version import NOTHING, base_of_save
 from tomldiary.hand_edits.three_way_merge import merge
 from tomldiary.history.timeline import EMPTY, LatestRecords, Timeline
@@ -23,6 +26,7 @@ from tomldiary.toml.document import Document
 __all__ = ["Known", "check_version", "emptied", "is_being_saved", "is_blank", "look"]
 
 _logger = get_logger(__name__)
+_META = re.compile(r"^\ufeff?[ \t]*(?=(?:\[\[[ \t]*)?[\"']?_meta\b)", re.MULTILINE)
 _YOUNG = 0.01  # seconds; a file changed within this time may change again without a new time stamp
 _SETTLING = 1.0  # seconds; a file changed within this time that lost entries may be half saved
 
@@ -143,7 +147,7 @@ def _parsed(
         check_version(document, place)
     except NewerVersion:
         raise
-    except (InvalidTOML, UnsafeDocument) as error:
+    except DocumentError as error:
         return NOTHING, error
     return document, None
 
@@ -216,12 +220,21 @@ def _age(token: Token) -> float:
 
 
 def check_version(document: Document, place: str) -> None:
-    """Refuse a document with a newer format.
+    """Refuse a document whose `_meta` cannot be read.
 
     Raises:
         NewerVersion: The format is newer than this package; the error names both versions.
+        DocumentError: `_meta` is not a table; the error has the line.
     """
-    version = (document.table(("_meta",)) or {}).get("version", FORMAT_VERSION)
+    meta: Any = document.data.get("_meta", {})
+    if not isinstance(meta, dict):
+        before = _META.split(document.text, maxsplit=1)[0]
+        raise DocumentError(
+            f"_meta: expected a table, found {toml_word(meta)}. Write it as [_meta] or remove it.",
+            path=place,
+            line=before.count("\n") + 1,
+        )
+    version = cast("dict[str, Any]", meta).get("version", FORMAT_VERSION)
     parts = str(version).split(".")
     known = [int(part) for part in FORMAT_VERSION.split(".")]
     if not all(part.isdecimal() for part in parts) or [int(part) for part in parts] > known:

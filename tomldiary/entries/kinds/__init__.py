@@ -76,15 +76,14 @@ def entry_kind(document: str) -> EntryKind:
 def problems_in(name: str, document: Document, rules: Rules) -> Iterator[Problem]:
     """Yield the problems of a document: values in place of tables, unread roots, then those that its kind finds."""
     kind = entry_kind(name)
-    for root in ("_meta", kind.name):
-        found = document.data.get(root, {})
-        if not isinstance(found, dict):
-            yield Problem(root, f"expected a table, found {toml_word(found)}; it is left out")
-        elif root != "_meta" and kind.depth == _SHALLOW:
-            for key, entry in cast("Table", found).items():
-                if not isinstance(entry, dict):
-                    message = f"expected an entry, found {toml_word(entry)}; it is left out"
-                    yield Problem(render_path((root, key)), message)
+    found = document.data.get(kind.name, {})
+    if not isinstance(found, dict):
+        yield Problem(kind.name, f"expected a table, found {toml_word(found)}; it is left out")
+    elif kind.depth == _SHALLOW:
+        for key, entry in cast("Table", found).items():
+            if not isinstance(entry, dict):
+                message = f"expected an entry, found {toml_word(entry)}; it is left out"
+                yield Problem(render_path((kind.name, key)), message)
     blocking = unread_tables(name, document)
     for root in kind.unread(document):
         message, remedy = "nothing reads it", f"Rename it to [{kind.name}.…], or remove it."
