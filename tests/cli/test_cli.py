@@ -10,10 +10,11 @@ import sys
 import tomllib
 
 import pytest
+from pydantic import BaseModel
 
 from command_line import ROOT, call, program
 from openai_server import OpenAIServer, says, status
-from tomldiary import Diary
+from tomldiary import Constraint, Diary
 from tomldiary.cli.tables import load_table
 from tomldiary.store.operations import Put
 from tomldiary.store.store import ItemStore
@@ -44,6 +45,11 @@ class Other(BaseModel):
 '''
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202eevil\u200b\x9b31m"
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\u200b]")
+
+
+class Diet(BaseModel):
+    who: str
+    food: str
 
 
 @pytest.fixture
@@ -273,6 +279,17 @@ def test_show_lists_users_and_prints_one(memories):
     assert "I love dark roast. (2x)" in shown
     assert "conversations:" in shown
     assert "turns: 1" in shown
+
+
+def test_show_prints_facts_and_blocks_as_lines_without_their_toml(memories):
+    alice = Diary(memories, agent="rules").user("alice")
+    alice.diary.register_schema("diet", Diet, Constraint(singleton_key="who"))
+    alice.facts.commit(Diet(who="she", food="vegan"))
+    alice.blocks.set("persona", "Brief.\nKind.")
+    shown = call("show", "alice", "--path", memories, check=0).stdout
+    assert re.search(r"^facts/diet/she  [\d-]+  who = she, food = vegan$", shown, re.MULTILINE)
+    assert re.search(r"^blocks/persona  [\d-]+  Brief\.\n    Kind\.$", shown, re.MULTILINE)
+    assert "_created" not in shown
 
 
 def test_show_narrows_to_a_category(memories):

@@ -1,4 +1,4 @@
-"""Prints the stored entries of a user: as tables on a terminal, as documents elsewhere, or as JSON."""
+"""Prints the stored entries of a user: as tables on a terminal, as lines elsewhere, or as JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tomldiary.cli.rows import Column, print_rows
 from tomldiary.compat.default_table import DefaultPrefTable
 from tomldiary.compat.pretty_print import pretty_print_conversations, pretty_print_preferences
 from tomldiary.entries.conversations import Conversations
-from tomldiary.entries.kinds import PREFERENCES, entry_kind
+from tomldiary.entries.kinds import CONVERSATIONS, PREFERENCES, entries_in, entry_kind
 from tomldiary.entries.kinds.parts import join, parts_among
 from tomldiary.entries.schema import categories
 from tomldiary.errors import UnknownCategory
@@ -120,27 +120,25 @@ def _show_entries(alice: UserDiary, category: str | None) -> None:
 
 
 def _show_documents(shown: Mapping[str, Document]) -> None:
-    """Print the documents in a readable form.
+    """Print the entries of the documents in a readable form.
 
-    Empty documents are omitted. Empty preferences are printed if there are no entries except conversations.
+    Empty preferences are printed if there are no entries except conversations.
     """
     preferences = shown["preferences"]
-    others = {
-        kind: shown[kind]
-        for kind in shown
-        if kind not in ("preferences", "conversations") and _data(kind, shown[kind], raw=False)
-    }
+    others = [
+        entry
+        for entry in entries_in(shown)
+        if entry.kind not in (PREFERENCES.name, CONVERSATIONS.name)
+    ]
     if stored_preferences(preferences) or not others:
         print_text(pretty_print_preferences(preferences.text, max_width=width()))
     conversations = shown.get("conversations")
     if conversations is not None and (talks := _data("conversations", conversations, raw=False)):
         print_text("\nconversations:")
         print_text(pretty_print_conversations(talks, max_width=width()))
-    for kind, document in others.items():
-        edit = Edit(document)
-        edit.delete(("_meta",))
-        heading(f"\n{one_line(kind)}:")
-        print_toml(edit.done().text)
+    for kind, entries in groupby(others, lambda each: each.kind):
+        print_text(f"\n{one_line(kind)}:")
+        _print_entries(entries)
 
 
 def _data(kind: str, document: Document, *, raw: bool) -> Any:
