@@ -7,13 +7,19 @@ import re
 import tomllib
 
 import pytest
+from pydantic import BaseModel
 from typer.testing import CliRunner
 
-from tomldiary import Diary
+from tomldiary import Constraint, Diary
 from tomldiary.cli.app import app, run
 
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\u200b]")
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202eevil\u200b\x9b31m\nsecond line"
+
+
+class Diet(BaseModel):
+    who: str
+    food: str
 
 
 @pytest.fixture
@@ -328,3 +334,11 @@ def test_control_characters_are_printed_as_escapes(tmp_path, call, form):
         assert OBEYED.search(out + err) is None
         assert "evil" in out + err
         assert (err.count("\n"), out) == (1, "") if code else err == ""
+
+
+def test_the_id_of_a_fact_is_a_key_too(alice, call):
+    alice.diary.register_schema("diet", Diet, Constraint(singleton_key="who"))
+    identity = alice.facts.commit(Diet(who="she", food="vegan"))
+    assert "food = vegan" in call("history", identity, check=0)[1]
+    assert call("why", identity, check=0)[1].startswith("facts/diet/she  who = she")
+    assert "  facts/diet/she" in call("forget", "--key", identity, check=0)[1]

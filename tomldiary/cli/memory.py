@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, create_model
 from tomldiary.cli.output import print_note
 from tomldiary.cli.places import open_storage, shown, writable
 from tomldiary.diary import Diary
-from tomldiary.entries.kinds import KINDS, PREFERENCES
+from tomldiary.entries.kinds import FACTS, KINDS, PREFERENCES
 from tomldiary.entries.models import PreferenceItem
 from tomldiary.entries.preferences import by_category
 from tomldiary.errors import IdentifierError, InvalidValue
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "check_user",
+    "fact_key",
     "full_key",
     "known_user",
     "open_memory",
@@ -160,7 +161,19 @@ def point(written: str, user: UserDiary) -> int | datetime:
     return point_of(written, written)
 
 
-def full_key(written: str) -> str:
+def fact_key(written: str, user: UserDiary) -> str:
+    """Return the typed id of a stored fact as a key; other keys are unchanged.
+
+    The command line registers no types of facts, so the user's methods do not recognise an id.
+    """
+    first = written.partition("/")[0]
+    if first in KINDS or first in user.diary.allowed:
+        return written
+    types = user.diary.engine.entries(user.user_id, FACTS.name).table((FACTS.name,)) or {}
+    return f"{FACTS.name}/{written}" if first in types else written
+
+
+def full_key(written: str, user: UserDiary) -> str:
     """Return a typed key in its long form, which also finds entries of a category that is now empty.
 
     Raises:
@@ -171,6 +184,7 @@ def full_key(written: str) -> str:
             f"expected a key such as likes/pref001, found {one_line(written)!r}. Name a user with --user.",
             where="key",
         )
+    written = fact_key(written, user)
     first = written.partition("/")[0]
     is_short = "/" in written and first not in KINDS
     if first == PREFERENCES.name and written.count("/") == 1:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tomldiary.cli.memory import known_user, open_memory
+from tomldiary.cli.memory import fact_key, known_user, open_memory
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, DryRun, MemoryPath, RequiredUser, Yes
 from tomldiary.cli.output import print_json, print_not_done, print_text
 from tomldiary.cli.places import shown
@@ -68,7 +68,7 @@ def forget(
         session_id=session,
         before=before,
         source=source,
-        key=key,
+        key=None if key is None else fact_key(key, alice),
         matching=matching,
         everything=everything,
         dry_run=not is_done,

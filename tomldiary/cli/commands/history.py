@@ -90,7 +90,7 @@ def history(
         return
     if yes:
         raise InvalidValue("use --yes with --keep or --drop-before", where="--yes")
-    wanted = None if key is None else full_key(key)
+    wanted = None if key is None else full_key(key, alice)
     start, end = (None if each is None else point(each, alice) for each in (since, before))
 
     def read(most: int) -> list[HistoryEntry]:
@@ -174,7 +174,8 @@ def why(
     as_json: AsJson = False,
 ) -> None:
     """Show the origin of an entry and all its changes."""
-    origin = known_user(path, user).why(full_key(key))
+    alice = known_user(path, user)
+    origin = alice.why(full_key(key, alice))
     if as_json:
         print_json(origin)
         return

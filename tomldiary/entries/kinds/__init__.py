@@ -193,8 +193,8 @@ def path_of(key: str, categories: Collection[str], types: Collection[str] = ()) 
         if rest and named is None:
             raise UnknownEntry(
                 key,
-                f"No category or type of facts is {first!r}. The entry of a category that your table lacks"
-                f" is {PREFERENCES.name}/{key}.",
+                f"No category or type of facts is {first!r}. An entry of a category that your table lacks"
+                f" is {PREFERENCES.name}/{key}, a fact of a type that is not registered is {FACTS.name}/{key}.",
             )
         shapes = [kind.shape for kind in KINDS.values() if kind.shape]
         raise UnknownEntry(
