@@ -460,6 +460,23 @@ def test_the_work_of_a_temporal_commit_does_not_grow_with_the_facts(diary, key):
     assert len(parsed) <= 4 * 200
 
 
+class Reading(BaseModel):
+    sensor: int
+    is_on: bool = True
+
+
+def test_facts_that_differ_in_numbers_only_are_not_compared_in_pairs(diary, monkeypatch):
+    alice, compared = diary.user("alice"), []
+    diary.register_schema("reading", Reading)
+    says = Facts.says
+    counting = staticmethod(lambda *each: compared.append(each) or says(*each))
+    monkeypatch.setattr(Facts, "says", counting)
+    with alice.transaction():
+        keys = [alice.facts.commit(Reading(sensor=number)) for number in range(50)]
+        assert alice.facts.commit(Reading(sensor=7)) == keys[7]
+    assert {entry["sensor"] for _, entry, _ in compared} == {7}
+
+
 def test_undoing_a_move_lets_the_earlier_home_hold_again(alice):
     alice.commit(Home(who="user", city="Paris"), valid_from=day(1))
     before = alice.query("home")

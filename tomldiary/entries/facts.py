@@ -47,6 +47,8 @@ __all__ = [
 
 T = TypeVar("T")
 _ROOT = "facts"
+_HASHED = frozenset({str, int, bool})
+"""The types of values whose equal values have equal hashes; not float, because NaN equals NaN here."""
 _logger = get_logger(__name__)
 
 
@@ -355,9 +357,9 @@ class FactIndex(Following):
 
 
 def _equality_hash(data: Mapping[str, Any]) -> int:
-    """Return a hash of the names and the texts, which is the same for equal data."""
+    """Return a hash of the names and the single values, which is the same for equal data."""
     return hash(
-        tuple([(key, data[key] if type(data[key]) is str else None) for key in sorted(data)])
+        tuple([(key, data[key] if type(data[key]) in _HASHED else None) for key in sorted(data)])
     )
 
 
