@@ -11,7 +11,7 @@ from tomldiary.agents.options import known_keys
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.async_bridge import in_thread
-from tomldiary.store.item import LONGEST_TTL
+from tomldiary.store.item import checked_minutes
 from tomldiary.store.store import ItemStore, Prepared
 from tomldiary.store.ttl import Expiry
 from tomldiary.store.typed_namespaces import UserLabel, may_expire
@@ -324,10 +324,7 @@ def _checked_ttl(ttl: Any) -> TTLConfig | None:
                 f"expected True or False, found {given[name]!r}.", where=f"ttl.{name}"
             )
     for name in ("default_ttl", "sweep_interval_minutes"):
-        minutes = given.get(name)
-        is_number = isinstance(minutes, int | float) and not isinstance(minutes, bool)
-        if minutes is not None and not (is_number and 0 < minutes <= LONGEST_TTL):
-            raise InvalidValue(f"expected minutes above 0, found {minutes!r}.", where=f"ttl.{name}")
+        checked_minutes(given.get(name), f"ttl.{name}")
     return cast("TTLConfig", dict(given))
 
 

@@ -38,10 +38,10 @@ from tomldiary.toml.values import (
 )
 
 __all__ = [
-    "LONGEST_TTL",
     "Clock",
     "Entry",
     "checked_key",
+    "checked_minutes",
     "checked_value",
     "table_of",
     "written",
@@ -52,7 +52,7 @@ _MINUTE = 60_000_000  # microseconds
 _MICROSECOND = timedelta(microseconds=1)
 _LATEST = datetime(8000, 1, 1, tzinfo=UTC)
 """Later times, which a hand edit may contain, are invalid, so that adding to a time cannot overflow."""
-LONGEST_TTL = 1e9
+_LONGEST_TTL = 1e9
 """The maximum time to live in minutes, about two thousand years."""
 _ESCAPED = ("_", "\\")
 _DEEPEST = MAX_DEPTH - 4
@@ -136,7 +136,9 @@ class Entry:
         """The time to live in minutes after the last put or read; None if the item does not expire."""
         found = self.table.get("_ttl")
         # A hand edit may contain any number.
-        return float(found) if isinstance(found, int | float) and 0 < found <= LONGEST_TTL else None
+        return (
+            float(found) if isinstance(found, int | float) and 0 < found <= _LONGEST_TTL else None
+        )
 
     @property
     def index(self) -> bool | list[str] | None:
@@ -205,6 +207,21 @@ def table_of(
     elif index is not None and index is not True:
         table["_index"] = list(index)
     return table
+
+
+def checked_minutes(given: Any, where: str) -> float | None:
+    """Return a time to live or an interval in minutes; None stays None.
+
+    Raises:
+        InvalidValue: It is no number, not above 0, or too long.
+    """
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    if given is None or (is_number and 0 < given <= _LONGEST_TTL):
+        return None if given is None else float(given)
+    raise InvalidValue(
+        f"expected minutes above 0 and up to {_LONGEST_TTL:,.0f}, or None, found {given!r}.",
+        where=where,
+    )
 
 
 def checked_key(key: Any, *, is_new: bool = True) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from tomldiary.errors import InvalidValue
 from tomldiary.identifiers.namespaces import SHARED, Namespace
 from tomldiary.retrieval.filters import Predicate, compile_filter
-from tomldiary.store.item import LONGEST_TTL, checked_key, checked_value
+from tomldiary.store.item import checked_key, checked_minutes, checked_value
 from tomldiary.toml.values import checked_count, checked_limit, checked_text
 
 if TYPE_CHECKING:
@@ -139,12 +139,7 @@ def _checked_put(op: Put) -> Put:
         ):
             raise InvalidValue("expected False or a list of fields.", where="index")
         index = list(cast("Sequence[str]", index))
-    ttl: Any = op.ttl
-    if ttl is not None and (
-        isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 < ttl <= LONGEST_TTL
-    ):
-        raise InvalidValue(f"expected minutes above 0, found {ttl!r}.", where="ttl")
-    return Put(namespace, key, value, index, None if ttl is None else float(ttl), op.times)
+    return Put(namespace, key, value, index, checked_minutes(op.ttl, "ttl"), op.times)
 
 
 def _are_plain(labels: Any) -> bool:
