@@ -166,6 +166,16 @@ def test_hidden_files_such_as_those_of_editors_and_git_are_ignored(engine, alice
     assert alice.diary.engine.backend.kinds("alice") == ["preferences"]
 
 
+def test_push_names_the_files_that_were_removed(engine, alice, tmp_path):
+    alice.blocks.set("persona", "Brief.")
+    run(engine, "pull", str(tmp_path))
+    (tmp_path / "alice/blocks.toml").unlink()
+    done = run(engine, "push", str(tmp_path))
+    assert done.stdout == "stored 0 edited documents\n"
+    assert "alice/blocks.toml: the file was removed, but push removes no document" in done.stderr
+    assert "persona" in alice.blocks
+
+
 def test_push_of_a_missing_folder_says_so(engine, alice, tmp_path):
     done = run(engine, "push", str(tmp_path / "none"))
     assert done.exit_code != 0

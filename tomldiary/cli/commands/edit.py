@@ -284,6 +284,11 @@ def push(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
     print_text(f"stored {counted(len(edited), 'edited document')}")
     for problem in problems:
         print_text(problem)
+    for name in pulled.removed():
+        print_error(
+            f"{one_line(folder / name)}: the file was removed, but push removes no document. Pull again and"
+            " remove its tables, or use `tomldiary forget`."
+        )
 
 
 def _user_of_hash(backend: SharedBackend, folder: str) -> str | None:
@@ -321,6 +326,10 @@ class _PulledFolder:
             if _digest(data) not in self._texts.get(file.relative_to(self._folder).as_posix(), ()):
                 found[file] = data
         return found
+
+    def removed(self) -> list[str]:
+        """Return the names of the files that were pulled and are missing."""
+        return sorted(name for name in self._texts if not (self._folder / name).exists())
 
     def _files(self) -> list[Path]:
         """Return all documents; the folder of a user may end in `.toml` too.
