@@ -626,6 +626,18 @@ def test_a_query_filters_orders_and_pages(alice):
             alice.query("diet", **bad)
 
 
+def test_a_query_orders_and_narrows_by_the_start_of_facts(diary):
+    diary.register_schema("home", Home, Constraint("who", temporal=True))
+    facts = diary.user("alice").facts
+    for year, city in ((2021, "Rome"), (2019, "Oslo"), (2023, "Bern")):
+        facts.commit(Home(who="ann", city=city), valid_from=datetime(year, 1, 1, tzinfo=UTC))
+    by_start = facts.query("home", order_by="_valid_from", include_ended=True)
+    assert [fact.data.city for fact in by_start] == ["Oslo", "Rome", "Bern"]
+    since = {"_valid_from": {"$gte": datetime(2021, 1, 1, tzinfo=UTC)}}
+    late = facts.query("home", since, order_by="-_valid_from", include_ended=True)
+    assert [fact.data.city for fact in late] == ["Bern", "Rome"]
+
+
 def test_true_is_not_one_in_a_query(tmp_path):
     class Flag(BaseModel):
         value: int | bool

@@ -21,7 +21,9 @@ __all__ = ["MANAGED", "Matches", "ordered", "shown", "single_key"]
 
 _ORDERING = ("$gt", "$gte", "$lt", "$lte")
 _EQUALITIES = ("$eq", "$ne", "$in", "$nin", "$not")
-MANAGED = ("_created", "_updated", "_created_by", "_updated_by", "_source", "_confidence")
+MANAGED = (
+    "_created", "_updated", "_created_by", "_updated_by", "_source", "_confidence", "_valid_from",
+)  # fmt: skip
 """The managed fields that a query can name."""
 
 

@@ -226,7 +226,7 @@ class UserFacts(Accessor):
 
         Args:
             type: The registered name of the type; None is every type that has the fields in `where` and `order_by`.
-            where: Values by field, including `_created _updated _created_by _updated_by _source _confidence`.
+            where: Values by field, including `_created _updated _created_by _updated_by _source _confidence _valid_from`.
                 Inner fields are dotted paths. None matches an empty or missing field. A value can be a table
                 of conditions, such as `{"$gt": 3}` or `{"$in": [1, 2]}`, and `$and`, `$or`, `$not` join
                 filters, as in `DiaryStore.search`.
