@@ -387,7 +387,11 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         words = "\n".join(run.outermost.said) if self.query != "none" else None
         with span(ctx, "inject") as noted:
             try:
-                shown, also_true = await self._load(ctx, owner.user, owner.session, words)
+                loaded = await self._load(ctx, owner.user, owner.session, words)
+                if isinstance(loaded, str):
+                    noted["error_type"] = loaded
+                    return None
+                shown, also_true = loaded
                 news = next_injection(
                     before,
                     MemoryLines(shown, also_true),
@@ -410,8 +414,12 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     @durable_operation("load")
     async def _load(
         self, _ctx: RunContext[AgentDepsT], user: str, session: str, words: str | None
-    ) -> tuple[list[str], list[str]]:
-        memory = await self._toolset.lines(user, session, words)
+    ) -> tuple[list[str], list[str]] | str:
+        try:
+            memory = await self._toolset.lines(user, session, words)
+        except Exception as error:  # noqa: BLE001 - an engine may repeat an operation that raises, without end
+            self._toolset.go_on_without(error)
+            return type(error).__name__
         return list(memory.shown), list(memory.also_true)
 
     async def wrap_run(
@@ -450,8 +458,12 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             self._toolset.go_on_without(error)
 
     @durable_operation("epoch")
-    async def _epoch(self, _ctx: RunContext[AgentDepsT], user: str) -> int:
-        return await self._toolset.diary.turns.current_epoch(user)
+    async def _epoch(self, _ctx: RunContext[AgentDepsT], user: str) -> int | None:
+        try:
+            return await self._toolset.diary.turns.current_epoch(user)
+        except Exception as error:  # noqa: BLE001 - as for `load`
+            self._toolset.go_on_without(error)
+            return None
 
     async def _record(
         self,

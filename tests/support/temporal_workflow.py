@@ -4,6 +4,7 @@ Usage: FOLDER=… python temporal_workflow.py
 """
 
 import asyncio
+import os
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -66,6 +67,9 @@ async def main() -> None:
         ):
             talk = client.execute_workflow(Talk.run, "alice", id="talk", task_queue="talks")
             assert await asyncio.wait_for(talk, 60) == "done"
+            # The memory of bob cannot be read.
+            talk = client.execute_workflow(Talk.run, "bob", id="broken", task_queue="talks")
+            assert await asyncio.wait_for(talk, 60) == "done"
             without_user = client.execute_workflow(
                 Talk.run, "", id="without_user", task_queue="talks"
             )
@@ -81,6 +85,9 @@ async def main() -> None:
 if __name__ == "__main__":
     alice = diary.user("alice")
     alice.upsert_preference("likes", "tea")
+    broken = Path(os.environ["FOLDER"], "bob", "preferences.toml")
+    broken.parent.mkdir()
+    broken.write_text('likes = "tea')
     asyncio.run(main())
     assert "- likes: tea" in SHOWN[0]
     known = {
