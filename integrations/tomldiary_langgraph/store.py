@@ -163,12 +163,16 @@ class DiaryStore(BaseStore):
             if found is not None:
                 return [found]
         session, user_here = session_here(), signed_in_here()
+        gets = [op for op in ops if isinstance(op, GetOp)]
+        puts = [op for op in ops if isinstance(op, PutOp)] if self._embedder is None else []
+        user = self._items.one_owner(op.namespace for op in gets or puts)
+        if user is not None and len(gets) == len(ops):
+            found = await self._items.aget(user, lambda: self._prepared(ops, user_here))
+            return [result(each) for each in found]
+        if user is not None and len(puts) == len(ops):
+            await self._items.aput(user, lambda: self._prepared(ops, user_here), session)
+            return [None] * len(ops)
         if self._embedder is None:
-            puts = [op for op in ops if isinstance(op, PutOp)]
-            user = self._items.owner_of_puts(op.namespace for op in puts)
-            if user is not None and len(puts) == len(ops):
-                await self._items.aput(user, lambda: self._prepared(ops, user_here), session)
-                return [None] * len(ops)
             return await in_thread(self._run, ops, session, user_here)
         work = await in_thread(self._prepared, ops, user_here)
         vectors = await self._embedder.avectors(work)

@@ -1,4 +1,4 @@
-"""Puts that wait for one user are one transaction; an invalid one fails alone."""
+"""Puts that wait for one user are one transaction, and gets are one read; an invalid call fails alone."""
 
 from __future__ import annotations
 
@@ -300,3 +300,85 @@ def test_lock_timeout_is_raised_to_each_put_and_writes_nothing(disk):
     assert [type(each) for each in met] == [LockTimeout, LockTimeout]
     assert met[0] is not met[1]
     assert records(diary) == []
+
+
+def test_gets_of_one_tick_are_two_reads_and_an_invalid_one_fails_alone(diary, monkeypatch):
+    store = DiaryStore(diary)
+    store.batch([PutOp((*NS, f"n{n % 7}"), f"k{n}", {"n": n}) for n in range(100)])
+    monkeypatch.setattr(ItemStore, "cached_item", lambda *_: None)  # as in a folder
+    reads = []
+    finish = ItemStore.finish
+    monkeypatch.setattr(
+        ItemStore, "finish", lambda self, work: reads.append(len(work.ops)) or finish(self, work)
+    )
+
+    async def run():
+        gets = [store.aget((*NS, f"n{n % 7}"), f"k{n}") for n in range(101)]
+        several = store.abatch([GetOp((*NS, "n1"), "k1"), GetOp((*NS, "n0"), "none")])
+        return await asyncio.gather(*gets, several)
+
+    *found, several = asyncio.run(run())
+    assert [each and each.value["n"] for each in found] == [*range(100), None]
+    assert [each and each.value["n"] for each in several] == [1, None]
+    assert reads == [1, 102]
+
+    async def invalid():
+        gets = [store.aget(NS, "none"), store.aget(NS, "a"), store.aget(NS, None)]  # pyright: ignore[reportArgumentType]
+        bad = store.abatch([GetOp(("alice", "x.y"), "k")])
+        return await asyncio.gather(
+            *gets, bad, store.aget((*NS, "n1"), "k1"), return_exceptions=True
+        )
+
+    met = asyncio.run(invalid())
+    assert [type(each).__name__ for each in met] == [
+        "NoneType", "NoneType", "NoneType", "InvalidNamespaceError", "Item",
+    ]  # fmt: skip
+
+
+def test_gets_behind_a_cancelled_one_are_answered(disk, monkeypatch):
+    store = DiaryStore(Diary(disk / "m", agent="rules"))
+    store.batch([PutOp(NS, f"k{n}", {"n": n}) for n in range(4)])
+    begun, free = threading.Event(), threading.Event()
+    finish = ItemStore.finish
+
+    def slow(self, work):
+        begun.set()
+        free.wait(10)
+        return finish(self, work)
+
+    monkeypatch.setattr(ItemStore, "finish", slow)
+
+    async def run():
+        tasks = [asyncio.create_task(store.aget(NS, f"k{n}")) for n in range(4)]
+        await asyncio.to_thread(begun.wait, 10)
+        tasks[0].cancel()
+        tasks[2].cancel()
+        free.set()
+        async with asyncio.timeout(10):
+            return await asyncio.gather(*tasks, return_exceptions=True)
+
+    met = asyncio.run(run())
+    assert [type(each).__name__ for each in met] == [
+        "CancelledError",
+        "Item",
+        "CancelledError",
+        "Item",
+    ]
+    assert asyncio.run(store.aget(NS, "k2")).value == {"n": 2}
+
+
+def test_a_storage_error_is_raised_to_each_get_as_its_own_object(disk, monkeypatch):
+    store = DiaryStore(Diary(disk / "m", agent="rules"))
+
+    def failing(self, work):
+        raise BackendError("away")
+
+    monkeypatch.setattr(ItemStore, "finish", failing)
+
+    async def run():
+        gets = [store.aget(NS, f"k{n}") for n in range(3)]
+        return await asyncio.gather(*gets, return_exceptions=True)
+
+    met = asyncio.run(run())
+    assert [str(each) for each in met] == ["away"] * 3
+    assert len(set(map(id, met))) == 3

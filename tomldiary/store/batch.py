@@ -1,4 +1,4 @@
-"""Batches of async puts: the calls that wait for one user run together in a worker thread."""
+"""Batches of async calls: those that wait for one user run together in a worker thread."""
 
 from __future__ import annotations
 
@@ -19,64 +19,85 @@ if TYPE_CHECKING:
 __all__ = ["Batches"]
 
 T = TypeVar("T")
+R = TypeVar("R")
 _MOST = 256  # the maximum number of calls in a run, because other writers may be waiting for the user's lock
 
 
 @dataclass(slots=True)
-class _Lane(Generic[T]):
+class _Lane(Generic[T, R]):
     """The waiting calls for one user in one event loop."""
 
-    waiting: list[tuple[T, asyncio.Future[None]]] = field(
-        default_factory=list["tuple[T, asyncio.Future[None]]"]
+    waiting: list[tuple[T, asyncio.Future[R]]] = field(
+        default_factory=list["tuple[T, asyncio.Future[R]]"]
     )
     worker: asyncio.Task[None] | None = None
 
 
-class Batches(Generic[T]):
+class Batches(Generic[T, R]):
     """Runs calls in order in a worker thread, with at most one run at a time for a user in an event loop.
 
     Args:
-        run: The function that executes calls for a user, and returns the error or None for each.
+        run: The function that executes calls for a user, and returns the result or the error of each.
+        first_alone: Whether a call that finds none for its user runs at once, and only the next ones are joined. This
+            saves a single call two passes of the event loop. Otherwise all calls of a pass are joined.
     """
 
-    def __init__(self, run: Callable[[str, Sequence[T]], Sequence[Exception | None]]) -> None:
+    def __init__(
+        self,
+        run: Callable[[str, Sequence[T]], Sequence[R | Exception]],
+        *,
+        first_alone: bool = False,
+    ) -> None:
         self._run = run
+        self._first_alone = first_alone
         self.renew()
         renew_after_fork(self)
 
     def renew(self) -> None:
         """Make a new lock, and drop event loops, which a forked child does not run."""
         self._guard = threading.Lock()
-        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Lane[T]]] = (
+        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Lane[T, R]]] = (
             WeakKeyDictionary()
         )
 
-    async def done(self, user: str, call: T) -> None:
-        """Wait until a call is done, and raise its error if it failed."""
+    async def done(self, user: str, call: T) -> R:
+        """Wait until a call is done, and return its result or raise its error."""
         loop = running_loop()
         with self._guard:
             lanes = self._loops.setdefault(loop, {})
-        future: asyncio.Future[None] = loop.create_future()
         lane = lanes.get(user)
+        if lane is None and self._first_alone:
+            lane = lanes[user] = _Lane()
+            try:
+                (result,) = await in_thread(self._run, user, [call])
+            finally:
+                if all(future.cancelled() for _, future in lane.waiting):
+                    del lanes[user]
+                else:
+                    lane.worker = loop.create_task(self._work(lanes, user, lane))
+            if isinstance(result, Exception):
+                raise result
+            return result
+        future: asyncio.Future[R] = loop.create_future()
         if lane is not None:
             lane.waiting.append((call, future))
         else:
             lane = lanes[user] = _Lane([(call, future)])
             lane.worker = loop.create_task(self._work(lanes, user, lane))
-        await future
+        return await future
 
-    async def _work(self, lanes: dict[str, _Lane[T]], user: str, lane: _Lane[T]) -> None:
-        mine: list[tuple[T, asyncio.Future[None]]] = []
+    async def _work(self, lanes: dict[str, _Lane[T, R]], user: str, lane: _Lane[T, R]) -> None:
+        mine: list[tuple[T, asyncio.Future[R]]] = []
         try:
             while lane.waiting:
                 mine = [each for each in lane.waiting[:_MOST] if not each[1].cancelled()]
                 del lane.waiting[:_MOST]
                 try:
-                    errors = await in_thread(self._run, user, [call for call, _ in mine])
+                    results = await in_thread(self._run, user, [call for call, _ in mine])
                 except Exception as error:  # noqa: BLE001 - raised in the callers
-                    errors = [copy(error) for _ in mine]
-                for (_, future), error in zip(mine, errors, strict=True):
-                    _finish(future, error)
+                    results = [copy(error) for _ in mine]
+                for (_, future), result in zip(mine, results, strict=True):
+                    _finish(future, result)
         finally:
             # The task may be cancelled at the end of the loop; callers must not wait forever.
             lanes.pop(user, None)
@@ -84,10 +105,10 @@ class Batches(Generic[T]):
                 future.cancel()
 
 
-def _finish(future: asyncio.Future[None], error: Exception | None) -> None:
+def _finish(future: asyncio.Future[R], result: R | Exception) -> None:
     if future.done():
         return  # its caller was cancelled
-    if error is None:
-        future.set_result(None)
+    if isinstance(result, Exception):
+        future.set_exception(result)
     else:
-        future.set_exception(error)
+        future.set_result(result)

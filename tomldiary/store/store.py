@@ -7,7 +7,9 @@ fail separately. Safe for threads and for any number of processes.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.engine.engine import Source
@@ -16,13 +18,14 @@ from tomldiary.errors import DiaryError, DocumentError, Forgotten, InvalidValue,
 from tomldiary.identifiers.namespaces import SHARED, Namespace, kind_of
 from tomldiary.logging import get_logger
 from tomldiary.storage.protocol import LocalFolder
+from tomldiary.store.batch import Batches
 from tomldiary.store.item import Entry
 from tomldiary.store.operations import Get, Item, List, Operation, Put, Search, checked
 from tomldiary.store.search import Finder, as_item
 from tomldiary.store.snapshot import Snapshot, View
 from tomldiary.store.ttl import Expiry, Sweeper, sweep
 from tomldiary.store.typed_namespaces import Owners, UserLabel, is_typed
-from tomldiary.store.writes import ItemPuts, Prepared
+from tomldiary.store.writes import STORAGE_ERRORS, ItemPuts, Prepared
 from tomldiary.toml.values import copied
 
 if TYPE_CHECKING:
@@ -68,6 +71,7 @@ class ItemStore(ItemPuts):
         self.expiry = expiry or Expiry()
         self.sweeper = Sweeper(self.sweep)
         self._finder = Finder(diary, embedding)
+        self._gets = Batches(self._get_each, first_alone=True)
         backend = diary.engine.backend
         self._folder = backend if isinstance(backend, LocalFolder) else None
 
@@ -98,6 +102,34 @@ class ItemStore(ItemPuts):
             found = embedding.embed([*(text for _, text in work.texts), *work.queries])
             texts, queries = found[: len(work.texts)], found[len(work.texts) :]
         return self.finish(work, texts, queries, session=session)
+
+    async def aget(self, user: str, prepare: Callable[[], Prepared]) -> list[Result]:
+        """Run a batch of gets without blocking the event loop, together with the others that wait for the user.
+
+        Args:
+            user: The result of `one_owner`.
+            prepare: The function that makes the batch; called in a worker thread.
+
+        Raises:
+            InvalidValue: An operation is invalid.
+            BackendError: The storage failed.
+        """
+        return await self._gets.done(user, prepare)
+
+    def _get_each(
+        self, user: str, batches: Sequence[Callable[[], Prepared]]
+    ) -> list[list[Result] | Exception]:
+        """Run batches of gets for one user, and return the results or the error of each."""
+        try:
+            works = [prepare() for prepare in batches]
+            found = iter(self.finish(Prepared([op for work in works for op in work.ops])))
+            return [list(islice(found, len(work.ops))) for work in works]
+        except Exception as error:  # noqa: BLE001 - raised to the callers of the batches
+            if len(batches) == 1:
+                return [error]
+            if isinstance(error, STORAGE_ERRORS):
+                return [copy(error) for _ in batches]
+            return [met for each in batches for met in self._get_each(user, [each])]
 
     def cached_item(
         self, namespace: Namespace, key: str, signed_in: str | None = None

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tomldiary.toml.document import Path
     from tomldiary.toml.edit import Edit
 
-__all__ = ["ItemPuts", "Prepared", "remove_items"]
+__all__ = ["STORAGE_ERRORS", "ItemPuts", "Prepared", "remove_items"]
 
 R = TypeVar("R")
 
@@ -48,7 +48,7 @@ _TABLE = "items"
 
 
 _CACHED_USERS = 1024
-_STORAGE_ERRORS = (BackendError, Conflict, LockTimeout)
+STORAGE_ERRORS = (BackendError, Conflict, LockTimeout)
 """Errors for which the batches are not retried separately, because each would fail again."""
 
 
@@ -115,11 +115,11 @@ class ItemPuts:
         held = held_back(self.diary, user, change, source, origin) if origin else None
         return engine.write(user, held or change, source)
 
-    def owner_of_puts(self, namespaces: Iterable[Namespace]) -> str | None:
-        """Return the one owner of all puts if `aput` can run them, or None.
+    def one_owner(self, namespaces: Iterable[Namespace]) -> str | None:
+        """Return the one owner of all items if `aput` and `aget` can run the operations, or None.
 
         Args:
-            namespaces: The namespaces of the puts, not validated yet.
+            namespaces: The namespaces of the operations, not validated yet.
         """
         if open_here() is not None:
             return None
@@ -137,7 +137,7 @@ class ItemPuts:
         each becomes a separate transaction, so that only the invalid batch fails.
 
         Args:
-            user: The result of `owner_of_puts`.
+            user: The result of `one_owner`.
             prepare: The function that makes the batch; called in a worker thread.
             session: As in `run`.
 
@@ -173,7 +173,7 @@ class ItemPuts:
             self._write_of(
                 user, _last_of_each(put for _, puts, _ in parts for put in puts), session
             )
-        except _STORAGE_ERRORS as error:
+        except STORAGE_ERRORS as error:
             return [(number, copy(error)) for number, _, _ in parts]
         except Exception as error:  # noqa: BLE001 - raised to the caller of the batch
             if len(parts) == 1:
