@@ -73,10 +73,12 @@ class MemoryChannel(UntrackedValue[str]):
 
 
 Memory = Annotated[str, MemoryChannel]
-"""The type of the state's field for `recall_node`: a text that no checkpoint keeps.
+"""The type of the state's field for `recall_node`: a text that no checkpoint of the graph keeps.
 
     class Chat(MessagesState):
         memory: Memory
+
+Checkpoints of a subgraph keep its whole input. Pass it the messages alone, with `add_node(…, input_schema=MessagesState)`.
 
 The field lasts for one `invoke`. When a run continues after an interrupt, it is missing until a recall node runs.
 Recording nodes read two things from it: the users of unanswered messages in a shared thread, and the end of their

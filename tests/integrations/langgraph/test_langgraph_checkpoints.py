@@ -155,6 +155,24 @@ def test_no_checkpoint_of_a_subgraph_keeps_the_memory(diary, kind, mode, tmp_pat
     assert CANARY.encode() not in kept
 
 
+@both
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@pytest.mark.parametrize("is_told", [False, True])
+def test_documented_subgraphs_keep_no_memory_of_their_parent(diary, is_told, kind, mode, tmp_path):
+    seen = []
+    inner = StateGraph(Dictionary).add_node("answer", answering(seen)).add_edge(START, "answer")
+    outer = StateGraph(Dictionary).add_node("recall", recall_node(diary))
+    if is_told:
+        outer.add_node("inner", inner.compile(checkpointer=False))
+    else:
+        outer.add_node("inner", inner.compile(), input_schema=MessagesState)
+    outer.add_edge(START, "recall").add_edge("recall", "inner")
+    kept = run(outer, kind, mode, tmp_path)
+    assert [CANARY in each for each in seen] == [is_told]
+    assert b"Where to?" in kept
+    assert CANARY.encode() not in kept
+
+
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 @states
 def test_a_recall_after_an_interrupt_restores_the_memory(diary, state, kind, tmp_path):
