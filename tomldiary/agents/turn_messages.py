@@ -74,6 +74,8 @@ _SOURCES = (SOURCE, "deepagents_notification")
 """The second key marks the reports of background tasks in deepagents."""
 _NUDGE = "nemotron_"
 """The prefix of the names of messages that deepagents writes to steer Nemotron models; they have no key."""
+_HANDOFF = "__is_handoff_back"
+"""The mark of a message that langgraph-supervisor writes for a worker, such as "Transferring back to supervisor"."""
 _BY = {
     "human": "user", "HumanMessageChunk": "user", "ai": "assistant", "AIMessageChunk": "assistant",
     "tool": "tool", "ToolMessageChunk": "tool",
@@ -119,6 +121,7 @@ def spoken(
             is_unreadable = bool(getattr(message, "invalid_tool_calls", ()))
             is_answer = not called and (not is_unreadable or is_before_question(messages, number))
             calls = tuple((each["id"] or "", each["name"], each["args"]) for each in called)
+            text = "" if message.response_metadata.get(_HANDOFF) else text
             said.append(Spoken(by, text, is_answer, id_, calls))
         elif by == "tool":
             is_answer = ends_turn(messages, number)

@@ -329,6 +329,29 @@ def test_a_human_message_with_the_name_of_a_node_is_an_answer(saver, mode):
 
 
 @both
+def test_what_a_supervisor_writes_for_its_workers_is_no_answer(mode):
+    """langgraph-supervisor marks these messages."""
+    extractor = Noted()
+    back = {"__is_handoff_back": True}
+
+    def work(_state):
+        call = {"name": "transfer_back_to_supervisor", "args": {}, "id": "1"}
+        text = "Transferring back to supervisor"
+        return {
+            "messages": [
+                AIMessage("Three flights.", name="worker"),
+                AIMessage(text, tool_calls=[call], name="worker", response_metadata=back),
+                ToolMessage("Transferred", tool_call_id="1", response_metadata=back),
+            ]
+        }
+
+    extract = extract_node(Diary("memory:", agent=extractor))
+    nodes = [("work", work), ("answer", chat_node(answering("Done."))), ("extract", extract)]
+    run(graph_of(nodes), "Find flights.", ALICE, mode)
+    assert extractor.turns == [("t1", "Find flights.", "Three flights.\n\nDone.")]
+
+
+@both
 @pytest.mark.parametrize("place", ["tools", "tool_node", "own function"])
 @pytest.mark.parametrize("config", [None, {"configurable": {"user_id": "al", "thread_id": "t2"}}])
 def test_the_prompt_of_a_graph_within_a_tool_is_no_turn(place, config, mode):
