@@ -173,6 +173,34 @@ def test_documented_subgraphs_keep_no_memory_of_their_parent(diary, is_told, kin
     assert CANARY.encode() not in kept
 
 
+@both
+def test_a_recall_within_the_model_s_node_leaves_no_memory_in_the_state(diary, mode):
+    """A LangGraph server keeps the values of each checkpoint event, also of a run that waits."""
+    seen, recall = [], recall_node(diary)
+
+    def answer(state):
+        seen.append(recall.invoke(state)["memory"])
+        return {"messages": [("ai", interrupt("Which city?"))]}
+
+    async def aanswer(state):
+        seen.append((await recall.ainvoke(state))["memory"])
+        return {"messages": [("ai", interrupt("Which city?"))]}
+
+    builder = StateGraph(Dictionary).add_node("answer", answer if mode == "sync" else aanswer)
+    graph = builder.add_edge(START, "answer").compile(checkpointer=InMemorySaver())
+
+    async def events():
+        return [each async for each in graph.astream(QUESTION, ALICE, stream_mode="checkpoints")]
+
+    if mode == "sync":
+        values = list(graph.stream(QUESTION, ALICE, stream_mode="checkpoints"))
+    else:
+        values = asyncio.run(events())
+    assert CANARY in seen[0]
+    assert "Where to?" in str(values)
+    assert CANARY not in str(values)
+
+
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 @states
 def test_a_recall_after_an_interrupt_restores_the_memory(diary, state, kind, tmp_path):
