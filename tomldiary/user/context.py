@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tomldiary.retrieval.vector_index import QueryVector
     from tomldiary.toml.document import Document, Path
 
-__all__ = ["Accessor", "DraftContext", "UserContext", "delegated", "session_name"]
+__all__ = ["Accessor", "DraftContext", "UserContext", "UserPart", "delegated", "session_name"]
 
 S = TypeVar("S")
 P = ParamSpec("P")
@@ -214,8 +214,8 @@ class UserContext:
         return change_made(self.engine.backend, self.user_id, seq)
 
 
-class Accessor(Viewed):
-    """Verbs of one user for one kind of entries, such as `alice.facts`; a call lists the entries.
+class UserPart:
+    """Verbs of one user for one purpose.
 
     Args:
         context: The user's context.
@@ -223,6 +223,11 @@ class Accessor(Viewed):
 
     def __init__(self, context: UserContext) -> None:
         self._context = context
+        self._diary = context.diary
+
+
+class Accessor(Viewed, UserPart):
+    """Verbs of one user for one kind of entries, such as `alice.facts`; a call lists the entries."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._context.user_id!r})"

@@ -88,7 +88,7 @@ class UserEpisodes(Accessor):
                 known = tx.document(kind).table(("episodes", id or ""))
                 if known is not None and same_value(entry_data(known), value):
                     return id or ""
-            return new_episode(tx.writing(self._context.diary, "", session_id), value, when, id)
+            return new_episode(tx.writing(self._diary, "", session_id), value, when, id)
 
         asked = (input, output, *([id] if id else []))
         why = Source("add_episode", session_id, actor, reason, operation_id, asked=asked)

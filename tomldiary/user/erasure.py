@@ -14,20 +14,16 @@ from tomldiary.forgetting.selection import ForgetReceipt, Selection
 from tomldiary.forgetting.traces import traces
 from tomldiary.identifiers.namespaces import labels_up_to
 from tomldiary.toml.values import checked_flag, checked_text
+from tomldiary.user.context import UserPart
 
 if TYPE_CHECKING:
     from tomldiary.entries.models import When
-    from tomldiary.user.context import UserContext
 
 __all__ = ["UserErasure"]
 
 
-class UserErasure:
+class UserErasure(UserPart):
     """Erases all or parts of the memory of one user."""
-
-    def __init__(self, context: UserContext) -> None:
-        self._context = context
-        self._diary = context.diary
 
     def forget(
         self,

@@ -33,6 +33,7 @@ from tomldiary.toml.values import (
     render_path,
     same_value,
 )
+from tomldiary.user.context import UserPart
 from tomldiary.user.pending.held import check_rules, claim
 
 if TYPE_CHECKING:
@@ -49,12 +50,11 @@ _ATTEMPTS = 50
 _PAUSE = 0.02  # seconds between two reads of documents that are being written
 
 
-class UserExport:
+class UserExport(UserPart):
     """Exports, imports and counts the entries of one user."""
 
     def __init__(self, context: UserContext) -> None:
-        self._context = context
-        self._diary = context.diary
+        super().__init__(context)
         self._user = context.user_id
 
     def profile(self) -> dict[str, Any]:

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from tomldiary.engine.engine import Transaction
     from tomldiary.entries.constraints import FactSchema
     from tomldiary.entries.models import When
-    from tomldiary.user.context import UserContext
 
 __all__ = ["UserFacts"]
 
@@ -42,10 +41,6 @@ _KIND = "facts"
 
 class UserFacts(Accessor):
     """The typed facts of one user, as `alice.facts`. `facts()` is short for `facts.query()`."""
-
-    def __init__(self, context: UserContext) -> None:
-        super().__init__(context)
-        self._diary = context.diary
 
     def __call__(
         self,

@@ -54,7 +54,7 @@ class UserItems(Accessor):
             for name in ITEMS.documents(self._context.kinds()):
                 document, kind = self._context.read(name), ITEMS.within(name)
                 is_shown = self._current(name, document)
-                for key, entry in kind.entries(document, self._context.diary):
+                for key, entry in kind.entries(document, self._diary):
                     is_asked = key.startswith(prefix) and key not in found
                     if is_asked and is_shown(f"{ITEMS.name}/{key}", entry):
                         found[key] = copied(item_value(entry))
@@ -106,7 +106,7 @@ class UserItems(Accessor):
 
         def change(tx: Transaction) -> dict[str, Any]:
             value = {**self._existing(tx, key, path), **fields}
-            writing = tx.writing(self._context.diary, timestamp(), session_id)
+            writing = tx.writing(self._diary, timestamp(), session_id)
             ITEMS.put(writing, (ITEMS.name, path[0]), path[1], value)
             return value
 
@@ -127,7 +127,7 @@ class UserItems(Accessor):
 
         def change(tx: Transaction) -> dict[str, Any]:
             value = self._existing(tx, key, path)
-            writing = tx.writing(self._context.diary, timestamp(), "")
+            writing = tx.writing(self._diary, timestamp(), "")
             ITEMS.delete(writing, (ITEMS.name, path[0]), path[1])
             return value
 

@@ -29,6 +29,7 @@ from tomldiary.toml.values import (
     checked_table,
     checked_text,
 )
+from tomldiary.user.context import UserPart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
     from tomldiary.engine.engine import Transaction
     from tomldiary.entries.kind import Tables
-    from tomldiary.user.context import UserContext
 
 __all__ = ["ReadPreferences", "ReadPreferencesAsync", "UserConversations", "UserPreferences"]
 
@@ -64,12 +64,8 @@ class ReadPreferencesAsync(Protocol):
     async def __call__(self, category: str) -> PreferenceItems: ...
 
 
-class UserPreferences:
+class UserPreferences(UserPart):
     """The preferences of one user; `UserDiary` also has these methods."""
-
-    def __init__(self, context: UserContext) -> None:
-        self._context = context
-        self._diary = context.diary
 
     @overload
     def preferences(self, category: None = None) -> PreferenceTables: ...
@@ -247,11 +243,8 @@ def _check_fields(fields: Mapping[str, Any] | None) -> None:
             raise InvalidValue("not a field of the item type. Remove it.", where=name)
 
 
-class UserConversations:
+class UserConversations(UserPart):
     """The conversation summaries of one user; `UserDiary` also has these methods."""
-
-    def __init__(self, context: UserContext) -> None:
-        self._context = context
 
     def conversations(self, limit: int | None = None) -> ConversationItems:
         """Return typed conversations by session id, most recently used first."""

@@ -21,7 +21,7 @@ from tomldiary.entries.preferences import Preferences
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.toml.values import checked_flag, checked_names, checked_table, checked_text
-from tomldiary.user.context import Accessor
+from tomldiary.user.context import Accessor, UserPart
 from tomldiary.user.pending.held import (
     DRAFTS,
     QUARANTINE,
@@ -36,20 +36,16 @@ if TYPE_CHECKING:
 
     from tomldiary.engine.transaction import Transaction
     from tomldiary.entries.kind import Tables
-    from tomldiary.user.context import UserContext
 
 __all__ = ["UserDrafts", "UserReview", "Verdict"]
 
 _Choice = Callable[[PendingChanges], PendingChanges]
 
 
-class _Waiting:
+class _Waiting(UserPart):
     """Pending changes of one user in one document."""
 
     into = ""
-
-    def __init__(self, context: UserContext) -> None:
-        self._context = context
 
     def _all(self, document: Tables | None = None) -> PendingChanges:
         stored = self._context.document(self.into) if document is None else document
@@ -82,7 +78,7 @@ class _Waiting:
             chosen = choose(self._all(tx.document(self.into)))
             if is_made:
                 with tx.nested(source):
-                    make(tx, chosen, self._context.diary, self.into, force=force)
+                    make(tx, chosen, self._diary, self.into, force=force)
             else:
                 for each in chosen:
                     tx.edit(self.into).delete((self.into, each.id))
@@ -172,9 +168,9 @@ class UserReview(_Waiting, Accessor):
                 )
             fresh = {name: value for name, value in {**held, **fields}.items() if value is not None}
             if entry_kind(document) is PREFERENCES:
-                book = Preferences(edit, self._context.diary.preference_rules)
+                book = Preferences(edit, self._diary.preference_rules)
                 book.check_names(place[-2], fields)
-            check_fields(document, place, fresh, self._context.diary)
+            check_fields(document, place, fresh, self._diary)
             edit.put(path, {**stored, "entry": fresh, "_updated": timestamp()})
             # Read inside the transaction, because another review may decide before a later read.
             return self._change(id, dict(edit.table(path) or {}))
@@ -277,11 +273,8 @@ def _of_session(session_id: str, keys: Collection[str] | None) -> _Choice:
     return choose
 
 
-class Verdict:
+class Verdict(UserPart):
     """The confirmation of one user's entries."""
-
-    def __init__(self, context: UserContext) -> None:
-        self._context = context
 
     def confirm(self, key: str, *, actor: str = "user", reason: str = "") -> None:
         """Mark an entry as verified by a person; `why(key).is_verified` is then true.
