@@ -28,8 +28,7 @@ from tomldiary.runtime.views import DictView, ListView, Viewed
 from tomldiary.store.operations import Put
 from tomldiary.store.store import ItemStore
 from tomldiary.user.recall import Hit, Hits
-from tomldiary.views import html
-from tomldiary.views.show import MAKERS, as_html, as_text
+from tomldiary.views.show import MAKERS, STYLE, as_html, as_text
 from tomldiary.writer.receipts import Receipt, Turn
 
 HOSTILE = (
@@ -445,6 +444,6 @@ def test_a_subclass_is_shown_like_its_base():
 
 def test_rules_of_views_win_over_the_rules_of_jupyterlab():
     # `.jp-RenderedHTMLCommon:not(.jp-RenderedMarkdown) td` aligns text to the right.
-    selectors = [each for rule in html.STYLE.split("}") for each in rule.partition("{")[0].split(",") if " " in each]  # fmt: skip
+    selectors = [each for rule in STYLE.split("}") for each in rule.partition("{")[0].split(",") if " " in each]  # fmt: skip
     assert len(selectors) > 20
     assert [each for each in selectors if each.count(".td") < 3] == []
