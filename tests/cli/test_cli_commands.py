@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from command_line import ROOT, call, program
 from tomldiary import Diary
-from tomldiary.cli import entries, output, rows
+from tomldiary.cli import entries, output
 from tomldiary.cli.app import app
 from tomldiary.cli.mistakes import mistakes
 
@@ -203,7 +203,7 @@ def people(monkeypatch):
     """Let commands print for a terminal of so many columns, in this process."""
 
     def look(columns):
-        for module in (output, rows, entries):
+        for module in (output, entries):
             monkeypatch.setattr(module, "is_terminal", lambda: True, raising=False)
             monkeypatch.setattr(module, "width", lambda: columns, raising=False)
 
@@ -256,8 +256,12 @@ def test_only_the_change_of_a_row_of_history_is_coloured(memories, people, monke
 
 def test_rows_that_are_too_narrow_for_columns_have_heads_as_well(people, capsys):
     people(40)
-    columns = (rows.Column("user"), rows.Column("entries", is_number=True), rows.Column("seen"))
-    rows.print_rows(columns, [("a.rather.long.name@example.com", "8", "2026-11-22 03:11")])
+    columns = (
+        output.Column("user"),
+        output.Column("entries", is_number=True),
+        output.Column("seen"),
+    )
+    output.print_rows(columns, [("a.rather.long.name@example.com", "8", "2026-11-22 03:11")])
     shown = COLOUR.sub("", capsys.readouterr().out).splitlines()
     assert list(map(str.rstrip, shown)) == [
         "user                            entries", "    seen", "a.rather.long.name@example.com        8", "    2026-11-22 03:11",
@@ -266,7 +270,7 @@ def test_rows_that_are_too_narrow_for_columns_have_heads_as_well(people, capsys)
 
 def test_no_rows_print_nothing(people, capsys):
     people(80)
-    rows.print_rows((rows.Column("id"), rows.Column("text")), [])
+    output.print_rows((output.Column("id"), output.Column("text")), [])
     assert capsys.readouterr().out == ""
 
 

@@ -6,8 +6,16 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.cli.memory import known_user, point, stored_preferences
-from tomldiary.cli.output import heading, is_terminal, print_json, print_text, print_toml, width
-from tomldiary.cli.rows import Column, print_rows
+from tomldiary.cli.output import (
+    Column,
+    heading,
+    is_terminal,
+    print_json,
+    print_rows,
+    print_text,
+    print_toml,
+    width,
+)
 from tomldiary.compat.default_table import DefaultPrefTable
 from tomldiary.compat.pretty_print import pretty_print_conversations, pretty_print_preferences
 from tomldiary.entries.conversations import Conversations

@@ -8,8 +8,7 @@ import typer
 
 from tomldiary.cli.memory import known_user
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, UserName
-from tomldiary.cli.output import print_json, print_text
-from tomldiary.cli.rows import Column, print_rows
+from tomldiary.cli.output import Column, print_json, print_rows, print_text
 from tomldiary.errors import EntryConflict, InvalidValue
 from tomldiary.runtime.views import counted
 from tomldiary.text.visible import one_line

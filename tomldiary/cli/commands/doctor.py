@@ -10,8 +10,7 @@ import typer
 
 from tomldiary.cli.memory import check_user, open_memory
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, PreferenceTable
-from tomldiary.cli.output import is_terminal, print_json, print_text
-from tomldiary.cli.rows import Column, Row, print_rows
+from tomldiary.cli.output import Column, Row, is_terminal, print_json, print_rows, print_text
 from tomldiary.cli.tables import load_table
 from tomldiary.diary import Diary
 from tomldiary.doctor.doctor import Finding, check, findings

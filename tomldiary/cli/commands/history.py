@@ -12,14 +12,16 @@ from tomldiary.cli.completion import complete_key
 from tomldiary.cli.memory import full_key, known_user, point
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, DryRun, MemoryPath, UserName, Yes
 from tomldiary.cli.output import (
+    Column,
+    Row,
     print_diff,
     print_error,
     print_json,
     print_not_done,
+    print_rows,
     print_text,
     ranges,
 )
-from tomldiary.cli.rows import Column, Row, print_rows
 from tomldiary.errors import EntryConflict, InvalidValue
 from tomldiary.text.visible import one_line
 from tomldiary.views.history import text_of

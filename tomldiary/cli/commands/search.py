@@ -9,8 +9,7 @@ import typer
 
 from tomldiary.cli.memory import known_user
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, UserName
-from tomldiary.cli.output import print_json, print_text
-from tomldiary.cli.rows import Column, Row, print_rows
+from tomldiary.cli.output import Column, Row, print_json, print_rows, print_text
 from tomldiary.text.visible import one_line
 
 if TYPE_CHECKING:

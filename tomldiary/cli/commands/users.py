@@ -8,9 +8,8 @@ import typer
 
 from tomldiary.cli.memory import open_memory, user_in
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, user_option
-from tomldiary.cli.output import print_error, print_json, print_text
+from tomldiary.cli.output import Column, print_error, print_json, print_rows, print_text
 from tomldiary.cli.places import shown
-from tomldiary.cli.rows import Column, print_rows
 from tomldiary.entries.kinds import BLOCKS, KINDS
 from tomldiary.errors import DocumentError
 from tomldiary.runtime.views import counted

@@ -7,9 +7,8 @@ from typing import Annotated
 import typer
 
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, DryRun, MemoryPath, Yes
-from tomldiary.cli.output import print_error, print_json, print_text
+from tomldiary.cli.output import Column, Row, print_error, print_json, print_rows, print_text
 from tomldiary.cli.places import open_storage
-from tomldiary.cli.rows import Column, Row, print_rows
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.views import counted
 from tomldiary.storage.protocol import KeepsHidden
