@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tomldiary.retrieval.lexical_index import LexicalIndex, question_of
-from tomldiary.text.stemming import is_english
+from tomldiary.text.words import is_english
 
 LANGUAGES = sorted(Path(__file__).with_name("languages").glob("*.txt"))
 

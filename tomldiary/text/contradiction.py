@@ -28,8 +28,8 @@ from tomldiary.text.statement_words import (
     UNITS,
     UNSPACED_NO,
 )
-from tomldiary.text.stemming import is_english
 from tomldiary.text.word_order import SEPARATORS, in_one_order, is_reordered
+from tomldiary.text.words import is_english
 
 __all__ = ["Marks", "contradiction", "covers", "marks_of", "plain_signs"]
 

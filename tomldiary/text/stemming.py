@@ -14,36 +14,10 @@ from typing import TYPE_CHECKING
 from tomldiary.runtime.forgettable_cache import cleared_on_forget
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
-__all__ = ["function_words", "is_english", "light10", "porter", "without_ending"]
+__all__ = ["light10", "porter", "without_ending"]
 
-# Function words without accents, because words are compared without them.
-_ENGLISH = frozenset(
-    """a about after all also am an and any are as at be because been before being but by can could did do does
-    doing for from get go had has have having he her here hers him his how i if in into is it its just let like
-    many me more most much my no not now of on or our out over she should so some than that the their them
-    then there these they this those to too up us use very was we were what when where which while who whom whose
-    why will with would you your""".split()  # noqa: SIM905 - one word a line would be a page
-)
-_OTHERS = frozenset(  # of German, Spanish, French, Italian, Portuguese, Turkish, Romanian, Dutch, Swedish and Polish
-    """aber als am an auch auf aus bei beim bin bist das dass dem den der des dich die diese diesem diesen dieser
-    dir du ein eine einem einen einer er es fuer fur gern habe haben hat hatte hatten ich ihr immer in ist kann
-    kein keine keinen mein meine meinem meinen meiner mich mir mit nach nicht oder sehr seine sich sie sind so
-    und uns unser unsere unseren unserer vom von vor war waren warum was welche welchen welcher wenn wer wie will
-    wir wird wo wurde zu zum zur al como con cuando de del desde donde el ella ellos en era esta este
-    fue ha hace hay la las lo los mas mi mis muy nos para pero por porque que quien se ser sin sobre son
-    su sus tambien tiene una uno unos y ya yo au aux avec ce ces cette chez dans des elle est et il ils je les leur
-    lui ma mais mes moi ne notre nous ou par pas pour quand qui sa ses sont sur ta te tres un une vous a ete
-    ai che chi ci come cosa da dal dalla degli dei della delle di dove e gli ho i io le li mia mie mio
-    nel nella non per perche piu quale quando quanto sono sua suo sulla tra ao aos com do dos ela ele em
-    eu foi isso ja meu minha minhas meus muito na nas nem no nao num numa o onde os pela pelo qual quem seu sao
-    tem um uma voce bana ben benim bir biz bu cok daha diye gibi hangi her icin ile kadar kim nasil
-    nerede sen ve var yok acest aici asta ca care cu din fi in mai mea nu pe pentru sau sunt si aan dan
-    dat deze een haar heb heeft het hij hoe ik is kan maar met mij mijn naar niet nog om ook op uit van
-    voor waar wat wel werd worden zijn zo att av det ett fran for han har hon inte jag med min mitt nar
-    och pa som till vi co czy gdzie jak jest kiedy nie od po to w z za ze""".split()  # noqa: SIM905 - one word a line would be five pages
-)
 # Irregular forms by the base that Porter's rules cannot derive from them.
 _IRREGULAR = {
     form: base
@@ -164,18 +138,6 @@ _KEPT = {"sion": "s", "tion": "t"}  # of a suffix of step 4 that is taken off
 _ARABIC_PREFIXES = ("وال", "بال", "كال", "فال", "لل", "ال")
 _ARABIC_SUFFIXES = ("ها", "ان", "ات", "ون", "ين", "يه", "ه", "ي")
 _SHORTEST_ARABIC = 2
-
-
-def is_english(words: Iterable[str], *, is_default: bool = True) -> bool:
-    """Return whether the lower-case words of a text in Latin script are English; `is_default` if this is unclear."""
-    each = set(words)
-    english, others = len(each & _ENGLISH), len(each & _OTHERS)
-    return is_default if english == others else english > others
-
-
-def function_words(words: Iterable[str]) -> frozenset[str]:
-    """Return the function words of the language of a question."""
-    return _ENGLISH if is_english(words) else _OTHERS
 
 
 @cleared_on_forget
