@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from tomldiary.engine.deadlines import Deadlines
 from tomldiary.engine.transaction import open_here
 from tomldiary.entries.kinds import KINDS, entry_kind
 from tomldiary.entries.kinds.parts import join, parts_among
@@ -42,6 +43,7 @@ from tomldiary.storage.protocol import (
     CheapTokens,
     FixedDocuments,
     ListsFolders,
+    LocalFolder,
     ReadsOneState,
     Token,
 )
@@ -61,6 +63,7 @@ _CACHED_CHARACTERS = 1 << 26  # a document takes 10 to 13 bytes of memory for ea
 _DOCUMENT_SIZE = 4096  # the size of an empty document in memory, counted as characters
 _CACHED_USERS = 256
 _CACHED_EPOCHS = 4096  # users
+_MOST_DEADLINES = 4096  # users, to limit memory
 _PAUSE = 0.05  # seconds between two reads of a file that is being saved
 
 
@@ -96,6 +99,8 @@ class DocumentCache:
         self._epochs: Recent[str, int] = Recent(_CACHED_EPOCHS)
         """The number of erasures of each user when their documents were cached."""
         self._latest = PerUser(lambda user: LatestRecords(backend, user), _CACHED_USERS)
+        self._deadlines: dict[str, Deadlines] = {}
+        self._most_deadlines = _MOST_DEADLINES
         self._guard = fork_safe(threading.Lock())
 
     def document(self, user: str, kind: str) -> Document:
@@ -312,6 +317,29 @@ class DocumentCache:
         """Drop cached documents, for example after a failed commit; the next read reads them again."""
         for kind in kinds:
             self._cache.pop((user, kind))
+
+    def deadlines(self, user: str) -> Deadlines:
+        """Return the expiry times of a user's items that were refreshed by reads."""
+        found = self._deadlines.get(user)
+        if found is None:
+            if len(self._deadlines) >= self._most_deadlines:
+                self._drop_deadlines()
+            if isinstance(self.backend, LocalFolder):
+                made = Deadlines(self.backend.index_folder(user), self.backend.files)
+            else:
+                made = Deadlines(None)
+            found = self._deadlines.setdefault(user, made)
+        return found
+
+    def _drop_deadlines(self) -> None:
+        if isinstance(self.backend, LocalFolder):
+            self._deadlines.clear()  # they are read again from their files
+            return
+        now = time.time_ns() // 1000
+        for user, each in list(self._deadlines.items()):
+            if not each.has_refreshes(now):
+                self._deadlines.pop(user, None)
+        self._most_deadlines = max(_MOST_DEADLINES, 2 * len(self._deadlines))
 
     # Open transactions
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.engine.cache import DocumentCache
 from tomldiary.engine.commit import log_only, merge_displaced, prepare, prepare_saves
-from tomldiary.engine.deadlines import Deadlines
 from tomldiary.engine.transaction import Source, Transaction, fingerprint
 from tomldiary.entries.kinds.parts import LARGEST
 from tomldiary.errors import (
@@ -31,7 +30,6 @@ from tomldiary.runtime.async_bridge import OwnThread
 from tomldiary.storage.locks import repeated
 from tomldiary.storage.protocol import (
     KeepsDisplacedEdits,
-    LocalFolder,
     OptimisticWrites,
     PrefersPartSize,
     TellsErasure,
@@ -54,7 +52,6 @@ R = TypeVar("R")
 
 _OPTIMISTIC = 1.0  # seconds after which a refused write locks the user
 _ATTEMPTS = 20  # the maximum number of attempts when hand edits interfere
-_MOST_DEADLINES = 4096  # users, to limit memory
 
 
 class Engine(DocumentCache):
@@ -88,31 +85,6 @@ class Engine(DocumentCache):
         """Called with each transaction before its change; removes the expired entries."""
         self.check: Callable[[Transaction], None] | None = None
         """Called with each transaction that has changes, before it is stored; raises if a rule forbids them."""
-        self._deadlines: dict[str, Deadlines] = {}
-        self._most_deadlines = _MOST_DEADLINES
-
-    def deadlines(self, user: str) -> Deadlines:
-        """Return the expiry times of a user's items that were refreshed by reads."""
-        found = self._deadlines.get(user)
-        if found is None:
-            if len(self._deadlines) >= self._most_deadlines:
-                self._drop_deadlines()
-            if isinstance(self.backend, LocalFolder):
-                made = Deadlines(self.backend.index_folder(user), self.backend.files)
-            else:
-                made = Deadlines(None)
-            found = self._deadlines.setdefault(user, made)
-        return found
-
-    def _drop_deadlines(self) -> None:
-        if isinstance(self.backend, LocalFolder):
-            self._deadlines.clear()  # they are read again from their files
-            return
-        now = time.time_ns() // 1000
-        for user, each in list(self._deadlines.items()):
-            if not each.has_refreshes(now):
-                self._deadlines.pop(user, None)
-        self._most_deadlines = max(_MOST_DEADLINES, 2 * len(self._deadlines))
 
     # Writing
 
