@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from tomldiary.user.user import UserDiary
 
@@ -32,7 +32,9 @@ _PROGRAM, _VARIABLE = "tomldiary", "_TOMLDIARY_COMPLETE"
 
 def complete_user(ctx: Any, incomplete: str) -> list[str]:
     """Return the users that begin with the typed text."""
-    return _offered(lambda: _users(ctx), incomplete)
+    from tomldiary.cli.places import open_storage  # noqa: PLC0415 - only completion needs it here
+
+    return _offered(lambda: open_storage(_path(ctx)).users(), incomplete)
 
 
 def complete_category(ctx: Any, incomplete: str) -> list[str]:
@@ -47,7 +49,9 @@ def complete_document(ctx: Any, incomplete: str) -> list[str]:
 
 def complete_key(ctx: Any, incomplete: str) -> list[str]:
     """Return the keys of entries that begin with the typed text."""
-    return _offered(lambda: _keys(_user(ctx)), incomplete)
+    from tomldiary.views.memory import stored_entries  # noqa: PLC0415 - only completion needs it here
+
+    return _offered(lambda: (entry.key for entry in stored_entries(_user(ctx))), incomplete)
 
 
 def _offered(values: Callable[[], Iterable[str]], incomplete: str) -> list[str]:
@@ -66,12 +70,6 @@ def _path(ctx: Any) -> str:
     return ctx.params.get("path") or next(filter(None, named), "./memories")
 
 
-def _users(ctx: Any) -> list[str]:
-    from tomldiary.cli.places import open_storage  # noqa: PLC0415 - only completion needs it here
-
-    return open_storage(_path(ctx)).users()
-
-
 def _user(ctx: Any) -> UserDiary:
     from tomldiary.cli.memory import known_user  # noqa: PLC0415 - only completion needs it here
 
@@ -80,12 +78,6 @@ def _user(ctx: Any) -> UserDiary:
         # Parsing stops at an option without its value, so the arguments are not parsed.
         name = next((word for word in ctx.args if not word.startswith("-")), None)
     return known_user(_path(ctx), name)
-
-
-def _keys(alice: UserDiary) -> Iterator[str]:
-    from tomldiary.views.memory import stored_entries  # noqa: PLC0415 - only completion needs it here
-
-    return (entry.key for entry in stored_entries(alice))
 
 
 class Shell(StrEnum):

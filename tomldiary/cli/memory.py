@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, create_model
@@ -13,12 +14,12 @@ from tomldiary.diary import Diary
 from tomldiary.entries.kinds import FACTS, KINDS, PREFERENCES
 from tomldiary.entries.models import PreferenceItem
 from tomldiary.entries.preferences import by_category
-from tomldiary.errors import IdentifierError, InvalidValue
+from tomldiary.errors import EntryConflict, IdentifierError, InvalidValue
 from tomldiary.history.as_of import point_of
 from tomldiary.text.visible import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Generator, Iterable
     from datetime import datetime
 
     from tomldiary.toml.document import Document
@@ -30,6 +31,7 @@ __all__ = [
     "full_key",
     "known_user",
     "open_memory",
+    "overwritable",
     "point",
     "stored_preferences",
     "user_in",
@@ -143,6 +145,17 @@ def _table_of(document: Document, categories: Iterable[str] = ()) -> type[BaseMo
         warnings.simplefilter("ignore")
         # Only the fields are read, so the slow building of a validator is deferred.
         return create_model(schema, __config__=ConfigDict(defer_build=True), **fields)
+
+
+@contextmanager
+def overwritable(done: str) -> Generator[None]:
+    """Add to a conflict in the block that nothing was done, and that --force overwrites the entries."""
+    try:
+        yield
+    except EntryConflict as error:
+        keys = ", ".join(map(one_line, error.keys))
+        message = f"{keys} changed since. Nothing was {done}; use --force to overwrite."
+        raise EntryConflict(message, keys=error.keys) from None
 
 
 def point(written: str, user: UserDiary) -> int | datetime:

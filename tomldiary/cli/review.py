@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tomldiary.cli.memory import known_user
+from tomldiary.cli.memory import known_user, overwritable
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, UserName
 from tomldiary.cli.output import Column, print_json, print_rows, print_text
-from tomldiary.errors import EntryConflict, InvalidValue
+from tomldiary.errors import InvalidValue
 from tomldiary.runtime.views import counted
 from tomldiary.text.visible import one_line
 
@@ -62,12 +62,8 @@ def review(
     alice = known_user(path, reader.user_id, categories)
     found: list[PendingChange]
     if action == "accept":
-        try:
+        with overwritable("changed"):
             found = alice.review.accept(*(ids or ()), force=force)
-        except EntryConflict as error:
-            keys = ", ".join(map(one_line, error.keys))
-            message = f"{keys} changed since. Nothing was changed; use --force to overwrite."
-            raise EntryConflict(message, keys=error.keys) from None
     elif action == "reject":
         found = alice.review.reject(*(ids or ()))
     elif action == "edit":

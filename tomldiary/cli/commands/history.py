@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from tomldiary.cli.completion import complete_key
-from tomldiary.cli.memory import full_key, known_user, point
+from tomldiary.cli.memory import full_key, known_user, overwritable, point
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, DryRun, MemoryPath, UserName, Yes
 from tomldiary.cli.output import (
     Column,
@@ -22,7 +22,7 @@ from tomldiary.cli.output import (
     print_text,
     ranges,
 )
-from tomldiary.errors import EntryConflict, InvalidValue
+from tomldiary.errors import InvalidValue
 from tomldiary.text.visible import one_line
 from tomldiary.views.history import text_of
 
@@ -323,7 +323,7 @@ def rollback(
         raise InvalidValue("use --steps or --to, not both")
     is_done = yes and not dry_run
     alice = known_user(path, user)
-    try:
+    with overwritable("undone"):
         result = alice.rollback(
             steps or 1,
             session_id=session,
@@ -333,11 +333,6 @@ def rollback(
             actor="hand",
             reason="tomldiary rollback",
         )
-    except EntryConflict as error:
-        keys = ", ".join(map(one_line, error.keys))
-        raise EntryConflict(
-            f"{keys} changed since. Nothing was undone; use --force to overwrite.", keys=error.keys
-        ) from None
     if as_json:
         print_json(result)
         return
