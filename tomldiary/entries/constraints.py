@@ -306,7 +306,9 @@ class FactSchema:
         known = {key: value for key, value in decode_nulls(entry).items() if key[:1] != "_"}
         try:
             # Validated as JSON, because then strict models also accept a date as text.
-            return self.model.model_validate_json(json.dumps(known, default=_as_text))
+            return self.model.model_validate_json(
+                json.dumps(known, default=lambda each: each.isoformat())
+            )
         except ValidationError as error:
             raise explained(error, where or self.name) from None
 
@@ -398,10 +400,6 @@ def _reason(error: ErrorDetails) -> str:
     if word in _EXPECTED and kind.endswith(("_type", "_parsing")):
         return f"expected {_EXPECTED[word]}, found {found}"
     return error["msg"].removeprefix("Value error, ").rstrip(".")
-
-
-def _as_text(value: Any) -> str:
-    return value.isoformat()
 
 
 def _types(annotation: Any) -> Iterator[Any]:

@@ -206,7 +206,8 @@ class Preferences:
         """
         self.check_category(category)
         self.check_names(category, fields or ())
-        contexts = _clean_contexts(contexts)
+        given = [context.strip() for context in checked_names(contexts, "contexts")]
+        contexts = list(dict.fromkeys(filter(None, given)))
         if text is not None:
             text = _stored_text(text, f"{category}.{key}.text" if key else f"{category}.text")
         if key is not None:
@@ -421,11 +422,6 @@ def _text_list(value: Any) -> list[str]:
     if isinstance(value, str):
         return [value]
     return [str(item) for item in cast("list[Any]", value)] if isinstance(value, list) else []
-
-
-def _clean_contexts(contexts: Iterable[str]) -> list[str]:
-    texts = [context.strip() for context in checked_names(contexts, "contexts")]
-    return list(dict.fromkeys(filter(None, texts)))
 
 
 def _aliases(kind: type[PreferenceItem]) -> set[str]:

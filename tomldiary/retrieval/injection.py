@@ -146,7 +146,11 @@ def _known(shown: Iterable[str]) -> tuple[dict[str, str] | None, int]:
             continue  # the model does not see the snapshot that it changes
         length += len(text)
         withdrawn = _stated(text, _WITHDRAWN)
-        known = {claim: fact for claim, fact in known.items() if _withdrawal(fact) not in withdrawn}
+        known = {
+            claim: fact
+            for claim, fact in known.items()
+            if _ALL_OF.format(_group(fact)) not in withdrawn
+        }
         added = _stated(text, _ADDED)
         blocks = {_block(fact) for fact in added} - {None}
         known = {claim: fact for claim, fact in known.items() if _block(fact) not in blocks}
@@ -178,10 +182,6 @@ def _block(fact: str) -> str | None:
 def _group(fact: str) -> str:
     """Return the beginning of a fact up to its colon: a category, a kind or the name of a block."""
     return fact.partition(":")[0]
-
-
-def _withdrawal(fact: str) -> str:
-    return _ALL_OF.format(_group(fact))
 
 
 def _claim(fact: str) -> str:

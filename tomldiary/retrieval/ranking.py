@@ -98,7 +98,8 @@ class _Ranking(Following):
         fact = None
         if type(entry) is dict:
             fields = cast("dict[str, Any]", entry)
-            fact = self._moved.get(id(fields)) or self._fact(self._name(key), fields)
+            name = f"{self.category}/{key}" if self.category else key
+            fact = self._moved.get(id(fields)) or self._fact(name, fields)
         self._shown[number] = fact
         self._ranked = self._times = None
 
@@ -107,9 +108,6 @@ class _Ranking(Following):
         self._moved = {id(fact.entry): fact for fact in self._shown[known:] if fact is not None}
         del self._shown[known:]
         self._ranked = self._times = None
-
-    def _name(self, key: str) -> str:
-        return f"{self.category}/{key}" if self.category else key
 
     def _fact(self, name: str, entry: Mapping[str, Any]) -> ShownFact | None:
         """Return an entry as a line, or None if it is not shown."""

@@ -119,10 +119,10 @@ def checked(op: Operation) -> Operation:
     checked_limit(op.max_depth, "max_depth", least=1)
     if not op.conditions:
         return op
-    conditions = [
-        _checked_condition(replace(each, labels=_labels(each.labels, least=0)))
-        for each in op.conditions
-    ]
+    for each in op.conditions:
+        if each.where not in {"prefix", "suffix"}:
+            raise InvalidValue(f"unknown match type {each.where!r}. Use prefix or suffix.")
+    conditions = [replace(each, labels=_labels(each.labels, least=0)) for each in op.conditions]
     return replace(op, conditions=tuple(conditions))
 
 
@@ -166,9 +166,3 @@ def _labels(found: Any, *, least: int = 1) -> Namespace:
                 f"a label is text that is not empty, found {label!r}.", where="namespace"
             )
     return tuple(map(str.__str__, labels))
-
-
-def _checked_condition(condition: Condition) -> Condition:
-    if condition.where not in {"prefix", "suffix"}:
-        raise InvalidValue(f"unknown match type {condition.where!r}. Use prefix or suffix.")
-    return condition

@@ -161,8 +161,9 @@ def user(found: UserDiary) -> Sheet:
     with suppress(DiaryError):  # `broken` already has this error
         broken = found.problems()
     notes += [f"Problem: {cut(str(problem), 200)}" for problem in broken[:3]]
+    texts = [*_of(entries, "preferences"), *_of(entries, "items")]
     tables = [
-        _newest(entries),
+        _table("Newest entries", ("key", "text"), texts),
         _table("Blocks", ("block", "text"), _of(entries, "blocks"), newest=False),
         _table("Facts", ("fact", "values"), _of(entries, "facts")),
         _sessions(entries),
@@ -190,11 +191,6 @@ def _of(entries: Sequence[Stored], kind: str) -> list[_Entry]:
         for each, _, key, entry in entries
         if each == kind
     ]
-
-
-def _newest(entries: Sequence[Stored]) -> Table:
-    found = [*_of(entries, "preferences"), *_of(entries, "items")]
-    return _table("Newest entries", ("key", "text"), found)
 
 
 def _table(

@@ -317,18 +317,14 @@ class Telemetry:
             try:
                 yield
             except BaseException as error:
-                measured["error.type"] = _type_of(error)
+                # The type only, because the message may quote the conversation.
+                measured["error.type"] = type(error.__cause__ or error).__name__
                 span.set_attribute("error.type", measured["error.type"])
                 span.set_status(self._failed)
                 raise
             finally:
                 self._duration.record(time.perf_counter() - begin, measured)
                 self._turns.add(1 + len(job.group), measured)
-
-
-def _type_of(error: BaseException) -> str:
-    """Return the type name of an error, because its message may quote the conversation."""
-    return type(error.__cause__ or error).__name__
 
 
 def _hashed(user: str) -> str:

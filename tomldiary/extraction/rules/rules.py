@@ -185,16 +185,13 @@ def _lasting_sentences(message: str) -> Iterator[tuple[str, str]]:
         if match is None and alone and not _AT_HAND.search(plain):
             if not asked or (is_told and is_personal):
                 match = PASSING.search(plain)
-            if match is None and not asked and _is_statement(plain):
+            # Long enough for a statement, and not about the assistant.
+            is_long = not asked and plain.count(" ") > _TELLING
+            if match is None and is_long and not _YOU.search(plain):
                 yield text, "biography"
                 continue
         if match is not None and match.lastgroup is not None:
             yield text, match.lastgroup
-
-
-def _is_statement(plain: str) -> bool:
-    """Return whether a first-person sentence is long enough for a statement, and is not about the assistant."""
-    return plain.count(" ") > _TELLING and not _YOU.search(plain)
 
 
 def _sentences_in(language: Language, message: str) -> Iterator[tuple[str, str]]:
