@@ -194,10 +194,16 @@ class CompactionDeps:
 
     def _contradicting(self, path: tuple[str, ...]) -> tuple[str, str] | None:
         """Return the id of a remaining entry that contradicts a deleted one, and how; None if there is none."""
-        before = self._before.get(path)
+        if path not in self._before:
+            return None
+        text = entry_text(self._before[path])
         entries: Mapping[str, Store] = self.prefs.get("preferences", {}).get(path[1], {})
         others = {key: entry_text(entry) for key, entry in entries.items() if key != path[2]}
-        return _contradicted_by(entry_text(before), others) if before is not None else None
+        found = _similar(others, text)
+        # Another entry may also cover the text.
+        if not found or any(not match.conflict or covers(match.text, text) for match in found):
+            return None
+        return found[0].id, found[0].conflict
 
     def preference_blocks(self) -> list[tuple[str, Store]]:
         """Return `("category/id", fields)` of each preference."""
@@ -384,19 +390,6 @@ def _reworded(old: str, new: str, known: Iterable[str]) -> str:
         if is_joined or (why == "different number" and covers(old, new)):
             return ""
     return why
-
-
-def _contradicted_by(text: str, others: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return the id of an entry that contradicts a deleted text, and how; None if another entry covers the text.
-
-    Args:
-        text: The deleted text.
-        others: The remaining texts, by id.
-    """
-    found = _similar(others, text)
-    if any(not match.conflict or covers(match.text, text) for match in found):
-        return None
-    return (found[0].id, found[0].conflict) if found else None
 
 
 def _similar(texts: Mapping[str, str], text: str) -> list[Match]:

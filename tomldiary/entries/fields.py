@@ -167,7 +167,7 @@ def wrong_fields(
         (lists, "a list of text", _is_text_list),
         (numbers, "a whole number", lambda value: type(value) is int),
         (flags, "true or false", lambda value: isinstance(value, bool)),
-        (_MANAGED_TIMES, "a time", _is_time),
+        (_MANAGED_TIMES, "a time", lambda value: value == "" or moment(value) is not None),
     ]
     for names, word, fits in wanted:
         for name in names:
@@ -185,10 +185,6 @@ def _is_text_list(value: Any) -> bool:
     return isinstance(value, list) and all(
         isinstance(item, str) for item in cast("list[object]", value)
     )
-
-
-def _is_time(value: Any) -> bool:
-    return value == "" or moment(value) is not None
 
 
 def session_turn(place: str, entry: Mapping[str, Any]) -> tuple[str, str] | None:

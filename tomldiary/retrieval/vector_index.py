@@ -243,12 +243,9 @@ class VectorIndex:
                 "the embedder returned vectors with values that are not numbers; zeros are used instead"
             )
             made = np.where(odd[:, None], np.float32(0), made)
-        return self._unit(made)
-
-    def _unit(self, vectors: Any) -> Any:
-        """Return vectors of length 1, so that a product is the cosine."""
-        lengths = self._np.linalg.norm(vectors, axis=-1, keepdims=True)
-        return vectors / self._np.where(lengths > 0, lengths, 1)
+        lengths = np.linalg.norm(made, axis=-1, keepdims=True)
+        # Of length 1, so that a product is the cosine.
+        return made / np.where(lengths > 0, lengths, 1)
 
     def _take(self, records: Any) -> None:
         names = (name.tobytes() for name in records["name"])

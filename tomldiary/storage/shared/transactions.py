@@ -423,11 +423,7 @@ class Transactions:
 def check_user(user: str) -> None:
     """Refuse a user id that a database cannot store."""
     checked_user(user)
-    if not (user.isascii() or _is_unicode(user)):
+    if not user.isascii() and any("\ud800" <= each <= "\udfff" for each in user):
         raise IdentifierError(
             f"the user id {user!r} contains a lone surrogate, which a database cannot store. Use another id."
         )
-
-
-def _is_unicode(text: str) -> bool:
-    return not any("\ud800" <= each <= "\udfff" for each in text)
