@@ -330,8 +330,8 @@ class EntryKind:
         return " ".join([self.text(entry), *map(str, cast("list[Any]", labels))])
 
     def names(self, name: str, entry: Mapping[str, Any]) -> str:
-        """Return additional search terms for an entry; `name` is its key without the kind."""
-        return name
+        """Return additional search terms for an entry, such as its category; `name` is its key without the kind."""
+        return name.partition("/")[0] if self.depth > EntryKind.depth else name
 
     def turn(self, name: str, entry: Mapping[str, Any]) -> tuple[str, str] | None:
         """Return the session of an entry that is a turn, and its position in it as text; None if it is not a turn."""

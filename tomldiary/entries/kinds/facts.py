@@ -54,9 +54,6 @@ class FactKind(EntryKind):
         for name, key, entry in stored_facts(tables):
             yield f"{name}/{key}", entry
 
-    def names(self, name: str, entry: Mapping[str, Any]) -> str:
-        return name.partition("/")[0]
-
     def line(self, name: str, entry: Mapping[str, Any], group: Group) -> EntryLine | None:
         key = name.partition("/")[2]
         if group.schema is not None and Facts.wrong(group.schema, key, entry) is not None:

@@ -61,9 +61,6 @@ class PreferenceKind(EntryKind):
             for key, entry in book.items(category):
                 yield f"{category}/{key}", entry
 
-    def names(self, name: str, entry: Mapping[str, Any]) -> str:
-        return name.partition("/")[0]
-
     def title(self, name: str, updated: str) -> str:
         return name
 
