@@ -17,7 +17,7 @@ from tomldiary.errors import BackendError, CommittedUnpublished, Conflict, LockT
 from tomldiary.history import verify as verification
 from tomldiary.history.record import parse_record
 from tomldiary.store.batch import Batches
-from tomldiary.store.operations import Put, Search
+from tomldiary.store.operations import Get, Put, Search
 from tomldiary.store.store import ItemStore
 from tomldiary_langgraph import DiaryStore
 
@@ -302,27 +302,38 @@ def test_lock_timeout_is_raised_to_each_put_and_writes_nothing(disk):
     assert records(diary) == []
 
 
-def test_gets_of_one_tick_are_two_reads_and_an_invalid_one_fails_alone(diary, monkeypatch):
-    store = DiaryStore(diary)
-    store.batch([PutOp((*NS, f"n{n % 7}"), f"k{n}", {"n": n}) for n in range(100)])
-    monkeypatch.setattr(ItemStore, "cached_item", lambda *_: None)  # as in a folder
-    reads = []
-    finish = ItemStore.finish
-    monkeypatch.setattr(
-        ItemStore, "finish", lambda self, work: reads.append(len(work.ops)) or finish(self, work)
-    )
+class Watched(ItemStore):
+    """Notes the number of operations of each read, before which it calls `begin`."""
+
+    def __init__(self, diary, begin=bool):
+        super().__init__(diary)
+        self.reads, self.begin = [], begin
+
+    def finish(self, work, *vectors, **named):
+        self.reads.append(len(work.ops))
+        self.begin()
+        return super().finish(work, *vectors, **named)
+
+    def asked(self, *ops):
+        return self.aget("alice", lambda: self.prepare(ops))
+
+
+def test_gets_of_one_tick_are_two_reads_and_an_invalid_one_fails_alone(diary):
+    DiaryStore(diary).batch([PutOp((*NS, f"n{n % 7}"), f"k{n}", {"n": n}) for n in range(100)])
+    items = Watched(diary)
 
     async def run():
-        gets = [store.aget((*NS, f"n{n % 7}"), f"k{n}") for n in range(101)]
-        several = store.abatch([GetOp((*NS, "n1"), "k1"), GetOp((*NS, "n0"), "none")])
+        gets = [items.asked(Get((*NS, f"n{n % 7}"), f"k{n}")) for n in range(101)]
+        several = items.asked(Get((*NS, "n1"), "k1"), Get((*NS, "n0"), "none"))
         return await asyncio.gather(*gets, several)
 
     *found, several = asyncio.run(run())
-    assert [each and each.value["n"] for each in found] == [*range(100), None]
+    assert [each and each.value["n"] for (each,) in found] == [*range(100), None]
     assert [each and each.value["n"] for each in several] == [1, None]
-    assert reads == [1, 102]
+    assert items.reads == [1, 102]
 
     async def invalid():
+        store = DiaryStore(diary)
         gets = [store.aget(NS, "none"), store.aget(NS, "a"), store.aget(NS, None)]  # pyright: ignore[reportArgumentType]
         bad = store.abatch([GetOp(("alice", "x.y"), "k")])
         return await asyncio.gather(
@@ -335,21 +346,14 @@ def test_gets_of_one_tick_are_two_reads_and_an_invalid_one_fails_alone(diary, mo
     ]  # fmt: skip
 
 
-def test_gets_behind_a_cancelled_one_are_answered(disk, monkeypatch):
-    store = DiaryStore(Diary(disk / "m", agent="rules"))
-    store.batch([PutOp(NS, f"k{n}", {"n": n}) for n in range(4)])
+def test_gets_behind_a_cancelled_one_are_answered(disk):
+    diary = Diary(disk / "m", agent="rules")
     begun, free = threading.Event(), threading.Event()
-    finish = ItemStore.finish
-
-    def slow(self, work):
-        begun.set()
-        free.wait(10)
-        return finish(self, work)
-
-    monkeypatch.setattr(ItemStore, "finish", slow)
+    items = Watched(diary, lambda: begun.set() or free.wait(10))
+    DiaryStore(diary).batch([PutOp(NS, f"k{n}", {"n": n}) for n in range(4)])
 
     async def run():
-        tasks = [asyncio.create_task(store.aget(NS, f"k{n}")) for n in range(4)]
+        tasks = [asyncio.create_task(items.asked(Get(NS, f"k{n}"))) for n in range(4)]
         await asyncio.to_thread(begun.wait, 10)
         tasks[0].cancel()
         tasks[2].cancel()
@@ -360,25 +364,24 @@ def test_gets_behind_a_cancelled_one_are_answered(disk, monkeypatch):
     met = asyncio.run(run())
     assert [type(each).__name__ for each in met] == [
         "CancelledError",
-        "Item",
+        "list",
         "CancelledError",
-        "Item",
+        "list",
     ]
-    assert asyncio.run(store.aget(NS, "k2")).value == {"n": 2}
+    assert asyncio.run(items.asked(Get(NS, "k2")))[0].value == {"n": 2}
 
 
-def test_a_storage_error_is_raised_to_each_get_as_its_own_object(disk, monkeypatch):
-    store = DiaryStore(Diary(disk / "m", agent="rules"))
-
-    def failing(self, work):
+def test_a_storage_error_is_raised_to_each_get_as_its_own_object(disk):
+    def fail():
         raise BackendError("away")
 
-    monkeypatch.setattr(ItemStore, "finish", failing)
+    items = Watched(Diary(disk / "m", agent="rules"), fail)
 
     async def run():
-        gets = [store.aget(NS, f"k{n}") for n in range(3)]
+        gets = [items.asked(Get(NS, f"k{n}")) for n in range(3)]
         return await asyncio.gather(*gets, return_exceptions=True)
 
     met = asyncio.run(run())
     assert [str(each) for each in met] == ["away"] * 3
     assert len(set(map(id, met))) == 3
+    assert items.reads == [1, 2]

@@ -301,6 +301,11 @@ def test_a_step_is_not_applied_in_part_if_redis_forbids_one_of_its_commands(comm
             client.acl_deluser(name)
 
 
+def run_in(backend, request):
+    """Send a request as the backend does, which translates the errors of the client."""
+    backend.database._run(request)
+
+
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
@@ -317,7 +322,7 @@ def test_a_refusal_of_firestore_names_the_remedy(error, reason):
 
     backend = engine.backend()
     with pytest.raises(BackendError) as caught:
-        backend.database._run(refuse)  # the emulator refuses nobody
+        run_in(backend, refuse)  # the emulator refuses no request
     assert reason in str(caught.value)
     assert "secret" not in str(caught.value)
     backend.close()
@@ -348,7 +353,7 @@ def test_a_forbidden_command_of_a_script_is_a_missing_permission(message, reason
         raise importlib.import_module("redis.exceptions").ResponseError(message)
 
     with pytest.raises(BackendError) as caught:
-        backend.database._run(refuse)
+        run_in(backend, refuse)
     assert f": a permission is missing ({reason}). Grant it." in str(caught.value)
 
 
