@@ -19,7 +19,7 @@ from tomldiary.entries.kinds import EPISODES, FACTS, entry_kind, problems_in
 from tomldiary.entries.kinds.rules import EntryRules, redacted_entry
 from tomldiary.entries.preferences import PreferenceRules
 from tomldiary.entries.schema import categories, item_types, weights
-from tomldiary.errors import InvalidValue, SchemaError
+from tomldiary.errors import InvalidValue, SchemaError, wrong_type
 from tomldiary.extraction.dialogue import CONTEXT_TURNS, Sessions
 from tomldiary.extraction.extractor import check_extractor
 from tomldiary.extraction.operations import TurnRules
@@ -564,8 +564,5 @@ def diary_of(given: Diary | str | os.PathLike[str]) -> Diary:
     """
     held = getattr(given, "diary", None)
     if isinstance(held, Diary):
-        raise InvalidValue(
-            f"expected a Diary or a folder, found {type(given).__name__}. Give its `.diary`.",
-            where="diary",
-        )
+        raise wrong_type(given, "a Diary or a folder", "diary", "Give its `.diary`.")
     return given if isinstance(given, Diary) else Diary(given)

@@ -81,6 +81,7 @@ __all__ = [
     "WriterBusy",
     "cause_of",
     "without_paths",
+    "wrong_type",
 ]
 
 
@@ -106,6 +107,12 @@ class InvalidValue(DiaryError, ValueError):
     def __init__(self, message: str, *, where: str = "") -> None:
         super().__init__(f"{where}: {message}" if where else message)
         self.where = where
+
+
+def wrong_type(value: object, expected: str, where: str, hint: str = "") -> InvalidValue:
+    """Return the error for a value of another type than expected; `hint` says what to do."""
+    found = type(value).__name__
+    return InvalidValue(f"expected {expected}, found {found}. {hint}".rstrip(), where=where)
 
 
 class UnknownCategory(DiaryError, ValueError):

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError, create_model
 
 from tomldiary.agents.options import checked_count
 from tomldiary.entries.constraints import explained
-from tomldiary.errors import ExtractionError, ExtractorUnusable, InvalidValue
+from tomldiary.errors import ExtractionError, ExtractorUnusable, wrong_type
 from tomldiary.extraction.prompt import draft_prompt
 from tomldiary.extraction.tools import EXTRACTION_TOOLS, FACT_TOOLS
 from tomldiary_langchain.dialogue import ChatModel, config_of, dialogue_with
@@ -76,9 +76,7 @@ class ChatModelExtractor:
         if not isinstance(model, Runnable) or hasattr(model, "update_state"):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
             # A graph, such as an agent of `create_agent`, has this method and takes a state instead of messages.
             named = f"init_chat_model({model!r})" if isinstance(model, str) else "a chat model"
-            raise InvalidValue(
-                f"expected a chat model, found {type(model).__name__}. Give {named}.", where="model"
-            )
+            raise wrong_type(model, "a chat model", "model", f"Give {named}.")
         self._name = type(model).__name__
         self._model = model
         self._dialogue = dialogue_with(model, _arguments(_TOOLS))

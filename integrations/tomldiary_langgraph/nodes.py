@@ -42,7 +42,7 @@ from tomldiary.agents.turn_messages import (
     with_ids,
 )
 from tomldiary.diary import Diary, diary_of
-from tomldiary.errors import DiaryError, Forgotten, IdentifierError, InvalidValue, cause_of
+from tomldiary.errors import DiaryError, Forgotten, IdentifierError, cause_of, wrong_type
 from tomldiary.logging import get_logger, tell
 from tomldiary.writer.writer import MemoryWriter, Turn
 from tomldiary_langgraph.identity import (
@@ -442,10 +442,7 @@ def _memory(given: Any, call: str) -> Diary:
     if isinstance(given, DiaryStore):
         return given.diary
     if hasattr(given, "invoke") or hasattr(given, "keys"):  # a model, or the state of a graph
-        raise InvalidValue(
-            f"expected a Diary or a folder, found {type(given).__name__}. Give the diary first: {call}.",
-            where="diary",
-        )
+        raise wrong_type(given, "a Diary or a folder", "diary", f"Give the diary first: {call}.")
     return diary_of(given)
 
 

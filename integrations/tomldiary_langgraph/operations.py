@@ -15,7 +15,7 @@ from langgraph.store.base import (
     validate_op_namespace,
 )
 
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import InvalidValue, wrong_type
 from tomldiary.store.operations import Condition, Get, List, Operation, Put, Search
 from tomldiary.store.operations import Item as Stored
 
@@ -107,6 +107,4 @@ def _check_sequences(op: Op) -> None:
 
 def _check_sequence(labels: Any) -> None:
     if not isinstance(labels, tuple | list):
-        raise InvalidValue(
-            f"expected a tuple of labels, found {type(labels).__name__}.", where="namespace"
-        )
+        raise wrong_type(labels, "a tuple of labels", "namespace")

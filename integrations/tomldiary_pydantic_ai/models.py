@@ -19,7 +19,7 @@ from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 
-from tomldiary.errors import ExtractorUnusable, InvalidValue
+from tomldiary.errors import ExtractorUnusable, InvalidValue, wrong_type
 from tomldiary.extraction.extractor import DEFAULT_MODEL, is_retried_as_a_whole
 from tomldiary.extraction.failures import NoCompletion
 from tomldiary.runtime.async_bridge import close_at_loop_end, is_private_loop
@@ -214,10 +214,7 @@ def _made_later(model: Model | str | None, wrap: Callable[[Model], Model]) -> Mo
 
 def _check_name(name: str | None) -> None:
     if name is not None and not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-        raise InvalidValue(
-            f"expected a model's name or a pydantic-ai model, found {type(name).__name__}.",
-            where="model",
-        )
+        raise wrong_type(name, "a model's name or a pydantic-ai model", "model")
     if name == "rules":
         raise InvalidValue(
             '"rules" is the offline extractor, not a model. Give Diary(agent="rules"), or name a'

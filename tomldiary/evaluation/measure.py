@@ -15,7 +15,7 @@ from tomldiary.agents.options import one_of
 from tomldiary.diary import Diary, diary_of
 from tomldiary.entries.kind import Group
 from tomldiary.entries.kinds import PREFERENCES
-from tomldiary.errors import DiaryError, InvalidValue
+from tomldiary.errors import DiaryError, InvalidValue, wrong_type
 from tomldiary.evaluation.questions import Collection
 from tomldiary.retrieval.render import rendered
 from tomldiary.runtime.views import Viewed
@@ -136,11 +136,8 @@ def evaluate(
     """
     ranked, limits = _checked(ks, budgets)
     if make_diary is not None and not callable(make_diary):
-        raise InvalidValue(
-            f"expected a function that returns a new diary, found {type(make_diary).__name__}. To ask about"
-            " an existing diary, use evaluate_stored.",
-            where="make_diary",
-        )
+        hint = "To ask about an existing diary, use evaluate_stored."
+        raise wrong_type(make_diary, "a function that returns a new diary", "make_diary", hint)
     one_of("stored_as", stored_as, (None, *_LONGEST))
     answers: list[Answer] = []
     for collection in _each(collections):
@@ -205,10 +202,7 @@ def _each(collections: Iterable[Collection]) -> Iterator[Collection]:
     every = cast("Iterable[Any]", given) if isinstance(given, Iterable) else [given]
     for each in every:
         if not isinstance(each, Collection):
-            raise InvalidValue(
-                f"expected the result of load_questions, found {type(each).__name__}.",
-                where="collections",
-            )
+            raise wrong_type(each, "the result of load_questions", "collections")
         yield each
 
 

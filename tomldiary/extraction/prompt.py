@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tomldiary.entries.models import in_utc
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import wrong_type
 from tomldiary.extraction.tools import category_lines, fact_lines
 
 if TYPE_CHECKING:
@@ -118,9 +118,8 @@ def prompt_text(template: object, default: str = "") -> str:
         return _HEADER.sub("", template.read_text(encoding="utf-8"))
     text = getattr(template, "prompt", template)
     if not isinstance(text, str):
-        raise InvalidValue(
-            f"expected a text, a path, or an object with a text as `prompt`, found {type(template).__name__}.",
-            where="prompt_template",
+        raise wrong_type(
+            template, "a text, a path, or an object with a text as `prompt`", "prompt_template"
         )
     return text
 

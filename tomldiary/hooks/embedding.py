@@ -5,7 +5,7 @@ from __future__ import annotations
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import InvalidValue, wrong_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ def checked_index(given: Any, expected: str, where: str) -> Any:
     """
     upsert = getattr(given, "upsert", None)
     if isinstance(given, type) or not callable(upsert) or iscoroutinefunction(upsert):
-        raise InvalidValue(f"expected {expected}, found {type(given).__name__}.", where=where)
+        raise wrong_type(given, expected, where)
     return given
 
 

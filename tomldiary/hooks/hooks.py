@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.errors import InvalidValue, LockTimeout, UnknownEntry, cause_of
+from tomldiary.errors import InvalidValue, LockTimeout, UnknownEntry, cause_of, wrong_type
 from tomldiary.hooks.change import NOT_AWAITED, CallableHook, ChangeHook
 from tomldiary.hooks.delivery import Delivery, Repaired
 from tomldiary.identifiers.user_ids import checked_user
@@ -274,10 +274,7 @@ class Hooks:
         given = getattr(hook, "apply", hook)
         if not isinstance(hook, ChangeHook):
             if not callable(hook):
-                raise InvalidValue(
-                    f"expected an object with apply(changes), or a function, found {type(hook).__name__}.",
-                    where="hook",
-                )
+                raise wrong_type(hook, "an object with apply(changes), or a function", "hook")
             hook = CallableHook(hook)
         if iscoroutinefunction(given):
             raise InvalidValue(f"{NOT_AWAITED}.", where="hook")

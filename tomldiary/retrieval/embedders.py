@@ -15,7 +15,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from tomldiary.engine.transaction import open_here
-from tomldiary.errors import Forgotten, InvalidValue, MissingExtra
+from tomldiary.errors import Forgotten, MissingExtra, wrong_type
 from tomldiary.logging import get_logger, tell
 from tomldiary.retrieval.vector_index import Embedding, QueryVector, VectorIndex
 from tomldiary.runtime.async_bridge import run_coroutine
@@ -157,10 +157,7 @@ def _function(given: Any) -> Callable[[list[str]], Sequence[Sequence[float]]]:
     if isinstance(given, _Embeddings):
         return given.embed_documents
     if not callable(given):
-        raise InvalidValue(
-            f'expected "local", a function, Embeddings or an Embedder, found {type(given).__name__}.',
-            where="embedder",
-        )
+        raise wrong_type(given, '"local", a function, Embeddings or an Embedder', "embedder")
 
     def embed(texts: list[str]) -> Sequence[Sequence[float]]:
         found: Any = given(texts)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time
 from typing import Any, cast
 
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import InvalidValue, wrong_type
 
 __all__ = ["Predicate", "compile_filter", "fields_of", "is_condition"]
 
@@ -57,7 +57,7 @@ def fields_of(condition: Mapping[str, Any]) -> Iterator[str]:
 
 def _compiled(condition: Any, where: str, depth: int) -> Predicate:
     if not isinstance(condition, Mapping):
-        raise InvalidValue(f"expected a mapping, found {type(condition).__name__}.", where=where)
+        raise wrong_type(condition, "a mapping", where)
     _check_depth(depth, where)
     parts: list[Predicate] = []
     for key, wanted in cast("Mapping[Any, Any]", condition).items():
@@ -145,10 +145,7 @@ def _operation(name: Any, operand: Any, where: str, depth: int) -> _Test:
     if name in {"$in", "$nin"}:
         return _membership(operand, where, is_in=name == "$in")
     if _order(operand) is None:
-        raise InvalidValue(
-            f"expected a number, text or a date for {name}, found {type(operand).__name__}.",
-            where=where,
-        )
+        raise wrong_type(operand, f"a number, text or a date for {name}", where)
     return _compared(_COMPARISONS[name], operand)
 
 

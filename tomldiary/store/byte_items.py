@@ -7,7 +7,7 @@ import binascii
 from sys import maxsize
 from typing import TYPE_CHECKING, cast
 
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import InvalidValue, wrong_type
 from tomldiary.store.operations import Get, Item, Put, Search
 from tomldiary.store.store import ItemStore
 from tomldiary.toml.values import checked_names
@@ -76,7 +76,7 @@ class ByteItems:
 
 def _encoded(key: str, value: bytes) -> dict[str, str]:
     if not isinstance(value, bytes | bytearray | memoryview):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-        raise InvalidValue(f"expected bytes, found {type(value).__name__}.", where=key)
+        raise wrong_type(value, "bytes", key)
     return {_FIELD: base64.b64encode(value).decode()}
 
 

@@ -25,7 +25,7 @@ from typing import Any, cast
 
 from tomldiary.entries.fields import session_turn
 from tomldiary.entries.models import moment
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import InvalidValue, wrong_type
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.text.json_paths import searched_names, searched_text
 from tomldiary.toml.parse import MAX_DEPTH
@@ -235,7 +235,7 @@ def checked_key(key: Any, *, is_new: bool = True) -> str:
         InvalidValue: The key is not text, or is text that a file cannot store.
     """
     if not isinstance(key, str):
-        raise InvalidValue(f"expected text as a key, found {type(key).__name__}.", where="key")
+        raise wrong_type(key, "text as a key", "key")
     if is_new and not key.isascii():
         check_unicode(key, "key")
     return str.__str__(key)
@@ -248,9 +248,7 @@ def checked_value(value: Any, where: str) -> dict[str, Any]:
         InvalidValue: The value is not a mapping, or contains a value that TOML cannot represent; names the place.
     """
     if type(value) is not dict and not isinstance(value, Mapping):
-        raise InvalidValue(
-            f"expected a mapping as the value, found {type(value).__name__}.", where=where
-        )
+        raise wrong_type(value, "a mapping as the value", where)
     return _checked(value, where, 0)
 
 
@@ -267,9 +265,7 @@ def _checked(value: Any, where: str, depth: int) -> Any:
         table: dict[str, Any] = {}
         for key, item in cast("Mapping[Any, Any]", value).items():
             if not isinstance(key, str):
-                raise InvalidValue(
-                    f"expected text as a key, found {type(key).__name__}.", where=where
-                )
+                raise wrong_type(key, "text as a key", where)
             place = f"{where}.{key}"
             name = key if type(key) is str and key.isascii() else _scalar(key, place)
             table[name] = _checked(item, place, depth + 1)
@@ -298,11 +294,7 @@ def _scalar(value: Any, where: str) -> Any:
         return float(value)
     if isinstance(value, date | time_of_day):
         return value if type(value) is date else _written_time(value, where)
-    raise InvalidValue(
-        f"expected a JSON value, found {type(value).__name__}. Convert it to text, numbers, lists"
-        " and tables.",
-        where=where,
-    )
+    raise wrong_type(value, "a JSON value", where, "Convert it to text, numbers, lists and tables.")
 
 
 def _written_time(value: date | time_of_day, where: str) -> Any:

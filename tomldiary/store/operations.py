@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import InvalidValue, wrong_type
 from tomldiary.identifiers.namespaces import SHARED, Namespace
 from tomldiary.retrieval.filters import Predicate, compile_filter
 from tomldiary.store.item import checked_key, checked_minutes, checked_value
@@ -154,9 +154,7 @@ def _are_plain(labels: Any) -> bool:
 
 def _labels(found: Any, *, least: int = 1) -> Namespace:
     if not isinstance(found, tuple | list):
-        raise InvalidValue(
-            f"expected a tuple of labels, found {type(found).__name__}.", where="namespace"
-        )
+        raise wrong_type(found, "a tuple of labels", "namespace")
     labels = tuple(cast("Sequence[Any]", found))
     if len(labels) < least:
         raise InvalidValue("a namespace needs at least one label.", where="namespace")

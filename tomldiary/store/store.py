@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.engine.engine import Source
 from tomldiary.entries.collections import TypedEntries, checked_value
-from tomldiary.errors import DiaryError, DocumentError, Forgotten, InvalidValue, NotSupported
+from tomldiary.errors import (
+    DiaryError,
+    DocumentError,
+    Forgotten,
+    InvalidValue,
+    NotSupported,
+    wrong_type,
+)
 from tomldiary.identifiers.namespaces import SHARED, Namespace, kind_of
 from tomldiary.logging import get_logger
 from tomldiary.storage.protocol import LocalFolder
@@ -364,9 +371,8 @@ class ItemStore(ItemPuts):
             IdentifierError: The namespace belongs to a user who is not signed in.
         """
         if not callable(change):
-            raise InvalidValue(
-                f"expected a function of the old value, found {type(change).__name__}. To store a value, use put.",
-                where="fn",
+            raise wrong_type(
+                change, "a function of the old value", "fn", "To store a value, use put."
             )
         probe = self._checked(Get(namespace, key), signed_in)
         assert isinstance(probe, Get)  # noqa: S101 - for the type checker

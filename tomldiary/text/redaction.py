@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from inspect import iscoroutinefunction
 from typing import Any, cast
 
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import InvalidValue, wrong_type
 from tomldiary.runtime.fork_safety import fork_safe
 
 __all__ = ["KINDS", "Redact", "Redactor", "redactor_of"]
@@ -214,7 +214,5 @@ def redactor_of(redact: bool | str | Iterable[str] | Redact | Redactor | None) -
     if callable(redact):
         return Redactor((), redact)
     if not isinstance(redact, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-        raise InvalidValue(
-            f"expected True, kinds or a function, found {type(redact).__name__}.", where="redact"
-        )
+        raise wrong_type(redact, "True, kinds or a function", "redact")
     return Redactor(redact)

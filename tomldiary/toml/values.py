@@ -14,7 +14,7 @@ from math import isfinite
 from sys import maxsize
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import InvalidValue, wrong_type
 from tomldiary.toml.parse import MAX_DEPTH
 
 if TYPE_CHECKING:
@@ -176,9 +176,7 @@ def checked_text(value: object, where: str, hint: str = "") -> str:
         InvalidValue: The value is not a string; the message ends with `hint`.
     """
     if not isinstance(value, str):
-        raise InvalidValue(
-            f"expected text, found {type(value).__name__}. {hint}".rstrip(), where=where
-        )
+        raise wrong_type(value, "text", where, hint)
     return value if type(value) is str else str.__str__(value)
 
 
@@ -189,7 +187,7 @@ def checked_table(value: object, where: str) -> Mapping[str, Any]:
         InvalidValue: The value is not a table, or one of its keys is not a string.
     """
     if not isinstance(value, Mapping):
-        raise InvalidValue(f"expected a table, found {type(value).__name__}.", where=where)
+        raise wrong_type(value, "a table", where)
     for name in cast("Mapping[Any, Any]", value):
         checked_text(name, where)
     return cast("Mapping[str, Any]", value)
@@ -278,7 +276,7 @@ def check_timeout(value: object) -> None:
 
 def _checked_key(key: Any, where: str) -> str:
     if not isinstance(key, str):
-        raise InvalidValue(f"expected text as a key, found {type(key).__name__}.", where=where)
+        raise wrong_type(key, "text as a key", where)
     return render_key(key)
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tomldiary.diary import Diary
 from tomldiary.entries.episodes import ToolStep
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import InvalidValue, wrong_type
 from tomldiary.extraction.extractor import setup_problem
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.logging import get_logger, tell
@@ -135,10 +135,7 @@ class MemoryWriter(Viewed):
         )  # fmt: skip
         check_instance(diary, "diary")
         if not callable(getattr(diary, "update_memory", None)):
-            raise InvalidValue(
-                f"expected a Diary, found {type(diary).__name__}. Give Diary(folder).",
-                where="diary",
-            )
+            raise wrong_type(diary, "a Diary", "diary", "Give Diary(folder).")
         self.diary = diary
         # Any object with `update_memory` can be a diary, but only a `Diary` has an engine with a backend.
         own = diary if isinstance(diary, Diary) else None  # pyright: ignore[reportUnnecessaryIsInstance] - see above
@@ -307,10 +304,8 @@ class MemoryWriter(Viewed):
             InvalidValue: `turn` is no `Turn`.
         """
         if not isinstance(turn, Turn):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-            raise InvalidValue(
-                f"expected a Turn, found {type(turn).__name__}. Give Turn(user_id, session_id, user_msg, assistant_msg).",
-                where="turn",
-            )
+            hint = "Give Turn(user_id, session_id, user_msg, assistant_msg)."
+            raise wrong_type(turn, "a Turn", "turn", hint)
         if self._own is None or self._own.redactor is None:
             return turn
         redacted = self._own.redacted

@@ -25,6 +25,7 @@ from tomldiary.errors import (
     HandEditConflict,
     InvalidTOML,
     InvalidValue,
+    wrong_type,
 )
 from tomldiary.history.record import next_sequence, stamped
 from tomldiary.identifiers.user_ids import decode_folder, is_plain
@@ -105,7 +106,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         if chosen is None or (base_path is not None and path is not None):
             raise TypeError("LocalBackend requires one folder: LocalBackend('./memories').")
         if not isinstance(chosen, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-            raise InvalidValue(f"expected a folder, found {type(chosen).__name__}.", where="path")
+            raise wrong_type(chosen, "a folder", "path")
         folder: str = os.path.expanduser(os.fspath(chosen))  # noqa: PTH111 - Path fails where there is no home
         if not folder.strip():
             raise BackendError('the name of the folder is blank. Write "." for the current folder.')
