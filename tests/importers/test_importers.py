@@ -269,6 +269,27 @@ def test_facts_of_loomflow_keep_their_intervals(alice, file):
     ]
 
 
+def test_facts_of_loomflow_that_never_held_are_left_out(alice, tmp_path):
+    """loomflow ends a fact at its own start if another fact begins at the same time."""
+    fact = {"subject": "ann", "predicate": "lives_in", "confidence": 10**400}
+    first, last = ({"valid_from": f"{year}-01-01T00:00:00Z"} for year in (2024, 2025))
+    facts = [
+        {**fact, **first, "object": "Rome", "valid_until": first["valid_from"]},
+        {**fact, **first, "object": "Oslo", "valid_until": last["valid_from"]},
+        {**fact, **last, "object": "Bern", "valid_until": first["valid_from"]},
+        {**fact, **last, "object": "Graz"},
+        {**fact, "object": "Linz", "subject": ""},
+    ]
+    (tmp_path / "file").write_text(json.dumps({"facts": facts}))
+    done = carry_over(alice, "loomflow", str(tmp_path / "file"))
+    kept = alice.facts.query("triples", include_ended=True)
+    assert [(each.data.object, each.valid_to and each.valid_to.year) for each in kept] == [
+        ("Oslo", 2025),
+        ("Graz", None),
+    ]
+    assert [line.rpartition(": ")[2] for line in done.left_out] == ["2", "1"]
+
+
 def test_what_a_person_changed_since_is_kept(alice, file):
     carry_over(alice, "letta", file("letta"))
     carry_over(alice, "mem0", file("mem0"))

@@ -41,9 +41,15 @@ def read(place: str, user: str) -> Found:
             said, answered = as_text(turn.get("input")), as_text(turn.get("output"))
             session, moment = as_text(turn.get("session_id")), json_time(turn.get("occurred_at"))
             found.records.append(Episode(said, answered, session, moment))
-        for fact in _objects(each, "facts"):
-            found.records.append(_triple(fact))
-            found.leave_out("source of a fact", len(as_list(fact.get("sources"))))
+        for fact in map(_triple, _objects(each, "facts")):
+            if not fact.data["subject"] or not fact.data["predicate"]:
+                found.leave_out("fact without a subject or a predicate")
+            elif fact.valid_from and fact.valid_to and fact.valid_to <= fact.valid_from:
+                found.leave_out("fact that ends when it begins, or earlier")
+            else:
+                found.records.append(fact)
+        sources = (len(as_list(fact.get("sources"))) for fact in _objects(each, "facts"))
+        found.leave_out("source of a fact", sum(sources))
     return found
 
 
@@ -52,7 +58,7 @@ def _triple(fact: JsonObject) -> Fact:
     return Fact(
         _TRIPLES,
         {name: as_text(fact.get(name)) for name in _FIELDS},
-        confidence=float(given) if isinstance(given, int | float) else 1.0,
+        confidence=float(min(max(given, 0), 1)) if isinstance(given, int | float) else 1.0,
         when=json_time(fact.get("recorded_at")),
         valid_from=json_time(fact.get("valid_from")),
         valid_to=json_time(fact.get("valid_until")),
