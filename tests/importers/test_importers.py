@@ -399,6 +399,16 @@ def test_an_import_that_fails_stores_nothing(alice, tmp_path):
     assert contents(alice) == {}
 
 
+def test_an_import_that_fails_shows_the_record(alice, tmp_path):
+    texts = ["hello", "x" * 100_001]
+    episodes = [{"input": text, "output": "", "session_id": "s1"} for text in texts]
+    (tmp_path / "file").write_text(json.dumps({"episodes": episodes}))
+    with pytest.raises(InvalidValue, match="100,001 characters") as caught:
+        carry_over(alice, "loomflow", str(tmp_path / "file"))
+    assert caught.value.__notes__[0].startswith("The record begins with Episode(input='xxx")
+    assert len(caught.value.__notes__[0]) < 200
+
+
 @pytest.mark.parametrize(
     ("source", "text", "says"),
     [

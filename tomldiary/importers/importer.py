@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, create_model
 from tomldiary.engine.transaction import NotStored
 from tomldiary.entries.constraints import Constraint
 from tomldiary.entries.kinds import ITEMS, entry_key
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import DiaryError, InvalidValue
 from tomldiary.identifiers.namespaces import kind_of
 from tomldiary.importers import (
     chatgpt,
@@ -66,6 +66,7 @@ _CATEGORY = "biography"
 _SHORT_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _DIGITS = 12
 _NAMED = 5
+_EXCERPT = 120  # characters of a record in an error
 
 
 class _Imported(BaseModel):
@@ -252,7 +253,11 @@ class _Writer:
         items = [each for each in records if isinstance(each, Item)]
         others = [(place, each) for place, each in enumerate(records) if not isinstance(each, Item)]
         for done, (place, record) in enumerate(others, 1):
-            keys[place] = self._add(record)
+            try:
+                keys[place] = self._add(record)
+            except DiaryError as error:
+                error.add_note(f"The record begins with {str(record)[:_EXCERPT]}")
+                raise
             if report is not None:
                 report(done, len(records))
         self._items.run(
