@@ -14,6 +14,7 @@ from tomldiary import Diary
 from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.compaction.draft import CompactionDeps
 from tomldiary.compaction.tools import get_preference_block, list_preference_blocks
+from tomldiary.errors import InvalidValue
 from tomldiary.extraction.message import turn_message
 from tomldiary.retrieval.injection import next_injection
 from tomldiary.text.visible import as_stored, printable, visible
@@ -196,6 +197,12 @@ def test_every_format_character_without_a_glyph_is_hidden():
     for code in range(sys.maxunicode + 1):
         if unicodedata.category(chr(code)) == "Cf":
             assert (visible(f"a{chr(code)}b") == "ab") == (code not in drawn), hex(code)
+
+
+@pytest.mark.parametrize("text", ["\x00", " \x1b\x01 ", "\x7f\u200b"])
+def test_a_text_of_control_characters_only_is_refused_as_blank(diary, text):
+    with pytest.raises(InvalidValue, match="the text is blank"):
+        diary.user("alice").upsert_preference("likes", text)
 
 
 def test_a_quoted_text_that_occurs_twice_is_not_replaced():

@@ -21,7 +21,7 @@ from tomldiary.text.incremental_index import (
     number_of,
     put_noted,
 )
-from tomldiary.text.visible import visible
+from tomldiary.text.visible import escape_for_model
 from tomldiary.toml.values import checked_names, checked_text
 
 if TYPE_CHECKING:
@@ -451,7 +451,7 @@ def unknown_preference(category: str, key: str) -> UnknownEntry:
 
 def _stored_text(text: str, where: str) -> str:
     text = checked_text(text, where).strip()
-    if not visible(text).strip():
+    if not escape_for_model(text):
         raise InvalidValue("the text is blank. Give a text with visible characters.", where=where)
     if len(text) > MAX_TEXT:
         raise InvalidValue(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tomldiary.importers.files import json_records, listed
 from tomldiary.importers.records import Found, Note
 from tomldiary.ingest.json_values import as_list, as_object, as_text, json_time
+from tomldiary.text.visible import escape_for_model
 
 if TYPE_CHECKING:
     from tomldiary.ingest.json_values import JsonObject
@@ -23,7 +24,7 @@ def read(place: str, user: str) -> Found:
         found.leave_out("relation of a graph", len(as_list(as_object(records[0]).get("relations"))))
     for memory in listed(records, "results", "memories"):
         text, owner = as_text(memory.get("memory")), as_text(memory.get("user_id"))
-        if not text.strip():
+        if not escape_for_model(text):
             found.leave_out("record without a memory")
         elif owner and owner != user:
             found.users.add(owner)
