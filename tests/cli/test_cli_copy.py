@@ -31,6 +31,22 @@ def test_copy_moves_all_users_and_says_what_it_did(tmp_path):
     assert Diary(target, agent="rules").users() == ["alice", "bob"]
 
 
+def test_copy_goes_on_after_a_user_who_differs(tmp_path):
+    source, target = str(tmp_path / "one"), str(tmp_path / "two")
+    for user in ("alice", "bob", "carol", "dave"):
+        Diary(source, agent="rules").user(user).upsert_preference("likes", "tea")
+    for user in ("alice", "carol"):
+        Diary(target, agent="rules").user(user).upsert_preference("likes", "milk")
+    run = CliRunner().invoke(app, ["copy", source, target])
+    assert run.exit_code == 1
+    assert run.stdout == f"copied 2 users to {target}; 0 users had been copied before\n"
+    assert "2 users were not copied: 'alice', 'carol'. " in str(run.exception)
+    assert "the memory of 'alice' differs" in str(run.exception)
+    assert Diary(target, agent="rules").users() == ["alice", "bob", "carol", "dave"]
+    [left] = Diary(target, agent="rules").user("carol").preferences("likes").values()
+    assert left.text == "milk"
+
+
 def fail(message, *, deps):
     raise ValueError(message)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import permutations
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import BackendError
+from tomldiary.errors import BackendError, Conflict, DiaryError, DocumentError, LockTimeout
 from tomldiary.history.record import OWN_LINES
 from tomldiary.storage.locks import repeated
 from tomldiary.storage.protocol import (
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
 __all__ = ["Copied", "copy_users"]
 
 _TIMEOUT = 30.0  # the time limit for a user's lock, in seconds
+_USERS_AT_ONCE = 8  # a copy mostly waits for a database or a disk
+_SHOWN = 20  # users
+
+
+class _DifferenceError(BackendError):
+    """The target has another state of a user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +50,10 @@ class Copied:
 def copy_users(source: Backend, target: Backend) -> Iterator[Copied]:
     """Copy all users; yield the result of each one after its copy was read back and compared.
 
-    Repeat an interrupted run: users that the target already has in the same state are not changed. Turns in a writer's
-    queue are not copied, so close the writers first. Of an erased user, only the fencing token is copied. A folder does
-    not store the ids of erased users, so their tokens cannot be copied from a folder.
+    If a user cannot be copied, the others are, and the error is raised at the end. Repeat an interrupted run: users
+    that the target already has in the same state are not changed. Turns in a writer's queue are not copied, so close
+    the writers first. Of an erased user, only the fencing token is copied. A folder does not store the ids of erased
+    users, so their tokens cannot be copied from a folder.
 
     Args:
         source: The backend to read. Each user is read under the user's lock, and again if another process writes.
@@ -53,7 +61,7 @@ def copy_users(source: Backend, target: Backend) -> Iterator[Copied]:
 
     Raises:
         BackendError: One folder is the other or inside it, or the target has a different state of a user, or did not
-            store the copy correctly. The users yielded before are complete.
+            store the copy correctly, or several users were not copied. The yielded users are complete.
         DocumentError: A document of the source is not UTF-8.
         RevisionConflict: Other processes changed a user of a database all the time; close them.
     """
@@ -65,9 +73,32 @@ def copy_users(source: Backend, target: Backend) -> Iterator[Copied]:
             f"{folders[1]}: is the source folder, or one is inside the other. Copy to another place."
         )
     erased = source.erased_users() if isinstance(source, ListsErased) else []
-    for user in (*source.users(), *erased):
-        with source.lock(user, _TIMEOUT), target.lock(user, _TIMEOUT):
-            yield repeated(partial(_copy, source, target, user), _TIMEOUT)
+    failures: dict[str, DiaryError] = {}
+
+    def copied(user: str) -> Copied | None:
+        try:
+            with source.lock(user, _TIMEOUT), target.lock(user, _TIMEOUT):
+                return repeated(partial(_copy, source, target, user), _TIMEOUT)
+        except (_DifferenceError, DocumentError, Conflict, LockTimeout) as error:
+            failures[user] = error
+            return None
+
+    with ThreadPoolExecutor(_USERS_AT_ONCE, "tomldiary-copy") as threads:
+        for each in threads.map(copied, (*source.users(), *erased)):
+            if each is not None:
+                yield each
+    if failures:
+        raise _failure(failures)
+
+
+def _failure(failures: dict[str, DiaryError]) -> DiaryError:
+    """Return one error for all users that were not copied."""
+    users = sorted(failures)
+    first = failures[users[0]]
+    if len(users) == 1:
+        return first
+    names = ", ".join(map(repr, users[:_SHOWN])) + (", …" if len(users) > _SHOWN else "")
+    return BackendError(f"{len(users)} users were not copied: {names}. {first}")
 
 
 def _copy(source: Backend, target: Backend, user: str) -> Copied:
@@ -91,7 +122,7 @@ def _copy(source: Backend, target: Backend, user: str) -> Copied:
         target.commit(user, Commit(contents, dict.fromkeys(contents), fresh))
         known = _state(target, user)
     if known[0] != texts or [*map(_compared, known[1])] != history:
-        raise BackendError(
+        raise _DifferenceError(
             f"{target!r}: the memory of {user!r} differs from the one in {source!r}. Remove it from the"
             " target, or copy to another place."
         )

@@ -79,14 +79,17 @@ def test_a_copy_of_a_copy_in_folders_is_the_same(opened):
     assert Diary(three, agent="rules").user("alice").preferences("likes")
 
 
-def test_an_interrupted_copy_is_completed(opened):
-    one, two = opened("folder"), opened("folder")
-    fill(one)
-    next(copy_users(one, two))
-    assert [(each.user, each.is_new) for each in copy_users(one, two)] == [
-        ("alice", False),
-        ("bob", True),
-    ]
+@pytest.mark.parametrize("name", ENGINES)
+def test_an_interrupted_copy_is_completed(name, opened):
+    one, two = opened(name), opened("folder")
+    diary, names = Diary(one, agent="rules"), [f"user {number:02}" for number in range(40)]
+    for each in names:
+        diary.user(each).upsert_preference("likes", "tea")
+    copying = copy_users(one, two)
+    next(copying)
+    copying.close()
+    assert "user 00" in two.users()
+    assert [each.user for each in copy_users(one, two)] == two.users() == names
 
 
 def test_a_copy_to_a_folder_that_was_killed_between_two_documents_is_completed(

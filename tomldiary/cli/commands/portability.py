@@ -24,7 +24,7 @@ from tomldiary.cli.output import print_error, print_json, print_not_done, print_
 from tomldiary.cli.places import open_storage, shown, writable, write_new
 from tomldiary.cli.tables import load_table
 from tomldiary.diary import Diary
-from tomldiary.errors import EntryConflict, InvalidValue
+from tomldiary.errors import DiaryError, EntryConflict, InvalidValue
 from tomldiary.ingest.source import decode, parse
 from tomldiary.runtime.sources import DEAD_LETTERS, QUEUE
 from tomldiary.runtime.views import counted
@@ -279,19 +279,25 @@ def copy_memory(
         )
     users = read.users()
     copied: list[Copied] = []
-    with progress_bar("users") as progress:
-        for each in copy_users(read, written):
-            copied.append(each)
-            if progress is not None:
-                progress(len(copied), len(users))
+    failure: DiaryError | None = None
+    try:
+        with progress_bar("users") as progress:
+            for each in copy_users(read, written):
+                copied.append(each)
+                if progress is not None:
+                    progress(len(copied), len(users))
+    except DiaryError as error:
+        failure = error
+    fresh = sum(each.is_new for each in copied)
     if as_json:
         print_json(copied)
-        return
-    fresh = sum(each.is_new for each in copied)
-    print_text(
-        f"copied {counted(fresh, 'user')} to {one_line(shown(target))};"
-        f" {counted(len(copied) - fresh, 'user')} had been copied before"
-    )
+    elif copied or failure is None:
+        print_text(
+            f"copied {counted(fresh, 'user')} to {one_line(shown(target))};"
+            f" {counted(len(copied) - fresh, 'user')} had been copied before"
+        )
+    if failure is not None:
+        raise failure
 
 
 def _with_turns(backend: Backend) -> list[str]:
