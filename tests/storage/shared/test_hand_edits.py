@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from tomldiary import Diary, Forgotten
 from tomldiary.cli.app import app
+from tomldiary.cli.commands.edit import save_text
 from tomldiary.identifiers.user_ids import encode_folder
 
 
@@ -95,6 +96,25 @@ def test_push_brings_nothing_back_that_was_forgotten(engine, alice, tmp_path, se
     file.unlink()
     assert run(engine, "pull", str(tmp_path)).exit_code == 0
     assert "tea" not in "".join(path.read_text() for path in tmp_path.rglob("*.toml"))
+
+
+def test_push_brings_nothing_back_that_was_forgotten_during_a_push(
+    engine, alice, tmp_path, monkeypatch
+):
+    run(engine, "pull", str(tmp_path))
+    file = tmp_path / "alice" / "preferences.toml"
+    file.write_text(file.read_text().replace('"tea"', '"green tea"'))
+
+    def save_and_forget(*arguments):
+        save_text(*arguments)
+        alice.forget(everything=True)
+
+    monkeypatch.setattr("tomldiary.cli.commands.edit.save_text", save_and_forget)
+    assert run(engine, "push", str(tmp_path)).exit_code == 0
+    monkeypatch.undo()
+    file.write_text(file.read_text() + "# a comment\n")
+    assert isinstance(run(engine, "push", str(tmp_path)).exception, Forgotten)
+    assert texts(alice) == []
 
 
 def test_pull_keeps_no_trace_of_older_texts(engine, alice, tmp_path):

@@ -254,7 +254,7 @@ def push(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
     if not folder.is_dir():
         raise InvalidValue("there is no such folder; run pull first", where=str(folder))
     pulled = _PulledFolder(folder)
-    edited: list[tuple[str, str, str, str]] = []
+    edited: list[tuple[str, str, str, str, int]] = []
     for file, data in pulled.edited().items():
         name = file.relative_to(folder).as_posix()
         directory, _, kind = name.removesuffix(".toml").partition("/")
@@ -266,19 +266,20 @@ def push(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
             )
         text = decode_utf8(data, path=str(file))
         readable(text, str(file))
-        if user is None or pulled.epoch(name) not in (None, backend.epoch(user)):
+        epoch = None if user is None else backend.epoch(user)
+        if user is None or epoch is None or pulled.epoch(name) not in (None, epoch):
             raise Forgotten(f"{file}: {_FORGOTTEN} Remove the file, then pull.")
-        edited.append((name, user, kind, text))
-    for name, user, kind, text in edited:
-        save_text(diary, user, kind, text, pulled.epoch(name))
-        pulled.note(name, text.encode(), backend.epoch(user))
+        edited.append((name, user, kind, text, epoch))
+    for name, user, kind, text, epoch in edited:
+        save_text(diary, user, kind, text, epoch)
+        pulled.note(name, text.encode(), epoch)
     problems = [
         one_line(problem)
-        for user in sorted({user for _, user, _, _ in edited})
+        for user in sorted({each[1] for each in edited})
         for problem in diary.user(user).problems()
     ]
     if as_json:
-        stored = [{"user": user, "document": kind} for _, user, kind, _ in edited]
+        stored = [{"user": user, "document": kind} for _, user, kind, *_ in edited]
         print_json({"stored": stored, "problems": problems})
         return
     print_text(f"stored {counted(len(edited), 'edited document')}")
