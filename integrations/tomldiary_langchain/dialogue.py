@@ -25,6 +25,9 @@ __all__ = ["Answered", "Asked", "ChatModel", "Dialogue", "config_of", "dialogue_
 # The first tag keeps what this model writes out of the message stream of a graph that it runs in.
 _TAGS = ["nostream", "tomldiary"]
 
+# What `bind_tools` of LangChain's models binds. A host's tools would replace those of the extractor.
+_OF_TOOLS = ("tools", "tool_choice", "tool_config", "functions", "function_call")
+
 ChatModel: TypeAlias = "BaseChatModel | Runnable[LanguageModelInput, AIMessage]"
 """A chat model, or one with retries, fallbacks or settings around it."""
 Answered = tuple["ToolCall | InvalidToolCall", str]
@@ -80,10 +83,14 @@ def dialogue_with(model: ChatModel, tools: Mapping[str, type[BaseModel]]) -> Dia
 
 
 def _bound(model: Any, bind: Callable[[Any], Any]) -> Any:
-    """Bind a model, also one within `with_retry`, `bind` or `with_config`, which do not pass it on."""
+    """Bind a model, also one within `with_retry`, `bind` or `with_config`, which do not pass it on.
+
+    Tools that the host has bound are left out.
+    """
     if isinstance(model, RunnableBindingBase):
         binding = cast("RunnableBindingBase[Any, Any]", model)
-        return binding.model_copy(update={"bound": _bound(binding.bound, bind)})
+        kwargs = {name: each for name, each in binding.kwargs.items() if name not in _OF_TOOLS}
+        return binding.model_copy(update={"bound": _bound(binding.bound, bind), "kwargs": kwargs})
     return bind(model)
 
 

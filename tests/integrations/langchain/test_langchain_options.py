@@ -185,6 +185,33 @@ def test_a_wrapped_model_calls_tools(around, mode):
     assert "You cannot call the tools yourself" not in model.asked[0][0].text
 
 
+class Binding(Scripted):
+    """Binds tools as the models of providers do."""
+
+    def bind_tools(self, tools, **more):
+        return self.bind(
+            tools=[tool if isinstance(tool, str) else tool.__name__ for tool in tools], **more
+        )
+
+    def _generate(self, messages, stop=None, run_manager=None, **bound):
+        self.offered.append((bound["tools"], bound.get("tool_choice"), bound.get("seed")))
+        return super()._generate(messages, stop, run_manager)
+
+
+@pytest.mark.parametrize("has_retries", [False, True])
+def test_a_model_with_tools_of_its_host_gets_those_of_the_extractor(has_retries):
+    model = Binding(answers=[TEA, DONE])
+    given = model.bind_tools(["book"], tool_choice="book", seed=7)
+    diary = Diary("memory:", agent=given.with_retry() if has_retries else given)
+    diary.user("alice").add_turn("I like tea.", "ok", session_id="s")
+    assert len(model.offered) == 2
+    for names, choice, seed in model.offered:
+        assert "upsert_preference" in names
+        assert "book" not in names
+        assert (choice, seed) == (None, 7)
+    assert [item.text for item in diary.user("alice").preferences("likes").values()] == ["tea"]
+
+
 def test_a_model_with_retries_is_asked_again(tmp_path):
     model = Scripted(answers=[Down(), TEA, DONE])
     diary = Diary(tmp_path, agent=model.with_retry(wait_exponential_jitter=False))
