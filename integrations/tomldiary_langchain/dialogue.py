@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 from langchain_core.messages import AIMessage, HumanMessage, ToolCall, ToolMessage
 from langchain_core.runnables.base import RunnableBindingBase
+from langchain_core.runnables.fallbacks import RunnableWithFallbacks
 from pydantic import BaseModel, Field
 
 from tomldiary.extraction.failures import NoCompletion
@@ -83,10 +84,16 @@ def dialogue_with(model: ChatModel, tools: Mapping[str, type[BaseModel]]) -> Dia
 
 
 def _bound(model: Any, bind: Callable[[Any], Any]) -> Any:
-    """Bind a model, also one within `with_retry`, `bind` or `with_config`, which do not pass it on.
+    """Bind a model, also within `with_retry`, `bind`, `with_config` or `with_fallbacks`, which do not pass it on.
 
     Tools that the host has bound are left out.
     """
+    if isinstance(model, RunnableWithFallbacks):
+        several = cast("RunnableWithFallbacks[Any, Any]", model)
+        fallbacks = [_bound(each, bind) for each in several.fallbacks]
+        return several.model_copy(
+            update={"runnable": _bound(several.runnable, bind), "fallbacks": fallbacks}
+        )
     if isinstance(model, RunnableBindingBase):
         binding = cast("RunnableBindingBase[Any, Any]", model)
         kwargs = {name: each for name, each in binding.kwargs.items() if name not in _OF_TOOLS}

@@ -167,9 +167,14 @@ class Down(Exception):
         lambda model: model.with_retry(stop_after_attempt=3, wait_exponential_jitter=False),
         lambda model: model.bind(stop=["x"]).with_retry(wait_exponential_jitter=False),
         lambda model: Scripted(answers=[Down()]).with_fallbacks([model]),
+        lambda model: (
+            Scripted(answers=[Down()])
+            .with_retry(stop_after_attempt=1)
+            .with_fallbacks([model.with_retry()])
+        ),
         lambda model: model.with_config({"tags": ["t"]}),
     ],
-    ids=["retry", "bind and retry", "fallback", "config"],
+    ids=["retry", "bind and retry", "fallback", "retry and fallback", "config"],
 )
 def test_a_wrapped_model_calls_tools(around, mode):
     answers = [TEA, DONE]
