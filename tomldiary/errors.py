@@ -402,7 +402,8 @@ def cause_of(error: BaseException) -> str:
 
 
 _ABOUT_STORAGE = (
-    BackendError, Conflict, DocumentError, Forgotten, LimitReached, LockTimeout, MissingExtra, WriterBusy,
+    BackendError, Conflict, DocumentError, Forgotten, LimitReached, LockTimeout, MissingExtra,
+    NotSupported, WriterBusy,
 )  # fmt: skip
 _STATES = {"MemoryWriter is closed. Create another one."}
 

@@ -17,7 +17,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from tomldiary import CompactionConfig, Diary, MemoryWriter, PreferenceItem, TOMLDiary, Turn
-from tomldiary.errors import ExtractionError, MissingExtra, SchemaError
+from tomldiary.errors import ExtractionError, MissingExtra, NotSupported, SchemaError
 from tomldiary.extraction import tools
 from tomldiary.extraction.extractor import load_factory
 from tomldiary.extraction.message import turn_message
@@ -660,6 +660,18 @@ def test_an_async_method_says_that_it_needs_a_loop_of_asyncio(tmp_path, call):
     diary = Diary(tmp_path, agent="rules")
     with pytest.raises(RuntimeError, match=r"a running event loop of asyncio\. With Trio, call"):
         call(diary).__await__().send(None)  # as the loop of another library does
+    assert diary.user("alice").upsert_preference("likes", "tea")  # no lock is left behind
+
+
+@pytest.mark.parametrize("call", WITHOUT_A_LOOP.values(), ids=WITHOUT_A_LOOP)
+def test_an_async_method_refuses_a_loop_that_threads_cannot_wake(tmp_path, call):
+    diary = Diary(tmp_path, agent="rules")
+    asyncio._set_running_loop(asyncio.AbstractEventLoop())  # as in a workflow of Temporal
+    try:
+        with pytest.raises(NotSupported, match="Use the memory in an activity"):
+            call(diary).__await__().send(None)
+    finally:
+        asyncio._set_running_loop(None)
     assert diary.user("alice").upsert_preference("likes", "tea")  # no lock is left behind
 
 

@@ -15,6 +15,7 @@ import threading
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+from tomldiary.errors import NotSupported
 from tomldiary.runtime.fork_safety import renew_after_fork
 
 if TYPE_CHECKING:
@@ -82,16 +83,22 @@ def running_loop() -> asyncio.AbstractEventLoop:
 
     Raises:
         RuntimeError: None is running, for example because the caller runs in Trio.
+        NotSupported: Threads cannot wake the loop, so a call would never return.
     """
     import asyncio  # noqa: PLC0415 - slow to import, and sync code does not need it
 
     try:
-        return asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
     except RuntimeError:
         raise RuntimeError(
             "an async method needs a running event loop of asyncio. With Trio, call the sync method in a thread:"
             " await trio.to_thread.run_sync(…)."
         ) from None
+    if type(loop).call_soon_threadsafe is asyncio.AbstractEventLoop.call_soon_threadsafe:
+        raise NotSupported(
+            "threads cannot wake this event loop, which is that of a Temporal workflow. Use the memory in an activity."
+        )
+    return loop
 
 
 async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
