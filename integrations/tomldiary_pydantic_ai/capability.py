@@ -7,7 +7,7 @@ import copy
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence  # noqa: TC003 - annotations are looked up at run time
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from pydantic_ai import RunContext, TemplateStr
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
@@ -147,6 +147,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
 
     _toolset: CapabilityToolset[AgentDepsT] = field(init=False, repr=False, compare=False)
     _run: RunState | None = field(default=None, init=False, repr=False, compare=False)
+    _prefixes: tuple[str, ...] = field(default=(), init=False, repr=False)
 
     def __post_init__(self) -> None:
         checked_flag(self.record, "record")
@@ -188,7 +189,21 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         The toolset inside stays the same object for every run, as durable execution needs it.
         """
         toolset = self._toolset
-        return toolset if self._run is None else OwnedToolset(toolset, toolset, self._run)
+        offered: AbstractToolset[AgentDepsT] = toolset
+        if self._run is not None:
+            offered = OwnedToolset(toolset, toolset, self._run)
+        for prefix in self._prefixes:
+            offered = offered.prefixed(prefix)
+        return offered
+
+    def prefix_tools(self, prefix: str) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride] - no wrapper
+        """Return a copy whose tools have names with a prefix.
+
+        The framework's wrapper would hide the durable operations from the engines.
+        """
+        prefixed = copy.copy(self)
+        prefixed._prefixes = (*self._prefixes, prefix)  # noqa: SLF001 - a copy of this object
+        return prefixed
 
     def get_instructions(self) -> AgentInstructions[AgentDepsT] | None:
         """Return the memory if `inject` is "instructions"; the toolset returns the guidance."""

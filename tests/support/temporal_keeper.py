@@ -36,9 +36,10 @@ def respond(messages, _info):
 
 diary = Diary(os.environ["FOLDER"], agent="rules")
 memory = DiaryCapability(diary, writer=MemoryWriter(diary))
+team = DiaryCapability(diary, "team", id="team", writer=memory.writer).prefix_tools("team")
 agent = Agent(
     FunctionModel(respond),
     name="keeper",
     deps_type=Deps,
-    capabilities=[memory, TemporalDurability()],
+    capabilities=[memory, team, TemporalDurability()],
 )

@@ -85,11 +85,15 @@ async def main() -> None:
 if __name__ == "__main__":
     alice = diary.user("alice")
     alice.upsert_preference("likes", "tea")
+    diary.user("team").upsert_preference("likes", "cocoa")
     broken = Path(os.environ["FOLDER"], "bob", "preferences.toml")
     broken.parent.mkdir()
     broken.write_text('likes = "tea')
     asyncio.run(main())
     assert "- likes: tea" in SHOWN[0]
+    assert "- likes: cocoa" in SHOWN[0]
+    texts = [each.text for each in diary.user("team").preferences("likes").values()]
+    assert texts == ["cocoa", "I love jazz."], texts
     known = {
         name: [each.text for each in found.values()] for name, found in alice.preferences().items()
     }
