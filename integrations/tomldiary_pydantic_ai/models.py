@@ -110,6 +110,12 @@ class RetryingModel(WrapperModel):
             if type(error) is not exceptions.UnexpectedModelBehavior:
                 raise  # a filter, or a limit: the model did answer
             raise UnreadableResponse(error.message, error.body) from error
+        except RuntimeError as error:
+            if "ALLOW_MODEL_REQUESTS" not in str(error):
+                raise
+            raise ExtractorUnusable(
+                'model requests are not allowed, since ALLOW_MODEL_REQUESTS is False. Give Diary(agent="rules") in tests.'
+            ) from error
 
     def _bounded(self, settings: ModelSettings | None) -> tuple[ModelSettings | None, int]:
         """Return settings that switch off the client's retries, and the number of retries that remain."""

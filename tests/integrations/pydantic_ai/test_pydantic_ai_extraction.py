@@ -25,7 +25,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 
-from tomldiary import CompactionConfig, Diary, MemoryDeps, PreferenceItem
+from tomldiary import CompactionConfig, Diary, MemoryDeps, MemoryWriter, PreferenceItem, Turn
 from tomldiary.errors import ExtractionError, ExtractorUnusable, InvalidValue
 from tomldiary_pydantic_ai import build_extractor, compactor_agent, extractor_agent
 from tomldiary_pydantic_ai.models import NamedModel, is_transient
@@ -374,6 +374,16 @@ def test_a_name_without_a_provider_is_told_to_have_one():
     diary = Diary("memory:", agent="gpt-5-mini")
     with pytest.raises(ExtractorUnusable, match=r"provider before the name, as in .openai-chat:"):
         diary.user("alice").add_turn("I love tea.", "Noted.", "monday")
+
+
+def test_a_turn_says_that_tests_do_not_allow_model_requests(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    diary = Diary("memory:", agent="openai-chat:gpt-5-mini")
+    with MemoryWriter(diary) as writer:
+        writer.submit_nowait(Turn("alice", "s", "I love tea.", "Noted."))
+        assert writer.flush(30)
+        failure = str(writer.stats().get("last_failure"))
+    assert 'ALLOW_MODEL_REQUESTS is False. Give Diary(agent="rules") in tests.' in failure
 
 
 def test_a_compactor_shortens_and_removes_what_another_entry_covers(tmp_path: Path):
