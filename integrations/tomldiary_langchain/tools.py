@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import contextmanager
+from contextvars import ContextVar
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,7 +14,7 @@ from langchain_core.runnables import (
 from langchain_core.tools import StructuredTool, ToolException
 from pydantic import ValidationError
 
-from tomldiary.agents.identity import checked_id
+from tomldiary.agents.identity import checked_id, current_place, field_of
 from tomldiary.agents.options import (
     checked_descriptions,
     checked_table,
@@ -20,7 +22,7 @@ from tomldiary.agents.options import (
     chosen_tools,
     known_tools,
 )
-from tomldiary.agents.turn_messages import keep_out_of_steps
+from tomldiary.agents.turn_messages import digest, keep_out_of_steps
 from tomldiary.agents.verbs import (
     BLOCK_VERBS,
     READING_VERBS,
@@ -38,7 +40,7 @@ from tomldiary_langchain.identity import Who, resolve_session, resolve_user
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Generator, Mapping
 
     from pydantic.v1 import ValidationError as ValidationErrorV1
 
@@ -48,6 +50,9 @@ TOOL_NAMES = (*VERBS, *BLOCK_VERBS)
 ToolName = Literal[
     "recall", "remember", "update", "forget", "read_block", "append_block", "replace_in_block"
 ]
+
+_call: ContextVar[str] = ContextVar("tomldiary_langchain_call", default="")
+"""A digest of the model's call that is run; "" if the application calls the tool."""
 
 
 def diary_tools(
@@ -65,7 +70,8 @@ def diary_tools(
     `replace_in_block` for texts that are kept whole.
 
     An error is returned as the tool's answer with the status "error"; only a run that names no user raises. The data
-    of an answer are the message's `artifact`.
+    of an answer are the message's `artifact`. If LangGraph repeats a node, for example after an interrupt in another tool
+    of it, a call that was run has no second effect.
 
     Args:
         diary: A diary, or the path of a folder, which gets the built-in preference table.
@@ -86,7 +92,9 @@ def diary_tools(
 
     def verbs(config: RunnableConfig) -> MemoryVerbs:
         user = memory.user(resolve_user(user_id, config))
-        return MemoryVerbs(user, resolve_session(session_id, config))
+        _, task = current_place(field_of(config, "configurable"))
+        operation = digest(task, _call.get()) if task and _call.get() else ""
+        return MemoryVerbs(user, resolve_session(session_id, config), operation)
 
     return tools_of(memory, verbs, tools, names, descriptions)
 
@@ -115,6 +123,28 @@ def tools_of(
         raise InvalidValue(f"two tools have the name {name!r}. Give another one.", where="names")
     keep_out_of_steps(used)
     return made
+
+
+class _Tool(StructuredTool):
+    """A tool whose function knows the call of the model."""
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002 - the name in LangChain's interface
+        with _calling(input):
+            return super().invoke(input, config, **kwargs)
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002 - as above
+        with _calling(input):
+            return await super().ainvoke(input, config, **kwargs)
+
+
+@contextmanager
+def _calling(call: Any) -> Generator[None]:
+    made = [repr(field_of(call, name)) for name in ("id", "name", "args")]
+    token = _call.set(digest(*made) if field_of(call, "type") == "tool_call" else "")
+    try:
+        yield
+    finally:
+        _call.reset(token)
 
 
 def _tool(
@@ -146,7 +176,7 @@ def _tool(
         each.__doc__ = getattr(MemoryVerbs, verb).__doc__
         each.__annotations__ = {one.name: one.annotation for one in parameters}
         each.__signature__ = Signature(parameters)
-    tool = StructuredTool.from_function(
+    tool = _Tool.from_function(
         run,
         arun,
         name=name,

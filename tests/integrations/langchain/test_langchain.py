@@ -12,10 +12,14 @@ from dataclasses import dataclass
 
 import pytest
 from langchain.agents import create_agent
+from langchain.tools import tool
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableLambda
 from langchain_core.utils.function_calling import convert_to_openai_tool
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode, tools_condition
+from langgraph.types import Command, interrupt
 from pydantic_ai import Agent
 from pydantic_ai.ext.langchain import LangChainToolset
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
@@ -226,6 +230,31 @@ def test_recalled_text_cannot_leave_its_frame(diary):
     text = named(diary, "alice")["recall"].invoke({"query": "tea"})
     assert text.count("</user_memory>") == 1
     assert text.endswith("</user_memory>")
+
+
+@both
+def test_a_node_that_is_repeated_calls_the_tools_once(diary, mode):
+    @tool
+    def ask() -> str:
+        """Ask the user."""
+        return interrupt("Sure?")
+
+    noted = {"name": "notes", "text": "likes tea"}
+    calls = calling(("append_block", noted), ("remember", {"text": "tea", "category": "likes"}), ("ask", {}))  # fmt: skip
+    model = Scripted(answers=[calls, calls, AIMessage("Done.")])  # with the same ids
+    builder = StateGraph(MessagesState)
+    builder.add_node("model", lambda state: {"messages": [model.invoke(state["messages"])]})
+    builder.add_node("tools", ToolNode([ask, *diary_tools(diary)]))
+    builder.add_edge(START, "model").add_edge("tools", "model")
+    builder.add_conditional_edges("model", tools_condition)
+    graph = builder.compile(checkpointer=InMemorySaver())
+    call(graph, {"messages": [HumanMessage("I like tea.")]}, ALICE, mode)
+    for _ in range(2):
+        end = call(graph, Command(resume="yes"), ALICE, mode)
+    assert end["messages"][-1].content == "Done."
+    alice = diary.user("alice")
+    assert alice.blocks["notes"].text == "likes tea\nlikes tea"
+    assert [item.count for item in alice.preferences("likes").values()] == [2]
 
 
 @both
