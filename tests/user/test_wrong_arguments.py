@@ -156,7 +156,10 @@ def alice() -> UserDiary:
             "fields: expected text, found int",
         ),
         (lambda alice: alice.review.edit("1", {5: 5}), "fields: expected text, found int"),
-        (lambda alice: alice.review.accept(5), "ids: expected text"),
+        (lambda alice: alice.review.accept(5), "ids: expected text, found int. Give the `id` of"),
+        (lambda alice: alice.review.edit(8, {}), "id: expected text, found int. Give the `id` of"),
+        (lambda alice: alice.facts.delete(Diet(role="a")), "found Diet. Give the `id` of the fact"),
+        (lambda alice: alice.episodes.get(5), "found int. Give the `id` of the episode"),
         (
             lambda alice: alice.facts.commit("diet", {"role": "a"}, source=5),
             "source: expected text",

@@ -102,7 +102,8 @@ class UserEpisodes(Accessor):
 
     def get(self, id: str) -> Episode | None:  # noqa: A002 - the word of `add`
         """Return one episode, or None; a hit of `recall` has its id as `key`."""
-        for kind in homes_of(self._context.kinds(), checked_text(id, "id")):
+        written = checked_text(id, "id", "Give the `id` of the episode.")
+        for kind in homes_of(self._context.kinds(), written):
             document = self._context.kept(kind, self._context.document(kind))
             entry = document.table(("episodes", id))
             if entry is not None:

@@ -378,7 +378,7 @@ class UserFacts(Accessor):
             InvalidValue: `written` is not text.
         """
         is_shown = (
-            checked_text(written, "id").startswith(f"{_KIND}/")
+            checked_text(written, "id", "Give the `id` of the fact.").startswith(f"{_KIND}/")
             and _KIND not in self._diary.fact_schemas
         )
         found = written.removeprefix(f"{_KIND}/") if is_shown else written

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["UserDrafts", "UserReview", "Verdict"]
 
 _Choice = Callable[[PendingChanges], PendingChanges]
+_HINT = "Give the `id` of the change."
 
 
 class _Waiting(UserPart):
@@ -147,6 +148,7 @@ class UserReview(_Waiting, Accessor):
             InvalidValue: A field is managed by the diary or does not fit the entry, or the change removes the entry
                 or names none.
         """
+        checked_text(id, "id", _HINT)
         managed = [name for name in checked_table(fields, "fields") if name.startswith("_")]
         if managed:
             raise InvalidValue(
@@ -187,7 +189,7 @@ def _named(ids: Collection[str]) -> _Choice:
     def choose(all_changes: PendingChanges) -> PendingChanges:
         known = {each.id: each for each in all_changes}
         for name in ids:
-            checked_text(name, "ids")
+            checked_text(name, "ids", _HINT)
         missing = [name for name in ids if name not in known]
         hint = f"These wait: {', '.join(known) or 'none'}."
         if not ids:
