@@ -336,6 +336,19 @@ def test_control_characters_are_printed_as_escapes(tmp_path, call, form):
         assert (err.count("\n"), out) == (1, "") if code else err == ""
 
 
+def test_a_changed_fact_is_shown_without_its_sessions(alice, call):
+    alice.diary.register_schema("diet", Diet, Constraint(singleton_key="who"))
+    identity = alice.facts.commit(Diet(who="she", food="vegan"), session_id="s1")
+    alice.facts.update(identity, {"food": "vegetarian"}, session_id="s2")
+    shown = call("diff", check=0)[1]
+    assert '+food = "vegetarian"' in shown
+    assert "_said_by" not in shown
+    assert '+_said_by = ["s1", "s2"]' in call("diff", "--all", check=0)[1]
+    assert "food: vegan -> vegetarian\n" in call("history", identity, check=0)[1]
+    alice.facts.commit(Diet(who="she", food="vegetarian"), session_id="s3")
+    assert "_said_by: ['s1', 's2'] -> nothing" in call("history", identity, check=0)[1]
+
+
 def test_the_id_of_a_fact_is_a_key_too(alice, call):
     alice.diary.register_schema("diet", Diet, Constraint(singleton_key="who"))
     identity = alice.facts.commit(Diet(who="she", food="vegan"))

@@ -47,7 +47,7 @@ MOST_CHANGES = 50
 """The maximum number of changes that `history` returns without `limit`."""
 _State = dict[str, Any] | None
 """The fields of an entry; None where it does not exist."""
-_BOOKKEEPING = re.compile(r"_(count|created|created_by|turns|updated|updated_by) = ")
+_BOOKKEEPING = re.compile(r"_(count|created|created_by|said_by|turns|updated|updated_by) = ")
 
 
 @dataclass(frozen=True, slots=True, repr=False)

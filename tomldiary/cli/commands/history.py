@@ -243,14 +243,18 @@ def _is_routine(change: HistoryEntry) -> bool:
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Return the changed fields without bookkeeping; `_count` is included unless it was removed."""
-    return [
+    """Return the changed fields without bookkeeping; `_count` is included unless it was removed.
+
+    The sessions of an entry are included if nothing else changed.
+    """
+    names = [
         name
         for name in dict.fromkeys([*before, *after])
         if name not in _BOOKKEEPING
         and before.get(name) != after.get(name)
         and (name != "_count" or "_count" in after)
     ]
+    return [name for name in names if name != "_said_by"] or names
 
 
 def _print_changes(changes: Iterable[HistoryEntry]) -> None:
