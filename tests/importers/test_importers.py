@@ -451,6 +451,15 @@ def test_a_file_of_another_source_is_said_to_be_left_out(alice, tmp_path, source
     assert reason.endswith(": 2")
 
 
+def test_a_type_of_memstate_may_have_any_characters_that_a_file_can_store(alice, tmp_path):
+    file = tmp_path / "facts.json"
+    file.write_text(json.dumps([{"type": "a\0b", "payload": {"food": "vegan"}}]))
+    assert len(carry_over(alice, "memstate", str(file)).added) == 1
+    file.write_text(json.dumps([{"type": "a\ud800b", "payload": {"food": "vegan"}}]))
+    with pytest.raises(InvalidValue, match="half of a surrogate pair"):
+        carry_over(alice, "memstate", str(file))
+
+
 def test_hostile_names_stay_inside_the_users_folder(alice, tmp_path):
     file = tmp_path / "m.json"
     items = [

@@ -215,7 +215,7 @@ class _Writer:
             keys = found.temporal.get(name)
             single = (singletons[name],) if name in singletons else keys
             required: dict[str, Any] = dict.fromkeys(single or (), (Any, ...))
-            model = create_model(f"Imported_{name}", __base__=_Imported, **required)
+            model = create_model("Imported", __base__=_Imported, **required)
             constraint = Constraint(
                 single, temporal=keys is not None, normalise=keys[-1:] if keys else ()
             )
