@@ -289,19 +289,23 @@ class Turns:
         now: datetime | None,
         operation: TurnOperation,
     ) -> tuple[MemoryDeps, str, int]:
-        """Return the draft for a turn, the message about it, and the user's fencing token, read before both."""
+        """Return the draft for a turn, the message about it, and the user's fencing token, read before both.
+
+        They are of one state, which a database is asked for once.
+        """
         backend = self._diary.engine.backend
-        epoch = backend.epoch(user_id)
-        if operation.epoch not in {None, epoch}:
-            raise Forgotten.meanwhile()
-        deps = self._draft(user_id, session_id, now)
-        deps.user_msg, deps.assistant_msg = said
-        deps.earlier = operation.earlier or ()
-        if operation.earlier is None:
-            deps.earlier = self._diary.sessions.before(epoch, user_id, session_id, said)
-        deps.tool_writes = find_tool_writes(
-            backend, user_id, session_id, operation.began, operation.ended
-        )
+        with self._diary.engine.reading():
+            epoch = backend.epoch(user_id)
+            if operation.epoch not in {None, epoch}:
+                raise Forgotten.meanwhile()
+            deps = self._draft(user_id, session_id, now)
+            deps.user_msg, deps.assistant_msg = said
+            deps.earlier = operation.earlier or ()
+            if operation.earlier is None:
+                deps.earlier = self._diary.sessions.before(epoch, user_id, session_id, said)
+            deps.tool_writes = find_tool_writes(
+                backend, user_id, session_id, operation.began, operation.ended
+            )
         deps.begin_turn()
         return deps, turn_message(deps, *said), epoch
 
