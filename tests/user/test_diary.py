@@ -663,15 +663,24 @@ def test_an_async_method_says_that_it_needs_a_loop_of_asyncio(tmp_path, call):
     assert diary.user("alice").upsert_preference("likes", "tea")  # no lock is left behind
 
 
+class WithoutThreads(asyncio.SelectorEventLoop):
+    """A loop that threads cannot wake, as in a workflow of Temporal."""
+
+    call_soon_threadsafe = asyncio.AbstractEventLoop.call_soon_threadsafe
+
+
 @pytest.mark.parametrize("call", WITHOUT_A_LOOP.values(), ids=WITHOUT_A_LOOP)
 def test_an_async_method_refuses_a_loop_that_threads_cannot_wake(tmp_path, call):
     diary = Diary(tmp_path, agent="rules")
-    asyncio._set_running_loop(asyncio.AbstractEventLoop())  # as in a workflow of Temporal
-    try:
-        with pytest.raises(NotSupported, match="Use the memory in an activity"):
-            call(diary).__await__().send(None)
-    finally:
-        asyncio._set_running_loop(None)
+
+    async def run():
+        await call(diary)
+
+    with (
+        asyncio.Runner(loop_factory=WithoutThreads) as runner,
+        pytest.raises(NotSupported, match="Use the memory in an activity"),
+    ):
+        runner.run(run())
     assert diary.user("alice").upsert_preference("likes", "tea")  # no lock is left behind
 
 

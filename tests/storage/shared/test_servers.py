@@ -303,7 +303,7 @@ def test_a_step_is_not_applied_in_part_if_redis_forbids_one_of_its_commands(comm
 
 def run_in(backend, request):
     """Send a request as the backend does, which translates the errors of the client."""
-    backend.database._run(request)
+    return backend.database._run(request)
 
 
 @pytest.mark.parametrize(
@@ -663,8 +663,9 @@ def test_no_statement_is_prepared_behind_a_pooler_of_postgres(is_pooled):
         with Diary(f"{url}&connections=1", agent="rules", similarity=101) as diary:
             for number in range(10):
                 diary.user("alice").upsert_preference("likes", f"thing number {number}")
-            prepared = diary.engine.backend.database._run(
-                lambda each: each.execute("SELECT FROM pg_prepared_statements").fetchall()
+            prepared = run_in(
+                diary.engine.backend,
+                lambda each: each.execute("SELECT FROM pg_prepared_statements").fetchall(),
             )
             assert len(diary.user("alice").preferences("likes")) == 10
     assert bool(prepared) is not is_pooled
