@@ -185,6 +185,17 @@ def test_rollback_undoes_a_hand_edit_that_is_not_logged_yet(alice, tmp_path, sel
     assert texts(alice) == {"pref001": "jazz", "pref002": "tea"}
 
 
+def test_rollback_into_a_list_of_tables_is_a_named_error(alice, file):
+    alice.upsert_preference("likes", "tea")
+    alice.upsert_preference("likes", "green tea", id="pref001")
+    header = "[preferences.likes.pref001]"
+    edited = file.read_text().replace(header, f"[[preferences.likes]]\n{header}")
+    file.write_text(edited)
+    with pytest.raises(InvalidValue, match=r"preferences\.likes: expected a table"):
+        alice.rollback(force=True)
+    assert file.read_text() == edited
+
+
 def test_rollback_counts_no_hand_edit_of_comments(alice, file):
     alice.upsert_preference("likes", "green tea")
     alice.upsert_preference("goals", "run a marathon")

@@ -94,7 +94,11 @@ class Edit:
             data: The values of these lines, without inner tables that have headers.
             after: The block before it in that version; None inserts a new table after its siblings.
             behind: The text between these two blocks that belongs to neither, such as a comment.
+
+        Raises:
+            InvalidValue: A value above the table is not a table.
         """
+        self._check_way(path)
         known = self.table(path)
         block = self._index.get(path)
         body = split_tail(text)[0]
