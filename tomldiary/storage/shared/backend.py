@@ -40,6 +40,7 @@ __all__ = ["SharedBackend"]
 
 _CACHED = 1024  # hidden documents in memory
 _PAGE = 50  # history records read at a time, at most
+_FEW = 4  # history records that a reader asks for first, because each costs a read in Firestore
 
 
 class SharedBackend(AsyncVerbs):
@@ -179,7 +180,7 @@ class SharedBackend(AsyncVerbs):
         if head is not None and head.record is not None:
             yield head.record
             below = next_sequence(head.record) - 1
-            size = _PAGE if hold is not None else 4  # a writer indexes the whole history
+            size = _PAGE if hold is not None else _FEW  # a writer indexes the whole history
         while True:
             page = self.transactions.asked(partial(self.database.records, user, below, size))
             yield from (text for _, text in page)
