@@ -11,7 +11,7 @@ nox.options.sessions = ["lint", "tests"]
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check format, rules, types, layers and prose."""
-    session.install("-e", ".[all,test]")
+    session.install("-e", ".[all,test,lint]")
     session.run("ruff", "format", "--check", ".")
     session.run("ruff", "check", ".")
     session.run("pyright")

@@ -1021,8 +1021,8 @@ SELECTORS = [{"session_id": "gone-1"}, {"everything": True}]
 
 
 @pytest.mark.parametrize("selector", SELECTORS)
-def test_next_open_finishes_a_job_killed_at_every_third_step(tmp_path, selector):
-    kill_at_steps(tmp_path, selector, range(1, 400, 3))
+def test_next_open_finishes_a_job_killed_at_every_fifth_step(tmp_path, selector):
+    kill_at_steps(tmp_path, selector, range(1, 400, 5))
 
 
 @pytest.mark.torture

@@ -63,7 +63,7 @@ def test_every_extra_has_a_use_here():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
-    assert {extra for extra, *_ in USES} == extras.keys() - {"all", "docs", "test"}
+    assert {extra for extra, *_ in USES} == extras.keys() - {"all", "docs", "lint", "test"}
 
 
 @pytest.mark.parametrize(

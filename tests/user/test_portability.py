@@ -419,7 +419,7 @@ def test_an_export_never_contains_half_a_transaction(tmp_path):
     thread.start()
     seen, count, deadline = set(), 0, time.monotonic() + 20
     try:
-        while count < 60 or (len(seen) < 3 and time.monotonic() < deadline):
+        while count < 30 or (len(seen) < 3 and time.monotonic() < deadline):
             exported = reader.export()
             found = {re.search(r"<\d+>", text)[0] for text in exported["documents"].values()}
             assert len(found) == 1

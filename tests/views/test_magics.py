@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import io
 import json
 import sys
@@ -26,6 +27,7 @@ def shell(tmp_path, monkeypatch):
     shell.run_line_magic("load_ext", "tomldiary")
     yield shell
     shell.history_manager.end_session()
+    atexit.unregister(shell.atexit_operations)  # else the end of the run collects garbage for each
     InteractiveShell.clear_instance()
 
 

@@ -25,6 +25,7 @@ from tomldiary.history.queries import HistoryEntry
 from tomldiary.importers.importer import Import
 from tomldiary.ingest.runner import IngestReport
 from tomldiary.runtime.views import DictView, ListView, Viewed
+from tomldiary.storage import RedisBackend
 from tomldiary.store.operations import Put
 from tomldiary.store.store import ItemStore
 from tomldiary.user.recall import Hit, Hits
@@ -265,7 +266,7 @@ def test_a_storage_that_cannot_be_read_is_named_instead_of_the_card(tmp_path):
         assert "UserDiary('alice')" in shown
         assert "cannot be read" in shown
         assert "a parent folder is a file. Move that file away" in shown
-    address = Diary("redis://127.0.0.1:1/0", agent="rules")
+    address = Diary(RedisBackend("redis://127.0.0.1:1/0", timeout=0.5), agent="rules")
     assert "cannot be reached (Connection refused)" in pretty(address)
     assert "cannot be reached (Connection refused)" in read(address._repr_html_())
 

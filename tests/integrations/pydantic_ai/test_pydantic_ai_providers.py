@@ -18,7 +18,7 @@ from tomldiary import Diary, MemoryWriter, RetryPolicy, extractor_agent
 from tomldiary.compat.default_table import DefaultPrefTable
 from tomldiary_pydantic_ai import DiaryCapability
 
-TURNS = 12
+TURNS = 8
 WRITERS = 2
 
 
