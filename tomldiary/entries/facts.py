@@ -294,6 +294,9 @@ class FactIndex(Following):
     def __init__(self, category: str, schema: FactSchema) -> None:
         super().__init__(category)
         self._schema = schema
+
+    def _clear(self) -> None:
+        super()._clear()
         self._held: dict[int, Held | None] = {}
         self._marks: list[tuple[str, int] | None] = []
         self._groups: dict[str, set[int]] = {}

@@ -142,19 +142,22 @@ class _Line:
 class _CategoryLines(Following):
     """The lines of one category."""
 
-    def __init__(self, category: str) -> None:
-        super().__init__(category)
+    def _clear(self) -> None:
+        super()._clear()
         self.lines: list[_Line | None] = []
         """A line for each entry, None for what is no entry."""
+        self.size = 0
+        """The number of characters of all lines, including line breaks."""
         self._index: LexicalIndex[_Line] | None = None
 
     @property
     def index(self) -> LexicalIndex[_Line]:
         """The index of their words, which is built when a memory first exceeds the budget."""
         if self._index is None:
-            self._index = LexicalIndex()
+            index: LexicalIndex[_Line] = LexicalIndex()
             for line in filter(None, self.lines):
-                self._index.add(line)
+                index.add(line)
+            self._index = index
         return self._index
 
     def _put(self, number: int, key: str, entry: Any) -> None:
@@ -166,8 +169,10 @@ class _CategoryLines(Following):
             if type(entry) is dict
             else None
         )
-        if line is not None and self._index is not None:
-            self._index.add(line)
+        if line is not None:
+            self.size += len(line.text) + 1
+            if self._index is not None:
+                self._index.add(line)
         self.lines[number] = line
 
     def _forget(self, known: int) -> None:
@@ -176,8 +181,10 @@ class _CategoryLines(Following):
         del self.lines[known:]
 
     def _remove(self, line: _Line | None) -> None:
-        if line is not None and self._index is not None:
-            self._index.remove(line)
+        if line is not None:
+            self.size -= len(line.text) + 1
+            if self._index is not None:
+                self._index.remove(line)
 
 
 def relevant_lines(preferences: Preferences, turn: str, budget: int) -> tuple[list[str], int]:
@@ -191,8 +198,15 @@ def relevant_lines(preferences: Preferences, turn: str, budget: int) -> tuple[li
         budget: The maximum number of characters, including line breaks.
     """
     lines: list[_Line] = []
-    _for_each_category(preferences, lambda category: lines.extend(filter(None, category.lines)))
-    if sum(len(line.text) + 1 for line in lines) <= budget:
+    size = 0
+
+    def collect(category: _CategoryLines) -> None:
+        nonlocal size
+        lines.extend(filter(None, category.lines))
+        size += category.size
+
+    _for_each_category(preferences, collect)
+    if size <= budget:
         return [line.text for line in lines], 0
     indexes: list[LexicalIndex[_Line]] = []
     _for_each_category(preferences, lambda category: indexes.append(category.index))

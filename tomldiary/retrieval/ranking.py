@@ -66,6 +66,9 @@ class _Ranking(Following):
         super().__init__(group.name)
         self._kind = kind
         self._group = group
+
+    def _clear(self) -> None:
+        super()._clear()
         self._times: tuple[Callable[[str, datetime], bool] | None] | None = None
         self._shown: list[ShownFact | None] = []
         self._ranked: list[ShownFact] | None = None

@@ -39,19 +39,23 @@ class Following:
 
     def __init__(self, category: str) -> None:
         self.category = category
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Clear the index and replace its lock, because another thread may have been changing it at the fork."""
+        self.lock = threading.Lock()
+        self._clear()
+
+    def _clear(self) -> None:
+        """Drop everything that is indexed; an interrupted update may have left it inconsistent."""
         self._keys: list[str] = []
         self._entries: list[Any] = []
         self._places: dict[str, int] = {}
         self._strays: set[int] = set()
         """The positions of values that are not entries."""
         self._stamp: object = None
-        self.lock = threading.Lock()
-        renew_after_fork(self)
-
-    def renew(self) -> None:
-        """Clear the index and replace its lock, because another thread may have been changing it at the fork."""
-        self.lock = threading.Lock()
-        self._cut(0)
+        """The version that is indexed; None during an update, and after an interrupted one."""
 
     @property
     def count(self) -> int:
@@ -64,7 +68,9 @@ class Following:
 
     def follow(self, stamp: object, keys: list[str], entries: list[Any]) -> None:
         """Update to version `stamp` from its ids and entries, which are in the order of the file."""
-        self._stamp = None  # an update that fails leaves the index at no version
+        if self._stamp is None:
+            self._clear()
+        self._stamp = None
         known = min(len(self._keys), len(keys))
         if keys[:known] != self._keys[:known]:
             # An entry was removed or moved, so the positions after it are invalid.
@@ -103,7 +109,6 @@ class Following:
 
     def _cut(self, known: int) -> None:
         """Drop everything from position `known` on."""
-        self._stamp = None
         for key in self._keys[known:]:
             del self._places[key]
         del self._keys[known:]
@@ -163,8 +168,8 @@ def put_noted(edit: EditedTables, path: tuple[str, ...], entry: Mapping[str, Any
 class Catalog(Following):
     """Indexes the texts and the numbers of a category, to find equal texts and unused ids."""
 
-    def __init__(self, category: str) -> None:
-        super().__init__(category)
+    def _clear(self) -> None:
+        super()._clear()
         self._texts: list[str | None] = []
         self._identities: list[str | None] = []
         self._by_text: dict[str, set[int]] = {}
