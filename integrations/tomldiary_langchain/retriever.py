@@ -18,9 +18,8 @@ from tomldiary.diary import Diary, diary_of
 from tomldiary.entries.kinds import ITEMS, recalled_kinds
 from tomldiary.retrieval.filters import compile_filter
 from tomldiary.runtime.async_bridge import in_thread
-from tomldiary.store.operations import Item, Search
+from tomldiary.store.operations import Item, Search, is_typed
 from tomldiary.store.store import ItemStore
-from tomldiary.store.typed_namespaces import is_typed
 from tomldiary.text.visible import visible
 from tomldiary.user.recall import kinds_named
 from tomldiary_langchain.identity import Who, resolve_user

@@ -12,9 +12,9 @@ from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.store.item import checked_minutes
+from tomldiary.store.operations import UserLabel, may_expire
 from tomldiary.store.store import ItemStore, Prepared
 from tomldiary.store.ttl import Expiry
-from tomldiary.store.typed_namespaces import UserLabel, may_expire
 from tomldiary_langgraph.embeddings import Embedder
 from tomldiary_langgraph.identity import session_here, signed_in_here
 from tomldiary_langgraph.operations import check_written, item, operation, result

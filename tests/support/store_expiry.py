@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tomldiary.store.operations import Owners
 from tomldiary.store.store import ItemStore
-from tomldiary.store.typed_namespaces import Owners
 
 
 def expiry_of(store, namespace, key, user_label=0):

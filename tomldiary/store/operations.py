@@ -1,22 +1,39 @@
-"""The four operations on items, and their validation, which happens before a batch runs."""
+"""The four operations on items, their validation, which happens before a batch runs, and the owners of namespaces."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
-from tomldiary.errors import InvalidValue, wrong_type
+from tomldiary.errors import IdentifierError, InvalidValue, wrong_type
 from tomldiary.identifiers.namespaces import SHARED, Namespace
 from tomldiary.retrieval.filters import Predicate, compile_filter
 from tomldiary.store.item import checked_key, checked_minutes, checked_value
 from tomldiary.toml.values import checked_count, checked_limit, checked_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from datetime import datetime
 
 
-__all__ = ["Condition", "Get", "Item", "List", "Operation", "Put", "Search", "checked"]
+__all__ = [
+    "MARK",
+    "Condition",
+    "Get",
+    "Item",
+    "List",
+    "Operation",
+    "Owners",
+    "Put",
+    "Search",
+    "UserLabel",
+    "checked",
+    "is_typed",
+    "may_expire",
+]
+
+MARK = "diary"
+"""The second label of the namespaces of typed entries."""
 
 
 class Item(NamedTuple):
@@ -94,6 +111,16 @@ class List:
     limit: int = 100
     offset: int = 0
 
+    @property
+    def prefix(self) -> Namespace:
+        """The labels that every listed namespace begins with."""
+        prefix: Namespace = ()
+        for condition in self.conditions:
+            if condition.where == "prefix":
+                stars = [n for n, label in enumerate(condition.labels) if label == "*"]
+                prefix = max(prefix, condition.labels[: stars[0] if stars else None], key=len)
+        return prefix
+
 
 Operation = Get | Put | Search | List
 
@@ -164,3 +191,118 @@ def _labels(found: Any, *, least: int = 1) -> Namespace:
                 f"a label is text that is not empty, found {label!r}.", where="namespace"
             )
     return tuple(map(str.__str__, labels))
+
+
+# Owners of namespaces
+
+
+def is_typed(namespace: Sequence[str]) -> bool:
+    """Return whether a namespace is reserved for typed entries."""
+    return len(namespace) > 1 and namespace[1] == MARK
+
+
+def may_expire(namespace: object) -> bool:
+    """Return whether items of a namespace may have a time to live; typed entries may not."""
+    return not (isinstance(namespace, tuple | list) and is_typed(cast("Sequence[str]", namespace)))
+
+
+UserLabel = int | Callable[[Namespace, str], str | None] | None
+"""The position of the label that is the user; or a function of namespace and key that returns the user, or
+None for shared items; or None if all items are shared. A namespace too short for the position is shared."""
+
+
+class Owners:
+    """Finds the user that a namespace belongs to.
+
+    Raises:
+        InvalidValue: `user_label` is not a number from 0, a function or None.
+    """
+
+    def __init__(self, user_label: UserLabel) -> None:
+        is_number = isinstance(user_label, int) and not isinstance(user_label, bool)
+        if not (user_label is None or callable(user_label) or (is_number and user_label >= 0)):
+            raise InvalidValue(
+                f"expected the position of a label, a function or None, found {user_label!r}.",
+                where="user_label",
+            )
+        self._label = user_label
+
+    def owner(self, namespace: Namespace, key: str, signed_in: str | None = None) -> str:
+        """Return the user that an item or a typed entry belongs to.
+
+        Args:
+            namespace: The namespace of the item.
+            key: The key of the item.
+            signed_in: The user that a server authenticated; None allows every owner.
+
+        Raises:
+            InvalidValue: The `user_label` function did not return a user id or None.
+            IdentifierError: The owner is not signed in.
+        """
+        found = namespace[0] if is_typed(namespace) else self._owner(namespace, key)
+        if signed_in is not None and found not in (signed_in, SHARED):
+            raise _foreign_namespace()
+        return found
+
+    def check_prefix(self, prefix: Namespace, signed_in: str | None) -> None:
+        """Raise an error if all namespaces below a prefix belong to a user who is not signed in.
+
+        Raises:
+            IdentifierError: It is such a prefix.
+        """
+        if signed_in is None:
+            return
+        found = prefix[0] if is_typed(prefix) else self._named(prefix)
+        if found not in (None, signed_in):
+            raise _foreign_namespace()
+
+    def _named(self, labels: Namespace) -> str | None:
+        """Return the owner of all namespaces that begin with some labels; None if these do not show it."""
+        if isinstance(self._label, int) and len(labels) > self._label:
+            return labels[self._label]
+        return None
+
+    def _owner(self, namespace: Namespace, key: str) -> str:
+        if isinstance(self._label, int):
+            named = self._named(namespace)
+            return SHARED if named is None else named
+        found = None if self._label is None else self._label(namespace, key)
+        if found is None:
+            return SHARED
+        if not isinstance(found, str) or not found.strip() or found == SHARED:  # pyright: ignore[reportUnnecessaryIsInstance] - a function of the caller's
+            raise InvalidValue(
+                f"user_label returned {found!r} for {namespace!r}. Return the user's id, or None.",
+                where="user_label",
+            )
+        return found
+
+    def known_owner(self, namespace: object) -> str | None:
+        """Return the owner of a namespace that is not validated yet; None if its label does not show it."""
+        if not isinstance(self._label, int) or type(namespace) is not tuple:
+            return None
+        labels = cast("tuple[object, ...]", namespace)
+        label = labels[self._label] if len(labels) > self._label else None
+        return label if type(label) is str and label else None
+
+    @property
+    def are_in_order(self) -> bool:
+        """Whether sorted namespaces are in the order of their owners, because each begins with its owner."""
+        return self._label == 0
+
+    def is_open(self, prefix: Namespace) -> bool:
+        """Return whether namespaces that begin with a prefix may belong to any user."""
+        return self._label is not None and self._named(prefix) is None
+
+    def below(self, prefix: Namespace, everybody: list[str]) -> list[str]:
+        """Return the users who may own a namespace that begins with a prefix."""
+        if self._label is None:
+            return [SHARED]
+        found = self._named(prefix)
+        return everybody if found is None else [found]
+
+
+def _foreign_namespace() -> IdentifierError:
+    return IdentifierError(
+        "the namespace belongs to another user than the one that the server signed in. Use a namespace of"
+        " that user; user_label defines which label is the user, and which namespaces are shared."
+    )

@@ -27,11 +27,21 @@ from tomldiary.logging import get_logger
 from tomldiary.storage.protocol import LocalFolder
 from tomldiary.store.batch import Batches
 from tomldiary.store.item import Entry
-from tomldiary.store.operations import Get, Item, List, Operation, Put, Search, checked
+from tomldiary.store.operations import (
+    Get,
+    Item,
+    List,
+    Operation,
+    Owners,
+    Put,
+    Search,
+    UserLabel,
+    checked,
+    is_typed,
+)
 from tomldiary.store.search import Finder, as_item
 from tomldiary.store.snapshot import Snapshot, View
 from tomldiary.store.ttl import Expiry, Sweeper, sweep
-from tomldiary.store.typed_namespaces import Owners, UserLabel, is_typed
 from tomldiary.store.writes import STORAGE_ERRORS, ItemPuts, Prepared
 from tomldiary.toml.values import copied
 
@@ -248,7 +258,7 @@ class ItemStore(ItemPuts):
         else:
             found = checked(op)
         if isinstance(found, List):
-            self._owners.check_prefix(_prefix_of(found), signed_in)
+            self._owners.check_prefix(found.prefix, signed_in)
         elif isinstance(found, Search):
             if is_typed(found.prefix):
                 self._typed.check_prefix(found.prefix)
@@ -303,7 +313,7 @@ class ItemStore(ItemPuts):
         return known, known.get(op.key)
 
     def _list(self, view: View, op: List) -> list[tuple[str, ...]]:
-        prefix, found = _prefix_of(op), dict[tuple[str, ...], None]()
+        prefix, found = op.prefix, dict[tuple[str, ...], None]()
         owners, typed = self._places(prefix, view.signed_in)
         needed = op.offset + op.limit
 
@@ -484,13 +494,3 @@ def _of_each(owners: Owned, look: Callable[[str], list[R]]) -> Iterator[tuple[st
             _logger.warning("a user is omitted from a listing: %s", error)
         else:
             yield owner, found
-
-
-def _prefix_of(op: List) -> Namespace:
-    """Return the labels that every listed namespace begins with."""
-    prefix: Namespace = ()
-    for condition in op.conditions:
-        if condition.where == "prefix":
-            stars = [n for n, label in enumerate(condition.labels) if label == "*"]
-            prefix = max(prefix, condition.labels[: stars[0] if stars else None], key=len)
-    return prefix

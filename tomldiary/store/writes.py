@@ -22,8 +22,8 @@ from tomldiary.runtime.lru import Recent
 from tomldiary.store.batch import Batches
 from tomldiary.store.catalog import Catalog
 from tomldiary.store.item import Clock, table_of
-from tomldiary.store.operations import Operation, Put
-from tomldiary.store.typed_namespaces import Owners, TypedNamespaces, is_typed
+from tomldiary.store.operations import Operation, Owners, Put, is_typed
+from tomldiary.store.typed_namespaces import TypedNamespaces
 from tomldiary.user.pending.held import held_back, stamped
 
 if TYPE_CHECKING:
