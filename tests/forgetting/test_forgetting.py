@@ -758,8 +758,6 @@ def test_caches_and_indexes_drop_forgotten_text(diary):
 REMEMBERING = """\
 import gc, sys
 from tomldiary import Diary
-from tomldiary.extraction.message import turn_message
-from tomldiary.extraction.draft import MemoryDeps
 
 diary = Diary(sys.argv[1], agent="rules", durability="process")
 alice = diary.user("alice")
@@ -767,6 +765,8 @@ words = "".join(reversed("rabiznaz"))
 alice.upsert_preference("likes", f"{words} tea", id=f"{words}-1", session_id="s1")
 alice.upsert_preference("likes", f"more {words} tea", session_id="s1")
 alice.add_turn(f"I love {words}.", "ok", "s1")
+reader = diary.with_agent(lambda message, *, deps: None).user("alice")
+reader.add_turn(f"I love {words}.", "ok", "s1")
 alice.recall(words), alice.render(words), alice.history(), alice.as_of(1).preferences()
 
 def held():

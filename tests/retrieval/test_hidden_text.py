@@ -15,7 +15,6 @@ from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.compaction.draft import CompactionDeps
 from tomldiary.compaction.tools import get_preference_block, list_preference_blocks
 from tomldiary.errors import InvalidValue
-from tomldiary.extraction.message import turn_message
 from tomldiary.retrieval.injection import next_injection
 from tomldiary.text.visible import as_stored, printable, visible
 from tomldiary_langchain import DiaryRetriever
@@ -135,14 +134,14 @@ class Context:
 def test_extraction_and_compaction_prompts_contain_no_hidden_text(diary, payload):
     seen = []
 
-    def extract(_message, *, deps):
-        seen.append(turn_message(deps, stored(payload), stored(payload)))
+    def extract(message, *, deps):
+        seen.append(message)
         deps.summarise(stored(payload), None)
 
     alice = diary.with_agent(extract).user("alice")
     alice.upsert_preference("dislikes", stored(payload), id="a")
-    alice.add_turn("hello", "hm", "s1")
-    alice.add_turn("hello", "hm", "s1")
+    alice.add_turn(stored(payload), stored(payload), "s1")
+    alice.add_turn(stored(payload), stored(payload), "s1")
     assert len(seen) == 2
     assert all(clean(message, payload) for message in seen)
 

@@ -20,7 +20,7 @@ from tomldiary import CompactionConfig, Diary, MemoryWriter, PreferenceItem, TOM
 from tomldiary.errors import ExtractionError, MissingExtra, NotSupported, SchemaError
 from tomldiary.extraction import tools
 from tomldiary.extraction.extractor import load_factory
-from tomldiary.extraction.message import turn_message
+from tomldiary.extraction.message import MEMORY_CHARACTERS, turn_message
 
 
 class Table(BaseModel):
@@ -303,10 +303,11 @@ def test_only_the_relevant_part_of_a_large_memory_is_sent(tmp_path):
             "likes", f"thing number {number} that has nothing to do with plants"
         )
     deps = run(diary.turns.build_deps("alice", "s"))
-    message = turn_message(deps, "My orchids are in flower!", "Lovely.", budget=2000)
+    deps.user_msg, deps.assistant_msg = "My orchids are in flower!", "Lovely."
+    message = turn_message(deps)
     shown = message.partition("<preferences>")[2].partition("</preferences>")[0]
     assert "orchids on the balcony" in shown
-    assert len(shown) < 2200
+    assert len(shown) < MEMORY_CHARACTERS + 200
     lines = [line for line in shown.splitlines() if line.startswith("- ")]
     assert f"({401 - len(lines)} more are stored" in shown
 

@@ -24,7 +24,6 @@ from tomldiary.entries.episodes import (
 from tomldiary.entries.facts import ALWAYS
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import DiaryError, ExtractionError, ExtractorUnusable, Forgotten, MissingExtra
-from tomldiary.extraction.message import turn_message
 from tomldiary.extraction.operations import Applied, apply_turn
 from tomldiary.logging import get_logger
 from tomldiary.runtime.async_bridge import in_thread
@@ -187,7 +186,7 @@ async def _extract(diary: Diary, user_id: str, each: _Pending) -> list[Operation
     deps.earlier = each.earlier
     deps.user_msg, deps.assistant_msg = episode.input, episode.output
     deps.begin_turn()
-    message = await in_thread(turn_message, deps, episode.input, episode.output)
+    message = await in_thread(diary.turns.message, deps)
     try:
         async with asyncio.timeout(diary.extraction_timeout):
             return await diary.turns.run_extractor(message, deps)

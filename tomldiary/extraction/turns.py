@@ -307,7 +307,11 @@ class Turns:
                 backend, user_id, session_id, operation.began, operation.ended
             )
         deps.begin_turn()
-        return deps, turn_message(deps, *said), epoch
+        return deps, self.message(deps), epoch
+
+    def message(self, deps: MemoryDeps) -> str:
+        """Return the message about the turn of a draft; "" for the rules, which read only the draft."""
+        return "" if self.origin == "rule" else turn_message(deps)
 
     async def run_extractor(self, message: str, deps: MemoryDeps) -> list[Operation]:
         """Run the extractor on a draft, and return its operations, redacted.
