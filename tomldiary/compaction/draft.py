@@ -11,13 +11,12 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from tomldiary.entries.conversations import MAX_SUMMARY, checked_summary
-from tomldiary.entries.models import in_utc, timestamp
 from tomldiary.entries.preferences import MAX_TEXT, entry_text
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.extraction.operations import ForgetPreference, Operation, SetFields
 from tomldiary.text.contradiction import covers
 from tomldiary.text.similarity import Similarity, conflict, normalise
-from tomldiary.toml.values import checked_flag, checked_number, render_value
+from tomldiary.toml.values import checked_flag, checked_number, in_utc, render_value, timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

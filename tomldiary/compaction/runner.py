@@ -13,13 +13,13 @@ from tomldiary.compaction.draft import (
 )
 from tomldiary.engine.engine import Source, Transaction
 from tomldiary.entries.conversations import Conversations
-from tomldiary.entries.models import moment, timestamp
 from tomldiary.entries.preferences import Preferences
 from tomldiary.errors import cause_of
 from tomldiary.extraction.extractor import as_extractor, compactor_agent, run_extractor
 from tomldiary.extraction.operations import Operation, apply_turn
 from tomldiary.logging import get_logger
 from tomldiary.runtime.async_bridge import in_thread
+from tomldiary.toml.values import moment, timestamp
 from tomldiary.user.pending.held import stamped
 
 if TYPE_CHECKING:

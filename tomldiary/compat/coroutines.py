@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.compat.pretty_print import ConversationsPrinter, PreferencesPrinter
 from tomldiary.engine.engine import Source
 from tomldiary.entries.conversations import Conversations
-from tomldiary.entries.models import MetaInfo, timestamp
+from tomldiary.entries.models import MetaInfo
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.toml.edit import Edit
-from tomldiary.toml.values import checked_limit, copied
+from tomldiary.toml.values import checked_limit, copied, timestamp
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from tomldiary.entries.facts import ALWAYS
 from tomldiary.entries.fields import session_turn, tables_at
 from tomldiary.entries.kind import Collected, EntryKind, Rules, Tables, Writing
-from tomldiary.entries.models import moment, timestamp
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.views import ListView, Viewed
-from tomldiary.toml.values import checked_text, encode_nulls
+from tomldiary.toml.values import checked_text, encode_nulls, moment, timestamp
 
 if TYPE_CHECKING:
     from tomldiary.toml.document import Document, Path

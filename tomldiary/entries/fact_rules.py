@@ -17,11 +17,10 @@ from tomldiary.entries.facts import (
     short,
 )
 from tomldiary.entries.fields import author, entry_data, said_by
-from tomldiary.entries.models import in_utc, timestamp
 from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached, UnknownEntry, WeakClaim
 from tomldiary.text.incremental_index import put_noted
 from tomldiary.toml.edit import Edit
-from tomldiary.toml.values import NULL_FIELD, decode_nulls, same_value
+from tomldiary.toml.values import NULL_FIELD, decode_nulls, in_utc, same_value, timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

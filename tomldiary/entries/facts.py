@@ -18,12 +18,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from tomldiary.entries.fields import columns_of, entry_data, tables_at
-from tomldiary.entries.models import moment
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.logging import get_logger
 from tomldiary.runtime.views import ListView, Viewed, counted
 from tomldiary.text.incremental_index import Following, ask
-from tomldiary.toml.values import decode_nulls, render_path, same_value
+from tomldiary.toml.values import decode_nulls, moment, render_path, same_value
 
 if TYPE_CHECKING:
     from tomldiary.entries.constraints import FactSchema

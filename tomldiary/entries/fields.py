@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from tomldiary.entries.models import moment
 from tomldiary.errors import InvalidValue
-from tomldiary.toml.values import NULL_FIELD, checked_table, decode_nulls, encode_nulls
+from tomldiary.toml.values import NULL_FIELD, checked_table, decode_nulls, encode_nulls, moment
 
 if TYPE_CHECKING:
     from tomldiary.entries.kind import EntryKind, Tables

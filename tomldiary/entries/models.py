@@ -5,13 +5,10 @@ Field names are plain; in TOML the fields that the engine manages carry a leadin
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, time
-from typing import Any
-
 from pydantic import BaseModel, ConfigDict, Field
 
-from tomldiary.errors import InvalidValue
 from tomldiary.runtime.views import DictView, Viewed
+from tomldiary.toml.values import timestamp
 
 __all__ = [
     "FORMAT_VERSION",
@@ -21,56 +18,11 @@ __all__ = [
     "PreferenceItem",
     "PreferenceItems",
     "PreferenceTables",
-    "When",
-    "in_utc",
-    "moment",
     "timestamp",
 ]
 
 FORMAT_VERSION = "0.3"
 """The version of the file format that is written; newer files are refused."""
-
-
-When = datetime | date | str
-"""A time or a date, also as ISO 8601 text. A time without a zone is in UTC."""
-
-
-def moment(written: Any) -> datetime | None:
-    """Return a time of type `When` in UTC, or None if it is invalid; a date means its start."""
-    found = written
-    try:
-        if isinstance(found, str):
-            found = datetime.fromisoformat(found)
-        elif isinstance(found, date) and not isinstance(found, datetime):
-            found = datetime.combine(found, time())
-        if isinstance(found, datetime):
-            # Without the methods of a subclass: a Timestamp of pandas writes nanoseconds, and NaT is no time.
-            found = datetime.combine(found.date(), found.timetz())
-            return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
-    except (ValueError, OverflowError):
-        pass  # not a time, or outside of the years 1 to 9999 in UTC
-    return None
-
-
-def in_utc(given: When, where: str = "") -> datetime:
-    """Return a time of type `When` in UTC, like `moment`.
-
-    Raises:
-        InvalidValue: The value is not a time; the error begins with `where`.
-    """
-    found = moment(given)
-    if found is None:
-        raise InvalidValue(
-            f"expected a time such as 2026-11-20T12:00, found {given!r}.", where=where
-        )
-    return found
-
-
-def timestamp(now: When | None = None) -> str:
-    """Return an ISO 8601 time in UTC with microseconds, as stored in the files."""
-    when = datetime.now(UTC) if now is None else in_utc(now, "now")
-    # The default format is faster, and omits the microseconds only if they are zero.
-    return when.isoformat() if when.microsecond else when.isoformat(timespec="microseconds")
 
 
 class PreferenceItem(Viewed, BaseModel):

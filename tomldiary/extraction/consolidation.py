@@ -22,13 +22,12 @@ from tomldiary.entries.episodes import (
     to_episode,
 )
 from tomldiary.entries.facts import ALWAYS
-from tomldiary.entries.models import timestamp
 from tomldiary.errors import DiaryError, ExtractionError, ExtractorUnusable, Forgotten, MissingExtra
 from tomldiary.extraction.operations import Applied, apply_turn
 from tomldiary.logging import get_logger
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.runtime.views import Viewed
-from tomldiary.toml.values import checked_flag, checked_limit
+from tomldiary.toml.values import checked_flag, checked_limit, timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
-from tomldiary.entries.models import timestamp
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.runtime.lru import Recent
-from tomldiary.toml.values import checked_text
+from tomldiary.toml.values import checked_text, timestamp
 
 __all__ = [
     "CONTEXT_TURNS",

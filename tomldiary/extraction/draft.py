@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, cast
 from tomldiary.entries.conversations import MAX_SUMMARY, Conversations, checked_summary
 from tomldiary.entries.fact_rules import FactRules, Provenance
 from tomldiary.entries.fields import data_text
-from tomldiary.entries.models import timestamp
 from tomldiary.entries.preferences import (
     Outcome,
     PreferenceRules,
@@ -40,7 +39,7 @@ from tomldiary.text.similarity import Similarity
 from tomldiary.text.visible import escape_for_model
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
-from tomldiary.toml.values import checked_names, encode_nulls, same_value
+from tomldiary.toml.values import checked_names, encode_nulls, same_value, timestamp
 
 if TYPE_CHECKING:
     from datetime import datetime

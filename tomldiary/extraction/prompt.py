@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tomldiary.entries.models import in_utc
 from tomldiary.errors import wrong_type
 from tomldiary.extraction.tools import category_lines, fact_lines
+from tomldiary.toml.values import in_utc
 
 if TYPE_CHECKING:
     from tomldiary.extraction.draft import MemoryDeps

@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tomldiary.entries.fields import data_text
-from tomldiary.entries.models import in_utc
 from tomldiary.entries.preferences import NEW
 from tomldiary.errors import DiaryError, LimitReached, UnknownEntry, without_paths
 from tomldiary.extraction.draft import MemoryDeps, preference_line, quoted
+from tomldiary.toml.values import in_utc
 
 if TYPE_CHECKING:
     from tomldiary.text.similarity import Match

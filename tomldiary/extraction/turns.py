@@ -13,7 +13,6 @@ from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.episodes import KeptTurn, ToolStep, checked_steps, new_episode
 from tomldiary.entries.fact_rules import FactRules
 from tomldiary.entries.kinds import FACTS
-from tomldiary.entries.models import in_utc, timestamp
 from tomldiary.errors import DiaryError, ExtractionError, Forgotten
 from tomldiary.extraction.dialogue import checked_exchanges, checked_turn
 from tomldiary.extraction.draft import MemoryDeps
@@ -38,7 +37,7 @@ from tomldiary.extraction.tool_writes import find_tool_writes
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.toml.edit import Edit
-from tomldiary.toml.values import checked_count, checked_flag, checked_text
+from tomldiary.toml.values import checked_count, checked_flag, checked_text, in_utc, timestamp
 from tomldiary.user.pending.held import QUARANTINE, Why, hold, stamped
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from tomldiary.entries.episodes import CONSOLIDATION
 from tomldiary.entries.fields import author, said_by
 from tomldiary.entries.kinds import entry_key, entry_kind
 from tomldiary.entries.kinds.pending import place_of
-from tomldiary.entries.models import When, in_utc, moment
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.views import Viewed
+from tomldiary.toml.values import When, in_utc, moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from tomldiary.entries.kinds import entry_kind
 from tomldiary.entries.kinds.parts import join, parts_among
-from tomldiary.entries.models import When, in_utc
 from tomldiary.errors import DiaryError, DocumentError, HistoryPruned, InvalidValue
 from tomldiary.hand_edits.detect import NOTHING
 from tomldiary.history.record import next_sequence
 from tomldiary.history.timeline import Timeline
 from tomldiary.toml.document import Document
+from tomldiary.toml.values import When, in_utc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

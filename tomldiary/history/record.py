@@ -27,9 +27,8 @@ from operator import is_
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from tomldiary.entries.models import timestamp
 from tomldiary.errors import DocumentError, InvalidTOML
-from tomldiary.toml.values import checked_text, render_key, render_text, render_value
+from tomldiary.toml.values import checked_text, render_key, render_text, render_value, timestamp
 
 if TYPE_CHECKING:
     from tomldiary.toml.lexer import Block

@@ -6,20 +6,19 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from tomldiary.entries.models import in_utc
 from tomldiary.errors import InvalidValue
 from tomldiary.history.as_of import PastTexts
 from tomldiary.history.record import SNAPSHOT, Change, Record
 from tomldiary.history.timeline import EMPTY, Timeline
 from tomldiary.runtime.views import Viewed
 from tomldiary.toml.document import digest
-from tomldiary.toml.values import checked_count, checked_flag
+from tomldiary.toml.values import checked_count, checked_flag, in_utc
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tomldiary.engine.engine import Engine
-    from tomldiary.entries.models import When
+    from tomldiary.toml.values import When
 
 __all__ = ["KeptHistory", "Retention"]
 

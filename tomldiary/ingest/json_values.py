@@ -6,7 +6,7 @@ import math
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard, cast
 
-from tomldiary.entries.models import moment
+from tomldiary.toml.values import moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

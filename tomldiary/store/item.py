@@ -24,7 +24,6 @@ from math import isnan
 from typing import Any, cast
 
 from tomldiary.entries.fields import session_turn
-from tomldiary.entries.models import moment
 from tomldiary.errors import InvalidValue, wrong_type
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.text.json_paths import searched_names, searched_text
@@ -34,6 +33,7 @@ from tomldiary.toml.values import (
     check_unicode,
     decode_nulls,
     encode_nulls,
+    moment,
     render_value,
 )
 

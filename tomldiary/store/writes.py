@@ -13,7 +13,6 @@ from tomldiary.engine.engine import Source
 from tomldiary.engine.transaction import Transaction, open_here
 from tomldiary.entries.collections import TypedEntries
 from tomldiary.entries.kinds.parts import part_name, part_of
-from tomldiary.entries.models import timestamp
 from tomldiary.errors import BackendError, Conflict, LockTimeout
 from tomldiary.hand_edits.detect import Known
 from tomldiary.identifiers.namespaces import Namespace, kind_of
@@ -24,6 +23,7 @@ from tomldiary.store.catalog import Catalog
 from tomldiary.store.item import Clock, table_of
 from tomldiary.store.operations import Operation, Owners, Put, is_typed
 from tomldiary.store.typed_namespaces import TypedNamespaces
+from tomldiary.toml.values import timestamp
 from tomldiary.user.pending.held import held_back, stamped
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Renders values as TOML text that parses back to equal values.
+"""Renders values as TOML text that parses back to equal values, reads times, and checks arguments.
 
 TOML has no null. `encode_nulls` removes None from a table and stores its positions as JSON Pointers (RFC 6901) in
 the entry's `_null` field; `decode_nulls` restores it.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from json.encoder import encode_basestring
 from math import isfinite
 from sys import maxsize
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NULL_FIELD",
+    "When",
     "check_instance",
     "check_unicode",
     "checked_count",
@@ -35,14 +36,19 @@ __all__ = [
     "copied",
     "decode_nulls",
     "encode_nulls",
+    "in_utc",
+    "moment",
     "render_block",
     "render_key",
     "render_path",
     "render_text",
     "render_value",
     "same_value",
+    "timestamp",
 ]
 
+When = datetime | date | str
+"""A time or a date, also as ISO 8601 text. A time without a zone is in UTC."""
 NULL_FIELD = "_null"
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 # Control characters, and those that display text differently from how it is stored
@@ -304,6 +310,44 @@ def _render_time(value: date | time, where: str) -> str:
             where=where,
         )
     return datetime.isoformat(value)
+
+
+def moment(written: Any) -> datetime | None:
+    """Return a time of type `When` in UTC, or None if it is invalid; a date means its start."""
+    found = written
+    try:
+        if isinstance(found, str):
+            found = datetime.fromisoformat(found)
+        elif isinstance(found, date) and not isinstance(found, datetime):
+            found = datetime.combine(found, time())
+        if isinstance(found, datetime):
+            # Without the methods of a subclass: a Timestamp of pandas writes nanoseconds, and NaT is no time.
+            found = datetime.combine(found.date(), found.timetz())
+            return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except (ValueError, OverflowError):
+        pass  # not a time, or outside of the years 1 to 9999 in UTC
+    return None
+
+
+def in_utc(given: When, where: str = "") -> datetime:
+    """Return a time of type `When` in UTC, like `moment`.
+
+    Raises:
+        InvalidValue: The value is not a time; the error begins with `where`.
+    """
+    found = moment(given)
+    if found is None:
+        raise InvalidValue(
+            f"expected a time such as 2026-11-20T12:00, found {given!r}.", where=where
+        )
+    return found
+
+
+def timestamp(now: When | None = None) -> str:
+    """Return an ISO 8601 time in UTC with microseconds, as stored in the files."""
+    when = datetime.now(UTC) if now is None else in_utc(now, "now")
+    # The default format is faster, and omits the microseconds only if they are zero.
+    return when.isoformat() if when.microsecond else when.isoformat(timespec="microseconds")
 
 
 def same_value(left: Any, right: Any) -> bool:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from tomldiary.engine.transaction import Source
 from tomldiary.entries.blocks import Blocks, TextBlock, TextBlocks, to_block, unknown_block
-from tomldiary.entries.models import timestamp
 from tomldiary.runtime.async_bridge import async_twin
+from tomldiary.toml.values import timestamp
 from tomldiary.user.context import Accessor
 
 if TYPE_CHECKING:

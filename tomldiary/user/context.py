@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from tomldiary.entries.kinds import entry_kind, path_of
 from tomldiary.entries.kinds.pending import held_entry
-from tomldiary.entries.models import When, in_utc, timestamp
 from tomldiary.errors import InvalidValue
 from tomldiary.history.queries import Made, change_made
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.runtime.views import Viewed, pretty
-from tomldiary.toml.values import checked_flag, checked_text
+from tomldiary.toml.values import When, checked_flag, checked_text, in_utc, timestamp
 from tomldiary.user.pending.held import (
     DRAFTS,
     Overlay,

@@ -20,10 +20,9 @@ from tomldiary.entries.episodes import (
     to_episode,
 )
 from tomldiary.entries.fields import entry_data
-from tomldiary.entries.models import in_utc
 from tomldiary.errors import UnknownEntry
 from tomldiary.runtime.async_bridge import async_twin
-from tomldiary.toml.values import checked_limit, checked_text, same_value
+from tomldiary.toml.values import checked_limit, checked_text, in_utc, same_value
 from tomldiary.user.context import Accessor, session_name
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from tomldiary.toml.values import checked_flag, checked_text
 from tomldiary.user.context import UserPart
 
 if TYPE_CHECKING:
-    from tomldiary.entries.models import When
+    from tomldiary.toml.values import When
 
 __all__ = ["UserErasure"]
 

@@ -13,7 +13,6 @@ from tomldiary.engine.transaction import NotStored, Source
 from tomldiary.entries.fields import sessions
 from tomldiary.entries.kinds import KINDS, entries_in, entry_kind, own_tables, own_values
 from tomldiary.entries.kinds.parts import part_name, part_of
-from tomldiary.entries.models import timestamp
 from tomldiary.entries.preferences import reserve_ids
 from tomldiary.errors import DocumentError, EntryConflict, InvalidValue
 from tomldiary.hand_edits.detect import NOTHING, check_version
@@ -32,6 +31,7 @@ from tomldiary.toml.values import (
     decode_nulls,
     render_path,
     same_value,
+    timestamp,
 )
 from tomldiary.user.context import UserPart
 from tomldiary.user.pending.held import check_rules, claim

@@ -12,7 +12,6 @@ from tomldiary.engine.transaction import Source
 from tomldiary.entries.fact_rules import FactRules, Provenance
 from tomldiary.entries.facts import Fact, FactList, Facts, Held, schema_named
 from tomldiary.entries.fields import plain
-from tomldiary.entries.models import timestamp
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.retrieval.filters import fields_of
 from tomldiary.runtime.async_bridge import async_twin
@@ -22,6 +21,7 @@ from tomldiary.toml.values import (
     checked_limit,
     checked_table,
     checked_text,
+    timestamp,
 )
 from tomldiary.user.context import Accessor, session_name
 from tomldiary.user.fact_queries import MANAGED, Matches, ordered, shown, single_key
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from tomldiary.engine.engine import Transaction
     from tomldiary.entries.constraints import FactSchema
-    from tomldiary.entries.models import When
+    from tomldiary.toml.values import When
 
 __all__ = ["UserFacts"]
 

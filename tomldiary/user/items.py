@@ -8,11 +8,10 @@ from tomldiary.engine.transaction import Source
 from tomldiary.entries.fields import plain
 from tomldiary.entries.kinds import ITEMS
 from tomldiary.entries.kinds.items import item_value
-from tomldiary.entries.models import timestamp
 from tomldiary.errors import UnknownEntry
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.runtime.views import DictView
-from tomldiary.toml.values import checked_text, copied
+from tomldiary.toml.values import checked_text, copied, timestamp
 from tomldiary.user.context import Accessor
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from tomldiary.entries.models import (
     PreferenceItem,
     PreferenceItems,
     PreferenceTables,
-    timestamp,
 )
 from tomldiary.entries.preferences import Preferences, entry_to_item, unknown_preference
 from tomldiary.errors import InvalidValue
@@ -28,6 +27,7 @@ from tomldiary.toml.values import (
     checked_names,
     checked_table,
     checked_text,
+    timestamp,
 )
 from tomldiary.user.context import UserPart
 

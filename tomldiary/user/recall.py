@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tomldiary.entries.fields import last_used
 from tomldiary.entries.kinds import PREFERENCES, recalled_kinds, shown_kinds
-from tomldiary.entries.models import When, in_utc, moment
 from tomldiary.errors import InvalidValue
 from tomldiary.retrieval.ranking import MemoryLines, ShownFact, by_share, ranked
 from tomldiary.retrieval.render import exceeds, render_memory
 from tomldiary.retrieval.search import UserIndex, matched_words, telling_words
 from tomldiary.runtime.lru import PerUser
 from tomldiary.runtime.views import ListView, Viewed
-from tomldiary.toml.values import checked_count, checked_limit, checked_text
+from tomldiary.toml.values import When, checked_count, checked_limit, checked_text, in_utc, moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from tomldiary.entries.models import moment
 from tomldiary.text.visible import one_line, printable
+from tomldiary.toml.values import moment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

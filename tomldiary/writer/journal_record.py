@@ -36,7 +36,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.episodes import ToolStep
-from tomldiary.entries.models import timestamp
 from tomldiary.errors import InvalidValue
 from tomldiary.extraction.operations import Operation, from_dict, to_table
 from tomldiary.forgetting.selection import Selection
@@ -45,7 +44,7 @@ from tomldiary.runtime.views import counted
 from tomldiary.storage.files import PRIVATE, FileSystem
 from tomldiary.storage.locks import lock_file
 from tomldiary.storage.log import LogRecord, cut_torn_tail, render_record, rewrite_log, scan_log
-from tomldiary.toml.values import render_value
+from tomldiary.toml.values import render_value, timestamp
 from tomldiary.writer.receipts import Job, Turn
 
 if TYPE_CHECKING:

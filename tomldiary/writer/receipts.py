@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from tomldiary.engine.transaction import fingerprint
 from tomldiary.entries.episodes import ToolStep, checked_steps
-from tomldiary.entries.models import in_utc
 from tomldiary.errors import InvalidValue
 from tomldiary.extraction.dialogue import MAX_EARLIER, checked_exchanges, checked_turn, storable
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.async_bridge import running_loop
 from tomldiary.runtime.views import Viewed
-from tomldiary.toml.values import check_timeout, checked_count, checked_flag, checked_text
+from tomldiary.toml.values import check_timeout, checked_count, checked_flag, checked_text, in_utc
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence

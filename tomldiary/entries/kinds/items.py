@@ -18,10 +18,9 @@ from tomldiary.entries.fields import (
 )
 from tomldiary.entries.kind import EntryKind, EntryLine, Group, Rules
 from tomldiary.entries.kinds.parts import part_of
-from tomldiary.entries.models import moment, timestamp
 from tomldiary.errors import UnknownEntry
 from tomldiary.text.json_paths import searched_names, searched_text, texts_in
-from tomldiary.toml.values import decode_nulls
+from tomldiary.toml.values import decode_nulls, moment, timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -17,11 +17,10 @@ from tomldiary.entries.fields import entry_data, inner_value, last_used
 from tomldiary.entries.kinds import DRAFTS, FACTS, KINDS, PREFERENCES, QUARANTINE, entry_kind
 from tomldiary.entries.kinds.facts import put_back
 from tomldiary.entries.kinds.pending import held_entry, place_of
-from tomldiary.entries.models import moment
 from tomldiary.errors import DiaryError, ImmutableEntry, InvalidValue, LimitReached, SchemaError
 from tomldiary.logging import get_logger
 from tomldiary.toml.edit import Edit
-from tomldiary.toml.values import checked_text, decode_nulls
+from tomldiary.toml.values import checked_text, decode_nulls, moment
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -27,7 +27,6 @@ from tomldiary.entries.kinds import (
 )
 from tomldiary.entries.kinds.parts import join, parts_among
 from tomldiary.entries.kinds.pending import Raw, held_entry, pending_entry, place_of, waiting
-from tomldiary.entries.models import timestamp
 from tomldiary.entries.preferences import Preferences, number_of, reserve_ids
 from tomldiary.errors import EntryConflict, InvalidValue
 from tomldiary.hand_edits.detect import NOTHING, Known
@@ -35,7 +34,7 @@ from tomldiary.history.queries import table_changes
 from tomldiary.history.record import SNAPSHOT, next_sequence
 from tomldiary.history.timeline import Timeline
 from tomldiary.toml.edit import Edit
-from tomldiary.toml.values import checked_names, checked_text, same_value
+from tomldiary.toml.values import checked_names, checked_text, same_value, timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

@@ -16,11 +16,16 @@ from tomldiary.entries.kinds.pending import (
     to_pending,
     waiting,
 )
-from tomldiary.entries.models import timestamp
 from tomldiary.entries.preferences import Preferences
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.runtime.async_bridge import async_twin
-from tomldiary.toml.values import checked_flag, checked_names, checked_table, checked_text
+from tomldiary.toml.values import (
+    checked_flag,
+    checked_names,
+    checked_table,
+    checked_text,
+    timestamp,
+)
 from tomldiary.user.context import Accessor, UserPart
 from tomldiary.user.pending.held import (
     DRAFTS,
