@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hand_edits import age
+from store_expiry import end_of
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.entries.kinds.parts import part_name, part_of
@@ -720,21 +721,20 @@ def test_a_ttl_refresh_is_stored_beside_the_document_not_in_history(store, diary
     assert "_ttl = 0.01" in before
     entry = store.catalog("alice").snapshot(NS).get("secret-key")
     deadlines = store.diary.engine.deadlines("alice")
-    while deadlines.of("items/memories", entry) == entry.expires:
+    while end_of(deadlines, "items/memories", entry) == entry.expires:
         get(store, NS, "secret-key")
     assert diary.user("alice").document("items/memories") == before
     assert diary.user("alice").last_transaction() == 1
     noted = tmp_path / "m/.tomldiary/index/alice/expiry"
     assert b"secret-key" not in noted.read_bytes()
     other = ItemStore(Diary(tmp_path / "m"))
-    assert other.diary.engine.deadlines("alice").of("items/memories", entry) == deadlines.of(
-        "items/memories", entry
-    )
+    others = other.diary.engine.deadlines("alice")
+    assert end_of(others, "items/memories", entry) == end_of(deadlines, "items/memories", entry)
     put(store, NS, "secret-key", {"n": 2}, ttl=0.001)
     again = store.catalog("alice").snapshot(NS).get("secret-key")
-    assert other.diary.engine.deadlines("alice").of("items/memories", again) == again.expires
+    assert end_of(others, "items/memories", again) == again.expires
     noted.unlink()
-    assert deadlines.of("items/memories", entry) == entry.expires
+    assert end_of(deadlines, "items/memories", entry) == entry.expires
     diary.user("alice").forget(everything=True)
     assert not noted.parent.exists()
 
@@ -745,7 +745,8 @@ def test_a_torn_or_foreign_expiry_file_is_ignored(store, tmp_path):
     noted.parent.mkdir(parents=True)
     noted.write_bytes(b"tomldiary expiry 1 zz\nnothing of ours \xff\nabc 1\n")
     entry = store.catalog("alice").snapshot(NS).get("k")
-    assert store.diary.engine.deadlines("alice").of("items/memories", entry) == entry.expires
+    deadlines = store.diary.engine.deadlines("alice")
+    assert end_of(deadlines, "items/memories", entry) == entry.expires
     while not store.sweep():
         pass
     assert get(store, NS, "k") is None
@@ -789,8 +790,8 @@ def test_ttl_refreshes_of_another_process_are_read(store, tmp_path, files):
     files.hook = meanwhile
     mine.refresh([("items/memories", entries["ours"])], later * 3)
     assert not mine.is_over("items/memories", entries["theirs"], later)
-    assert mine.of("items/memories", entries["theirs"]) == other.of(
-        "items/memories", entries["theirs"]
+    assert end_of(mine, "items/memories", entries["theirs"]) == end_of(
+        other, "items/memories", entries["theirs"]
     )
 
 

@@ -88,12 +88,6 @@ class Deadlines:
         micros = self.until(base, key, (put - _EPOCH) // _MICROSECOND)
         return _EPOCH + micros * _MICROSECOND
 
-    def of(self, base: str, entry: Expiring) -> int | None:
-        """Return when an item expires, in microseconds since 1970, or None if it never does."""
-        if entry.expires is None:
-            return None
-        return max(entry.expires, self.until(base, entry.key, entry.updated))
-
     def is_over(self, base: str, entry: Expiring, now: int) -> bool:
         """Return whether an item has expired."""
         if entry.expires is None or entry.expires > now:
