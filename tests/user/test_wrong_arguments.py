@@ -93,8 +93,14 @@ def alice() -> UserDiary:
             lambda alice: alice.why(alice.recall("tea")[0]),
             "key: expected text, found Hit. The key of a hit is its `full_key`",
         ),
-        (lambda alice: alice.facts.query(Diet), "type: expected the name of .* the class Diet"),
-        (lambda alice: alice.facts.count(Diet), "type: expected the name of .* the class Diet"),
+        (
+            lambda alice: alice.facts.query(Diet),
+            "type: expected the name of .* the class Diet. Its name is 'diet'",
+        ),
+        (
+            lambda alice: alice.facts.count(Diet),
+            "type: expected the name of .* the class Diet. Its name is 'diet'",
+        ),
         (lambda alice: alice.forget(before="soon"), "before: expected a time"),
         (lambda alice: alice.forget(before="0001-01-01T00:00:00+05:00"), "expected a time"),
         (lambda alice: alice.recall("tea", time_range=5), "time_range: expected two"),
@@ -143,7 +149,10 @@ def alice() -> UserDiary:
             lambda alice: alice.facts.commit({"role": "a"}),
             r'fact: expected an instance of a model, found dict\. .*: facts\.commit\("diet", \{…\}\)\.',
         ),
-        (lambda alice: alice.facts.commit(BaseModel), "fact: expected an instance of a model"),
+        (
+            lambda alice: alice.facts.commit(Diet),
+            "fact: expected an instance of a model, found the class Diet",
+        ),
         (lambda alice: alice.facts.query("diet", {5: 5}), "where: expected text, found int"),
         (lambda alice: alice.facts.query("diet", session_id=5), "session_id: expected text"),
         (lambda alice: alice.episodes.messages(5), "session_id: expected text"),

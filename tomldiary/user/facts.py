@@ -276,8 +276,11 @@ class UserFacts(Accessor):
         """Return the facts that match a query, in the order of the file."""
         given_type: Any = name
         if isinstance(given_type, type):
+            known = self._diary.fact_schemas.values()
+            names = [repr(schema.name) for schema in known if schema.model is given_type]
             raise InvalidValue(
-                f"expected the name of a registered type, found the class {given_type.__name__}.",
+                f"expected the name of a registered type, found the class {given_type.__name__}."
+                + (f" Its name is {' or '.join(names)}." if names else ""),
                 where="type",
             )
         for argument, value in (("type", name), ("order_by", order_by)):
@@ -343,8 +346,9 @@ class UserFacts(Accessor):
 
     def _schema_of(self, fact: BaseModel) -> FactSchema:
         if not isinstance(fact, BaseModel):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+            found = f"the class {fact.__name__}" if isinstance(fact, type) else type(fact).__name__
             raise InvalidValue(
-                f"expected an instance of a model, found {type(fact).__name__}. Fields need the name of"
+                f"expected an instance of a model, found {found}. Fields need the name of"
                 f' their type: facts.commit("{next(iter(self._diary.fact_schemas), "name")}", {{…}}).',
                 where="fact",
             )
