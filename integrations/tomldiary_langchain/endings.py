@@ -52,7 +52,8 @@ class Endings(RunTree, BaseCallbackHandler):
     ) -> None:
         """Keep `run` for the graph whose node this is called in; call `failed` if the graph ends in an error.
 
-        Meanwhile `run.see` is called with the messages that each node is given.
+        Meanwhile `run.see` is called with the messages that each node is given, and `run.see_changes` with those that
+        it returns.
         """
         graph = self._graph(config)
         if graph is not None:
@@ -84,9 +85,13 @@ class Endings(RunTree, BaseCallbackHandler):
             for run, _ in self._watched.get(parent_run_id, {}).values():
                 run.see(messages)
 
-    def on_chain_end(self, *_: Any, run_id: UUID, **__: Any) -> None:
-        """Drop a run that ended without an error, or was interrupted."""
+    def on_chain_end(self, outputs: Any, *, run_id: UUID, **__: Any) -> None:
+        """Drop a run that ended without an error, or was interrupted; pass changed messages of a node to its graph."""
         self._watched.pop(run_id, None)
+        graph, changed = self._parents.get(run_id), field_of(outputs, "messages")
+        if graph is not None and isinstance(changed, list):
+            for run, _ in self._watched.get(graph, {}).values():
+                run.see_changes(changed)
         super().on_chain_end(run_id=run_id)
         self._ended(run_id)
 

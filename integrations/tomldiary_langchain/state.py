@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, cast
 
 from langchain.agents.middleware.types import AgentState, PrivateStateAttr
+from langchain_core.messages import BaseMessage
 from langgraph.channels.untracked_value import UntrackedValue
 
 from tomldiary.agents.turn_messages import StateText
@@ -13,8 +14,6 @@ from tomldiary_langchain.messages import Turn, as_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from langchain_core.messages import BaseMessage
 
     from tomldiary.agents.turn_messages import Spoken
 
@@ -46,6 +45,11 @@ class Run:
         """Update the thread and the texts of the turn, which a middleware may have redacted."""
         self.messages = list(messages)
         self.turn = as_in(messages, self.turn)
+
+    def see_changes(self, returned: Sequence[object]) -> None:
+        """Update messages that a node returned with other texts; another node may never be given them."""
+        changed = {(one.id, one.type): one for one in returned if isinstance(one, BaseMessage)}
+        self.see([changed.get((one.id, one.type), one) for one in self.messages])
 
 
 class Held(StateText[dict[object, Run]]):

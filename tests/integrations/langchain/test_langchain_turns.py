@@ -772,6 +772,17 @@ def test_redacted_words_of_a_failed_run_within_a_graph_are_submitted_once(writer
     ]
 
 
+@pytest.mark.parametrize("phase", ["before_model", "after_model"])
+def test_redacted_words_of_an_abandoned_stream_stay_redacted(writer, phase):
+    pii = PIIMiddleware("email", apply_to_output=True)
+    agent = agent_of(writer, AIMessage("To ann@example.com."), behind=[pii])
+    stream = agent.stream({"messages": [("user", "I am ann@example.com.")]}, stream_mode="updates")
+    assert any(f"{pii.name}.{phase}" in part for part in stream)
+    stream.close()
+    answer = "To [REDACTED_EMAIL]." if phase == "after_model" else ""
+    assert ended(writer) == [("aborted", "I am [REDACTED_EMAIL].", answer)]
+
+
 @both
 def test_words_that_are_blocked_are_not_submitted(writer, mode):
     agent = agent_of(
