@@ -515,6 +515,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             return
         with span(ctx, "submit") as noted:
             noted["status"] = status
+            is_submitted = True  # also if the run is cancelled meanwhile
             try:
                 await self._submit(
                     ctx,
@@ -528,12 +529,14 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                     run.epoch,
                 )
             except Exception as error:  # noqa: BLE001 - the run's own outcome must not change
+                is_submitted = False
                 noted["error_type"] = type(error).__name__
                 tell(_logger, f"a turn could not be submitted: {cause_of(error)}", logging.ERROR)
-            else:
-                self._toolset.turns.note(
-                    run.outermost, is_answered=status == "completed", is_paused=is_paused
-                )
+            finally:
+                if is_submitted:
+                    self._toolset.turns.note(
+                        run.outermost, is_answered=status == "completed", is_paused=is_paused
+                    )
 
     @durable_operation("submit")
     async def _submit(

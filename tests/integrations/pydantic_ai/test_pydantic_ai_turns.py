@@ -1503,6 +1503,31 @@ def test_a_run_cancelled_while_the_queue_is_full_is_submitted(tmp_path: Path):
     setting.writer.close_sync()
 
 
+def test_a_run_cancelled_while_its_turn_is_stored_is_submitted_once(tmp_path: Path):
+    class Slow(Kept):
+        async def submit_turn(self, turn: Turn) -> Any:
+            await super().submit_turn(turn)
+            runs[-1].cancel()
+            await asyncio.sleep(10)
+
+    async def run(text: str, **options: Any) -> None:
+        runs.append(asyncio.create_task(agent.run(text, **options)))
+        await asyncio.gather(*runs, return_exceptions=True)
+
+    async def fail_and_go_on() -> None:
+        with capture_run_messages() as messages:
+            await run(SAID, model=FunctionModel(fail))
+        await run("I like milk.", message_history=messages)
+
+    runs: list[asyncio.Task[Any]] = []
+    with Slow(Diary(tmp_path, agent="rules")) as writer:
+        memory = DiaryCapability(tmp_path, "alice", writer=writer)
+        agent = Agent(FunctionModel(answer), capabilities=[memory])
+        asyncio.run(fail_and_go_on())
+        said = {turn.operation_id: turn.user_msg for turn in writer.turns}
+    assert [*said.values()] == [SAID, "I like milk."]
+
+
 def test_a_run_that_is_cancelled_waits_for_no_full_queue(tmp_path: Path):
     setting, hold = with_room_for_one(tmp_path)
 
