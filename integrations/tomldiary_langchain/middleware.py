@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from langchain.agents.middleware import PIIDetectionError
@@ -70,7 +71,7 @@ from tomldiary_langchain.tools import TOOL_NAMES, ToolName, tools_of
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Awaitable, Callable, Collection, Generator
+    from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
 
     from langchain.agents.middleware.types import (
         ModelCallResult,
@@ -92,10 +93,10 @@ ContextT = TypeVar("ContextT", bound="StateLike | None", default=Any)
 _logger = get_logger(__name__)
 
 
-_calling: ContextVar[tuple[object, Run, str] | None] = ContextVar(
-    "tomldiary_langchain_calling", default=None
+_calling: ContextVar[Mapping[object, tuple[Run, str]]] = ContextVar(
+    "tomldiary_langchain_calling", default=MappingProxyType({})
 )
-"""The run whose tool is being called, and an id of the call; LangChain's tools have no access to the state."""
+"""The run whose tool is being called, and an id of the call, by middleware; LangChain's tools have no access to the state."""
 
 
 class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
@@ -461,18 +462,21 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
     @contextmanager
     def _known_to_tools(self, run: Run, request: ToolCallRequest) -> Generator[None]:
         run.see(request.state["messages"])  # an `after_model` may have redacted the answer
-        if request.tool_call["name"] not in self._tool_names:
+        is_ours = request.tool_call["name"] in self._tool_names
+        # A later middleware may replace the call by one of our tools, for example after a review.
+        if not (is_ours or callable(self._user_id)):
             yield
             return
-        token = _calling.set((self, run, _call_id(request)))
+        call = run, _call_id(request) if is_ours else ""
+        token = _calling.set({**_calling.get(), self: call})
         try:
             yield
         finally:
             _calling.reset(token)
 
     def _verbs(self, config: RunnableConfig) -> MemoryVerbs:
-        owner, run, call_id = _calling.get() or (None, None, "")
-        if run is None or owner is not self:  # not called by the agent
+        run, call_id = _calling.get().get(self, (None, ""))
+        if run is None:  # not called by the agent
             if callable(self._user_id):  # it needs a state; the config could name another user
                 raise IdentifierError(
                     "user_id is a function of the agent's run. Outside of it use diary_tools(diary, user_id)."

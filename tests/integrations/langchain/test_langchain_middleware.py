@@ -19,6 +19,7 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import (
     AgentMiddleware,
     AgentState,
+    HumanInTheLoopMiddleware,
     ModelRetryMiddleware,
     SummarizationMiddleware,
 )
@@ -730,6 +731,20 @@ def test_tools_of_a_user_function_work_only_within_their_agent(diary, writer, mo
     model.answers.insert(0, calling(("recall", {"query": "roast"})))
     with pytest.raises(IdentifierError, match="Outside of it use"):
         talk(create_agent(model, memory.tools), "Hello", bob, mode)
+
+
+def test_a_reviewer_may_turn_a_call_into_one_of_a_diary_s_tool(diary, writer):
+    memory = DiaryMiddleware(diary, user_id=lambda *_: "alice", writer=writer, tools=["recall"])
+    review = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
+    model = Scripted(answers=[calling(("noop", {})), OK])
+    agent = create_agent(model, [noop], middleware=[memory, review], checkpointer=InMemorySaver())
+    talk(agent, "Hello", THREAD)
+    edit = {
+        "type": "edit",
+        "edited_action": {"name": "recall", "args": {"query": "roast"}},
+    }
+    messages = talk(agent, Command(resume={"decisions": [edit]}), THREAD)["messages"]
+    assert "dark roast" in messages[2].text
 
 
 def test_bound_tools_outside_of_their_agent_keep_user_and_session(diary, writer):
