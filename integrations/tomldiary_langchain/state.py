@@ -48,7 +48,8 @@ class Run:
 
     def see_changes(self, returned: Sequence[object]) -> None:
         """Update messages that a node returned with other texts; another node may never be given them."""
-        changed = {(one.id, one.type): one for one in returned if isinstance(one, BaseMessage)}
+        known = (one for one in returned if isinstance(one, BaseMessage) and one.id)
+        changed = {(one.id, one.type): one for one in known}
         self.see([changed.get((one.id, one.type), one) for one in self.messages])
 
 
