@@ -146,6 +146,11 @@ def test_a_sentence_that_contains_a_quotation_is_kept_with_it():
     assert texts('I love the book "Dune" most.') == ['I love the book "Dune" most.']
 
 
+def test_bullets_are_cut_off_and_emphasis_is_kept():
+    assert texts("* I love *jazz*.\n*I hate milk") == ["I love *jazz*.", "I hate milk"]
+    assert texts("**I am vegan**\n- *I love* tea") == ["**I am vegan**", "*I love* tea"]
+
+
 @pytest.mark.parametrize("mark", ["'", "\u2019", "\u02bc"])
 def test_typographic_apostrophes_count_as_apostrophes(mark):
     assert texts(f"I don{mark}t like olives.") == [f"I don{mark}t like olives."]

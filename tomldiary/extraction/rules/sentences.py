@@ -75,7 +75,9 @@ _ROLES = frozenset(
 _OWN_LABELS = frozenset(["me", "i", "ich", "yo", "moi", "eu", "io"])
 _SOFT_WRAP = re.compile(r"(?<![.!?:;\n])\n(?=[a-z])(?!(?:i|i'm|im|i've|my|we|our)\b)")
 _BOUNDARY = re.compile(r"\n|(?<![.!?\u2026])[.!?\u2026]++[^\w\s]{0,8}+(?=\s|\Z)|\Z")
-_BULLETS = "-*\u2022\u2013 \t"
+_BULLETS = re.compile(
+    r"(?:[-\u2022\u2013\s]|\*(?=\s|[^*]*\Z))*"
+)  # an asterisk may also begin emphasis
 _PLAIN_WORD = re.compile(r"[a-z]+(?:'[a-z]+)*|\d+")
 
 
@@ -90,7 +92,7 @@ def split_sentences(message: str) -> Iterator[tuple[str, str]]:
             continue
         if cut and not boundary.group():
             return  # a truncated sentence is not verbatim
-        text = message[start:end].lstrip().lstrip(_BULLETS)
+        text = _BULLETS.sub("", message[start:end], count=1)
         if 0 < len(text) <= MAX_SENTENCE:
             yield text.rstrip(), mask[end - len(text) : end].rstrip()
         start = end
