@@ -113,6 +113,11 @@ def test_a_lasting_statement_beside_a_request_survives():
     assert texts("I'm allergic to peanuts, what snacks can I bring?") == ["I'm allergic to peanuts"]
 
 
+def test_what_a_question_asks_to_remember_is_a_statement():
+    asked = "Could you please remember that I'm allergic to shellfish?"
+    assert texts(f"{asked} Can you remember my birthday?") == [asked]
+
+
 def test_small_talk_does_not_turn_plans_into_background():
     assert texts("I'm going to Rome in May. What about you?") == ["I'm going to Rome in May."]
 

@@ -240,7 +240,7 @@ def _own_sentences(message: str) -> tuple[list[tuple[str, str, bool]], bool]:
             if points_back(plain):
                 sentences.clear()
             continue
-        request = "?" in mask[-4:] or is_request(plain)
+        request = is_request(plain, question="?" in mask[-4:])
         if hands_over(plain, mask, request=request):
             return sentences, True
         if request:

@@ -181,6 +181,10 @@ _REMINDER = compile_phrases(
     "(?:remember|note|keep in mind|bear in mind|do not forget|fyi) (?:that )?(?=(?:i|my|we|our) )",
     start=SO,
 )
+_ASKS_TO_KEEP = compile_phrases(  # "Could you remember that I am vegan?"
+    f"(?:can|could|will|would) you (?:{_KEEP}|keep in mind|bear in mind) that (?=(?:i|my|we|our) )",
+    start=SO,
+)
 _OPENS_QUESTION = compile_phrases(
     """(?:what|how|why|where|when|which|who|whose)(?! (?:i|my|we|our|a) )
     (?:can|could|would|will|should|shall|do|does|did|is|are|was|were|am|have|has|may|might) <asked>
@@ -230,10 +234,17 @@ _POINTS_BELOW = compile_phrases(
 )
 
 
-def is_request(plain: str) -> bool:
-    """Return whether a sentence is a question or an order; "remember that I ..." is neither."""
-    if _REMINDER.match(plain):
+def is_request(plain: str, *, question: bool = False) -> bool:
+    """Return whether a sentence is a question or an order; "remember that I ..." is neither.
+
+    Args:
+        plain: The plain form of the sentence.
+        question: Whether it ends with a question mark.
+    """
+    if _ASKS_TO_KEEP.match(plain):
         return False
+    if question or _REMINDER.match(plain):
+        return question
     searched = _ASKS.search(plain)
     return bool(searched or any(p.match(plain) for p in (_OPENS_QUESTION, _ORDERS, _NUDGES)))
 
