@@ -171,6 +171,8 @@ def test_the_same_sentence_is_returned_once():
     [
         (TASTES, "I love hiking.", "likes"),
         (TASTES, "I hate mushrooms.", "dislikes"),
+        (TASTES, "I'd rather not eat meat.", "dislikes"),
+        (TASTES, "I don't think I like sushi.", "dislikes"),
         (TASTES, "My daughter is allergic to eggs.", "allergies"),
         (TASTES, "I go running every morning.", "routines"),
         (TASTES, "I live in Oslo.", "biography"),

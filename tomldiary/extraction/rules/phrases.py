@@ -86,7 +86,8 @@ KINDS = {
         i (?:do|would|can|could|will) not (?:like|love|enjoy|care for|stand|tolerate|bear|abide) (?!<pointer> )
         i (?:do|would|can|could|will) not (?:trust|appreciate|support|celebrate|stomach) (?!<pointer> )
         i (?:do|would|will) not (?:eat|drink|wear|watch|read|play|drive|own|cook|smoke|fly) (?!<pointer> )
-        i (?:prefer|try|choose) (?:not|to avoid|to skip|avoiding)
+        i (?:would )?(?:prefer|rather|try|choose) (?:not|to not|to avoid|to skip|avoid|avoiding|skip)
+        i (?:do not think|would not say|doubt) (?:that )?i (?:would )?(?:like|love|enjoy) (?!<pointer> )
         i (?:have|had|feel) (?:a |some )?~<aversion>
         i am (?:not (?:into|a fan|fond|comfortable|interested|keen|willing|crazy)|against|opposed|averse)
         i am (?:(?:afraid|scared|terrified|sick|tired) of|uncomfortable|turned off|put off|bored by)
