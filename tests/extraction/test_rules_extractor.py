@@ -123,6 +123,19 @@ def test_small_talk_does_not_turn_plans_into_background():
 
 
 @pytest.mark.parametrize(
+    ("sentence", "category"),
+    [
+        ("I no longer eat meat.", "dislikes"),
+        ("I am no longer allergic to nuts.", "allergies"),
+        ("I'm no longer vegan.", "biography"),
+        ("We no longer live in Oslo.", "biography"),
+    ],
+)
+def test_a_statement_that_something_has_ended_is_kept(sentence, category):
+    assert find_statements(sentence, TASTES) == [Statement(sentence, category)]
+
+
+@pytest.mark.parametrize(
     "greeting", ["I'm fine, thanks.", "I am so happy!", "I'm back", "Hi, it's me"]
 )
 def test_greetings_and_moods_are_not_extracted(greeting):

@@ -73,7 +73,7 @@ _WORDS = {
 KINDS = {
     "allergy": Kind(
         "allergy allergen intolerance medical health dietary diet restriction constraint dislike",
-        r"""(?:am|is|are|highly) (?:\w+ )?(?:allergic|intolerant)
+        r"""(?:am|is|are|highly) (?:no longer |\w+ )?(?:allergic|intolerant)
         (?:i|my <relative>) (?:have|has|had|suffer|suffers) ~<illness>
         i (?:was|am|have been) diagnosed
         (?:my|due to|because of) (?:\w+ )?<illness>
@@ -83,9 +83,9 @@ KINDS = {
         "dislike aversion hate avoid peeve negative boundary restriction constraint preference",
         r"""(?:i|and) (?:dislike|hate|detest|despise|loathe|avoid|refuse|abhor|resent|reject|shun) (?!<pointer> )
         i (?:steer clear|stay away|shy away|get bored|struggle (?:with|to))
-        i (?:do|would|can|could|will) not (?:like|love|enjoy|care for|stand|tolerate|bear|abide) (?!<pointer> )
+        i (?:(?:do|would|can|could|will) not|no longer) (?:like|love|enjoy|care for|stand|tolerate|bear|abide) (?!<pointer> )
         i (?:do|would|can|could|will) not (?:trust|appreciate|support|celebrate|stomach) (?!<pointer> )
-        i (?:do|would|will) not (?:eat|drink|wear|watch|read|play|drive|own|cook|smoke|fly) (?!<pointer> )
+        i (?:(?:do|would|will) not|no longer) (?:eat|drink|wear|watch|read|play|drive|own|cook|smoke|fly) (?!<pointer> )
         i (?:would )?(?:prefer|rather|try|choose) (?:not|to not|to avoid|to skip|avoid|avoiding|skip)
         i (?:do not think|would not say|doubt) (?:that )?i (?:would )?(?:like|love|enjoy) (?!<pointer> )
         i (?:have|had|feel) (?:a |some )?~<aversion>
@@ -159,7 +159,7 @@ KINDS = {
     ),
     "work": Kind(
         "work job career profession occupation employment biography bio background about profile",
-        r"""i (?:work|worked|am working|have worked) (?:as|at|for|in|with|from|remotely|part|full|night)
+        r"""i (?:no longer )?(?:work|worked|am working|have worked) (?:as|at|for|in|with|from|remotely|part|full|night)
         i (?:run|own|manage|started|founded|opened) (?:a|my) ~(?:company|business|shop|store|studio)
         i (?:teach|am employed|was promoted)
         my (?:job|profession|career|occupation|employer|company|business|commute)""",
@@ -183,11 +183,11 @@ KINDS = {
     ),
     "biography": Kind(
         "biography bio about background profile personal identity demographic fact",
-        r"""(?:i|we) (?:live|lived|moved|grew up)
+        r"""(?:i|we) (?:no longer )?(?:live|lived|moved|grew up)
         i (?:was (?:born|raised)|come from|reside|speak|majored|graduated|immigrated|identify|studied)
         i (?:used to|served|am (?:from|based|originally|living))
-        i am (?:not )?a (?!(?:bit|little|lot|few|couple|tad|fan|idiot|<relative>) )\w+
-        i am (?:not )?<trait>
+        i am (?:not |no longer )?a (?!(?:bit|little|lot|few|couple|tad|fan|idiot|<relative>) )\w+
+        i am (?:not |no longer )?<trait>
         i am (?:# years|in my (?:\w+ )?(?:\w*ties|teens))
         (?:my name is|call me)
         my (?:\w+ )?(?:birthday|hometown|home country|degree|background|native language|nationality|age)
