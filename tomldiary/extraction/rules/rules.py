@@ -103,7 +103,7 @@ _SPEAKS_ELSEWHERE = compile_phrases(  # in the other languages
 )
 _EXAMPLE = compile_phrases("zum beispiel|por ejemplo|par exemple|por exemplo|per esempio", start="")
 _SPLICE = re.compile(
-    r",\s(?:so\s|and\s|but\s)?(?=(?:can|could|would|will|what|which|how|where|do|does|is|are|should|any)\s)",
+    r"(?:[,;]\s|\s(?:--?|[\u2013\u2014])\s)(?:so\s|and\s|but\s)?(?=(?:can|could|would|will|what|which|how|where|do|does|is|are|should|any)\s)",
     re.IGNORECASE,
 )
 
