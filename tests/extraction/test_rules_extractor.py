@@ -320,6 +320,7 @@ def test_stated_preferences_are_found_and_questions_are_not():
         "Nobody said I was vegan.",
         "The assistant wrote that I'm allergic to shellfish, which is wrong.",
         "In the novel, the hero says I live alone.",
+        "I'm writing a story where I am allergic to nuts.",
         "As the old saying goes, I think therefore I am.",
         "Hypothetically, I have three kids.",
         "For example, I live in Berlin.",

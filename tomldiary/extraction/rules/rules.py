@@ -88,7 +88,8 @@ _HYPOTHETICAL = compile_phrases(
     start=SO,
 )
 _DENIED = compile_phrases(  # or said by another one than the user
-    """it is not true|(?:am|was) not saying|never said|(?:nobody|no one) (?:said|says|thinks)
+    """(?:novel|story|book|film|movie|song|poem|play|game|dream) (?:where|in which|about how) i
+    it is not true|(?:am|was) not saying|never said|(?:nobody|no one) (?:said|says|thinks)
     (?:which|that|it) (?:is|was) (?:wrong|false|not true|incorrect|a lie|a mistake)
     (?:hero|character|protagonist|narrator|singer|author|lyrics|song|book|poem|ai|assistant|bot|you) ~(?:said|says|told|wrote|claims?|claimed) ~i"""
 )
