@@ -137,7 +137,15 @@ def test_a_statement_that_something_has_ended_is_kept(sentence, category):
 
 
 @pytest.mark.parametrize(
-    "greeting", ["I'm fine, thanks.", "I am so happy!", "I'm back", "Hi, it's me"]
+    "greeting",
+    [
+        "I'm fine, thanks.",
+        "I am so happy!",
+        "I'm back",
+        "Hi, it's me",
+        "I'm tired of this.",
+        "I'm a fan of yours!",
+    ],
 )
 def test_greetings_and_moods_are_not_extracted(greeting):
     assert texts(greeting) == []

@@ -90,7 +90,7 @@ KINDS = {
         i (?:do not think|would not say|doubt) (?:that )?i (?:would )?(?:like|love|enjoy) (?!<pointer> )
         i (?:have|had|feel) (?:a |some )?~<aversion>
         i am (?:not (?:into|a fan|fond|comfortable|interested|keen|willing|crazy)|against|opposed|averse)
-        i am (?:(?:afraid|scared|terrified|sick|tired) of|uncomfortable|turned off|put off|bored by)
+        i am (?:(?:afraid|scared|terrified|sick|tired) of (?!<pointer> )|uncomfortable|turned off|put off|bored by)
         (?:makes?|making|made) me (?:feel )?(?:uncomfortable|sick|anxious|nauseous|nervous|ill|dizzy)
         not (?:for me|my (?:thing|style|cup|taste)|appeal|interest me|enjoy)
         no go for me
@@ -105,7 +105,7 @@ KINDS = {
         i have (?:always|long) (?:liked|loved|enjoyed|preferred|been)
         i have (?!no )~<fondness>
         i am (?:into|fond of|keen on|passionate|crazy about|obsessed with|drawn to|partial to|happiest)
-        i am a ~(?:fan|lover|enthusiast|believer|fanatic)
+        i am a ~(?:fan|lover|enthusiast|believer|fanatic) (?!of (?:<pointer>|yours) )
         my (?:all time )?(?:favou?rites?|preference|preferred|hobby|hobbies|passion|style|go to|interests?)
         i would (?:rather|prefer)
         i (?:find|consider) ~(?:more|most|better|best)
