@@ -119,6 +119,20 @@ def test_what_a_question_asks_to_remember_is_a_statement():
     assert texts(f"{asked} Can you remember my birthday?") == [asked]
 
 
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("I started my own store, pretty cool, huh?", "Indeed!"),
+        ("We love jazz, don't we?", "Peanuts."),
+        ("What are your goals?", "Thanks, Mel!"),
+    ],
+)
+def test_a_question_about_the_assistant_and_thanks_are_no_answer(question, answer):
+    assert find_statements(answer, TASTES, question) == []
+    asked = "May I ask whether you have allergies?"
+    assert find_statements("Thanks, yes.", TASTES, asked) != []
+
+
 def test_small_talk_does_not_turn_plans_into_background():
     assert texts("I'm going to Rome in May. What about you?") == ["I'm going to Rome in May."]
 

@@ -71,7 +71,8 @@ _LONGEST_ANSWER = 12  # words
 _DECLINES = compile_phrases(
     r"""(?:no|nope|nah|none|not|never|nothing|neither|no idea|i do not know|i would rather not|pass|skip)
     i (?:do|am|have|did|would|can) not
-    (?:thanks|thank you|hi|hello|hey|bye|good (?:morning|evening|night)|ok|okay|great|sure thing) $""",
+    (?:thanks|thank you|hi|hello|hey|bye|good (?:morning|evening|night))(?: (?!yes|yeah|yep)\w+)? $
+    (?:ok|okay|great|sure thing) $""",
     start=SO,
 )
 _TELLING = 8
@@ -79,6 +80,7 @@ _TELLING = 8
 _LONG_MESSAGE = 40
 """The minimum number of words of a message that has statements besides a request."""
 _YOU = compile_phrases("you|yours?|yourself")
+_OF_THE_ASSISTANT = re.compile(" (?:i|we|me|my|our|mine)(?= )")
 _OF_THE_USER = re.compile(" (?:(?:do|did|would|can|could|will) )?you ")
 _HYPOTHETICAL = compile_phrases(
     """if|suppose|supposing|imagine|pretend|assume|assuming|what if|say|unless|whether|hypothetically
@@ -166,7 +168,8 @@ def _answers(message: str, said: str) -> Iterator[tuple[str, str]]:
     if LASTING.search(plain):
         return  # a separate statement
     # In the first person: "do you have allergies" is matched as "i have allergies".
-    asked = _OF_THE_USER.sub(" i ", plain_form(questions[-1])).replace(" your ", " my ")
+    about = _OF_THE_ASSISTANT.sub(" _", plain_form(questions[-1]))
+    asked = _OF_THE_USER.sub(" i ", about).replace(" your ", " my ")
     asked = asked.replace(" are i ", " i am ").replace(" were i ", " i was ")
     asked = asked.replace(" have i ", " i have ").replace(" i any ", " i ")
     match = ALLERGY.search(asked) or LASTING.search(asked)
