@@ -889,6 +889,14 @@ def test_a_compaction_running_during_forget_is_refused(tmp_path):
     assert hits(tmp_path, "jazz") == []
 
 
+def test_a_dry_run_counts_the_history_of_deleted_documents(tmp_path):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    (tmp_path / "alice/preferences.toml").unlink()
+    planned = alice.forget(everything=True, dry_run=True)
+    assert (planned.entries, planned.records) == (1, 1)
+
+
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_forgetting_inside_a_transaction_is_refused(diary, dry_run):
     alice = diary.user("alice")

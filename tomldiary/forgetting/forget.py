@@ -102,7 +102,7 @@ def preview(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
     """
     receipt = ForgetReceipt()
     engine.refuse_open(user)
-    if engine.kinds(user):
+    if engine.kinds(user) or engine.backend.last_record(user):  # documents may be deleted by hand
         with engine.backend.lock(user, engine.lock_timeout):
             receipt = _counts(engine, user, selection)
     return replace(receipt, epoch=engine.backend.epoch(user), is_done=False)
