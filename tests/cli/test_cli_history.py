@@ -309,6 +309,14 @@ def test_an_unknown_user_is_an_error(alice, call, command):
     assert "there is no user 'bob'" in err
 
 
+def test_commands_reach_the_history_of_a_user_whose_files_were_deleted(alice, call, tmp_path):
+    (tmp_path / "m/alice/preferences.toml").unlink()
+    assert "green tea" in call("history", check=0)[1]
+    assert "  likes/pref001\n" in call("forget", "--key", "likes/pref001", check=0)[1]
+    call("show", "--at", "4", "--raw", check=0)
+    assert "all deleted" in call("edit", "preferences", check=2)[2]
+
+
 @pytest.mark.parametrize("option", [["--at", "1"], ["--category", "likes"], ["--raw"]], ids="".join)
 def test_an_option_of_show_for_one_user_requires_a_user(alice, tmp_path, option):
     done = CliRunner().invoke(app, ["show", *option, "--path", str(tmp_path / "m")])

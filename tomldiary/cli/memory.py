@@ -29,6 +29,7 @@ __all__ = [
     "check_user",
     "fact_key",
     "full_key",
+    "is_stored",
     "known_user",
     "open_memory",
     "overwritable",
@@ -75,13 +76,20 @@ def user_in(diary: Diary, path: str, user: str, categories: Iterable[str] = ()) 
     """
     check_user(diary, path, user)
     document = diary.engine.entries(user, PREFERENCES.name)
+    if not stored_preferences(document) and not categories:
+        return diary.user(user)
     table = _table_of(document, categories)
     return Diary(diary.engine.backend, table, agent="rules").user(user)
 
 
+def is_stored(diary: Diary, user: str) -> bool:
+    """Return whether a memory has documents of a user, or a history of documents that were deleted by hand."""
+    return bool(diary.engine.backend.kinds(user) or diary.user(user).last_transaction())
+
+
 def check_user(diary: Diary, path: str, user: str) -> None:
     """Raise IdentifierError if a memory has no such user; `path` is its place for the message."""
-    if not diary.engine.backend.kinds(user):
+    if not is_stored(diary, user):
         raise IdentifierError(
             f'there is no user {user!r} in {shown(path)}; the command "users" lists all users'
         )

@@ -118,7 +118,7 @@ def edit(
     epoch = backend.epoch(alice.user_id)
     stored = backend.read(alice.user_id, document)
     if stored is None:
-        names = ", ".join(backend.kinds(alice.user_id))
+        names = ", ".join(backend.kinds(alice.user_id)) or "all deleted"
         raise InvalidValue(f"there is no such document; the documents are {names}", where=document)
     with ExitStack() as cleaned_up:
         folder = tempfile.mkdtemp(prefix="tomldiary-")

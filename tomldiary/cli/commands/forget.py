@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tomldiary.cli.memory import fact_key, known_user, open_memory
+from tomldiary.cli.memory import fact_key, is_stored, known_user, open_memory
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, DryRun, MemoryPath, RequiredUser, Yes
 from tomldiary.cli.output import print_json, print_not_done, print_text
 from tomldiary.cli.places import shown
@@ -61,7 +61,7 @@ def forget(
             raise InvalidValue("expected a non-empty text", where=name)
     is_done = yes and not dry_run
     diary = open_memory(path)
-    is_known = bool(diary.engine.backend.kinds(user))
+    is_known = is_stored(diary, user)
     # Everything can be erased even if a document cannot be read.
     alice = known_user(path, user) if is_known and not everything else diary.user(user)
     receipt = alice.forget(
