@@ -1194,6 +1194,21 @@ def leave_half_done(root):
     return diary
 
 
+def test_forgetting_on_a_read_only_disk_says_that_nothing_is_forgotten(tmp_path):
+    def read_only(name, path, flags=0, *_):
+        if "/alice/" in path and (name == "unlink" or (name == "open" and flags & os.O_CREAT)):
+            raise OSError(errno.EROFS, "Read-only file system", path)
+
+    files = HookedFiles()
+    alice = Diary(LocalBackend(tmp_path, files=files), agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    files.hook = read_only
+    with pytest.raises(BackendError, match="Nothing was forgotten"):
+        alice.forget(everything=True)
+    files.hook = None
+    assert texts(alice) == {"pref001": "tea"}
+
+
 def test_a_read_after_a_failed_forget_finishes_the_job(tmp_path):
     root = tmp_path / "m"
     prepared(root)

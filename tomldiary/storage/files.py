@@ -470,7 +470,11 @@ class FileSystem:
 
     def discard(self, path: str | Path) -> None:
         """Remove a file if it exists."""
-        try:  # noqa: SIM105 - the hot path of every write
+        try:
             self.unlink(path)
         except FileNotFoundError:
             pass
+        except OSError as error:
+            # A read-only file system also refuses to remove a file that does not exist.
+            if error.errno != errno.EROFS or self.exists(path):
+                raise
