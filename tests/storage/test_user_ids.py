@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 import random
 import unicodedata
 
@@ -9,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from file_systems import HookedFiles
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.errors import IdentifierError
@@ -123,3 +126,20 @@ def test_a_folder_of_a_long_id_that_is_not_named_inside_is_no_users(tmp_path):
     (tmp_path / "~abc").mkdir()
     (tmp_path / "~abc/preferences.toml").touch()
     assert diary.users() == ["alice"]
+
+
+def test_a_user_whose_folder_cannot_be_read_is_named_on_stderr(tmp_path, capsys):
+    def unreadable(_name, path, *_):
+        if path.startswith(f"{tmp_path}/bob/"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    for name in "alice", "bob":
+        Diary(tmp_path, agent="rules").user(name).upsert_preference("likes", "tea")
+    diary = Diary(LocalBackend(tmp_path, files=HookedFiles(unreadable)), agent="rules")
+    log = logging.getLogger("tomldiary")
+    log.propagate = False  # pytest's handlers
+    try:
+        assert diary.users() == ["alice"]
+    finally:
+        log.propagate = True
+    assert f"{tmp_path}/bob" in capsys.readouterr().err

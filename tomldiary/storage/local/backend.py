@@ -29,7 +29,7 @@ from tomldiary.errors import (
 )
 from tomldiary.history.record import next_sequence, stamped
 from tomldiary.identifiers.user_ids import decode_folder, is_plain
-from tomldiary.logging import get_logger
+from tomldiary.logging import get_logger, tell
 from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.environment import CHECKPOINT_INTERVAL, SEGMENT_BYTES, Clock, Environment
 from tomldiary.storage.files import READING, FileSystem, FileToken
@@ -218,7 +218,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
                 ):
                     found.add(user)
             except (OSError, DiaryError) as error:
-                _logger.warning("a user is skipped: %s", error)
+                tell(_logger, f"a user is skipped: {error}")
         return sorted(found)
 
     # Writing
