@@ -123,6 +123,23 @@ def test_frames_of_hits_and_history_can_be_merged(diary):
     assert set(merged["full_key"]) == {"likes/pref001", "blocks/persona"}
 
 
+def test_frames_of_entries_have_the_keys_of_history(diary):
+    class Diet(BaseModel):
+        food: str
+
+    alice = diary.user("alice")
+    diary.register_schema("diet", Diet)
+    alice.facts.commit(Diet(food="rice"))
+    alice.blocks.set("persona", "Brief.")
+    alice.add_turn("I love jazz.", "Noted.", "s1", episode=True)
+    DiaryStore(diary).put(("alice", "trips"), "porto", {"text": "by the river"})
+    found = alice.preferences(), alice.conversations(), alice.facts(), alice.blocks()
+    found += alice.episodes(), alice.items(), alice.similar("likes", "light roast")
+    shown = [key for each in found for key in each.to_pandas()["full_key"]]
+    removed = {"goals/pref001"}
+    assert {*shown} | removed == {*alice.history().to_pandas()["key"]}
+
+
 def test_a_frame_of_a_diary_has_a_row_for_each_user(diary):
     found = diary.to_pandas().set_index("user")
     assert found.loc["alice", ["entries", "preferences", "transactions"]].tolist() == [1, 1, 5]

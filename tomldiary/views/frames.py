@@ -81,6 +81,8 @@ def _preference(category: str, key: str, item: PreferenceItem) -> _Row:
         "id": key,
         **{name: getattr(item, name) for name in PreferenceItem.model_fields},
     }
+    if category:
+        managed["full_key"] = f"{category}/{key}"
     return _beside(managed, own_fields(item))
 
 
@@ -128,6 +130,14 @@ def _differences(found: Iterable[Difference]) -> Iterable[_Row]:
     return map(_change, found)
 
 
+def _episodes(found: Iterable[Any]) -> Iterable[_Row]:
+    return ({**asdict(each), "full_key": f"episodes/{each.id}"} for each in found)
+
+
+def _matches(found: Iterable[Any]) -> Iterable[_Row]:
+    return ({**asdict(each), "full_key": f"{each.category}/{each.id}"} for each in found)
+
+
 def _records(found: Iterable[Any]) -> Iterable[_Row]:
     return map(asdict, found)
 
@@ -139,17 +149,28 @@ def _hits(found: Iterable[Hit]) -> Iterable[_Row]:
 def _facts(found: Iterable[Any]) -> Iterable[_Row]:
     for fact in found:
         data = fact.data.model_dump() if isinstance(fact.data, BaseModel) else {"data": fact.data}
-        yield _beside({name: getattr(fact, name) for name in _FACT}, data)
+        managed = {name: getattr(fact, name) for name in _FACT}
+        yield _beside({**managed, "full_key": f"facts/{fact.id}"}, data)
 
 
 def _items(found: Mapping[str, _Row]) -> Iterable[_Row]:
-    return (_beside({"key": key}, value) for key, value in found.items())
+    return (
+        _beside({"key": key, "full_key": f"items/{key}"}, value) for key, value in found.items()
+    )
 
 
-def _named(found: Mapping[str, Any]) -> Iterable[_Row]:
-    for name, item in found.items():
-        fields = item.model_dump() if isinstance(item, BaseModel) else asdict(item)
-        yield {"name": name, **fields}
+def _blocks(found: Mapping[str, Any]) -> Iterable[_Row]:
+    return (
+        {"name": name, **asdict(block), "full_key": f"blocks/{name}"}
+        for name, block in found.items()
+    )
+
+
+def _conversations(found: Mapping[str, BaseModel]) -> Iterable[_Row]:
+    return (
+        {"name": name, **item.model_dump(), "full_key": f"conversations/{name}"}
+        for name, item in found.items()
+    )
 
 
 _ENTRY = ("id", *PreferenceItem.model_fields)
@@ -158,24 +179,30 @@ _PENDING = ("created", "session", "origin", "reason", "expires")
 _CHANGED = ("change", "key", "old", "new", "before", "after")
 _TABLES: dict[str, tuple[tuple[str, ...], Callable[[Any], Iterable[_Row]]]] = {
     "Changes": ((*_WHO, *_CHANGED, "is_conflict"), _changes),
-    "ConversationItems": (("name", "created", "updated", "turns", "summary", "keywords"), _named),
+    "ConversationItems": (
+        ("name", "created", "updated", "turns", "summary", "keywords", "full_key"),
+        _conversations,
+    ),
     "Diary": (("user", "entries", *_KINDS, "transactions", "last_write"), _diary),
     "Differences": (_CHANGED, _differences),
-    "Episodes": (("id", "input", "output", "session_id", "created", "steps", "source"), _records),
+    "Episodes": (
+        ("id", "input", "output", "session_id", "created", "steps", "source", "full_key"),
+        _episodes,
+    ),
     "Findings": (("level", "place", "message", "remedy"), _records),
-    "FactList": (_FACT, _facts),
+    "FactList": ((*_FACT, "full_key"), _facts),
     "Hits": (
         ("kind", "key", "text", "score", "reasons", "created", "updated", "source", "full_key"),
         _hits,
     ),
-    "ItemValues": (("key",), _items),
-    "Matches": (("category", "id", "text", "score", "conflict"), _records),
+    "ItemValues": (("key", "full_key"), _items),
+    "Matches": (("category", "id", "text", "score", "conflict", "full_key"), _matches),
     "PendingChanges": (("id", *_PENDING, *_CHANGED), _pending),
     "PreferenceItems": (_ENTRY, _preferences),
-    "PreferenceTables": (("category", *_ENTRY), _tables),
+    "PreferenceTables": (("category", *_ENTRY, "full_key"), _tables),
     "TextBlocks": (
-        ("name", "text", "is_pinned", "created", "updated", "created_by", "updated_by"),
-        _named,
+        ("name", "text", "is_pinned", "created", "updated", "created_by", "updated_by", "full_key"),
+        _blocks,
     ),
     "Users": (("user",), _users),
 }
