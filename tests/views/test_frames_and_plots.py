@@ -83,6 +83,17 @@ def test_a_number_of_a_frame_is_a_point_of_history(diary):
         alice.as_of(seq.min() == 1)
 
 
+def test_a_number_of_a_frame_is_a_limit_and_a_count(diary):
+    alice = diary.user("alice")
+    seq = alice.history().to_pandas()["seq"]
+    assert alice.history(limit=seq.min()) == alice.history(limit=1)
+    assert alice.recall("roast", limit=seq.max()) == alice.recall("roast")
+    alice.rollback(seq.min())
+    assert alice.history(limit=1)[0].type == "rollback"
+    with pytest.raises(InvalidValue, match="whole number"):
+        alice.history(limit=seq.mean())
+
+
 def test_a_time_of_a_frame_is_stored_as_a_time_of_python(diary):
     alice = diary.user("alice")
     now = pd.Timestamp("2026-02-01 10:00:00.123456789", tz="Europe/Oslo")

@@ -169,7 +169,7 @@ class Turns:
         now = None if now is None else in_utc(now, "now")
         called = tuple(ToolStep(*diary.redacted(tuple(step))) for step in checked_steps(steps))
         if epoch is not None:
-            checked_count(epoch, "epoch")
+            epoch = checked_count(epoch, "epoch")
         if episode is not None:
             checked_flag(episode, "episode")
         operation = operation or current_operation.get()

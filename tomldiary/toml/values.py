@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from json.encoder import encode_basestring
 from math import isfinite
+from numbers import Integral
 from sys import maxsize
 from typing import TYPE_CHECKING, Any, cast
 
@@ -200,16 +201,17 @@ def checked_table(value: object, where: str) -> Mapping[str, Any]:
 
 
 def checked_count(value: object, where: str, *, least: int = 0) -> int:
-    """Return a whole number unchanged.
+    """Return a whole number as an int.
 
     Raises:
         InvalidValue: The value is not a whole number, or less than `least`.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    # A DataFrame has whole numbers of other types than int.
+    if isinstance(value, bool) or not isinstance(value, int | Integral) or value < least:
         raise InvalidValue(
             f"expected a whole number of at least {least}, found {value!r}.", where=where
         )
-    return value
+    return int(value)
 
 
 def checked_flag(value: object, where: str) -> bool:

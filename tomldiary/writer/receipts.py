@@ -88,7 +88,7 @@ class Turn:
             known = tuple(ToolStep(*(storable(each) for each in step)) for step in steps)
             object.__setattr__(self, "steps", known)
         if self.epoch is not None:
-            checked_count(self.epoch, "epoch")
+            object.__setattr__(self, "epoch", checked_count(self.epoch, "epoch"))
         if self.episode is not None:
             checked_flag(self.episode, "episode")
         if self.earlier is not None:
