@@ -123,6 +123,8 @@ def test_the_only_user_and_the_folder_are_the_defaults(memories):
     assert refused.returncode == 2
     assert "name one with --user: alice, bob." in refused.stderr
     assert call("history", "--path", memories, check=0, TOMLDIARY_USER="alice").stdout == named
+    shown = call("show", "alice", "--path", memories, check=0, TOMLDIARY_USER="bob").stdout
+    assert call("show", "--path", memories, check=0, TOMLDIARY_USER="alice").stdout == shown
 
 
 @pytest.mark.parametrize("line", [["review"], ["review", "accept", "1"], ["consolidate"]])

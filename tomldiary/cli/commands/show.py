@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -45,6 +46,8 @@ def show(
     if name is not None and user is not None:
         raise InvalidValue("give the user once, as NAME or with --user", where=name)
     user = name if user is None else user
+    if user is None:  # the environment must not count as a second name
+        user = os.environ.get("TOMLDIARY_USER") or None
     if user is None:
         for option, is_given in {
             "--category": category is not None,
