@@ -359,7 +359,8 @@ class Diary(Viewed, AncestorCoroutines):
         known = {problem.where for problem in problems_in(kind, before, self)}
         found = [each for each in problems_in(kind, after, self) if each.where not in known]
         if found:
-            place, first = self.engine.backend.place(user, kind), found[0]
+            first = found[0]
+            place = after.place_of(first.where, self.engine.backend.place(user, kind))
             also = f" problems() lists {len(found) - 1} more." if found[1:] else ""
             tell(_logger, f"{place}: {first.where}: {first.message}. {first.remedy}{also}")
 

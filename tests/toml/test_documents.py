@@ -437,3 +437,32 @@ def test_a_mistake_is_told_in_words_of_toml(text, told):
     with pytest.raises(InvalidTOML) as found:
         parse_toml(text, path="f")
     assert str(found.value) == f"{told} Correct the line."
+
+
+@pytest.mark.parametrize(
+    ("where", "line"),
+    [
+        ("preferences.likes.pref001.text", 4),
+        ("preferences.likes.pref001", 2),
+        ("preferences.likes.pref001.gone", 2),
+        ("preferences.hobbies", 6),
+        ("preferences.loose", 10),
+        ('preferences."a b"', 11),
+        ("other", None),
+    ],
+)
+def test_the_line_of_a_field_or_table_is_found(where, line):
+    text = """\
+# mine
+[preferences.likes.pref001]
+contexts = ["text"]
+"text" = 5
+
+[preferences.hobbies.pref001]
+text = "chess"
+
+[preferences]
+loose = 1
+[preferences."a b"]
+"""
+    assert Document.parse(text).line_of(where) == line

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,6 @@ from tomldiary.hand_edits.detect import check_version, is_blank
 from tomldiary.text.visible import one_line
 from tomldiary.toml.document import Document
 from tomldiary.toml.parse import decode_utf8
-from tomldiary.toml.values import render_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,19 +95,9 @@ def _problems(diary: Diary, document: str, text: str) -> Iterator[tuple[str, str
 
 def _located(name: str, document: Document, where: str, message: str) -> Mistake:
     """Return a mistake with the line of the field or table at `where`, a path in TOML syntax."""
-    lines = document.text.split("\n")
-    line, number = None, 1
-    for block in document.blocks:
-        place = render_path(block.path) if block.path else ""
-        is_around = where == place or where.startswith(f"{place}.")
-        # A table without a header of its own is found by the first header below it.
-        if place and (is_around or (line is None and place.startswith(f"{where}."))):
-            field = re.escape(where[len(place) + 1 :].partition(".")[0])
-            within = block.text.split("\n")
-            pattern = rf"\s*[\"']?{field}[\"']?\s*[=.]" if field else r"\s*\["
-            at = next((at for at, each in enumerate(within) if re.match(pattern, each)), 0)
-            line = number + at
-        number += block.text.count("\n")
+    line = document.line_of(where)
     if line is None:
         return Mistake(f"{name}: {where}: {message}")
-    return Mistake(f"{name}:{line}: {where}: {message}", line, text=lines[line - 1])
+    return Mistake(
+        f"{name}:{line}: {where}: {message}", line, text=document.text.split("\n")[line - 1]
+    )

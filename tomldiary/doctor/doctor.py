@@ -199,8 +199,8 @@ def _check_user(diary: Diary, user: str) -> Iterator[Finding]:
         documents[kind] = document
         yield from problems
         if document is not None:
-            place = backend.place(user, kind)
             for where, message, remedy in problems_in(kind, document, diary):
+                place = document.place_of(where, backend.place(user, kind))
                 yield Finding("warning", place, f"{where}: {message}", remedy)
     for kind in typed_kinds():
         for part, path, earlier in duplicates(kind, documents):

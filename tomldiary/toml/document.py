@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.toml.lexer import Block, split_blocks
 from tomldiary.toml.parse import parse_toml
+from tomldiary.toml.values import render_path
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 __all__ = [
@@ -166,6 +167,34 @@ class Document:
             if (*path, key) not in self.index and (*path, key) not in self.parents
         }
 
+    def line_of(self, where: str) -> int | None:
+        """Return the line of the field or table at `where`, a path in TOML syntax; None if no line is found."""
+        exact = below = None
+        around = (0, 0)  # the length of the innermost table around it, and its line
+        number = 1
+        for block in self.blocks:
+            place = render_path(block.path) if block.path else ""
+            is_around = bool(place) and (where == place or where.startswith(f"{place}."))
+            if is_around or (below is None and place.startswith(f"{where}.")):
+                lines = block.text.split("\n")
+                field = re.escape(where[len(place) + 1 :].partition(".")[0]) if is_around else ""
+                header = number + (_first(r"\s*\[", lines) or 0)
+                if not is_around:
+                    below = header  # of a table without a header of its own
+                elif not field:
+                    exact = header
+                else:
+                    around = max(around, (len(place), header))
+                    at = _first(rf"\s*[\"']?{field}[\"']?\s*[=.]", lines)
+                    exact = exact if at is None else number + at
+            number += block.text.count("\n")
+        return exact or below or around[1] or None
+
+    def place_of(self, where: str, file: str) -> str:
+        """Return the name of the document's file with the line of `where`, if there is one."""
+        line = self.line_of(where)
+        return file if line is None else f"{file}:{line}"
+
     def before(self, path: Path) -> Path | None:
         """Return the path of the table before the one at `path`, or None."""
         previous: Path | None = None
@@ -193,3 +222,8 @@ def find_table(data: Table, path: Path) -> Table | None:
             return None
         found = found.get(key)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - any TOML value
     return found if isinstance(found, dict) else None  # pyright: ignore[reportUnknownVariableType] - any TOML value
+
+
+def _first(pattern: str, lines: Sequence[str]) -> int | None:
+    """Return the index of the first line that begins with a pattern."""
+    return next((at for at, line in enumerate(lines) if re.match(pattern, line)), None)
