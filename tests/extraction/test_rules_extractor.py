@@ -144,9 +144,11 @@ def test_small_talk_does_not_turn_plans_into_background():
         ("I am no longer allergic to nuts.", "allergies"),
         ("I'm no longer vegan.", "biography"),
         ("We no longer live in Oslo.", "biography"),
+        ("I don't have any allergies.", "allergies"),
+        ("I don't have a car.", "biography"),
     ],
 )
-def test_a_statement_that_something_has_ended_is_kept(sentence, category):
+def test_a_statement_that_something_has_ended_or_is_absent_is_kept(sentence, category):
     assert find_statements(sentence, TASTES) == [Statement(sentence, category)]
 
 

@@ -177,7 +177,7 @@ KINDS = {
     "possession": Kind(
         "possession belonging item gear equipment vehicle pet home biography bio about profile",
         r"""(?:i|we) (?:own|drive|adopted)
-        (?:i|we) have (?:got )?(?:a|<number>|my|some|several) ~<belonging>""",
+        (?:i|we) have (?:got )?(?:a|no|<number>|my|some|several) ~<belonging>""",
         r"""(?:my|our) (?:\w+ )?<belonging>
         i ~(?:bought|got) (?:a|my|some|the)""",
     ),

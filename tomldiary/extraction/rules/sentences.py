@@ -147,7 +147,8 @@ def plain_form(sentence: str) -> str:
             word = f"{word.removesuffix(ending)} {_ENDINGS[ending]}" if ending else word
         if word not in _FILLERS:
             words.append(word)
-    return " ".join([*words, ""])
+    plain = " ".join([*words, ""])
+    return plain.replace(" do not have a ", " have no ").replace(" do not have any ", " have no ")
 
 
 # Requests
