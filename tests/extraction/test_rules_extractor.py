@@ -161,6 +161,7 @@ def test_a_statement_that_something_has_ended_or_is_absent_is_kept(sentence, cat
         "Hi, it's me",
         "I'm tired of this.",
         "I'm a fan of yours!",
+        "I use that.",
     ],
 )
 def test_greetings_and_moods_are_not_extracted(greeting):

@@ -143,7 +143,7 @@ KINDS = {
         i (?:support|learn) (?!<pointer> |<task> )
         i ~every (?:day|morning|evening|night|week|weekend|month|year|\w+day)
         i try to (?:keep|stay|eat|live|limit|minimi[sz]e|be|only|buy|get)""",
-        r"""i (?:go|work|write|help|use|make|keep)
+        r"""i (?:go|work|write|help|use|make|keep) (?!(?:it|that|this|those|these) )
         i am (?:reading|watching|writing|building|hosting|moving|teaching|volunteering|organi[sz]ing)
         (?:we|i) (?:like to (?!<request> )|go|often|always|usually)""",
     ),
