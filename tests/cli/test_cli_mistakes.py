@@ -52,6 +52,13 @@ def test_an_argument_too_many_says_how_to_name_a_user_or_a_text(memories, words,
     assert hint in " ".join(done.stderr.split())
 
 
+@pytest.mark.parametrize("option", ["--path=m", "--user", "--json"])
+def test_an_option_before_the_command_says_where_it_belongs(option):
+    done = call(option, "show")
+    assert done.returncode == 2
+    assert f"{option.partition('=')[0]} belongs after the command" in done.stderr
+
+
 @pytest.mark.parametrize("words", [["show", "alice"], ["users"]], ids=" ".join)
 def test_a_command_reports_a_broken_file_once(memories, words):
     file = memories / "alice" / "preferences.toml"

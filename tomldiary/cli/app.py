@@ -77,6 +77,13 @@ class _Commands(TyperGroup):
         """Return the names, in the order of the help."""
         return list(_COMMANDS)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments; an option of the commands before the command is an error that says so."""
+        option = args[0].partition("=")[0] if args else ""
+        if option in {"--path", "--user", "--json"}:
+            ctx.fail(f"{option} belongs after the command, as in: tomldiary show {option}.")
+        return super().parse_args(ctx, args)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the called command; for an unknown name, the error suggests a similar one."""
         close = get_close_matches(args[0], _COMMANDS, n=1)
