@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from tomldiary import Constraint, Diary, MemoryWriter, Turn
 from tomldiary.doctor.doctor import check
 from tomldiary.entries.episodes import Episodes
-from tomldiary.errors import InvalidValue, MissingExtra
+from tomldiary.errors import DiaryError, InvalidValue, MissingExtra
 from tomldiary.user.recall import Hits
 from tomldiary_langgraph import DiaryStore
 
@@ -92,6 +92,22 @@ def test_a_number_of_a_frame_is_a_limit_and_a_count(diary):
     assert alice.history(limit=1)[0].type == "rollback"
     with pytest.raises(InvalidValue, match="whole number"):
         alice.history(limit=seq.mean())
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda alice, column: alice.preferences(column),
+        lambda alice, column: alice.upsert_preference("likes", "tea", id=column),
+        lambda alice, column: alice.episodes.add("hello", "hi", id=column),
+        lambda alice, column: alice.render(column),
+        lambda alice, column: alice.items(column),
+        lambda alice, column: alice.rollback(session_id=column),
+    ],
+)
+def test_a_column_in_place_of_a_text_is_refused_with_a_named_error(diary, call):
+    with pytest.raises(DiaryError):
+        call(diary.user("alice"), pd.Series(["a", "b"]))
 
 
 def test_a_time_of_a_frame_is_stored_as_a_time_of_python(diary):

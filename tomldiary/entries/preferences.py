@@ -89,7 +89,8 @@ class Preferences:
 
     def check_category(self, category: str) -> None:
         """Raise UnknownCategory if the schema does not have `category`."""
-        if category not in self.rules.categories:
+        # A column of a DataFrame has no truth value, so it is not compared.
+        if not isinstance(category, str) or category not in self.rules.categories:  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
             raise UnknownCategory(category, list(self.rules.categories))
 
     def find(self, category: str, key: str) -> tuple[tuple[str, ...], Mapping[str, Any]] | None:

@@ -13,7 +13,7 @@ from tomldiary.runtime.views import Viewed, counted
 from tomldiary.toml.block_edit import split_tail
 from tomldiary.toml.document import Document, Path
 from tomldiary.toml.lexer import Block, split_blocks
-from tomldiary.toml.values import checked_count, checked_flag, same_value
+from tomldiary.toml.values import checked_count, checked_flag, checked_text, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,7 +98,8 @@ class Undo:
         checked_flag(force, "force")
         if steps != 1 and to is not None:
             raise InvalidValue("give steps or to, not both.", where="steps")
-        if session_id == "":  # not the transactions without a session
+        # An empty one does not mean the transactions without a session.
+        if session_id is not None and not checked_text(session_id, "session_id"):
             raise InvalidValue("session_id must be a non-empty string.", where="rollback")
         source = Source("rollback", session_id or "", actor, reason)
         engine, user = self._past.engine, self._past.user_id

@@ -78,6 +78,7 @@ class UserEpisodes(Accessor):
         """
         session_id = self._context.session(session_id)
         when = datetime.now(UTC) if now is None else in_utc(now, "now")
+        id = None if id is None else checked_text(id, "id")  # noqa: A001
         value: dict[str, Any] = {"input": input, "output": output}
         if steps:
             value["steps"] = [step._asdict() for step in checked_steps(steps)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sys import maxsize
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from pydantic import ValidationError
@@ -155,6 +156,7 @@ class UserPreferences(UserPart):
         _check_fields(fields)
         checked_flag(count_up, "count_up")
         checked_flag(create, "create")
+        id = None if id is None else checked_text(id, "id")  # noqa: A001
         text = self._diary.redacted(text)  # before the text is compared with stored ones
 
         def change(tx: Transaction) -> tuple[str, PreferenceItem]:
@@ -222,7 +224,7 @@ class UserPreferences(UserPart):
             UnknownCategory: The preference table has no such category.
             InvalidValue: `text` is not text, or `limit` is negative.
         """
-        checked_count(limit, "limit")
+        limit = min(checked_count(limit, "limit"), maxsize)
         book = self._book(self._context.kept(_KIND, self._context.read(_KIND)))
         book.check_category(category)
         return Matches(

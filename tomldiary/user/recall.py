@@ -292,6 +292,7 @@ class UserRecall:
                 of a memory that is shown whole never changes. None always uses the query.
             token_counter: As for `render`.
         """
+        query = None if query is None else checked_text(query, "query")
         with self._diary.engine.reading():
             documents = self._documents(shown_kinds())
             if query and query_above is not None:
