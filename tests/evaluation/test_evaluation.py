@@ -274,6 +274,12 @@ def test_a_report_has_the_table_the_kinds_and_the_differences(own):
     }  # fmt: skip
 
 
+def test_a_report_needs_a_list_of_runs(own):
+    for given in (runs(own)[0], []):
+        with pytest.raises(InvalidValue, match="one or more runs"):
+            Report(given)
+
+
 def test_a_report_is_drawn(own, tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     Report(runs(own)).plot(tmp_path / "plot.svg")

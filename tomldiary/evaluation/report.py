@@ -29,6 +29,13 @@ class Report(Viewed):
 
     runs: Sequence[Run]
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.runs, list | tuple) or not self.runs:
+            raise InvalidValue(
+                f"expected a list of one or more runs, found {self.runs!r}.",
+                where="runs",
+            )
+
     def differences(self) -> list[tuple[str, Difference]]:
         """Return the difference of each further run from the first one, for each metric except the time."""
         first, *others = self.runs
