@@ -56,6 +56,20 @@ def test_the_kind_of_a_statement_chooses_its_category(sentence, category):
 
 
 @pytest.mark.parametrize(
+    "asked",
+    [
+        "Kannst du dir bitte merken, dass ich allergisch gegen Nüsse bin?",
+        "¿Puedes recordar que soy alérgico a las nueces?",
+        "Peux-tu te souvenir que je suis allergique aux noix ?",
+        "Pode lembrar que eu sou alérgico a nozes?",
+        "Puoi ricordare che sono allergico alle noci?",
+    ],
+)
+def test_what_a_question_asks_to_remember_is_a_statement(asked):
+    assert found(asked) == [asked]
+
+
+@pytest.mark.parametrize(
     ("message", "kept"),
     [
         ("Ich bin vegan, was kann ich kochen?", ["Ich bin vegan"]),
@@ -74,7 +88,8 @@ def test_questions_quotations_and_texts_to_work_on_are_left_out(message, kept):
 def test_every_table_has_all_its_parts(code):
     table = LANGUAGES[code]
     assert {"allergy", "dislike", "like", "biography", "work", "family"} <= table.lasting.keys()
-    assert all([table.asks, table.opens, table.forgets, table.supposes, table.hands_over])
+    assert all([table.asks, table.opens, table.forgets, table.keeps, table.supposes])
+    assert table.hands_over
     assert table.patterns.lasting.search(table.plain_form("")) is None
 
 

@@ -44,6 +44,7 @@ class Patterns:
     asks: re.Pattern[str]
     opens: re.Pattern[str]
     forgets: re.Pattern[str]
+    keeps: re.Pattern[str]
     supposes: re.Pattern[str]
     hands_over: re.Pattern[str]
     splice: re.Pattern[str]
@@ -73,6 +74,8 @@ class Language:
     """Words that begin a question or an order."""
     forgets: str = ""
     """Phrases that ask for something to be forgotten."""
+    keeps: str = ""
+    """The beginning of a question that asks for a statement to be remembered."""
     supposes: str = ""
     """Words at the beginning of a negation."""
     hands_over: str = ""
@@ -104,6 +107,7 @@ class Language:
             compile_phrases(self.asks),
             compile_phrases(self.opens, start=_OPENING),
             compile_phrases(self.forgets),
+            compile_phrases(self.keeps),
             compile_phrases(self.supposes),
             compile_phrases(self.hands_over),
             re.compile(rf",\s*(?=(?:{self.opens})\s)|\s*¿", re.IGNORECASE),
@@ -163,6 +167,7 @@ LANGUAGES: dict[str, Language] = {
         opens="""was|wie|warum|wo|wann|wer|welche[rsnm]?|wieso|weshalb|soll|sollte|kann|darf|gibt|ist|sind|schreib\\w*|übersetz\\w*|erstell\\w*|erklär\\w*|fass\\w*
             such\\w*|mach\\w*|nenn|nenne|plane|korrigier\\w*|verbesser\\w*|vergleiche?|berechne|liste|schlag\\w*|empfiehl|bitte|stell|antworte|spiel|tu so""",
         forgets=r"""vergiss|vergessen sie|lösch\w*|merk\w* dir ~nicht|speicher\w* ~nicht|nicht (?:merken|speichern|aufschreiben)|streich\w*""",
+        keeps="(?:kannst|könntest|können|könnten|würdest|würden) (?:du|sie) ~(?:merken|notieren|speichern|aufschreiben) dass",
         supposes="wenn|falls|angenommen|stell dir vor|nehmen wir an|ob",
         hands_over="übersetz\\w*|korrigier\\w*|folgende\\w*|text|satz|sätze|umschreib\\w*|formulier\\w*|fass\\w*|zusammen\\w*|spiel|rolle|als ob",
     ),
@@ -204,6 +209,7 @@ LANGUAGES: dict[str, Language] = {
             (?:busco|estoy buscando|necesito (?:ayuda|un|una|consejos?|ideas|recomendaciones|saber|que))|(?:quiero|quisiera|me gustaría) (?:saber|que|reservar|comprar|pedir|conocer|entender)|recomiendas|recomendarías|sugieres""",
         opens="""qué|cómo|por qué|dónde|cuándo|quién|cuál|cuáles|cuánto|debería|puedo|hay|es|son|escribe|traduce|crea|haz|explica|resume|busca|planifica|corrige|mejora|compara|calcula|enumera|recomienda|actúa|sugiere|por favor""",
         forgets=r"""olvida|olvide|olvídate|borra|elimina|no (?:recuerdes|guardes|memorices|anotes|lo guardes|lo recuerdes)""",
+        keeps="(?:puedes?|podrías?) (?:recordar|anotar|apuntar|guardar) que",
         supposes="si|supongamos|imagina|suponiendo",
         hands_over="traduce|corrige|siguiente|texto|frase|reescribe|resume|actúa|párrafo",
     ),
@@ -240,6 +246,7 @@ LANGUAGES: dict[str, Language] = {
             (?:je cherche|je recherche|j ai besoin (?:d aide|d une?|de conseils|d idées|que|de savoir))|(?:je voudrais|j aimerais|je veux) (?:savoir|que|réserver|acheter|commander|connaître|comprendre)|je me demande|est ce que|des (?:idées|conseils|suggestions|recommandations)""",
         opens="""que|quel|quelle|quels|quelles|comment|pourquoi|où|quand|qui|combien|est ce|qu|dois je|puis je|y a|écris|traduis|crée|fais|explique|résume|cherche|planifie|corrige|améliore|compare|calcule|liste|recommande|agis|suggère|donne|rédige|imagine que tu""",
         forgets=r"""oublie|oubliez|efface|supprime|ne (?:retiens|garde|mémorise|note|te souviens) ~pas""",
+        keeps="(?:peux|pourrais|pouvez|pourriez) (?:tu|vous) ~(?:retenir|noter|souvenir|rappeler) que",
         supposes="si|supposons|imagine|imaginons",
         hands_over="traduis|corrige|suivante?|texte|phrase|réécris|reformule|résume|agis|paragraphe",
     ),
@@ -275,6 +282,7 @@ LANGUAGES: dict[str, Language] = {
             (?:procuro|estou procurando|estou à procura|preciso (?:de ajuda|de um|de uma|de dicas|de ideias|saber|que))|(?:quero|gostaria de|queria) (?:saber|que|reservar|comprar|pedir|conhecer|entender)|recomenda|sugere|alguma (?:dica|sugestão|ideia)""",
         opens="""que|o que|como|por que|porque|porquê|onde|quando|quem|qual|quais|quanto|devo|posso|há|é|são|escreva|escreve|traduza|traduz|crie|cria|faça|faz|explique|explica|resuma|busque|planeje|corrija|melhore|compare|calcule|liste|recomende|atue|sugira|por favor""",
         forgets=r"""esqueça|esquece|apague|apaga|delete|remova|não (?:lembre|guarde|guardes|memorize|anote|se lembre)""",
+        keeps="(?:podes?|poderias?) (?:se )?(?:lembrar|anotar|guardar|memorizar) (?:de )?que",
         supposes="se|suponha|imagine|supondo",
         hands_over="traduza|traduz|corrija|seguinte|texto|frase|reescreva|resuma|atue|parágrafo",
     ),
@@ -310,6 +318,7 @@ LANGUAGES: dict[str, Language] = {
             (?:cerco|sto cercando|ho bisogno (?:di aiuto|d aiuto|di un|di una|di consigli|di idee|di sapere|che))|mi serv\w+|(?:voglio|vorrei|mi piacerebbe) (?:sapere|che|prenotare|comprare|ordinare|conoscere|capire)|mi chiedo|consigli|suggerisci|qualche (?:idea|consiglio|suggerimento)""",
         opens="""che|cosa|come|perché|dove|quando|chi|quale|quali|quanto|dovrei|posso|c è|è|sono i|scrivi|traduci|crea|fai|spiega|riassumi|cerca|pianifica|correggi|migliora|confronta|calcola|elenca|consiglia|agisci|suggerisci|per favore""",
         forgets=r"""dimentica|dimenticati|cancella|elimina|rimuovi|non (?:ricordare|salvare|memorizzare|annotare)""",
+        keeps="(?:puoi|può|potresti|potrebbe) (?:ricordar\\w*|annotare|segnare|memorizzare) che",
         supposes="se|supponiamo|immagina|supponendo",
         hands_over="traduci|correggi|seguente|testo|frase|riscrivi|riassumi|agisci|paragrafo",
     ),

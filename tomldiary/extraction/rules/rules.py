@@ -207,7 +207,9 @@ def _sentences_in(language: Language, message: str) -> Iterator[tuple[str, str]]
         plain = language.plain_form(mask)
         if said.forgets.search(plain):
             continue
-        is_request = "?" in mask[-4:] or bool(said.asks.search(plain) or said.opens.match(plain))
+        is_request = not said.keeps.match(plain) and (
+            "?" in mask[-4:] or bool(said.asks.search(plain) or said.opens.match(plain))
+        )
         if ":" in mask and said.hands_over.search(plain):
             return  # a text to work on follows
         if is_request:
