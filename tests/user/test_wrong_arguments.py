@@ -70,6 +70,7 @@ def alice() -> UserDiary:
         (lambda alice: alice.add_turn("I love jazz.", "Noted.", 5), "session_id: expected text"),
         (lambda alice: alice.add_turn("I love jazz.", "Noted.", ""), "session_id: the session"),
         (lambda alice: alice.upsert_preference("likes", 5), "likes.text: expected text"),
+        (lambda alice: alice.upsert_preference("likes", "caf\udce9"), r"not UTF-8 \(0xE9\)"),
         (lambda alice: alice.upsert_preference("likes", "x", contexts=[5]), "contexts: expected"),
         (lambda alice: alice.upsert_preference("likes", "x", id=5), "id: expected text"),
         (lambda alice: alice.recall(5), "query: expected text"),

@@ -70,6 +70,8 @@ _SHORT = {
     "\r": "\\r",
     '"""': '""\\"',
 }
+# How Python passes on bytes of the command line and of file names that it cannot decode (PEP 383).
+_ESCAPED_BYTES = range(0xDC80, 0xDD00)
 _MAX_DIGITS = 4000  # Python refuses to read integers of more than 4300 digits
 _TIMES = (datetime, date, time)
 _A_MINUTE = timedelta(minutes=1)
@@ -88,9 +90,12 @@ def check_unicode(text: str, where: str) -> None:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
+        code = ord(text[error.start])
+        what = f"half of a surrogate pair (U+{code:04X})"
+        if code in _ESCAPED_BYTES:
+            what = f"a byte that is not UTF-8 (0x{code - 0xDC00:02X})"
         raise InvalidValue(
-            f"the text holds half of a surrogate pair (U+{ord(text[error.start]):04X}) at character"
-            f" {error.start}, which no file can store. Replace or remove it.",
+            f"the text holds {what} at character {error.start}, which no file can store. Replace or remove it.",
             where=where.encode("utf-8", "replace").decode(),
         ) from None
 
