@@ -112,6 +112,14 @@ def test_omitted_content_is_reported_and_counted(tmp_path):
     ]
 
 
+def test_people_who_are_read_as_one_user_are_named(tmp_path):
+    names = ["ann", "bob", "ann"]
+    messages = [{"role": "user", "name": name, "content": "I love tea."} for name in names]
+    [note] = read_turns(write(tmp_path, messages)).skipped
+    assert "read as one user: ann, bob." in note
+    assert read_turns(write(tmp_path, messages[::2])).skipped == []
+
+
 def test_the_reply_to_an_image_is_not_paired_with_earlier_messages(tmp_path):
     image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
     log = read_turns(

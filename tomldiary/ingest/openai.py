@@ -36,6 +36,8 @@ def read_message(raw: JsonObject, omissions: Omissions) -> Utterance | None:
         else:
             omissions.leave_out("message with an unknown role", "messages with an unknown role")
         return None
+    if role == "user":
+        omissions.hear(as_text(raw.get("name")))
     content = raw.get("content")
     text = content_text(content, omissions, separator="\n")
     return Utterance(

@@ -21,6 +21,12 @@ class Omissions:
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], int] = {}
         self._replaced = 0
+        self._speakers: dict[str, None] = {}
+
+    def hear(self, speaker: str) -> None:
+        """Remember the name of a person whose messages are read as those of the user; "" has no name."""
+        if speaker:
+            self._speakers[self.clean(speaker)] = None
 
     def leave_out(self, one: str, many: str = "") -> None:
         """Count an omission; `one` and `many` name it in singular and plural, and "" adds an "s" to `one`."""
@@ -42,6 +48,11 @@ class Omissions:
         if self._replaced:
             noun = "character that is" if self._replaced == 1 else "characters that are"
             found.append(f"Replaced {self._replaced} {noun} not valid text by U+FFFD.")
+        if len(self._speakers) > 1:
+            names = ", ".join(self._speakers)
+            found.append(
+                f"Several people were read as one user: {names}. Give each a file of its own."
+            )
         return found
 
 
