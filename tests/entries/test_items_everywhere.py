@@ -56,7 +56,7 @@ def test_items_are_listed_by_the_key_that_get_takes(diary, store):
     assert alice.items()["memories/work/k2"] == {"n": 7}
     assert alice.draft("s").items()["memories/work/k2"] == {"n": 8}
     frame = found.to_pandas()
-    assert {*frame.columns} == {"key", "n", "text", "_own", "data.key"}
+    assert {*frame.columns} == {"key", "full_key", "n", "text", "_own", "data.key"}
     assert diary.user("bob").items() == {}
     with pytest.raises(InvalidValue, match="namespace: expected text, found tuple"):
         alice.items(WORK)
