@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import threading
 import time
@@ -34,6 +35,12 @@ def connections(engine):
     return sum(
         row[2].endswith(end) and row[3] == "01" and f"socket:[{row[9]}]" in mine for row in rows
     )
+
+
+@pytest.fixture(autouse=True)
+def _dropped_connections_are_closed():
+    """Close what earlier tests have dropped, which is counted until it is collected."""
+    gc.collect()
 
 
 def liked(diary):
