@@ -304,9 +304,7 @@ def test_a_redis_that_takes_no_writes_names_the_remedy(place, setting, remedy):
                 assert len(client.client_list()) == 1
         assert len(alice.preferences("likes")) == 1
         problems = [each.message for each in check(diary) if each.level == "problem"]
-        assert [remedy in each for each in problems] == (
-            [True] if setting[0] == "replicaof" else []
-        )
+        assert [remedy in each for each in problems] == [True]
 
 
 @pytest.mark.parametrize(

@@ -100,9 +100,11 @@ redis.call(is_user and 'SADD' or 'SREM', all .. 'users', ARGV[8])
 return revision
 """
 # The server does not undo a script at an error. So each command of a step is run here before the first step.
+# If its memory is full, the server refuses only the first write of a script, and only if this needs memory.
 _CHECK_WRITES = """
 local user, all = KEYS[1], KEYS[2]
 local head, texts, versions, history = user .. 'head', user .. 'texts', user .. 'versions', user .. 'history'
+redis.call('ZADD', history, 'XX', 0, '')
 redis.call('SREM', all .. 'users', '')
 redis.call('HGET', head, '')
 redis.call('HKEYS', versions)
