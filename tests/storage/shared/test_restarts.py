@@ -277,6 +277,21 @@ def test_a_sentinel_and_a_cluster_of_redis_are_refused_by_name(place, mode, reme
 
 
 @pytest.mark.parametrize("name", ["redis"])
+def test_a_redis_without_the_handshake_of_its_client_names_the_option(place):
+    folder, port = place
+    command = [servers.program("redis-server"), "--port", str(port), "--dir", str(folder)]
+    url = f"redis://127.0.0.1:{port}/0"
+    with servers.running([*command, "--rename-command", "HELLO", ""], port):
+        with (
+            Diary(f"{url}?protocol=3", agent="rules") as diary,
+            pytest.raises(BackendError, match="Write protocol=2 in the address"),
+        ):
+            diary.user("alice").preferences()
+        with Diary(f"{url}?protocol=2", agent="rules") as diary:
+            diary.user("alice").upsert_preference("likes", "tea")
+
+
+@pytest.mark.parametrize("name", ["redis"])
 @pytest.mark.parametrize(
     ("setting", "remedy"),
     [
