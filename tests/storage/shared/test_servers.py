@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -705,6 +706,38 @@ def test_a_time_limit_of_postgres_is_one_error_that_names_it(setting):
         assert time.monotonic() - begin < IN_TIME
         connection.rollback()
         assert [item.text for item in alice.preferences("likes").values()] == ["tea"]
+
+
+@pytest.mark.parametrize("isolation", ["read%5C%20committed", "repeatable%5C%20read"])
+def test_one_of_the_processes_that_start_at_once_creates_the_tables(isolation):
+    engine = engines.space("postgres")
+    import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
+
+    schema = engine.url.rpartition("=")[2]
+    option = f"options=-c%20default_transaction_isolation%3D{isolation}"
+    url = f"{engine.url}&application_name={schema}&{option}"
+    waiting = (
+        "SELECT FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = 'Lock'"
+    )
+    with (
+        Diary(url, agent="rules") as one,
+        Diary(url, agent="rules") as two,
+        ThreadPoolExecutor() as threads,
+    ):
+        with psycopg.connect(engine.server) as connection:
+            connection.execute(f"CREATE SCHEMA {schema}")  # both wait until it is undone
+            found = [threads.submit(each.users) for each in (one, two)]
+            try:
+                until(lambda: len(asked(engine, waiting, schema)) == 2)
+            finally:
+                connection.rollback()
+        assert [each.result(IN_TIME) for each in found] == [[], []]
+    # A later change of a column would wait for all statements of others, and they for it.
+    column = (
+        "SELECT xmin FROM pg_attribute WHERE attname = 'content' AND attrelid = to_regclass(%s)"
+    )
+    version = f"SELECT xmin FROM {schema}.tomldiary"  # noqa: S608 - our own name
+    assert asked(engine, column, f"{schema}.documents") == asked(engine, version)
 
 
 def test_a_user_id_that_is_too_long_for_postgres_is_refused_at_once():

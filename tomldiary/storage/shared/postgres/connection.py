@@ -39,6 +39,8 @@ class Bounded(psycopg.Connection[Any]):
             cls.failure = error.with_traceback(None)
             raise
         cls.failure = None
+        # Under another default, what a statement sees after a lock is older than the lock.
+        made.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         if found != (made.info.backend_pid,):
             made.prepare_threshold = None
         return made

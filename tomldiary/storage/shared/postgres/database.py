@@ -285,24 +285,30 @@ class PostgresDatabase:
         Raises:
             BackendError: The tables have the version of another release of this package.
         """
-        found = connection.execute(statements.FOUND, [self._table("tomldiary")]).fetchone()
-        if found is None or found[0] is None:
+        if not self._has_tables(connection):
             with connection.transaction():
                 connection.execute("SELECT pg_advisory_xact_lock(%s)", [_SCHEMA_LOCK])
-                # A role without CREATE on the database may still create tables in an existing schema.
-                if connection.execute(statements.HAS_SCHEMA, [self._schema]).fetchone() is None:
-                    connection.execute(self._sql(statements.CREATE_SCHEMA))
-                    self._warn_of_role(connection.info.user)
-                connection.execute(self._sql(statements.CREATE))
-                if connection.execute(statements.HAS_LZ4).fetchone() is not None:
-                    connection.execute(self._sql(statements.USE_LZ4))
-                connection.execute(self._sql(statements.SET_VERSION), [_VERSION])
+                if not self._has_tables(connection):  # another process may have been faster
+                    self._create_tables(connection)
         version = connection.execute(self._sql(statements.GET_VERSION)).fetchone()
         if version != (_VERSION,):
             raise BackendError(
                 f"{self}: the tables in the schema {self._schema!r} have version {version and version[0]}; this"
                 f" package uses {_VERSION}. Upgrade tomldiary-kit, or use another schema."
             )
+
+    def _has_tables(self, connection: psycopg.Connection[Any]) -> bool:
+        return connection.execute(statements.FOUND, [self._schema]).fetchone() is not None
+
+    def _create_tables(self, connection: psycopg.Connection[Any]) -> None:
+        # A role without CREATE on the database may still create tables in an existing schema.
+        if connection.execute(statements.HAS_SCHEMA, [self._schema]).fetchone() is None:
+            connection.execute(self._sql(statements.CREATE_SCHEMA))
+            self._warn_of_role(connection.info.user)
+        connection.execute(self._sql(statements.CREATE))
+        if connection.execute(statements.HAS_LZ4).fetchone() is not None:
+            connection.execute(self._sql(statements.USE_LZ4))
+        connection.execute(self._sql(statements.SET_VERSION), [_VERSION])
 
     def _warn_of_role(self, role: str) -> None:
         if role == self._schema:

@@ -47,7 +47,9 @@ CREATE TABLE IF NOT EXISTS {schema}.tomldiary (version int PRIMARY KEY)"""
 MAY_LOSE: LiteralString = """
 SELECT name FROM pg_settings
 WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit') AND setting = 'off' ORDER BY name"""
-FOUND: LiteralString = "SELECT to_regclass(%s)"
+# Not `to_regclass`, which after a lock may not see yet what its last owner created.
+FOUND: LiteralString = """
+SELECT FROM pg_tables WHERE schemaname = %s AND tablename = 'tomldiary'"""
 HAS_LZ4: LiteralString = """
 SELECT FROM pg_settings WHERE name = 'default_toast_compression' AND 'lz4' = ANY(enumvals)"""
 # The default method takes longer to compress a document than the rest of a commit.
