@@ -740,6 +740,25 @@ def test_one_of_the_processes_that_start_at_once_creates_the_tables(isolation):
     assert asked(engine, column, f"{schema}.documents") == asked(engine, version)
 
 
+def test_threads_that_start_at_once_open_few_connections_to_postgres():
+    engine = engines.space("postgres")
+    start, application = threading.Barrier(16), engine.url.rpartition("=")[2]
+    url = f"{engine.url}&application_name={application}&connections=2"
+    count, most = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", 0
+    with Diary(url, agent="rules") as diary, ThreadPoolExecutor(16) as threads:
+
+        def read(number):
+            start.wait(IN_TIME)
+            diary.user(f"user {number}").preferences()
+
+        found = [threads.submit(read, number) for number in range(16)]
+        while not all(each.done() for each in found):
+            most = max(most, asked(engine, count, application)[0][0])
+        for each in found:
+            each.result()
+    assert most <= 4  # the server counts one that ends for some time
+
+
 def test_a_user_id_that_is_too_long_for_postgres_is_refused_at_once():
     user = "".join(map(chr, range(0x4E00, 0x4E00 + 1000)))  # 3,000 bytes that cannot be compressed
     with Diary(f"{engines.space('postgres').url}&timeout=60", agent="rules") as diary:

@@ -139,7 +139,7 @@ class PostgresDatabase:
             open=False,
             name="tomldiary",
         )
-        self._replacing = fork_safe(Lock())
+        self._preparing, self._replacing = fork_safe(Lock()), fork_safe(Lock())
         self.renew()
         renew_after_fork(self)
 
@@ -226,18 +226,28 @@ class PostgresDatabase:
     def _prepare(self) -> None:
         """Create the tables over a separate connection, because the pool hides why it cannot connect.
 
+        One thread at a time does so, because each one opens a connection.
+
         Raises:
             BackendError: The address is wrong, or the server refuses the user, the password or the database.
         """
         import psycopg  # noqa: PLC0415 - an optional dependency
 
+        patience = self._pool.timeout
+        if not self._preparing.acquire(timeout=patience):
+            raise DatabaseAway(f"no connection within {patience:g} seconds; is the server silent?")
         try:
-            connection = self._connections.connect(self._url, **self._settings)
-        except psycopg.OperationalError as error:
-            self._refuse(error)
-        with connection:
-            self._create(connection)
-        self._is_ready = True
+            if self._is_ready:
+                return
+            try:
+                connection = self._connections.connect(self._url, **self._settings)
+            except psycopg.OperationalError as error:
+                self._refuse(error)
+            with connection:
+                self._create(connection)
+            self._is_ready = True
+        finally:
+            self._preparing.release()
 
     def _taken(self, pool: ConnectionPool[psycopg.Connection[Any]]) -> psycopg.Connection[Any]:
         """Return a connection of a pool, or raise an error soon after another thread closes the pool.
