@@ -24,6 +24,7 @@ from tomldiary.errors import InvalidValue, cause_of
 from tomldiary.logging import get_logger, tell
 from tomldiary.retrieval.injection import has_snapshot, next_injection
 from tomldiary.retrieval.ranking import MemoryLines
+from tomldiary.runtime.async_bridge import is_woken_by_threads
 from tomldiary.writer.receipts import Turn, TurnStatus
 from tomldiary.writer.writer import MemoryWriter
 from tomldiary_pydantic_ai.conversation import (
@@ -515,7 +516,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             return
         with span(ctx, "submit") as noted:
             noted["status"] = status
-            is_submitted = True  # also if the run is cancelled meanwhile
+            is_submitted = False
             try:
                 await self._submit(
                     ctx,
@@ -528,8 +529,12 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                     [list(step) for step in steps],
                     run.epoch,
                 )
+                is_submitted = True
+            except asyncio.CancelledError:
+                # The turn is stored all the same, but an engine that cancels a workflow replays it later.
+                is_submitted = is_woken_by_threads(asyncio.get_running_loop())
+                raise
             except Exception as error:  # noqa: BLE001 - the run's own outcome must not change
-                is_submitted = False
                 noted["error_type"] = type(error).__name__
                 tell(_logger, f"a turn could not be submitted: {cause_of(error)}", logging.ERROR)
             finally:

@@ -36,6 +36,7 @@ __all__ = [
     "in_thread",
     "is_of_another_loop",
     "is_private_loop",
+    "is_woken_by_threads",
     "needs_threads",
     "note_private_loop",
     "run_coroutine",
@@ -94,11 +95,18 @@ def running_loop() -> asyncio.AbstractEventLoop:
             "an async method needs a running event loop of asyncio. With Trio, call the sync method in a thread:"
             " await trio.to_thread.run_sync(…)."
         ) from None
-    if type(loop).call_soon_threadsafe is asyncio.AbstractEventLoop.call_soon_threadsafe:
+    if not is_woken_by_threads(loop):
         raise NotSupported(
             "threads cannot wake this event loop, which is that of a Temporal workflow. Use the memory in an activity."
         )
     return loop
+
+
+def is_woken_by_threads(loop: asyncio.AbstractEventLoop) -> bool:
+    """Return whether threads can wake an event loop; they cannot wake that of a Temporal workflow."""
+    import asyncio  # noqa: PLC0415 - see running_loop
+
+    return type(loop).call_soon_threadsafe is not asyncio.AbstractEventLoop.call_soon_threadsafe
 
 
 async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
