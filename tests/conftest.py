@@ -52,7 +52,7 @@ def pytest_collection() -> Iterator[None]:
     finally:
         _any_property()
         gc.freeze()
-        gc.set_threshold(20_000, 20, 50)  # the default takes a tenth of the run
+        gc.set_threshold(20_000, 20, 50)  # by default, much time goes to garbage
         gc.enable()
 
 
