@@ -47,7 +47,7 @@ class Run:
         self.turn = as_in(messages, self.turn)
 
     def see_changes(self, returned: Sequence[object]) -> None:
-        """Update messages that a node returned with other texts; another node may never be given them."""
+        """Take over the texts that a node has changed, because the run may end before another node gets them."""
         known = (one for one in returned if isinstance(one, BaseMessage) and one.id)
         changed = {(one.id, one.type): one for one in known}
         self.see([changed.get((one.id, one.type), one) for one in self.messages])
