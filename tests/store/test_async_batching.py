@@ -43,10 +43,10 @@ def gathered(store, *puts):
     return asyncio.run(run())
 
 
-def test_puts_of_one_tick_are_one_transaction_for_256_of_them(disk):
+def test_puts_of_one_tick_are_one_transaction_for_1024_of_them(disk):
     store = DiaryStore(Diary(disk / "m", agent="rules"))
-    puts = [((*NS, f"n{n % 7}"), f"k{n}", {"n": n}) for n in range(300)]
-    assert gathered(store, *puts) == [None] * 300
+    puts = [((*NS, f"n{n % 7}"), f"k{n}", {"n": n}) for n in range(1100)]
+    assert gathered(store, *puts) == [None] * 1100
     assert [(each.seq, len(each.results)) for each in records(store.diary)] == [(1, 7), (2, 7)]
     assert all(store.get(namespace, key).value == value for namespace, key, value in puts)
     assert verification.verify(store.diary.engine.backend, "alice") is None

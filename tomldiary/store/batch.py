@@ -20,7 +20,7 @@ __all__ = ["Batches"]
 
 T = TypeVar("T")
 R = TypeVar("R")
-_MOST = 256  # the maximum number of calls in a run, because other writers may be waiting for the user's lock
+_MOST = 1024  # the maximum number of calls in a run, because other writers may be waiting for the user's lock
 
 
 @dataclass(slots=True)
