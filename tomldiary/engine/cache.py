@@ -10,6 +10,7 @@ import time
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tomldiary.engine.deadlines import Deadlines
@@ -35,7 +36,7 @@ from tomldiary.history.record import (
 )
 from tomldiary.history.timeline import LatestRecords, Timeline
 from tomldiary.runtime.async_bridge import SCOPE
-from tomldiary.runtime.forgettable_cache import clear_caches
+from tomldiary.runtime.forgettable_cache import clear_caches, cleared_on_forget
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.runtime.lru import PerUser, Recent, RecentBySize
 from tomldiary.storage.protocol import (
@@ -540,6 +541,8 @@ class HistoryIndex:
         return continues
 
 
+@cleared_on_forget
+@lru_cache(maxsize=16)  # a transaction on many documents asks for each of them
 def _identity(record: str | None) -> int:
     """Return the hash of a record without the lines that differ between storages."""
     head, _, rest = (record or "").partition("\nbase = ")
