@@ -28,7 +28,7 @@ from tomldiary.history.record import parse_record
 from tomldiary.history.timeline import Timeline
 from tomldiary.history.verify import verify
 from tomldiary.storage.files import offers
-from tomldiary.storage.local.layout import staged_name
+from tomldiary.storage.local.publish import staged_name
 from tomldiary.toml.document import Document
 
 

@@ -22,8 +22,7 @@ from tomldiary.history.record import parse_record
 from tomldiary.history.timeline import EMPTY
 from tomldiary.history.verify import verify
 from tomldiary.storage.environment import Environment
-from tomldiary.storage.local.layout import staged_name
-from tomldiary.storage.local.publish import is_being_saved
+from tomldiary.storage.local.publish import is_being_saved, staged_name
 
 fcntl = pytest.importorskip("fcntl")
 pytestmark = [needs_exchange, needs_leases]

@@ -8,7 +8,7 @@ from tomldiary import Diary
 from tomldiary.doctor.doctor import check
 from tomldiary.engine.engine import Source
 from tomldiary.errors import BackendError, IdentifierError, InvalidValue
-from tomldiary.storage.local.layout import staged_name
+from tomldiary.storage.local.publish import staged_name
 
 
 @pytest.fixture(params=["local", "memory"])

@@ -12,7 +12,7 @@ from capabilities import needs_exchange
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.errors import LockTimeout
-from tomldiary.storage.local.layout import staged_name
+from tomldiary.storage.local.publish import staged_name
 
 
 def opened(folder, files=None):

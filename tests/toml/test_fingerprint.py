@@ -9,7 +9,7 @@ import pytest
 from tomldiary import Diary
 from tomldiary.history.record import parse_record
 from tomldiary.history.verify import verify
-from tomldiary.storage.local.layout import is_as_staged, staged_name
+from tomldiary.storage.local.publish import is_as_staged, staged_name
 
 MANY = 700
 

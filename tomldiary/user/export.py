@@ -21,7 +21,7 @@ from tomldiary.history.record import next_sequence
 from tomldiary.history.timeline import EMPTY, Timeline
 from tomldiary.identifiers.namespaces import ROOT as ITEMS
 from tomldiary.identifiers.namespaces import Namespace, is_hashed, kind_of, namespace_of
-from tomldiary.storage.local.layout import checked_kind
+from tomldiary.storage.local.publish import checked_kind
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import (

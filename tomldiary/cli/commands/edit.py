@@ -36,7 +36,7 @@ from tomldiary.errors import DiaryError, Forgotten, InvalidValue
 from tomldiary.history.record import next_sequence
 from tomldiary.identifiers.user_ids import decode_folder, encode_folder
 from tomldiary.runtime.views import counted
-from tomldiary.storage.local.layout import staged_path
+from tomldiary.storage.local.publish import staged_path
 from tomldiary.storage.locks import repeated
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.text.visible import one_line

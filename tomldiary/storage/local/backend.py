@@ -36,17 +36,9 @@ from tomldiary.storage.files import READING, FileSystem, FileToken
 from tomldiary.storage.local.checkpoint import prune, settle
 from tomldiary.storage.local.forget_job import forget
 from tomldiary.storage.local.hidden import LOCK_TIMEOUT, HiddenFiles
-from tomldiary.storage.local.layout import (
-    JOB_NAME,
-    SYSTEM,
-    check_parent,
-    checked_kind,
-    kinds_in,
-    listing_of,
-    user_of,
-)
+from tomldiary.storage.local.layout import JOB_NAME, SYSTEM, kinds_in, listing_of, user_of
 from tomldiary.storage.local.log import End, append_records, opens_window
-from tomldiary.storage.local.publish import Staging, is_being_saved
+from tomldiary.storage.local.publish import Staging, check_parent, checked_kind, is_being_saved
 from tomldiary.storage.local.recovery import repaired
 from tomldiary.storage.local.session import YOUNG, OpenedUsers, Synced
 from tomldiary.storage.protocol import Commit, Durability, Listing, Rewrite, Stored

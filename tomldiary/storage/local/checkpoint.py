@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 from tomldiary.errors import BackendError, HandEditConflict, InvalidTOML
 from tomldiary.history.record import is_snapshot, next_sequence, results_of
 from tomldiary.storage.files import PRIVATE, FileSystem
-from tomldiary.storage.local.layout import staged_path
 from tomldiary.storage.local.log import opens_window, read_records, segments, split_records
-from tomldiary.storage.local.publish import put_in_place
+from tomldiary.storage.local.publish import put_in_place, staged_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, Conflict, DocumentError
 from tomldiary.history.timeline import Timeline
-from tomldiary.storage.local.layout import target_of
 from tomldiary.storage.local.log import read_records
-from tomldiary.storage.local.publish import is_being_saved, take_back
+from tomldiary.storage.local.publish import is_being_saved, take_back, target_of
 from tomldiary.storage.protocol import Commit, DisplacedEdit, Merge, Stored
 from tomldiary.toml.document import Document, digest
 from tomldiary.toml.parse import decode_utf8

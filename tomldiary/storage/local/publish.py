@@ -5,7 +5,9 @@ A plain rename destroys the file it replaces. Where the system can exchange two 
 expects, it is a hand edit and is kept, see `displaced_edit`. An exchange is also cheaper on ext4, which by default
 flushes a file when it is renamed over another.
 
-Documents are staged as temporary files before their record is appended, and published after it.
+Documents are staged as temporary files before their record is appended, and published after it. The document
+`episodes/2026-11` is the file `episodes/2026-11.toml`. Its staged file is at the top of the user's folder, where recovery
+finds all staged files.
 
 A read lease detects that another program is saving a file, and delays new writers. The text alone cannot show this,
 as half a document may also parse. An editor that pauses during a save has the file open for writing. Linux refuses a
@@ -16,23 +18,178 @@ read lease on such a file. A program that opens a leased file for writing waits 
 from __future__ import annotations
 
 import errno
+import itertools
 import os
+import re
+import secrets
+import stat
 from contextlib import suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from tomldiary.errors import BackendError, IdentifierError
 from tomldiary.storage.files import OURS, READING, FileSystem, FileToken, is_same, token_of
-from tomldiary.storage.local.layout import make_parent, staged_path
+from tomldiary.storage.local.layout import HISTORY, KIND, LONGEST_KIND, OWNER_NAME, SUFFIX
+from tomldiary.toml.document import fingerprint
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
     from tomldiary.storage.environment import Environment
     from tomldiary.storage.protocol import Commit
 
-__all__ = ["Held", "Staging", "is_being_saved", "put_in_place", "take_back"]
+__all__ = [
+    "STAGED",
+    "Held",
+    "Staging",
+    "check_parent",
+    "checked_kind",
+    "is_as_staged",
+    "is_being_saved",
+    "make_parent",
+    "put_in_place",
+    "staged_for",
+    "staged_in",
+    "staged_name",
+    "staged_path",
+    "take_back",
+    "target_of",
+]
 
+STAGED = ".staged-"
+"""The prefix of the names of staged files."""
+_MARK = 8  # digits of the fingerprint in the name of a staged file
+_STAGED = re.compile(re.escape(STAGED) + r"\d+-(\d+)\.([0-9a-f]{8})\.(\d+)-")
 _UNAVAILABLE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EAGAIN}
 """Errors of opening a file that was just removed, became a link, or is leased by another program."""
 _LONGEST = 60.0  # seconds; a program may keep a file open for writing without saving it
 _REPLACING = 1.0  # seconds; some editors remove the old file before they write the new one
+
+
+# Names
+
+
+def checked_kind(kind: str) -> str:
+    """Return `kind` if it is a valid document name.
+
+    Raises:
+        IdentifierError: The name is invalid, or is reserved in the user's folder.
+    """
+    if KIND.fullmatch(kind) is None:
+        raise IdentifierError(
+            f"{kind!r} cannot name a document. Use lower-case letters, digits, '-', '_' and '/', at most"
+            f" {LONGEST_KIND} characters."
+        )
+    if f"{kind}{SUFFIX}" == OWNER_NAME or kind.split("/", 1)[0] == HISTORY:
+        raise IdentifierError(
+            f"{kind!r} cannot name a document: the name is reserved. Use another name."
+        )
+    return kind
+
+
+def staged_name(kind: str, data: bytes, seq: int, number: int, digest: str = "") -> str:
+    """Return the name of the staged file for a document.
+
+    Args:
+        kind: The document's name.
+        data: The content.
+        seq: The number of its transaction.
+        number: Makes the name unique in this process.
+        digest: The fingerprint of the content, if known.
+    """
+    mark = (digest or fingerprint(data))[:_MARK]
+    return f"{STAGED}{os.getpid()}-{seq}.{mark}.{number}-{_escaped(kind)}.tmp"
+
+
+def staged_path(folder: str | Path, kind: str, data: bytes, seq: int, digest: str = "") -> str:
+    """Return a new path in a user's folder for a staged document; see `staged_name`."""
+    return f"{folder}/{staged_name(kind, data, seq, next(_numbers()), digest)}"
+
+
+@lru_cache(maxsize=1)
+def _numbers() -> itertools.count[int]:
+    # Process ids repeat, in a container after each restart: a random start avoids names that a crash left.
+    return itertools.count(secrets.randbits(16))
+
+
+def _escaped(kind: str) -> str:
+    return kind.replace("%", "%25").replace("/", "%2f")
+
+
+def staged_in(names: Iterable[str]) -> list[str]:
+    """Return the names of staged files among `names`, in the order of their transactions."""
+    staged = [name for name in names if name.startswith(STAGED) and _is_for_document(name)]
+    return sorted(staged, key=_order)
+
+
+def staged_for(name: str) -> int:
+    """Return the transaction number of a staged file."""
+    return _order(name)[0]
+
+
+def _order(name: str) -> tuple[int, int]:
+    found = _STAGED.match(name)
+    return (int(found[1]), int(found[3])) if found is not None else (0, 0)
+
+
+def is_as_staged(name: str, data: bytes, newest: int) -> bool:
+    """Return whether a staged file cannot hold a displaced edit: its content is as staged, or was never exchanged.
+
+    Args:
+        name: The name of the file.
+        data: The content of the file.
+        newest: The last transaction in history; files of a later transaction were never exchanged.
+    """
+    found = _STAGED.match(name)
+    if found is None:
+        return True
+    return int(found[1]) > newest or fingerprint(data)[:_MARK] == found[2]
+
+
+def target_of(staged: str) -> str:
+    """Return the target path of a staged file, relative to the user's folder."""
+    name = staged.removesuffix(".tmp").split("-", 3)[-1]
+    return f"{name.replace('%2f', '/').replace('%25', '%')}{SUFFIX}"
+
+
+def _is_for_document(staged: str) -> bool:
+    try:
+        checked_kind(target_of(staged).removesuffix(SUFFIX))
+    except IdentifierError:
+        return False  # a file of another program
+    return True
+
+
+def make_parent(files: FileSystem, folder: str, kind: str, *, sync: bool) -> None:
+    """Create the parent folders of a document.
+
+    Raises:
+        BackendError: One of them is a link.
+    """
+    if not check_parent(files, folder, kind):
+        files.make_folder(f"{folder}/{kind}".rpartition("/")[0], sync=sync)
+
+
+def check_parent(files: FileSystem, folder: str, kind: str) -> bool:
+    """Check that no parent folder of a document is a link; return False if one is missing.
+
+    Raises:
+        BackendError: One of them is a link.
+    """
+    place = folder
+    for part in kind.split("/")[:-1]:
+        place = f"{place}/{part}"
+        try:
+            mode = files.lstat(place).st_mode
+        except FileNotFoundError:
+            return False
+        if stat.S_ISLNK(mode):
+            raise BackendError(f"{place}: is a link. Nothing was changed. Put a folder there.")
+    return True
+
+
+# Exchanging
 
 
 def put_in_place(

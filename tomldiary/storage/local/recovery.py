@@ -29,16 +29,17 @@ from tomldiary.history.timeline import EMPTY
 from tomldiary.logging import get_logger
 from tomldiary.storage.local.checkpoint import window
 from tomldiary.storage.local.displaced_edit import history_of
-from tomldiary.storage.local.layout import (
+from tomldiary.storage.local.log import newest_segment, read_records
+from tomldiary.storage.local.publish import (
     is_as_staged,
+    is_being_saved,
     make_parent,
+    put_in_place,
     staged_for,
     staged_in,
     staged_path,
     target_of,
 )
-from tomldiary.storage.local.log import newest_segment, read_records
-from tomldiary.storage.local.publish import is_being_saved, put_in_place
 from tomldiary.toml.document import digest
 
 if TYPE_CHECKING:

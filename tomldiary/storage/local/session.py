@@ -23,8 +23,9 @@ from tomldiary.logging import get_logger
 from tomldiary.storage.local.checkpoint import drop_superseded
 from tomldiary.storage.local.displaced_edit import merge_displaced_edits
 from tomldiary.storage.local.forget_job import finish
-from tomldiary.storage.local.layout import JOB_PREFIX, STAGED, SYSTEM, name_owner, user_of
+from tomldiary.storage.local.layout import JOB_PREFIX, SYSTEM, name_owner, user_of
 from tomldiary.storage.local.log import HistoryTails, read_records
+from tomldiary.storage.local.publish import STAGED
 from tomldiary.storage.local.recovery import (
     is_left_over,
     may_lack_writes,
