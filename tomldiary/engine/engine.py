@@ -9,8 +9,8 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.engine.cache import DocumentCache
-from tomldiary.engine.commit import log_only, merge_displaced, prepare, prepare_saves
-from tomldiary.engine.transaction import Source, Transaction, fingerprint
+from tomldiary.engine.hand_edits import log_only, merge_displaced, prepare_saves
+from tomldiary.engine.transaction import Source, Transaction, fingerprint, prepare
 from tomldiary.entries.kinds.parts import LARGEST
 from tomldiary.errors import (
     BackendError,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
     from contextlib import AbstractContextManager
 
-    from tomldiary.engine.commit import Changed, Prepared
+    from tomldiary.engine.transaction import Changed, Prepared
     from tomldiary.history.record import Record
     from tomldiary.storage.protocol import Backend, Token
     from tomldiary.toml.document import Path
@@ -330,6 +330,9 @@ class Engine(DocumentCache):
 
     def _log_saves(self, user: str, changed: Changed) -> Changed | None:
         """Log the hand edits of documents; return the rebased changes, or None if there are no hand edits."""
+        bases = [base for base, _ in changed.values()]
+        if all(base is not None and base.is_logged and base.logged is None for base in bases):
+            return None
         saved = prepare_saves(self.backend, user, changed, self.may_be_logged, self.save_timeout)
         if saved is None:
             return None

@@ -9,38 +9,61 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.kind import Listed, Writing
 from tomldiary.entries.kinds import KINDS, entry_kind
-from tomldiary.entries.kinds.parts import (
-    memo_of,
-    merged,
-    meta_of,
-    number_of,
-    parts_among,
-)
+from tomldiary.entries.kinds.parts import JoinedEdit, parts_among
+from tomldiary.entries.models import FORMAT_VERSION
 from tomldiary.errors import NestedTransaction
 from tomldiary.hand_edits.detect import NOTHING, Known
 from tomldiary.hand_edits.three_way_merge import merge
-from tomldiary.history.record import Source, fingerprint
+from tomldiary.history.record import (
+    Record,
+    Source,
+    block_changes,
+    fingerprint,
+    next_sequence,
+    render_record,
+)
 from tomldiary.runtime.async_bridge import CALLED_IN, SCOPE, OwnThread, current_task
-from tomldiary.toml.block_edit import render_block
-from tomldiary.toml.document import Document, Path, find_table
+from tomldiary.storage.protocol import Commit, Token
 from tomldiary.toml.edit import Edit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Generator, Mapping, Sequence
 
     from tomldiary.engine.cache import DocumentCache
-    from tomldiary.engine.commit import Changed
     from tomldiary.engine.engine import Engine
-    from tomldiary.entries.kind import EntryKind, Rules
+    from tomldiary.entries.kind import Rules
+    from tomldiary.toml.document import Document, Path
 
-__all__ = ["JoinedEdit", "NotStored", "Source", "Transaction", "fingerprint", "open_here"]
+__all__ = [
+    "Changed",
+    "NotStored",
+    "Prepared",
+    "Source",
+    "Transaction",
+    "fingerprint",
+    "keep_removed_ids",
+    "open_here",
+    "prepare",
+]
 
-_META = "_meta"
-_NEARLY_EMPTY = 500  # the maximum number of characters of a document without entries
+Changed = dict[str, "tuple[Known | None, Edit]"]
+"""Documents with changes, by kind: the base version, and the edit."""
+
+
+@dataclass(slots=True)  # not frozen: frozen ones are slower to create
+class Prepared:
+    """A transaction that is ready to be stored. Never changed."""
+
+    record: Record
+    commit: Commit
+    documents: dict[str, Document]
+    broken: dict[str, Known]
+    """Documents whose files do not parse; these files are not overwritten."""
 
 
 class NotStored(Exception):
@@ -285,130 +308,6 @@ class Transaction:
         return True
 
 
-class JoinedEdit:
-    """An edit of the entries of all parts of a kind; each entry is written to the part that holds it.
-
-    Args:
-        kind: The kind of the entries.
-        parts: The parts in order, as stored documents or as edits.
-        edit: Returns the edit of a part, and calls `include` if the edit is new.
-        limit: The size in characters up to which a part accepts new entries; None never starts another part.
-    """
-
-    def __init__(
-        self,
-        kind: EntryKind,
-        parts: Mapping[str, Document | Edit],
-        edit: Callable[[str], Edit],
-        limit: int | None,
-    ) -> None:
-        self._kind = kind
-        self._parts = dict(parts)
-        self._edit = edit
-        self._limit = limit
-        self._sizes: dict[str, int] = {}
-        """The sizes of parts that got new entries, in characters."""
-        self._joined: tuple[object, dict[Path, dict[str, Any]]] = (None, {})
-
-    def include(self, part: str, edit: Edit) -> None:
-        """Use an edit of a part for all further reads and changes."""
-        self._parts[part] = edit
-
-    @property
-    def memo(self) -> dict[Any, Any]:
-        """The indexes over all parts."""
-        first, *others = self._parts.values()
-        return memo_of([first, *others]) if others else first.memo
-
-    @property
-    def stamp(self) -> object:
-        """The identity of this version of the entries."""
-        stamps = tuple([part.stamp for part in self._parts.values()])
-        return stamps[0] if len(stamps) == 1 else stamps
-
-    def table(self, path: Path) -> Mapping[str, Any] | None:
-        """Return the table at a path; a table above entries has the entries of all parts."""
-        parts = list(self._parts.values())
-        if len(parts) == 1:
-            return parts[0].table(path)
-        if path[:1] == (_META,):
-            found = meta_of([part.table((_META,)) for part in parts])
-            return None if found is None else find_table({_META: found}, path)
-        levels = self._kind.depth_of(path) - len(path)
-        if levels <= 0:
-            name = self.holder(path)
-            return None if name is None else self._parts[name].table(path)
-        stamp = self.stamp
-        if self._joined[0] != stamp:
-            self._joined = (stamp, {})
-        known = self._joined[1]
-        if path not in known:
-            tables = [table for part in parts if (table := part.table(path)) is not None]
-            known[path] = merged(tables, levels) if tables else {}
-        return known[path] or None
-
-    def put(self, path: Path, data: Mapping[str, Any]) -> None:
-        """Set the table at `path` to exactly `data`, in the part that holds it.
-
-        Raises:
-            InvalidValue: As `Edit.put`.
-        """
-        if path[:1] == (_META,):
-            self._edit(next(iter(self._parts))).put(path, data)
-            return
-        name = self.holder(path)
-        if name is None:
-            length = len(render_block(path, data)) if self._limit is not None else 0
-            name = self._part_for(length)
-        self._edit(name).put(path, data)
-
-    def restore(
-        self, path: Path, text: str, data: Mapping[str, Any], *, after: Path | None = None
-    ) -> None:
-        """Restore the table at `path` from another version of its document; see `Edit.restore`."""
-        name = self.holder(path) or self._part_for(len(text))
-        self._edit(name).restore(path, text, data, after=after)
-
-    def own_values(self, path: Path) -> dict[str, Any] | None:
-        """Return the values of the table at `path`, without subtables that have headers."""
-        name = self.holder(path)
-        return None if name is None else self._edit(name).peek().own_values(path)
-
-    def delete(self, path: Path) -> bool:
-        """Remove the table at `path` from all parts; return False if it does not exist."""
-        holders = [name for name, part in self._parts.items() if part.table(path) is not None]
-        for name in holders:
-            self._edit(name).delete(path)
-        return bool(holders)
-
-    def is_last(self, path: Path) -> bool:
-        """Return whether no later part has tables beside the new one at `path`."""
-        *_, last = (name for name, part in self._parts.items() if part.table(path[:-1]))
-        return last == self.holder(path)
-
-    def holder(self, path: Path) -> str | None:
-        """Return the first part that holds the entry of a table, or None."""
-        entry = path[: self._kind.depth_of(path)]
-        for name, part in self._parts.items():
-            if part.table(entry) is not None:
-                return name
-        return None
-
-    def _part_for(self, length: int) -> str:
-        """Return the part for a new entry: the last one, otherwise one that is half empty, otherwise a new one."""
-        limit = self._limit
-        last = next(reversed(self._parts))
-        if limit is None:
-            return last
-        for name in reversed(self._parts):
-            size = self._sizes.get(name) or self._parts[name].size
-            if size + length <= limit or size < _NEARLY_EMPTY:
-                self._sizes[name] = size + length
-                return name
-            limit = (self._limit or 0) // 2
-        return f"{self._kind.name}/{number_of(last) + 1:03d}"
-
-
 def open_here() -> Transaction | None:
     """Return the transaction that is open in this task or thread."""
     scope = SCOPE.get()
@@ -417,3 +316,77 @@ def open_here() -> Transaction | None:
 
 def _document_of(known: Known | None) -> Document:
     return known.document if known is not None else NOTHING
+
+
+# Preparing a transaction for storage
+
+
+def prepare(
+    changed: Changed,
+    source: Source,
+    schema_name: str,
+    last: str | None,
+    *,
+    replaces_save: bool = False,
+) -> Prepared:
+    """Prepare a transaction; the caller holds the user's lock.
+
+    Args:
+        changed: The documents with changes.
+        source: The source of the transaction, for its history record.
+        schema_name: The schema name of new documents.
+        last: The newest history record.
+        replaces_save: Whether hand edits were stored just before.
+
+    Raises:
+        DiaryError: A document would be too large to be read, or history cannot be read.
+    """
+    seq = next_sequence(last)
+    record = Record(
+        seq=seq,
+        type=source.type,
+        changes=[],
+        bases={},
+        results={},
+        session=source.session,
+        actor=source.actor,
+        reason=source.reason,
+        operation=source.operation,
+        content=source.fingerprint() if source.operation else "",
+    )
+    documents: dict[str, Document] = {}
+    contents: dict[str, bytes] = {}
+    expected: dict[str, Token | None] = {}
+    broken: dict[str, Known] = {}
+    for kind, (base, edit) in changed.items():
+        if base is not None and base.logged is not None:
+            keep_removed_ids(kind, edit, base.logged)
+        _stamp(edit, seq, schema_name)
+        documents[kind] = document = edit.done(kind)
+        record.results[kind] = document.fingerprint
+        old = NOTHING if base is None else base.document
+        record.bases[kind] = old.fingerprint
+        expected[kind] = None if base is None else base.token
+        replaces_save = replaces_save or (base is not None and base.is_merged)
+        record.changes.extend(block_changes(kind, old.blocks, document.blocks))
+        if base is not None and base.problem:
+            broken[kind] = base
+        else:
+            contents[kind] = document.encoded
+    commit = Commit(
+        contents, expected, [render_record(record)], replaces_save, fingerprints=record.results
+    )
+    return Prepared(record, commit, documents, broken)
+
+
+def keep_removed_ids(name: str, edit: Edit, before: Document) -> None:
+    """Reserve the ids of entries that a hand edit removed, so that new entries do not get them."""
+    kind = entry_kind(name)
+    kind.keep_ids(edit, [path for path in kind.tables(before) if edit.table(path) is None])
+
+
+def _stamp(edit: Edit, seq: int, schema_name: str) -> None:
+    meta = edit.table(("_meta",)) or {}
+    changed = {**meta, "version": FORMAT_VERSION}
+    changed.setdefault("schema_name", schema_name)
+    edit.put(("_meta",), {**changed, "seq": seq})

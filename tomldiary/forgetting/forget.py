@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from tomldiary.engine.commit import add_save
+from tomldiary.engine.hand_edits import add_save
 from tomldiary.entries.kinds import CONVERSATIONS, entry_key, entry_kind, unread_tables
 from tomldiary.errors import (
     DiaryError,

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
-    from tomldiary.engine.commit import Prepared
     from tomldiary.engine.engine import Engine
+    from tomldiary.engine.transaction import Prepared
     from tomldiary.hooks.change import ChangeHook
     from tomldiary.toml.document import Document
 

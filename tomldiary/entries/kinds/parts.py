@@ -14,22 +14,21 @@ import re
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.logging import get_logger
-from tomldiary.toml.document import Document, Path, Table
+from tomldiary.toml.document import Document, Path, Table, find_table
 from tomldiary.toml.lexer import Block
+from tomldiary.toml.values import render_block
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from tomldiary.entries.kind import EntryKind, Tables
+    from tomldiary.toml.edit import Edit
 
 __all__ = [
     "LARGEST",
+    "JoinedEdit",
     "duplicates",
     "join",
-    "memo_of",
-    "merged",
-    "meta_of",
-    "number_of",
     "part_name",
     "part_of",
     "parts_among",
@@ -40,6 +39,7 @@ LARGEST = 128 * 1024
 _PART = re.compile(r"(.+)~([2-9]|[1-9][0-9]{1,8})")
 _FURTHER = re.compile(r"[^/]+/(00[2-9]|0[1-9][0-9]|[1-9][0-9]{2,8})", re.ASCII)
 _logger = get_logger(__name__)
+_NEARLY_EMPTY = 500  # the maximum number of characters of a document without entries
 _META, _NEXT = "_meta", "next_ids"
 
 
@@ -57,10 +57,10 @@ def part_of(document: str) -> tuple[str, int]:
 def parts_among(name: str, listed: Iterable[str]) -> list[str]:
     """Return the parts of a kind in order; the first one may not exist."""
     further = [each for each in listed if each.startswith(f"{name}/") and _FURTHER.fullmatch(each)]
-    return [name, *sorted(further, key=number_of)]
+    return [name, *sorted(further, key=_number_of)]
 
 
-def number_of(part: str) -> int:
+def _number_of(part: str) -> int:
     """Return the number of a part, counted from 1."""
     return int(part.partition("/")[2] or 1)
 
@@ -69,18 +69,18 @@ def join(kind: EntryKind, parts: Sequence[Document]) -> Document:
     """Return all parts as one document for reading; its text has the tables of the parts in order."""
     if len(parts) == 1:
         return parts[0]
-    meta = meta_of([part.table((_META,)) for part in parts])
+    meta = _meta_of([part.table((_META,)) for part in parts])
     data: Table = {} if meta is None else {_META: meta}
     for key in dict.fromkeys(key for part in parts for key in part.data):
         if key != _META:
             values = [part.data[key] for part in parts if key in part.data]
-            data[key] = merged(values, kind.depth_of((key,)) - 1)
+            data[key] = _merged(values, kind.depth_of((key,)) - 1)
     parents = set[Path]().union(*(part.parents for part in parts))
     stamp = tuple([part.stamp for part in parts])
-    return Document(_blocks(parts), data, parents=parents, memo=memo_of(parts), stamp=stamp)
+    return Document(_blocks(parts), data, parents=parents, memo=_memo_of(parts), stamp=stamp)
 
 
-def merged(values: list[Any], levels: int) -> Any:
+def _merged(values: list[Any], levels: int) -> Any:
     """Return the tables at one path as one table; `levels` is the depth of the entries in it.
 
     If several parts have the same entry, the first one is used.
@@ -98,11 +98,11 @@ def merged(values: list[Any], levels: int) -> Any:
                     "two parts hold one key, and the first counts; problems() says which"
                 )
             for key, value in table.items():
-                found[key] = merged([found[key], value], levels - 1) if key in found else value
+                found[key] = _merged([found[key], value], levels - 1) if key in found else value
     return found
 
 
-def meta_of(found: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
+def _meta_of(found: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
     """Return the `_meta` of the first part, with the highest reserved ids of all parts."""
     metas = [meta for meta in found if meta is not None]
     if not metas:
@@ -135,12 +135,136 @@ def _blocks(parts: Sequence[Document]) -> list[Block]:
     return blocks
 
 
-def memo_of(parts: Iterable[Tables]) -> dict[Any, Any]:
+def _memo_of(parts: Iterable[Tables]) -> dict[Any, Any]:
     """Return the memo of the first part with entries, which also stores data derived from all parts."""
     for part in parts:
         if not isinstance(part, Document) or part.has_entries:
             return part.memo
     return {}
+
+
+class JoinedEdit:
+    """An edit of the entries of all parts of a kind; each entry is written to the part that holds it.
+
+    Args:
+        kind: The kind of the entries.
+        parts: The parts in order, as stored documents or as edits.
+        edit: Returns the edit of a part, and calls `include` if the edit is new.
+        limit: The size in characters up to which a part accepts new entries; None never starts another part.
+    """
+
+    def __init__(
+        self,
+        kind: EntryKind,
+        parts: Mapping[str, Document | Edit],
+        edit: Callable[[str], Edit],
+        limit: int | None,
+    ) -> None:
+        self._kind = kind
+        self._parts = dict(parts)
+        self._edit = edit
+        self._limit = limit
+        self._sizes: dict[str, int] = {}
+        """The sizes of parts that got new entries, in characters."""
+        self._joined: tuple[object, dict[Path, dict[str, Any]]] = (None, {})
+
+    def include(self, part: str, edit: Edit) -> None:
+        """Use an edit of a part for all further reads and changes."""
+        self._parts[part] = edit
+
+    @property
+    def memo(self) -> dict[Any, Any]:
+        """The indexes over all parts."""
+        first, *others = self._parts.values()
+        return _memo_of([first, *others]) if others else first.memo
+
+    @property
+    def stamp(self) -> object:
+        """The identity of this version of the entries."""
+        stamps = tuple([part.stamp for part in self._parts.values()])
+        return stamps[0] if len(stamps) == 1 else stamps
+
+    def table(self, path: Path) -> Mapping[str, Any] | None:
+        """Return the table at a path; a table above entries has the entries of all parts."""
+        parts = list(self._parts.values())
+        if len(parts) == 1:
+            return parts[0].table(path)
+        if path[:1] == (_META,):
+            found = _meta_of([part.table((_META,)) for part in parts])
+            return None if found is None else find_table({_META: found}, path)
+        levels = self._kind.depth_of(path) - len(path)
+        if levels <= 0:
+            name = self.holder(path)
+            return None if name is None else self._parts[name].table(path)
+        stamp = self.stamp
+        if self._joined[0] != stamp:
+            self._joined = (stamp, {})
+        known = self._joined[1]
+        if path not in known:
+            tables = [table for part in parts if (table := part.table(path)) is not None]
+            known[path] = _merged(tables, levels) if tables else {}
+        return known[path] or None
+
+    def put(self, path: Path, data: Mapping[str, Any]) -> None:
+        """Set the table at `path` to exactly `data`, in the part that holds it.
+
+        Raises:
+            InvalidValue: As `Edit.put`.
+        """
+        if path[:1] == (_META,):
+            self._edit(next(iter(self._parts))).put(path, data)
+            return
+        name = self.holder(path)
+        if name is None:
+            length = len(render_block(path, data)) if self._limit is not None else 0
+            name = self._part_for(length)
+        self._edit(name).put(path, data)
+
+    def restore(
+        self, path: Path, text: str, data: Mapping[str, Any], *, after: Path | None = None
+    ) -> None:
+        """Restore the table at `path` from another version of its document; see `Edit.restore`."""
+        name = self.holder(path) or self._part_for(len(text))
+        self._edit(name).restore(path, text, data, after=after)
+
+    def own_values(self, path: Path) -> dict[str, Any] | None:
+        """Return the values of the table at `path`, without subtables that have headers."""
+        name = self.holder(path)
+        return None if name is None else self._edit(name).peek().own_values(path)
+
+    def delete(self, path: Path) -> bool:
+        """Remove the table at `path` from all parts; return False if it does not exist."""
+        holders = [name for name, part in self._parts.items() if part.table(path) is not None]
+        for name in holders:
+            self._edit(name).delete(path)
+        return bool(holders)
+
+    def is_last(self, path: Path) -> bool:
+        """Return whether no later part has tables beside the new one at `path`."""
+        *_, last = (name for name, part in self._parts.items() if part.table(path[:-1]))
+        return last == self.holder(path)
+
+    def holder(self, path: Path) -> str | None:
+        """Return the first part that holds the entry of a table, or None."""
+        entry = path[: self._kind.depth_of(path)]
+        for name, part in self._parts.items():
+            if part.table(entry) is not None:
+                return name
+        return None
+
+    def _part_for(self, length: int) -> str:
+        """Return the part for a new entry: the last one, otherwise one that is half empty, otherwise a new one."""
+        limit = self._limit
+        last = next(reversed(self._parts))
+        if limit is None:
+            return last
+        for name in reversed(self._parts):
+            size = self._sizes.get(name) or self._parts[name].size
+            if size + length <= limit or size < _NEARLY_EMPTY:
+                self._sizes[name] = size + length
+                return name
+            limit = (self._limit or 0) // 2
+        return f"{self._kind.name}/{_number_of(last) + 1:03d}"
 
 
 def duplicates(

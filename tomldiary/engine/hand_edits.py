@@ -1,7 +1,4 @@
-"""Turns a transaction into a commit of the backend: new texts of documents, and a history record.
-
-Hand edits that history does not have yet are stored first, as a separate transaction.
-"""
+"""Stores hand edits that history does not have yet, as transactions of their own before the write that found them."""
 
 from __future__ import annotations
 
@@ -9,10 +6,9 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tomldiary.entries.kinds import entry_kind
-from tomldiary.entries.models import FORMAT_VERSION
+from tomldiary.engine.transaction import keep_removed_ids, prepare
 from tomldiary.errors import HandEditConflict
-from tomldiary.hand_edits.detect import NOTHING, Known, is_being_saved, look
+from tomldiary.hand_edits.detect import Known, is_being_saved, look
 from tomldiary.history.record import Change, Record, block_changes, next_sequence, render_record
 from tomldiary.history.timeline import EMPTY, Timeline
 from tomldiary.storage.protocol import Backend, Commit, DisplacedEdit, Token
@@ -22,34 +18,18 @@ from tomldiary.toml.edit import Edit
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from tomldiary.engine.transaction import Changed, Prepared
     from tomldiary.history.record import Source
 
 __all__ = [
-    "Changed",
-    "Prepared",
     "Saves",
     "add_save",
     "log_only",
     "merge_displaced",
-    "prepare",
     "prepare_saves",
 ]
 
 _PAUSE = 0.05  # seconds between two checks for a missing file
-
-Changed = dict[str, "tuple[Known | None, Edit]"]
-"""Documents with changes, by kind: the base version, and the edit."""
-
-
-@dataclass(slots=True)  # not frozen: frozen ones are slower to create
-class Prepared:
-    """A transaction that is ready to be stored. Never changed."""
-
-    record: Record
-    commit: Commit
-    documents: dict[str, Document]
-    broken: dict[str, Known]
-    """Documents whose files do not parse; these files are not overwritten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +67,8 @@ def prepare_saves(
     Raises:
         HandEditConflict: A removed document exists again, or is still being saved after `patience` seconds.
     """
-    known = [base for base, _ in changed.values()]
-    if all(base is not None and base.is_logged and base.logged is None for base in known):
-        return None
     last = backend.last_record(user)
-    if last is None and not any(known):
+    if last is None and not any(base for base, _ in changed.values()):
         return None  # the user's first transaction
     seq = next_sequence(last)
     changed = {
@@ -132,7 +109,7 @@ def merge_displaced(edit: DisplacedEdit) -> Commit | None:
     seq = next_sequence(next(edit.history.records(""), None))
     fresh = Edit(known.document)
     if known.logged is not None:
-        _keep_removed_ids(edit.kind, fresh, known.logged)
+        keep_removed_ids(edit.kind, fresh, known.logged)
     known = _numbered(replace(known, document=fresh.done(), is_merged=True), seq)
     record = Record(seq, "hand", [], {}, {}, actor="hand")
     add_save(record, edit.kind, known)
@@ -140,12 +117,6 @@ def merge_displaced(edit: DisplacedEdit) -> Commit | None:
     contents = {edit.kind: known.document.encoded} if standing is not None else {}
     expected = {edit.kind: edit.token}
     return Commit(contents, expected, [render_record(record)], replaces_save=True)
-
-
-def _keep_removed_ids(name: str, edit: Edit, before: Document) -> None:
-    """Reserve the ids of entries that a hand edit removed, so that new entries do not get them."""
-    kind = entry_kind(name)
-    kind.keep_ids(edit, [path for path in kind.tables(before) if edit.table(path) is None])
 
 
 def _numbered(known: Known, seq: int) -> Known:
@@ -156,64 +127,6 @@ def _numbered(known: Known, seq: int) -> Known:
     meta = known.document.table(("_meta",)) or {}
     edit.put(("_meta",), {**meta, "seq": seq})
     return replace(known, document=edit.done())
-
-
-def prepare(
-    changed: Changed,
-    source: Source,
-    schema_name: str,
-    last: str | None,
-    *,
-    replaces_save: bool = False,
-) -> Prepared:
-    """Prepare a transaction; the caller holds the user's lock.
-
-    Args:
-        changed: The documents with changes.
-        source: The source of the transaction, for its history record.
-        schema_name: The schema name of new documents.
-        last: The newest history record.
-        replaces_save: Whether hand edits were stored just before.
-
-    Raises:
-        DiaryError: A document would be too large to be read, or history cannot be read.
-    """
-    seq = next_sequence(last)
-    record = Record(
-        seq=seq,
-        type=source.type,
-        changes=[],
-        bases={},
-        results={},
-        session=source.session,
-        actor=source.actor,
-        reason=source.reason,
-        operation=source.operation,
-        content=source.fingerprint() if source.operation else "",
-    )
-    documents: dict[str, Document] = {}
-    contents: dict[str, bytes] = {}
-    expected: dict[str, Token | None] = {}
-    broken: dict[str, Known] = {}
-    for kind, (base, edit) in changed.items():
-        if base is not None and base.logged is not None:
-            _keep_removed_ids(kind, edit, base.logged)
-        _stamp(edit, seq, schema_name)
-        documents[kind] = document = edit.done(kind)
-        record.results[kind] = document.fingerprint
-        old = NOTHING if base is None else base.document
-        record.bases[kind] = old.fingerprint
-        expected[kind] = None if base is None else base.token
-        replaces_save = replaces_save or (base is not None and base.is_merged)
-        record.changes.extend(block_changes(kind, old.blocks, document.blocks))
-        if base is not None and base.problem:
-            broken[kind] = base
-        else:
-            contents[kind] = document.encoded
-    commit = Commit(
-        contents, expected, [render_record(record)], replaces_save, fingerprints=record.results
-    )
-    return Prepared(record, commit, documents, broken)
 
 
 def log_only(
@@ -246,13 +159,6 @@ def log_only(
         expected={kind: expected[kind] for kind in same},
     )
     return replace(prepared, commit=commit)
-
-
-def _stamp(edit: Edit, seq: int, schema_name: str) -> None:
-    meta = edit.table(("_meta",)) or {}
-    changed = {**meta, "version": FORMAT_VERSION}
-    changed.setdefault("schema_name", schema_name)
-    edit.put(("_meta",), {**changed, "seq": seq})
 
 
 def _hand_record(
