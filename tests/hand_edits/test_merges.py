@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
@@ -28,7 +29,7 @@ from tomldiary.history.record import parse_record
 from tomldiary.history.timeline import Timeline
 from tomldiary.history.verify import verify
 from tomldiary.storage.files import offers
-from tomldiary.storage.local.publish import staged_name
+from tomldiary.storage.local.publish import staged_path
 from tomldiary.toml.document import Document
 
 
@@ -380,8 +381,7 @@ def test_a_displaced_edit_is_restored_after_a_crash(alice, file, tmp_path, monke
     displaced = (
         file.read_text().replace('"tea"', '"green tea"  # mine').replace("seq = 2", "seq = 1")
     )
-    name = staged_name("preferences", file.read_bytes(), 2, 0)
-    (file.parent / name).write_text(displaced)
+    Path(staged_path(file.parent, "preferences", file.read_bytes(), 2)).write_text(displaced)
     again = Diary(tmp_path, agent="rules", durability="process").user("alice")
     again.preferences("likes")
     age(file)
@@ -392,7 +392,7 @@ def test_a_displaced_edit_is_restored_after_a_crash(alice, file, tmp_path, monke
 def test_staged_files_without_a_commit_are_removed(alice, file, tmp_path):
     alice.upsert_preference("likes", "tea")
     staged = file.read_text().replace('"tea"', '"never happened"').replace("seq = 1", "seq = 2")
-    (file.parent / staged_name("preferences", staged.encode(), 2, 0)).write_text(staged)
+    Path(staged_path(file.parent, "preferences", staged.encode(), 2)).write_text(staged)
     assert texts(Diary(tmp_path, agent="rules").user("alice")) == ["tea"]
     assert not list(file.parent.glob(".staged*"))
 
@@ -401,9 +401,9 @@ def test_a_torn_staged_file_is_removed(alice, file, tmp_path):
     alice.upsert_preference("likes", "tea")
     whole = file.read_text()
     staged = whole.replace("seq = 1", "seq = 2")
-    name = staged_name("preferences", staged.encode(), 2, 0)
+    torn = Path(staged_path(file.parent, "preferences", staged.encode(), 2))
     for cut in range(len(staged)):
-        (file.parent / name).write_text(staged[:cut])
+        torn.write_text(staged[:cut])
         assert texts(Diary(tmp_path, agent="rules").user("alice")) == ["tea"]
         assert file.read_text() == whole
 

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -22,7 +23,7 @@ from tomldiary.history.record import parse_record
 from tomldiary.history.timeline import EMPTY
 from tomldiary.history.verify import verify
 from tomldiary.storage.environment import Environment
-from tomldiary.storage.local.publish import is_being_saved, staged_name
+from tomldiary.storage.local.publish import is_being_saved, staged_path
 
 fcntl = pytest.importorskip("fcntl")
 pytestmark = [needs_exchange, needs_leases]
@@ -179,8 +180,7 @@ def test_an_idle_open_file_blocks_no_write(alice, file):
 @pytest.mark.parametrize("flags", [os.O_WRONLY, os.O_WRONLY | os.O_TRUNC])
 def test_an_editor_can_finish_a_save_in_a_displaced_file(alice, file, tmp_path, flags):
     whole = edited(file)
-    name = staged_name("preferences", file.read_bytes(), 3, 0)
-    displaced = file.with_name(name)
+    displaced = Path(staged_path(file.parent, "preferences", file.read_bytes(), 3))
     displaced.write_bytes(file.read_bytes())
     with Editor(displaced, flags) as editor:
         again = Diary(tmp_path, agent="rules", durability="process").user("alice")

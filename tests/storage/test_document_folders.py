@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tomldiary import Diary
 from tomldiary.doctor.doctor import check
 from tomldiary.engine.engine import Source
 from tomldiary.errors import BackendError, IdentifierError, InvalidValue
-from tomldiary.storage.local.publish import staged_name
+from tomldiary.storage.local.publish import staged_path
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -62,7 +64,7 @@ def test_documents_in_folders_are_private_and_recovered(tmp_path):
     assert file.parent.stat().st_mode & 0o777 == 0o700
     # Killed between history and exchange: the new text is staged, the old one in place.
     file.write_bytes(before)
-    (tmp_path / "alice" / staged_name("items/work/a%2fb", after, 2, 7)).write_bytes(after)
+    Path(staged_path(tmp_path / "alice", "items/work/a%2fb", after, 2)).write_bytes(after)
     assert '"new"' in Diary(tmp_path, agent="rules").user("alice").document("items/work/a%2fb")
     assert file.read_bytes() == after
     assert not list((tmp_path / "alice").glob(".staged-*"))

@@ -12,7 +12,7 @@ from capabilities import needs_exchange
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.errors import LockTimeout
-from tomldiary.storage.local.publish import staged_name
+from tomldiary.storage.local.publish import staged_path
 
 
 def opened(folder, files=None):
@@ -88,7 +88,7 @@ def test_a_folder_restored_after_its_user_was_locked_is_recovered(tmp_path):
     with backend.lock("alice", 1):
         pass  # there is no such user yet
     shutil.copytree(tmp_path / "backup/alice", tmp_path / "restored/alice")
-    left = tmp_path / "restored/alice" / staged_name("preferences", b"torn", 99, 1)
+    left = Path(staged_path(tmp_path / "restored/alice", "preferences", b"torn", 99))
     left.write_bytes(b"torn")
     with backend.lock("alice", 1):
         assert not left.exists()

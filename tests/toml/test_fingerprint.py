@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from hashlib import sha256
+from pathlib import Path
 
 import pytest
 
 from tomldiary import Diary
 from tomldiary.history.record import parse_record
 from tomldiary.history.verify import verify
-from tomldiary.storage.local.publish import is_as_staged, staged_name
+from tomldiary.storage.local.publish import is_as_staged, staged_path
 
 MANY = 700
 
@@ -51,7 +52,7 @@ def test_history_holds_the_digest_of_a_long_document(tmp_path, word):
 
 def test_a_staged_file_is_recognised_by_its_digest(tmp_path):
     data = filled(tmp_path).document("preferences").encode()
-    name = staged_name("preferences", data, 3, 1)
+    name = Path(staged_path(tmp_path, "preferences", data, 3)).name
     assert is_as_staged(name, data, newest=3)
     for saved in (data + b"# saved\n", b"\xff", data + b"\xff", b""):
         assert not is_as_staged(name, saved, newest=3)

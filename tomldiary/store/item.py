@@ -21,7 +21,7 @@ from datetime import UTC, date, datetime, timedelta
 from datetime import time as time_of_day
 from functools import lru_cache
 from math import isnan
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.fields import session_turn
 from tomldiary.errors import InvalidValue, wrong_type
@@ -36,6 +36,9 @@ from tomldiary.toml.values import (
     moment,
     render_value,
 )
+
+if TYPE_CHECKING:
+    from tomldiary.store.operations import Put
 
 __all__ = [
     "Clock",
@@ -165,29 +168,22 @@ class Entry:
 
 
 def table_of(
-    value: Mapping[str, Any],
-    old: Mapping[str, Any] | None,
-    *,
-    now: int,
-    ttl: float | None = None,
-    index: bool | Sequence[str] | None = None,
-    session: str = "",
-    times: tuple[datetime, datetime] | None = None,
+    value: Mapping[str, Any], put: Put, old: Mapping[str, Any] | None, *, now: int, session: str
 ) -> dict[str, Any]:
     """Return the TOML table of an item to put.
 
     Args:
         value: The result of `checked_value`.
+        put: The times of the item, and its fields to index.
         old: The previous table; None for a new item.
         now: The time in microseconds since 1970; the update time of an item never decreases.
-        ttl: The time to live in minutes; None is unlimited.
-        index: See `Entry.index`.
         session: The session of the put.
-        times: The times of creation and update for an import, instead of `now`.
     """
     fields = {(f"\\{key}" if key.startswith(_ESCAPED) else key): value[key] for key in value}
     table = fields if _PLAIN.issuperset(map(type, fields.values())) else encode_nulls(fields)
-    began, now = (now, now) if times is None else (_since_1970(times[0]), _since_1970(times[1]))
+    began = now
+    if put.times is not None:
+        began, now = map(_since_1970, put.times)
     updated = now if old is None else max(now, _updated(old) + 1)
     created = old.get("_created") if old is not None else None
     last = written(updated)
@@ -199,13 +195,13 @@ def table_of(
         table["_created_by"] = session
     if session or (old is not None and "_created_by" in old):
         table["_updated_by"] = session
-    if ttl is not None:
-        table["_expires"] = written(updated + round(ttl * _MINUTE))
-        table["_ttl"] = ttl
-    if index is False:
+    if put.ttl is not None:
+        table["_expires"] = written(updated + round(put.ttl * _MINUTE))
+        table["_ttl"] = put.ttl
+    if put.index is False:
         table["_index"] = False
-    elif index is not None and index is not True:
-        table["_index"] = list(index)
+    elif isinstance(put.index, list):
+        table["_index"] = put.index
     return table
 
 

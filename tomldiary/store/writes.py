@@ -267,15 +267,8 @@ class _Target:
         edit = self._edit(kind)
         for other in holders[1:]:
             self._tx.edit(other).delete(path)  # a duplicate made by a hand edit
-        table = table_of(
-            put.value,
-            edit.table(path) if holders else None,
-            now=clock.now(),
-            ttl=put.ttl,
-            index=put.index,
-            session=session,
-            times=put.times,
-        )
+        old = edit.table(path) if holders else None
+        table = table_of(put.value, put, old, now=clock.now(), session=session)
         grown = self._put(kind, path, table)
         is_full = holders and self._sizes[kind] > 1.25 * self._largest
         # Move a grown item out of a full document that also contains other items.

@@ -49,9 +49,8 @@ __all__ = [
     "is_being_saved",
     "make_parent",
     "put_in_place",
+    "staged_files",
     "staged_for",
-    "staged_in",
-    "staged_name",
     "staged_path",
     "take_back",
     "target_of",
@@ -88,23 +87,19 @@ def checked_kind(kind: str) -> str:
     return kind
 
 
-def staged_name(kind: str, data: bytes, seq: int, number: int, digest: str = "") -> str:
-    """Return the name of the staged file for a document.
+def staged_path(folder: str | Path, kind: str, data: bytes, seq: int, digest: str = "") -> str:
+    """Return a new path in a user's folder for a staged document.
 
     Args:
+        folder: The user's folder.
         kind: The document's name.
         data: The content.
         seq: The number of its transaction.
-        number: Makes the name unique in this process.
         digest: The fingerprint of the content, if known.
     """
     mark = (digest or fingerprint(data))[:_MARK]
-    return f"{STAGED}{os.getpid()}-{seq}.{mark}.{number}-{_escaped(kind)}.tmp"
-
-
-def staged_path(folder: str | Path, kind: str, data: bytes, seq: int, digest: str = "") -> str:
-    """Return a new path in a user's folder for a staged document; see `staged_name`."""
-    return f"{folder}/{staged_name(kind, data, seq, next(_numbers()), digest)}"
+    name = kind.replace("%", "%25").replace("/", "%2f")
+    return f"{folder}/{STAGED}{os.getpid()}-{seq}.{mark}.{next(_numbers())}-{name}.tmp"
 
 
 @lru_cache(maxsize=1)
@@ -113,14 +108,17 @@ def _numbers() -> itertools.count[int]:
     return itertools.count(secrets.randbits(16))
 
 
-def _escaped(kind: str) -> str:
-    return kind.replace("%", "%25").replace("/", "%2f")
-
-
-def staged_in(names: Iterable[str]) -> list[str]:
-    """Return the names of staged files among `names`, in the order of their transactions."""
-    staged = [name for name in names if name.startswith(STAGED) and _is_for_document(name)]
-    return sorted(staged, key=_order)
+def staged_files(files: FileSystem, folder: Path, names: Iterable[str]) -> list[str]:
+    """Return the names of staged files among the names in a user's folder, in the order of their transactions."""
+    found = [
+        name
+        for name in names
+        if name.startswith(STAGED)
+        and _is_for_document(name)
+        # A folder or a pipe is neither a staged document nor a displaced edit.
+        and stat.S_IFMT(files.mode(folder / name)) in {stat.S_IFREG, stat.S_IFLNK}
+    ]
+    return sorted(found, key=_order)
 
 
 def staged_for(name: str) -> int:

@@ -36,7 +36,6 @@ from tomldiary.storage.local.publish import (
     make_parent,
     put_in_place,
     staged_for,
-    staged_in,
     staged_path,
     target_of,
 )
@@ -54,7 +53,6 @@ __all__ = [
     "may_lack_writes",
     "repaired",
     "roll_forward",
-    "staged_files",
     "window_records",
 ]
 
@@ -243,19 +241,6 @@ def _is_part(data: bytes, whole: bytes) -> bool:
     return len(data) <= len(whole) and all(
         whole.startswith(run[0], run.start()) for run in _WRITTEN.finditer(data)
     )
-
-
-def staged_files(files: FileSystem, folder: Path, names: list[str]) -> list[str]:
-    """Return the names of staged files that killed processes left, in the order of their transactions.
-
-    Args:
-        files: Makes the file operations.
-        folder: The user's folder.
-        names: The names in the folder.
-    """
-    # A folder or a pipe is neither a staged document nor a displaced edit.
-    kinds = {stat.S_IFREG, stat.S_IFLNK}
-    return [name for name in staged_in(names) if stat.S_IFMT(files.mode(folder / name)) in kinds]
 
 
 def is_left_over(

@@ -25,12 +25,11 @@ from tomldiary.storage.local.displaced_edit import merge_displaced_edits
 from tomldiary.storage.local.forget_job import finish
 from tomldiary.storage.local.layout import JOB_PREFIX, SYSTEM, name_owner, user_of
 from tomldiary.storage.local.log import HistoryTails, read_records
-from tomldiary.storage.local.publish import STAGED
+from tomldiary.storage.local.publish import STAGED, staged_files
 from tomldiary.storage.local.recovery import (
     is_left_over,
     may_lack_writes,
     roll_forward,
-    staged_files,
     window_records,
 )
 from tomldiary.storage.locks import UserLocks
