@@ -239,10 +239,6 @@ class EntryKind:
         """Return the documents that may contain the entry of a key's path, and its path in them."""
         return self.documents_of("/".join(path[1:]), listed), path
 
-    def depth_of(self, path: Path) -> int:
-        """Return the length of the path of the entry at or above a path; the short layout omits the root table."""
-        return self.depth - (path[:1] != (self.name,))
-
     def within(self, document: str, until: Until | None = None) -> EntryKind:
         """Return the kind for one document, whose name may be a part of keys.
 

@@ -16,7 +16,7 @@ from tomldiary.entries.fields import Problem, toml_word
 from tomldiary.entries.kind import EntryKind
 from tomldiary.entries.kinds.facts import FactKind
 from tomldiary.entries.kinds.items import ItemKind
-from tomldiary.entries.kinds.parts import part_of
+from tomldiary.entries.kinds.parts import depth_of, part_of
 from tomldiary.entries.kinds.pending import PendingKind
 from tomldiary.entries.kinds.preferences import PreferenceKind
 from tomldiary.errors import UnknownEntry
@@ -128,7 +128,7 @@ def entry_path(document: str, path: Path) -> Path | None:
     """Return the path of the entry that contains the table at `path`; None if the table is above all entries."""
     if not path or path[0] == "_meta":
         return None
-    depth = entry_kind(document).depth_of(path)
+    depth = depth_of(entry_kind(document), path)
     return path[:depth] if len(path) >= depth else None
 
 

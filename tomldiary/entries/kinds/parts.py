@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LARGEST",
     "JoinedEdit",
+    "depth_of",
     "duplicates",
     "join",
     "part_name",
@@ -65,6 +66,11 @@ def _number_of(part: str) -> int:
     return int(part.partition("/")[2] or 1)
 
 
+def depth_of(kind: EntryKind, path: Path) -> int:
+    """Return the length of the path of the entry at or above a path; the short layout omits the root table."""
+    return kind.depth - (path[:1] != (kind.name,))
+
+
 def join(kind: EntryKind, parts: Sequence[Document]) -> Document:
     """Return all parts as one document for reading; its text has the tables of the parts in order."""
     if len(parts) == 1:
@@ -74,10 +80,10 @@ def join(kind: EntryKind, parts: Sequence[Document]) -> Document:
     for key in dict.fromkeys(key for part in parts for key in part.data):
         if key != _META:
             values = [part.data[key] for part in parts if key in part.data]
-            data[key] = _merged(values, kind.depth_of((key,)) - 1)
+            data[key] = _merged(values, depth_of(kind, (key,)) - 1)
     parents = set[Path]().union(*(part.parents for part in parts))
     stamp = tuple([part.stamp for part in parts])
-    return Document(_blocks(parts), data, parents=parents, memo=_memo_of(parts), stamp=stamp)
+    return Document(_blocks(parts), data, parents=parents, memo=memo_of(parts), stamp=stamp)
 
 
 def _merged(values: list[Any], levels: int) -> Any:
@@ -135,7 +141,7 @@ def _blocks(parts: Sequence[Document]) -> list[Block]:
     return blocks
 
 
-def _memo_of(parts: Iterable[Tables]) -> dict[Any, Any]:
+def memo_of(parts: Iterable[Tables]) -> dict[Any, Any]:
     """Return the memo of the first part with entries, which also stores data derived from all parts."""
     for part in parts:
         if not isinstance(part, Document) or part.has_entries:
@@ -176,7 +182,7 @@ class JoinedEdit:
     def memo(self) -> dict[Any, Any]:
         """The indexes over all parts."""
         first, *others = self._parts.values()
-        return _memo_of([first, *others]) if others else first.memo
+        return memo_of([first, *others]) if others else first.memo
 
     @property
     def stamp(self) -> object:
@@ -192,7 +198,7 @@ class JoinedEdit:
         if path[:1] == (_META,):
             found = _meta_of([part.table((_META,)) for part in parts])
             return None if found is None else find_table({_META: found}, path)
-        levels = self._kind.depth_of(path) - len(path)
+        levels = depth_of(self._kind, path) - len(path)
         if levels <= 0:
             name = self.holder(path)
             return None if name is None else self._parts[name].table(path)
@@ -246,7 +252,7 @@ class JoinedEdit:
 
     def holder(self, path: Path) -> str | None:
         """Return the first part that holds the entry of a table, or None."""
-        entry = path[: self._kind.depth_of(path)]
+        entry = path[: depth_of(self._kind, path)]
         for name, part in self._parts.items():
             if part.table(entry) is not None:
                 return name
