@@ -333,7 +333,7 @@ class Engine(DocumentCache):
         bases = [base for base, _ in changed.values()]
         if all(base is not None and base.is_logged and base.logged is None for base in bases):
             return None
-        saved = prepare_saves(self.backend, user, changed, self.may_be_logged, self.save_timeout)
+        saved = prepare_saves(self, user, changed, self.save_timeout)
         if saved is None:
             return None
         try:
@@ -380,9 +380,7 @@ class Engine(DocumentCache):
     def _log_only(self, user: str, changed: Changed, source: Source) -> bool:
         """Commit displaced changes to history alone; return False if that is not possible."""
         try:
-            prepared = log_only(
-                self.backend, user, changed, source, self.schema_name, self.may_be_logged
-            )
+            prepared = log_only(self, user, changed, source)
             if prepared is not None:
                 self._publish(user, prepared)
         except Conflict:

@@ -16,8 +16,9 @@ from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
+    from tomldiary.engine.engine import Engine
     from tomldiary.engine.transaction import Changed, Prepared
     from tomldiary.history.record import Source
 
@@ -55,26 +56,17 @@ class Saves:
         return fresh
 
 
-def prepare_saves(
-    backend: Backend,
-    user: str,
-    changed: Changed,
-    may_be_logged: Callable[[str, str], bool],
-    patience: float,
-) -> Saves | None:
+def prepare_saves(engine: Engine, user: str, changed: Changed, patience: float) -> Saves | None:
     """Prepare the hand edits that history does not have yet, if any; the caller holds the user's lock.
 
     Raises:
         HandEditConflict: A removed document exists again, or is still being saved after `patience` seconds.
     """
-    last = backend.last_record(user)
-    if last is None and not any(base for base, _ in changed.values()):
-        return None  # the user's first transaction
-    seq = next_sequence(last)
+    seq = next_sequence(engine.backend.last_record(user))
     changed = {
         kind: (base and _numbered(base, seq), edit) for kind, (base, edit) in changed.items()
     }
-    record = _hand_record(backend, user, changed, seq, may_be_logged, patience)
+    record = _hand_record(engine, user, changed, seq, patience)
     if record is None:
         return None
     saves = {
@@ -129,14 +121,7 @@ def _numbered(known: Known, seq: int) -> Known:
     return replace(known, document=edit.done())
 
 
-def log_only(
-    backend: Backend,
-    user: str,
-    changed: Changed,
-    source: Source,
-    schema_name: str,
-    may_be_logged: Callable[[str, str], bool],
-) -> Prepared | None:
+def log_only(engine: Engine, user: str, changed: Changed, source: Source) -> Prepared | None:
     """Prepare changes that a hand edit displaces, for history only; merging the edit reports them as a conflict.
 
     The edited files are unchanged; the next read merges them. Return None if this is not possible, because history
@@ -145,12 +130,12 @@ def log_only(
     Raises:
         HandEditConflict: A removed document exists again.
     """
-    now = {kind: backend.token(user, kind) for kind in changed}
+    now = {kind: engine.backend.token(user, kind) for kind in changed}
     if any((base is None) != (now[kind] is None) for kind, (base, _) in changed.items()):
         return None
-    if prepare_saves(backend, user, changed, may_be_logged, patience=0.0) is not None:
+    if prepare_saves(engine, user, changed, patience=0.0) is not None:
         return None
-    prepared = prepare(changed, source, schema_name, backend.last_record(user))
+    prepared = prepare(changed, source, engine.schema_name, engine.backend.last_record(user))
     contents, expected = prepared.commit.contents, prepared.commit.expected
     same = {kind for kind, token in expected.items() if now[kind] == token}
     commit = replace(
@@ -162,25 +147,21 @@ def log_only(
 
 
 def _hand_record(
-    backend: Backend,
-    user: str,
-    changed: Changed,
-    seq: int,
-    may_be_logged: Callable[[str, str], bool],
-    patience: float,
+    engine: Engine, user: str, changed: Changed, seq: int, patience: float
 ) -> Record | None:
     """Return a record of the hand edits since the end of history, if any."""
     saved = Record(seq, "hand", [], {}, {}, actor="hand")
+    timeline = Timeline(engine.backend, user)
     for kind, (base, _) in changed.items():
         if base is None:
-            if seq == 1 or not may_be_logged(user, kind):
+            if seq == 1 or not engine.may_be_logged(user, kind):
                 continue
-            last = Timeline(backend, user).last(kind)
+            last = timeline.last(kind)
             if last is None or last.results[kind] == EMPTY:
                 continue
-            _wait_for_return(backend, user, kind, patience)
+            _wait_for_return(engine.backend, user, kind, patience)
             # The file was removed permanently.
-            text = Timeline(backend, user).text(kind)
+            text = timeline.text(kind)
             saved.changes.append(Change(kind, 0, text, ""))
             saved.bases[kind], saved.results[kind] = last.results[kind], EMPTY
         else:
