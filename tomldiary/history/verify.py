@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, DocumentError, InvalidTOML
-from tomldiary.history.record import SNAPSHOT, Record, parse_record, redo
+from tomldiary.history.record import END, SNAPSHOT, Record, parse_record, redo
 from tomldiary.history.timeline import EMPTY
 from tomldiary.storage.local.backend import LocalBackend
 from tomldiary.storage.local.layout import kinds_in
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Damage", "Walked", "stored_kinds", "stored_text", "verify", "walk"]
 
 _HEADER = re.compile(rb"^\[\[tx\]\]$", re.MULTILINE)
-_END = b"\n]\n"
-"""The end of a complete record; a torn append does not end like this."""
+_END = END.encode()
 _SEQ = re.compile(r"^seq *= *(\d+)", re.MULTILINE)
 
 

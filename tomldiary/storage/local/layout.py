@@ -24,9 +24,9 @@ __all__ = [
     "KIND",
     "LONGEST_KIND",
     "OWNER_NAME",
+    "SEGMENT",
     "SUFFIX",
     "SYSTEM",
-    "is_segment",
     "kinds_in",
     "listing_of",
     "name_owner",
@@ -51,7 +51,8 @@ KIND = re.compile(
     rf"(?=.{{1,{LONGEST_KIND}}}\Z)[a-z0-9_][a-z0-9_.%=~-]*(/[a-z0-9_%~-][a-z0-9_.%=~-]*)*"
 )
 """The names that documents may have, except those that are reserved."""
-_SEGMENT = re.compile(r"\d{4}-\d{2}-\d{3,}\.toml", re.ASCII)
+SEGMENT = re.compile(r"\d{4}-\d{2}-\d{3,}\.toml", re.ASCII)
+"""The names of segments in `history/`, such as "2026-11-001.toml"."""
 
 
 def kinds_in(files: FileSystem, folder: Path) -> list[str]:
@@ -89,13 +90,8 @@ def strays_in(files: FileSystem, folder: Path) -> list[str]:
     ]
     history = [f"{name}{SUFFIX}" for name in _names_in(files, folder, f"{HISTORY}/")[0]]
     return documents + [
-        path for path in history if not is_segment(path.removeprefix(f"{HISTORY}/"))
+        path for path in history if not SEGMENT.fullmatch(path.removeprefix(f"{HISTORY}/"))
     ]
-
-
-def is_segment(name: str) -> bool:
-    """Return whether a file of this name in `history/` is a segment, such as "2026-11-001.toml"."""
-    return _SEGMENT.fullmatch(name) is not None
 
 
 def _names_in(files: FileSystem, folder: Path, below: str = "") -> tuple[list[str], list[str]]:

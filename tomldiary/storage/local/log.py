@@ -26,7 +26,7 @@ from tomldiary.history.record import (
 )
 from tomldiary.logging import get_logger
 from tomldiary.storage.files import PRIVATE, READING, FileSystem
-from tomldiary.storage.local.layout import is_segment, kinds_in
+from tomldiary.storage.local.layout import SEGMENT, kinds_in
 from tomldiary.toml.document import Document
 
 if TYPE_CHECKING:
@@ -90,7 +90,9 @@ class End(NamedTuple):
 
 def segments(files: FileSystem, folder: Path) -> list[Path]:
     """Return the segments, oldest first."""
-    return sorted((path for path in files.paths_in(folder) if is_segment(path.name)), key=_place)
+    return sorted(
+        (path for path in files.paths_in(folder) if SEGMENT.fullmatch(path.name)), key=_place
+    )
 
 
 def _place(path: Path) -> tuple[str, int]:

@@ -254,13 +254,12 @@ def _exchanged(
 
 def _is_held(files: FileSystem, path: str, held: Held) -> bool:
     """Return whether the file at a path is the held version."""
-    if not held.is_leased:
-        return is_same(files.token(path), held.token)
-    # A program that opens it for writing waits for the lease, or has broken it: see `Held.is_wanted`.
-    try:
-        return files.lstat(path).st_ino == held.status.st_ino
-    except FileNotFoundError:
-        return False
+    found = files.token(path)
+    if held.is_leased and found is not None:
+        # The inode is enough: a program that opens it for writing waits for the lease, or has broken it,
+        # see `Held.is_wanted`.
+        return found[2] == held.token[2]
+    return is_same(found, held.token)
 
 
 def take_back(files: FileSystem, temp: str, target: str, ours: FileToken | None) -> None:
@@ -381,7 +380,7 @@ class Held:
         OSError: The file cannot be opened.
     """
 
-    __slots__ = ("_descriptor", "_files", "has_writer", "is_leased", "status", "token")
+    __slots__ = ("_descriptor", "_files", "has_writer", "is_leased", "token")
 
     token: FileToken
     """The version of the file."""
@@ -389,8 +388,6 @@ class Held:
     """Whether another program already had the file open for writing."""
     is_leased: bool
     """Whether the lease was granted. The system breaks a lease if a writer has waited too long."""
-    status: os.stat_result
-    """The file status, read under the lease."""
 
     def __init__(self, files: FileSystem, path: str) -> None:
         self._files = files
@@ -399,8 +396,7 @@ class Held:
             refusal = files.take_lease(self._descriptor) if files.has_leases else errno.ENOSYS
             self.is_leased = refusal == 0
             # Read after the lease: an earlier writer has changed the time by now, or prevents the lease.
-            self.status = files.fstat(self._descriptor)
-            self.token = token_of(self.status)
+            self.token = token_of(files.fstat(self._descriptor))
             self.has_writer = refusal == errno.EAGAIN and _grants_leases(files, path)
         except BaseException:
             files.close(self._descriptor)
