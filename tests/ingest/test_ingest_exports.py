@@ -58,7 +58,7 @@ def test_a_chatgpt_export_is_the_branch_that_is_shown():
     assert turn.assistant_msg == "Noted, no walnuts."
     assert turn.when.isoformat() == "2026-01-02T10:00:01+00:00"
     assert "Left out 1 system message." in log.skipped
-    assert "Left out 2 assistant messages that only call tools." in log.skipped
+    assert "Left out 2 assistant messages with only tool calls." in log.skipped
     assert not any("replaced" in text for text in (turn.user_msg, turn.assistant_msg))
 
 
@@ -79,7 +79,7 @@ def test_what_was_spoken_to_chatgpt_is_read_from_its_transcript(tmp_path):
     assert [(turn.user_msg, turn.assistant_msg) for turn in log.turns] == [
         ("I love swimming.", "Nice.")
     ]
-    assert log.skipped == ["Left out 2 images or other parts."]
+    assert log.skipped == ["Left out 2 parts without text."]
 
 
 def test_a_claude_export_keeps_texts_sessions_and_times(claude):

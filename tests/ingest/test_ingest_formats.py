@@ -103,11 +103,11 @@ def test_omitted_content_is_reported_and_counted(tmp_path):
         "Left out 1 system message.",
         "Left out 1 tool message.",
         "Left out 1 image.",
-        "Left out 1 content that is neither text nor a list of parts.",
+        "Left out 1 content of an unknown type.",
         "Left out 1 message with an unknown role.",
-        "Left out 1 record that is not a message of the format openai.",
-        "Left out 1 assistant message that answers no user message.",
-        "Left out 1 assistant message that only calls tools.",
+        "Left out 1 record without a message of the format openai.",
+        "Left out 1 assistant message without a user message before it.",
+        "Left out 1 assistant message with only tool calls.",
         "Left out 2 user messages without text.",
     ]
 
@@ -126,7 +126,7 @@ def test_the_reply_to_an_image_is_not_paired_with_earlier_messages(tmp_path):
         write(tmp_path, [*simple("Hi", "Hello"), image, {"role": "assistant", "content": "A cat"}])
     )
     assert said(log) == [("Hi", "Hello")]
-    assert "Left out 1 assistant message that answers no user message." in log.skipped
+    assert "Left out 1 assistant message without a user message before it." in log.skipped
 
 
 def test_items_of_the_responses_api_are_read(tmp_path):
@@ -286,7 +286,7 @@ def test_every_shape_of_a_langchain_dump_gives_the_same_turns(tmp_path, shape):
     assert log.skipped == [
         "Left out 1 system message.",
         "Left out 1 tool message.",
-        "Left out 1 assistant message that only calls tools.",
+        "Left out 1 assistant message with only tool calls.",
     ]
 
 
@@ -363,8 +363,8 @@ def test_a_pydantic_ai_history_gives_its_turns_with_their_times(tmp_path):
         "Left out 1 thinking part.",
         "Left out 1 tool call.",
         "Left out 1 tool result.",
-        "Left out 1 image, file or other part of a prompt.",
-        "Left out 1 assistant message that only calls tools.",
+        "Left out 1 prompt part without text.",
+        "Left out 1 assistant message with only tool calls.",
     ]
 
 
@@ -463,7 +463,7 @@ def test_locomo_samples_without_the_speaker_are_reported(tmp_path):
     other = sample("conv-2", speaker_a="Cy", session_1=lines(("Cy", "Yo")))
     log = read_turns(write(tmp_path, [TALK, other]), speaker="Ann")
     assert {turn.session_id.split("-session")[0] for turn in log.turns} == {"conv-1"}
-    assert "Left out 1 conversation in which Ann does not speak." in log.skipped
+    assert "Left out 1 conversation without Ann." in log.skipped
 
 
 def test_locomo_samples_of_one_id_get_distinct_sessions(tmp_path):
@@ -484,7 +484,7 @@ def test_an_invalid_locomo_date_is_reported(tmp_path):
     talk = sample(session_1=lines(("Ann", "Hi")), session_1_date_time="1:00 pm on 31 June, 2023")
     log = read_turns(write(tmp_path, talk))
     assert log.turns[0].when is None
-    assert log.skipped == ["Left out 1 session time that is not a date."]
+    assert log.skipped == ["Left out 1 session time without a date."]
 
 
 def test_a_speaker_is_refused_if_the_format_names_the_user(tmp_path):

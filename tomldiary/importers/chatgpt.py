@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tomldiary.importers.files import json_records, listed
 from tomldiary.importers.records import Found, Note
-from tomldiary.ingest.exports import message_text, messages_of
-from tomldiary.ingest.json_values import as_text, json_time
+from tomldiary.ingest.messages import message_text, messages_of
+from tomldiary.ingest.source import as_text, json_time
 
 __all__ = ["read"]
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import InvalidValue
-from tomldiary.ingest.json_values import as_list, as_object
+from tomldiary.ingest.source import as_list, as_object
 from tomldiary.ingest.source import MOST_BYTES, load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tomldiary.ingest.json_values import JsonObject
+    from tomldiary.ingest.source import JsonObject
 
 __all__ = ["is_sqlite", "json_records", "listed", "parsed", "rows"]
 

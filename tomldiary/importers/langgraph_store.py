@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.errors import InvalidValue, MissingExtra
 from tomldiary.importers.files import is_sqlite, json_records, listed, parsed, rows
 from tomldiary.importers.records import Found, Item
-from tomldiary.ingest.json_values import as_list, as_object, as_text, json_time
+from tomldiary.ingest.source import as_list, as_object, as_text, json_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

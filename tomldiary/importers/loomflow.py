@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from tomldiary.importers.files import json_records
 from tomldiary.importers.records import Block, Episode, Fact, Found
-from tomldiary.ingest.json_values import as_list, as_object, as_text, json_time
+from tomldiary.ingest.source import as_list, as_object, as_text, json_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tomldiary.ingest.json_values import JsonObject
+    from tomldiary.ingest.source import JsonObject
 
 __all__ = ["read"]
 

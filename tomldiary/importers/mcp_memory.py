@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tomldiary.importers.files import json_records, listed
 from tomldiary.importers.records import Found, Item
-from tomldiary.ingest.json_values import as_list, as_text
+from tomldiary.ingest.source import as_list, as_text
 
 __all__ = ["read"]
 

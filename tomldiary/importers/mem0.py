@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from tomldiary.importers.files import json_records, listed
 from tomldiary.importers.records import Found, Note
-from tomldiary.ingest.json_values import as_list, as_object, as_text, json_time
+from tomldiary.ingest.source import as_list, as_object, as_text, json_time
 from tomldiary.text.visible import escape_for_model
 
 if TYPE_CHECKING:
-    from tomldiary.ingest.json_values import JsonObject
+    from tomldiary.ingest.source import JsonObject
 
 __all__ = ["read"]
 

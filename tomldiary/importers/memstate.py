@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from tomldiary.importers.files import is_sqlite, json_records, listed, parsed, rows
 from tomldiary.importers.records import Fact, Found
-from tomldiary.ingest.json_values import as_object, as_text, json_time
+from tomldiary.ingest.source import as_object, as_text, json_time
 
 if TYPE_CHECKING:
-    from tomldiary.ingest.json_values import JsonObject
+    from tomldiary.ingest.source import JsonObject
 
 __all__ = ["read"]
 

@@ -1,8 +1,7 @@
 """Chat logs of OpenAI, LangChain, pydantic-ai, ChatGPT, Claude and LoCoMo, read as plain data and applied turn by turn.
 
 May import every layer below. It imports no framework and creates no framework object from a dump.
-One module per format (`openai`, `langchain`, `pydantic_ai`, `exports`, `locomo`) turns messages into utterances.
-`source` parses the file, `conversations` groups messages by session, `turns` pairs messages with their replies.
+`source` parses the file, `messages` and `locomo` turn messages into utterances, `turns` pairs them with their replies.
 Begin reading in `formats.read_turns`, then `runner.ingest`.
 """
 

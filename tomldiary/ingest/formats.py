@@ -1,69 +1,57 @@
-"""The supported formats: detected only by their content, and read as turns."""
+"""The supported formats: detected only by their content, and read as turns.
+
+In a format that consists of messages, a file contains messages, conversations (`{"messages": […]}`, an array of
+messages or an export), or both. Messages with a session name are grouped by this name.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tomldiary.errors import InvalidValue, UnsupportedFormat
-from tomldiary.ingest import exports, langchain, locomo, openai, pydantic_ai
-from tomldiary.ingest.conversations import all_messages, read_conversations
-from tomldiary.ingest.json_values import JsonObject, as_object
-from tomldiary.ingest.source import MOST_BYTES, load
-from tomldiary.ingest.turns import ChatLog, Omissions, Utterance
+from tomldiary.ingest import locomo
+from tomldiary.ingest.messages import (
+    CLAUDE_MESSAGES,
+    MESSAGE_FORMATS,
+    MOMENT_KEYS,
+    SESSION_KEYS,
+    MessageFormat,
+    messages_of,
+    name_of,
+)
+from tomldiary.ingest.source import MOST_BYTES, JsonObject, as_object, first_moment, is_list, load
+from tomldiary.ingest.turns import ChatLog, ChatTurn, Names, Omissions, Utterance, pair
 from tomldiary.toml.values import checked_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime
 
+__all__ = ["KNOWN_FORMATS", "read_turns"]
 
-__all__ = ["KNOWN_FORMATS", "MessageFormat", "read_turns"]
-
-
-@dataclass(frozen=True, slots=True)
-class MessageFormat:
-    """A format that consists of messages: the functions that recognise and read a message."""
-
-    name: str
-    recognises: Callable[[JsonObject], bool]
-    read_message: Callable[[JsonObject, Omissions], Utterance | None]
-
-
-MESSAGE_FORMATS: Final = {
-    known.name: known
-    for known in (
-        MessageFormat("chatgpt", exports.recognises_chatgpt, exports.read_chatgpt),
-        MessageFormat("claude", exports.recognises_claude, exports.read_claude),
-        # OpenAI's format is checked last, because a LangChain ChatMessage also has a "role".
-        MessageFormat("pydantic-ai", pydantic_ai.recognises, pydantic_ai.read_message),
-        MessageFormat("langchain", langchain.recognises, langchain.read_message),
-        MessageFormat("openai", openai.recognises, openai.read_message),
-    )
-}
 KNOWN_FORMATS: Final = ("openai", "langchain", "pydantic-ai", "chatgpt", "claude", "locomo")
 """The names of the formats, without "auto"."""
+_KNOWN: Final = ", ".join(KNOWN_FORMATS)
 
 
 def _holds(records: Sequence[object], name: str) -> bool:
     """Return whether any of the records belongs to the named format."""
     if name == "locomo":
         return any(locomo.recognises(as_object(record)) for record in records)
-    return any(map(MESSAGE_FORMATS[name].recognises, all_messages(records)))
+    return any(map(MESSAGE_FORMATS[name].recognises, _all_messages(records)))
 
 
 def _detect(records: Sequence[object]) -> str | None:
     """Return the name of the format: LoCoMo if a record is a sample, otherwise that of the first known message."""
     if _holds(records, "locomo"):
         return "locomo"
-    for message in all_messages(records):
+    for message in _all_messages(records):
         for name, known in MESSAGE_FORMATS.items():
             if known.recognises(message):
                 return name
     return None
-
-
-_KNOWN: Final = ", ".join(KNOWN_FORMATS)
 
 
 def read_turns(
@@ -103,7 +91,7 @@ def read_turns(
         )
     else:
         stem = omissions.clean(path.stem)
-        turns = read_conversations(records, MESSAGE_FORMATS[name], stem, omissions)
+        turns = _read_conversations(records, MESSAGE_FORMATS[name], stem, omissions)
     return ChatLog(name, turns, omissions.sentences())
 
 
@@ -123,3 +111,105 @@ def _format_of(records: Sequence[object], wanted: str, path: Path) -> str:
             f"(known formats: {_KNOWN})."
         )
     return found
+
+
+# Conversations
+
+
+@dataclass(slots=True)
+class _Conversation:
+    """The raw messages of a conversation with their indexes; `ordinal` is its index in the file's records."""
+
+    ordinal: int
+    name: str | None = None
+    when: datetime | None = None
+    messages: list[tuple[int, object]] = field(default_factory=list[tuple[int, object]])
+
+
+def _all_messages(records: Sequence[object]) -> Iterable[JsonObject]:
+    """Yield each object in the records that may be a message, in the order of the file."""
+    for record in records:
+        nested = _nested(record)
+        for raw in [record] if nested is None else nested:
+            if message := as_object(raw):
+                yield message
+
+
+def _read_conversations(
+    records: Sequence[object], message_format: MessageFormat, stem: str, omissions: Omissions
+) -> list[ChatTurn]:
+    """Return all turns; a conversation without a name is named `stem`."""
+    sessions, places = Names(), Names()
+    turns: list[ChatTurn] = []
+    for conversation in _split(records, omissions):
+        for name, utterances in _by_session(conversation, message_format, omissions):
+            session_id = sessions.distinct(name or stem)
+            place = places.distinct(session_id if name else str(conversation.ordinal))
+            for found in pair(utterances, omissions):
+                found.when = found.when or conversation.when
+                turns.append(found.turn(session_id, f"{message_format.name}/{place}"))
+    return turns
+
+
+def _nested(record: object) -> list[object] | None:
+    """Return the messages inside a conversation; None if the record is not a conversation."""
+    if is_list(record):
+        return record
+    envelope = as_object(record)
+    if as_object(envelope.get("mapping")):
+        return [*messages_of(envelope)]
+    messages = envelope.get("messages", envelope.get(CLAUDE_MESSAGES))
+    return messages if is_list(messages) else None
+
+
+def _split(records: Sequence[object], omissions: Omissions) -> list[_Conversation]:
+    conversations: list[_Conversation] = []
+    loose: _Conversation | None = None
+    for ordinal, record in enumerate(records):
+        nested = _nested(record)
+        if nested is None:
+            if loose is None:
+                loose = _Conversation(ordinal)
+                conversations.append(loose)
+            loose.messages.append((ordinal, record))
+            continue
+        envelope = as_object(record)
+        conversations.append(
+            _Conversation(
+                ordinal,
+                name=name_of(
+                    envelope,
+                    ("uuid",) if CLAUDE_MESSAGES in envelope else (*SESSION_KEYS, "id"),
+                    omissions,
+                ),
+                when=first_moment(envelope, MOMENT_KEYS),
+                messages=list(enumerate(nested)),
+            )
+        )
+    return conversations
+
+
+def _by_session(
+    conversation: _Conversation, message_format: MessageFormat, omissions: Omissions
+) -> list[tuple[str | None, list[tuple[int, Utterance]]]]:
+    """Return the conversation's utterances by session name, in order of appearance.
+
+    A message without a session name belongs to the session of the message before it.
+    """
+    groups: dict[str | None, list[tuple[int, Utterance]]] = {}
+    name = conversation.name
+    for index, raw in conversation.messages:
+        message = as_object(raw)
+        if not message_format.recognises(message):
+            omissions.leave_out("record", f"without a message of the format {message_format.name}")
+            continue
+        utterance = message_format.read_message(message, omissions)
+        if utterance is None:
+            continue
+        if conversation.name is None and utterance.session is not None:
+            name = utterance.session
+            if name not in groups and None in groups:
+                # The messages before the first name belong to its session.
+                groups[name] = groups.pop(None)
+        groups.setdefault(name, []).append((index, utterance))
+    return list(groups.items())

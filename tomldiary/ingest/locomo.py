@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from tomldiary.errors import InvalidValue
-from tomldiary.ingest.conversations import Names, name_of
-from tomldiary.ingest.json_values import JsonObject, as_object, as_text, is_list, json_time
-from tomldiary.ingest.turns import ChatTurn, Omissions, Utterance, pair
+from tomldiary.ingest.messages import name_of
+from tomldiary.ingest.source import JsonObject, as_object, as_text, is_list, json_time
+from tomldiary.ingest.turns import ChatTurn, Names, Omissions, Utterance, pair
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,9 +58,7 @@ def read_dialogues(
     found = False
     for record in map(as_object, records):
         if not recognises(record):
-            omissions.leave_out(
-                "record that is not a LoCoMo sample", "records that are not LoCoMo samples"
-            )
+            omissions.leave_out("record", "without a LoCoMo sample")
             continue
         sample = names.distinct(
             name_of(record, ("sample_id",), omissions) or omissions.clean(path.stem)
@@ -70,10 +68,7 @@ def read_dialogues(
         present.update(dict.fromkeys(people))
         user = _choose(people, speaker)
         if user is None:
-            omissions.leave_out(
-                f"conversation in which {speaker} does not speak",
-                f"conversations in which {speaker} does not speak",
-            )
+            omissions.leave_out("conversation", f"without {speaker}")
             continue
         found = True
         partner = people[1] if user == people[0] else people[0]
@@ -117,23 +112,19 @@ def _sample_turns(
         when = _session_time(talk.get(f"{key}_date_time"), omissions)
         utterances: list[tuple[int, Utterance]] = []
         if not is_list(messages := talk[key]):
-            omissions.leave_out("session that is not a list", "sessions that are not lists")
+            omissions.leave_out("session", "without a list of messages")
             continue
         for index, message in enumerate(map(as_object, messages)):
             name = message.get("speaker")
             if name not in (user, partner):
-                omissions.leave_out(
-                    f"message in {sample} by neither speaker",
-                    f"messages in {sample} by neither speaker",
-                )
+                omissions.leave_out("message", f"in {sample} by neither speaker")
                 continue
             role = "user" if name == user else "assistant"
             utterances.append((index, Utterance(role, _text(message, omissions), when)))
         opening = f"of {partner} in {sample}, before the first message of {user} in the session"
-        unasked = (f"opening message {opening}", f"opening messages {opening}")
         turns.extend(
             found.turn(f"{sample}-{key}", f"locomo/{sample}/{key}")
-            for found in pair(utterances, omissions, unasked=unasked)
+            for found in pair(utterances, omissions, unasked=("opening message", opening))
         )
     return turns
 
@@ -166,5 +157,5 @@ def _session_time(value: object, omissions: Omissions) -> datetime | None:
         except ValueError:
             found = None
     if found is None:
-        omissions.leave_out("session time that is not a date", "session times that are not dates")
+        omissions.leave_out("session time", "without a date")
     return found

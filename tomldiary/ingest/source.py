@@ -1,17 +1,36 @@
-"""Reads JSON and JSON Lines files as text and as records; errors contain path:line:column."""
+"""Reads JSON and JSON Lines files, and gives typed access to their values; errors contain path:line:column."""
 
 from __future__ import annotations
 
 import codecs
 import json
-from typing import TYPE_CHECKING, cast
+import math
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TypeAlias, TypeGuard, cast
 
 from tomldiary.errors import InvalidValue
+from tomldiary.toml.values import moment
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
-__all__ = ["MOST_BYTES", "decode", "load", "parse", "read_text"]
+__all__ = [
+    "MOST_BYTES",
+    "JsonObject",
+    "as_list",
+    "as_object",
+    "as_text",
+    "decode",
+    "first_moment",
+    "is_list",
+    "json_time",
+    "load",
+    "parse",
+    "read_text",
+]
+
+JsonObject: TypeAlias = "dict[str, object]"
 
 MOST_BYTES = 512 * 1024 * 1024
 
@@ -19,6 +38,8 @@ _CHUNK = 1024 * 1024
 _BLANK = " \t\r\n"
 _ARCHIVES = (b"PK\x03\x04", b"\x1f\x8b")  # ZIP and gzip
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_MILLISECONDS_FROM = 1e11
+"""Larger numbers are milliseconds, because as seconds they would be after the year 5000."""
 
 
 def load(path: Path, *, known: str, max_bytes: int) -> list[object]:
@@ -131,3 +152,50 @@ def _holds_a_record(line: str) -> bool:
         return isinstance(json.loads(line), dict | list)
     except (RecursionError, ValueError):
         return False
+
+
+# Values of an unknown structure
+
+
+def as_object(value: object) -> JsonObject:
+    """Return the value if it is a JSON object, otherwise an empty object."""
+    return cast("JsonObject", value) if isinstance(value, dict) else {}
+
+
+def as_list(value: object) -> list[object]:
+    """Return the value if it is a JSON array, otherwise an empty array."""
+    return value if is_list(value) else []
+
+
+def is_list(value: object) -> TypeGuard[list[object]]:
+    """Return whether the value is a JSON array."""
+    return isinstance(value, list)
+
+
+def as_text(value: object) -> str:
+    """Return the value if it is a string, otherwise an empty string."""
+    return value if isinstance(value, str) else ""
+
+
+def json_time(value: object) -> datetime | None:
+    """Return a datetime, ISO 8601 text or Unix time (seconds or milliseconds) as a datetime in UTC; None if invalid.
+
+    A time without a time zone is read as UTC.
+    """
+    if isinstance(value, str | datetime):
+        return moment(value.strip() if isinstance(value, str) else value)
+    try:
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            seconds = value / 1000 if value > _MILLISECONDS_FROM else value
+            return datetime.fromtimestamp(seconds, UTC) if seconds > 0 else None
+    except (ValueError, OverflowError, OSError):
+        return None
+    return None
+
+
+def first_moment(source: JsonObject, keys: Iterable[str]) -> datetime | None:
+    """Return the first time among the values of some keys; None if there is none."""
+    for key in keys:
+        if (found := json_time(source.get(key))) is not None:
+            return found
+    return None

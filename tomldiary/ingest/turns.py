@@ -1,4 +1,4 @@
-"""Turns of a chat log, and the pairing of utterances to turns."""
+"""Turns of a chat log, the pairing of utterances to turns, and what was left out."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from tomldiary.runtime.views import counted
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
 
-__all__ = ["ChatLog", "ChatTurn", "Omissions", "Pair", "Utterance", "pair"]
+__all__ = ["ChatLog", "ChatTurn", "Names", "Omissions", "Pair", "Utterance", "pair"]
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -28,10 +30,9 @@ class Omissions:
         if speaker:
             self._speakers[self.clean(speaker)] = None
 
-    def leave_out(self, one: str, many: str = "") -> None:
-        """Count an omission; `one` and `many` name it in singular and plural, and "" adds an "s" to `one`."""
-        kind = one, many or f"{one}s"
-        self._counts[kind] = self._counts.get(kind, 0) + 1
+    def leave_out(self, noun: str, detail: str = "") -> None:
+        """Count an omission, such as "message" with the detail "without text"; the plural adds an "s" to the noun."""
+        self._counts[noun, detail] = self._counts.get((noun, detail), 0) + 1
 
     def clean(self, text: str) -> str:
         """Return a text with each lone surrogate replaced by U+FFFD, because no file can store it."""
@@ -42,8 +43,8 @@ class Omissions:
     def sentences(self) -> list[str]:
         """Return one sentence for each kind of omission, in the order of first occurrence."""
         found = [
-            _SURROGATE.sub("\ufffd", f"Left out {count} {one if count == 1 else many}.")
-            for (one, many), count in self._counts.items()
+            _SURROGATE.sub("\ufffd", f"Left out {counted(count, noun)} {detail}".rstrip() + ".")
+            for (noun, detail), count in self._counts.items()
         ]
         if self._replaced:
             noun = "character that is" if self._replaced == 1 else "characters that are"
@@ -54,6 +55,23 @@ class Omissions:
                 f"Several people were read as one user: {names}. Give each a file of its own."
             )
         return found
+
+
+class Names:
+    """Makes names unique: the second "chat" is called "chat-2"."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+        self._last: dict[str, int] = {}
+
+    def distinct(self, wanted: str) -> str:
+        """Return `wanted`; if the name is taken, with the next free number, beginning at 2."""
+        name = wanted
+        while name in self._taken:
+            self._last[wanted] = self._last.get(wanted, 1) + 1
+            name = f"{wanted}-{self._last[wanted]}"
+        self._taken.add(name)
+        return name
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,27 +142,21 @@ def pair(
     utterances: Iterable[tuple[int, Utterance]],
     omissions: Omissions,
     *,
-    unasked: tuple[str, str],
+    unasked: tuple[str, str] = ("assistant message", "without a user message before it"),
 ) -> list[Pair]:
     """Join consecutive messages of the user, and pair them with the reply that follows.
 
     Every non-empty message of the user is in exactly one turn. A reply to no message of the user is left out and
-    counted as `unasked` (singular, plural).
+    counted as `unasked` (noun, detail).
     """
     pairs: list[Pair] = []
     current: Pair | None = None
     for index, utterance in utterances:
         if not utterance.text.strip():
             if utterance.calls_tools:
-                omissions.leave_out(
-                    "assistant message that only calls tools",
-                    "assistant messages that only call tools",
-                )
+                omissions.leave_out("assistant message", "with only tool calls")
             else:
-                omissions.leave_out(
-                    f"{utterance.role} message without text",
-                    f"{utterance.role} messages without text",
-                )
+                omissions.leave_out(f"{utterance.role} message", "without text")
             # The reply to a message that is only an image does not belong to the turn before it.
             if utterance.role == "user" and current is not None and current.answered:
                 current = None
