@@ -12,7 +12,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, create_model
 
@@ -21,18 +21,8 @@ from tomldiary.entries.constraints import Constraint
 from tomldiary.entries.kinds import ITEMS, entry_key
 from tomldiary.errors import DiaryError, InvalidValue
 from tomldiary.identifiers.namespaces import kind_of
-from tomldiary.importers import (
-    chatgpt,
-    firestore,
-    langgraph_store,
-    letta,
-    loomflow,
-    markdown,
-    mcp_memory,
-    mem0,
-    memstate,
-)
 from tomldiary.importers.records import Block, Episode, Fact, Found, Item, Note, Record
+from tomldiary.importers.sources import SOURCES
 from tomldiary.runtime.views import Viewed, drawn
 from tomldiary.storage.shared.database import without_secrets
 from tomldiary.store.operations import Get, Put
@@ -44,22 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import datetime
 
-__all__ = ["SOURCES", "Import", "carry_over"]
-
-SOURCES: Final[dict[str, Callable[[str, str], Found]]] = {
-    "mem0": mem0.read,
-    "letta": letta.read,
-    "mcp-memory": mcp_memory.read,
-    "claude-md": markdown.read,
-    "memory-md": markdown.read,
-    "langgraph-store": langgraph_store.read,
-    "langmem": langgraph_store.read,
-    "memstate": memstate.read,
-    "loomflow": loomflow.read,
-    "tomldiary-firestore": firestore.read,
-    "chatgpt": chatgpt.read,
-}
-"""The function that reads the records of a user, by the name of the source."""
+__all__ = ["Import", "carry_over"]
 
 _ACTOR = "hand"
 _CATEGORY = "biography"
@@ -134,11 +109,12 @@ def carry_over(
         )
     if source not in SOURCES:
         raise InvalidValue(f"unknown source. Use one of: {', '.join(SOURCES)}", where=source)
-    found = SOURCES[source](place, their_user or alice.user_id)
+    found = Found(place, their_user or alice.user_id)
+    SOURCES[source](found)
     if found.users and not found.records and not found.documents:
         named = ", ".join(sorted(found.users)[:_NAMED])
         raise InvalidValue(
-            f"no records of {their_user or alice.user_id!r} were found, but records of {named}. Give the user's id in"
+            f"no records of {found.user!r} were found, but records of {named}. Give the user's id in"
             " the source with --their-user",
             where=without_secrets(place),
         )
@@ -148,7 +124,7 @@ def carry_over(
         result.left_out.append(f"records of other users: {', '.join(sorted(found.users)[:_NAMED])}")
     writer = _Writer(alice, found, their_user, category, singletons or {})
     if found.documents:
-        _import_documents(alice, found, result, their_user, dry_run=dry_run)
+        _import_documents(alice, found, result, dry_run=dry_run)
     else:
         with (
             drawn("progress:reporting", progress, "records") as report,
@@ -162,15 +138,8 @@ def carry_over(
     return result
 
 
-def _import_documents(
-    alice: UserDiary, found: Found, result: Import, their_user: str | None, *, dry_run: bool
-) -> None:
-    data = {
-        "format": "tomldiary",
-        "version": 1,
-        "user": their_user or alice.user_id,
-        "documents": found.documents,
-    }
+def _import_documents(alice: UserDiary, found: Found, result: Import, *, dry_run: bool) -> None:
+    data = {"format": "tomldiary", "version": 1, "user": found.user, "documents": found.documents}
     changes = alice.import_preview(data)
     result.found = {"document": len(found.documents)}
     result.added = [change.key for change in changes]

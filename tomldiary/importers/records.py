@@ -73,8 +73,10 @@ Record: TypeAlias = Note | Block | Fact | Episode | Item
 
 @dataclass(slots=True)
 class Found:
-    """The records of one user in a source.
+    """The memory of one user in a source.
 
+    place    : the file, folder or address of the source
+    user     : the user's id in the source
     records  : the records, in the order of the source
     left_out : the numbers of skipped values, by a phrase such as "embedding"
     users    : the other users with records in the source
@@ -82,6 +84,8 @@ class Found:
     temporal : the types of facts with intervals, and the fields that identify a fact
     """
 
+    place: str
+    user: str
     records: list[Record] = field(default_factory=list[Record])
     left_out: dict[str, int] = field(default_factory=dict[str, int])
     users: set[str] = field(default_factory=set[str])

@@ -1,0 +1,350 @@
+"""The sources: for each program, a function that reads a user's memories from its files as plain data."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tomldiary.errors import InvalidValue, MissingExtra
+from tomldiary.importers.records import Block, Episode, Fact, Found, Item, Note
+from tomldiary.ingest.messages import message_text, messages_of
+from tomldiary.ingest.source import (
+    MOST_BYTES,
+    JsonObject,
+    as_list,
+    as_object,
+    as_text,
+    json_time,
+    load,
+    read_text,
+)
+from tomldiary.storage.shared.database import without_secrets
+from tomldiary.storage.shared.urls import open_url
+from tomldiary.text.visible import escape_for_model
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["SOURCES"]
+
+_SQLITE = b"SQLite format 3\0"
+_ITEMS = (
+    "SELECT * FROM store ORDER BY prefix, key"  # older tables have no columns for a time to live
+)
+_GRAPH = "knowledge-graph"
+_CHECKPOINTS = {"checkpoint", "checkpoint_write"}
+_TRIPLES = "triples"
+_EXPORTED = {"blocks", "episodes", "facts"}
+_FIRESTORE = "firestore://"
+_MEM0 = {"id", "memory", "hash", "metadata", "categories", "created_at", "updated_at", "user_id", "role", "score"}  # fmt: skip
+
+
+# Files
+
+
+def _json(place: str) -> list[object]:
+    """Return the values of a JSON array or of JSON Lines, or a single JSON object as a list."""
+    return load(Path(place), known="a file in JSON or JSON Lines", max_bytes=MOST_BYTES)
+
+
+def _listed(records: list[object], *names: str) -> list[JsonObject]:
+    """Return the records as objects, or those in the list under one of `names` in a single object."""
+    whole = as_object(records[0]) if len(records) == 1 else {}
+    for name in names:
+        if name in whole:
+            return _objects(whole, name)
+    return [as_object(each) for each in records]
+
+
+def _objects(each: JsonObject, name: str) -> list[JsonObject]:
+    return [as_object(one) for one in as_list(each.get(name))]
+
+
+def _is_sqlite(place: str) -> bool:
+    path = Path(place)
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(_SQLITE)) == _SQLITE
+
+
+def _rows(place: str, query: str) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of a SQLite database, which is opened read-only."""
+    address = f"{Path(place).resolve().as_uri()}?mode=ro"
+    try:
+        with closing(sqlite3.connect(address, uri=True)) as database:
+            yield from database.execute(query)
+    except sqlite3.Error as error:
+        raise InvalidValue(
+            f"this database does not have the expected tables ({error}). Check --from", where=place
+        ) from error
+
+
+def _stored_json(value: Any, place: str) -> JsonObject:
+    """Return a JSON object of a database, parsed if it is text."""
+    if not isinstance(value, str | bytes):
+        return as_object(value)
+    try:
+        return as_object(json.loads(value))
+    except (ValueError, RecursionError) as error:
+        raise InvalidValue(
+            "a record of this database is not JSON. Check --from", where=place
+        ) from error
+
+
+# Sentences
+
+
+def _mem0(found: Found) -> None:
+    """Read the result of `Memory.get_all` or a platform export, `{"results": [{"id", "memory", …}]}`."""
+    records = _json(found.place)
+    if len(records) == 1:
+        found.leave_out("relation of a graph", len(as_list(as_object(records[0]).get("relations"))))
+    for memory in _listed(records, "results", "memories"):
+        text, owner = as_text(memory.get("memory")), as_text(memory.get("user_id"))
+        if not escape_for_model(text):
+            found.leave_out("record without a memory")
+        elif owner and owner != found.user:
+            found.users.add(owner)
+        else:
+            metadata = as_object(memory.get("metadata"))
+            found.leave_out("field of metadata", len(metadata.keys() - {"category"}))
+            filled = {key for key, value in memory.items() if value}
+            found.leave_out("other field", len(filled - _MEM0))
+            named = map(as_text, (metadata.get("category"), *as_list(memory.get("categories"))))
+            labels = tuple(dict.fromkeys(each for each in named if each))
+            created, id_ = json_time(memory.get("created_at")), as_text(memory.get("id"))
+            found.records.append(Note(id_, text, next(iter(labels), ""), labels, created))
+
+
+def _chatgpt(found: Found) -> None:
+    """Read the memories in `conversations.json` of an export, which are messages to the tool `bio`."""
+    for conversation in _listed(_json(found.place)):
+        found.leave_out("record that is not a conversation", "mapping" not in conversation)
+        turns = 0
+        for message in messages_of(conversation):
+            if as_text(message.get("recipient")) != "bio":
+                turns += 1
+            elif text := message_text(message).strip():
+                moment = json_time(message.get("create_time"))
+                found.records.append(Note(as_text(message.get("id")), text, when=moment))
+        found.leave_out('message of a conversation, which "tomldiary ingest" reads', turns)
+
+
+# Blocks
+
+
+def _letta(found: Found) -> None:
+    """Read an agent file (`.af`), version 1 with `core_memory` or version 2 with `blocks`, or a list of blocks."""
+    records = _json(found.place)
+    for block in _listed(records, "blocks", "core_memory"):
+        name, text = as_text(block.get("label")), block.get("value")
+        if not name or not isinstance(text, str):
+            found.leave_out("record that is not a memory block")
+            continue
+        found.records.append(Block(name, text))
+        found.leave_out("description of a block", bool(block.get("description")))
+    whole = as_object(records[0]) if len(records) == 1 else {}
+    for agent in (whole, *_objects(whole, "agents")):
+        found.leave_out("message", len(as_list(agent.get("messages"))))
+    found.leave_out("tool", len(as_list(whole.get("tools"))))
+    found.leave_out("file", len(as_list(whole.get("files"))))
+
+
+def _markdown(found: Found) -> None:
+    """Read `CLAUDE.md`, `MEMORY.md`, or a folder of such files; the name of a block is the path without `.md`."""
+    root = Path(found.place)
+    if not root.exists():
+        raise InvalidValue("there is no such file. Check the path.", where=found.place)
+    inside = sorted(path for path in root.rglob("*") if path.suffix.lower() == ".md")
+    for path in inside if root.is_dir() else [root]:
+        inner = path.relative_to(root) if root.is_dir() else Path(path.name)
+        if any(part.startswith(".") for part in inner.parts):
+            found.leave_out("hidden file")
+        elif path.is_symlink() or not path.is_file():
+            found.leave_out("link")
+        elif not (text := read_text(path)).strip():
+            found.leave_out("empty file")
+        else:
+            found.records.append(Block(inner.with_suffix("").as_posix(), text))
+
+
+# Items
+
+
+def _mcp_memory(found: Found) -> None:
+    """Read the graph of the Model Context Protocol's memory server: entities by name, relations by ends and type."""
+    for record in _listed(_json(found.place)):
+        kind, name = as_text(record.get("type")), as_text(record.get("name"))
+        if kind == "entity" and name:
+            said = as_list(record.get("observations"))
+            texts = [each for each in said if isinstance(each, str)]
+            found.leave_out("observation that is not text", len(said) - len(texts))
+            entity = as_text(record.get("entityType"))
+            value = {"name": name, "entityType": entity, "observations": texts}
+            found.records.append(Item((found.user, _GRAPH, "entities"), name, value))
+        elif kind == "relation":
+            value = {name: as_text(record.get(name)) for name in ("from", "relationType", "to")}
+            key = " | ".join(value.values())
+            found.records.append(Item((found.user, _GRAPH, "relations"), key, value))
+        else:
+            found.leave_out("record that is neither an entity nor a relation")
+
+
+def _langgraph_store(found: Found) -> None:
+    """Read `SqliteStore`, `PostgresStore`, or `item.dict()` of items: namespaces with the user as a label."""
+    now = datetime.now(UTC)
+    for item, expires in _items(found.place):
+        if not item.namespace or not item.key:
+            found.leave_out("record that is not an item")
+        elif found.user not in item.namespace:
+            found.users.add("/".join(item.namespace))
+        elif expires is not None and expires <= now:
+            found.leave_out("expired item")
+        else:
+            found.records.append(item)
+
+
+def _items(place: str) -> Iterator[tuple[Item, datetime | None]]:
+    """Yield the items with their expiry times."""
+    if "://" not in place and not _is_sqlite(place):
+        for item in _listed(_json(place), "items"):
+            namespace = tuple(as_text(label) for label in as_list(item.get("namespace")))
+            times = _times(item.get("created_at"), item.get("updated_at"))
+            yield (
+                Item(namespace, as_text(item.get("key")), as_object(item.get("value")), times),
+                None,
+            )
+        return
+    stored = _postgres(place) if "://" in place else _rows(place, _ITEMS)
+    for prefix, key, value, created, updated, *lifetime in stored:
+        expires, ttl = lifetime or (None, None)
+        times, data = _times(created, updated), _stored_json(value, place)
+        yield Item(tuple(prefix.split(".")), key, data, times, ttl), json_time(expires)
+
+
+def _times(created: object, updated: object) -> tuple[datetime, datetime] | None:
+    first, last = json_time(created), json_time(updated)
+    return None if first is None or last is None else (first, max(first, last))
+
+
+def _postgres(place: str) -> Iterator[tuple[Any, ...]]:
+    try:
+        import psycopg  # noqa: PLC0415 - an optional dependency
+    except ImportError as error:
+        raise MissingExtra("a PostgreSQL store", "postgres") from error
+    try:
+        with psycopg.connect(place) as database:
+            yield from database.execute(_ITEMS)
+    except psycopg.Error as error:
+        raise InvalidValue(
+            f"the table of the store cannot be read ({type(error).__name__}). Check the address and the permissions"
+        ) from error
+
+
+# Facts
+
+
+def _memstate(found: Found) -> None:
+    """Read the facts of MemState, which have no users: the database of its `SQLiteStorage`, or JSON."""
+    place = found.place
+    if _is_sqlite(place):
+        stored = _rows(place, "SELECT data FROM facts ORDER BY rowid")
+        facts = [_stored_json(data, place) for (data,) in stored]
+        found.leave_out("record of the log", next(_rows(place, "SELECT count(*) FROM tx_log"))[0])
+    else:
+        facts = _listed(_json(place), "facts")
+    for fact in facts:
+        name, payload = as_text(fact.get("type")), as_object(fact.get("payload"))
+        if not name or not payload:
+            found.leave_out("record that is not a fact")
+        elif "checkpoint_ns" in payload or name in _CHECKPOINTS:
+            found.leave_out("checkpoint of a LangGraph thread")
+        else:
+            data = {key: value for key, value in payload.items() if not key.startswith("_")}
+            found.leave_out("field that begins with an underscore", len(payload) - len(data))
+            session, moment = as_text(fact.get("session_id")), json_time(fact.get("ts"))
+            found.records.append(Fact(name, data, session, when=moment))
+
+
+def _loomflow(found: Found) -> None:
+    """Read `memory.export()` of loomflow or jeevesagent; facts become triples with intervals."""
+    found.temporal[_TRIPLES] = ("subject", "predicate")
+    for each in map(as_object, _json(found.place)):
+        owner = as_text(each.get("user_id"))
+        if owner and owner != found.user:
+            found.users.add(owner)
+            continue
+        found.leave_out("record that is not an export", not each.keys() & _EXPORTED)
+        for block in _objects(each, "blocks"):
+            name = as_text(block.get("name"))
+            if name:
+                found.records.append(Block(name, as_text(block.get("content"))))
+            else:
+                found.leave_out("block without a name")
+        for turn in _objects(each, "episodes"):
+            calls = turn.get("tool_transcript") or turn.get("tool_calls")
+            found.leave_out("tool transcript", bool(calls))
+            said, answered = as_text(turn.get("input")), as_text(turn.get("output"))
+            session, moment = as_text(turn.get("session_id")), json_time(turn.get("occurred_at"))
+            found.records.append(Episode(said, answered, session, moment))
+        for stored in _objects(each, "facts"):
+            fact = _triple(stored)
+            if not fact.data["subject"] or not fact.data["predicate"]:
+                found.leave_out("fact without a subject or a predicate")
+            elif fact.valid_from and fact.valid_to and fact.valid_to <= fact.valid_from:
+                found.leave_out("fact that ends when it begins, or earlier")
+            else:
+                found.records.append(fact)
+            found.leave_out("source of a fact", len(as_list(stored.get("sources"))))
+
+
+def _triple(fact: JsonObject) -> Fact:
+    given = fact.get("confidence")
+    return Fact(
+        _TRIPLES,
+        {name: as_text(fact.get(name)) for name in ("subject", "predicate", "object")},
+        confidence=float(min(max(given, 0), 1)) if isinstance(given, int | float) else 1.0,
+        when=json_time(fact.get("recorded_at")),
+        valid_from=json_time(fact.get("valid_from")),
+        valid_to=json_time(fact.get("valid_until")),
+    )
+
+
+# Documents
+
+
+def _firestore(found: Found) -> None:
+    """Read the two documents of a user of TOMLDiary 0.9 at `firestore://project/base/path`."""
+    if not found.place.startswith(_FIRESTORE):
+        raise InvalidValue(
+            "expected an address such as firestore://project/base/path",
+            where=without_secrets(found.place),
+        )
+    backend = open_url(found.place)
+    for kind in ("preferences", "conversations"):
+        stored = backend.read(found.user, kind)
+        if stored is not None:
+            found.documents[kind] = stored.text
+    if not found.documents:
+        found.users.update(backend.users())
+
+
+SOURCES: Final[dict[str, Callable[[Found], None]]] = {
+    "mem0": _mem0,
+    "letta": _letta,
+    "mcp-memory": _mcp_memory,
+    "claude-md": _markdown,
+    "memory-md": _markdown,
+    "langgraph-store": _langgraph_store,
+    "langmem": _langgraph_store,
+    "memstate": _memstate,
+    "loomflow": _loomflow,
+    "tomldiary-firestore": _firestore,
+    "chatgpt": _chatgpt,
+}
+"""The function that reads the memory of a user, by the name of the source."""
