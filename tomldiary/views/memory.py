@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tomldiary.entries.conversations import entry_to_conversation
 from tomldiary.entries.fields import last_used
@@ -14,27 +14,17 @@ from tomldiary.history.timeline import Timeline
 from tomldiary.runtime.views import counted
 from tomldiary.text.visible import one_line
 from tomldiary.toml.document import Document
-from tomldiary.views.sheet import (
-    Badge,
-    Cell,
-    Key,
-    Moment,
-    Sheet,
-    Table,
-    Text,
-    cut,
-    minute,
-)
+from tomldiary.views.sheet import Badge, Key, Moment, Sheet, Table, cut, listing, minute, quiet
 from tomldiary.views.show import sheet_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from tomldiary.diary import Diary
     from tomldiary.entries.kinds import Stored
     from tomldiary.user.user import UserDiary
 
-__all__ = ["Summary", "accessor", "diary", "stored_entries", "summary_of", "user", "users"]
+__all__ = ["Summary", "stored_entries", "summary_of"]
 
 _MOST_USERS = 200
 """The maximum number of users whose files a view of a diary reads."""
@@ -96,22 +86,21 @@ def _counts(counts: Counter[str]) -> str:
     return ", ".join(counted(counts[kind], kind.removesuffix("s"), kind) for kind in kinds)
 
 
-def diary(found: Diary) -> Sheet:
+def view_diary(found: Diary) -> Sheet:
     """Return the view of a diary: its users, their entries, and the last writes."""
     known = found.users()
     summaries = [summary_of(found, user_id) for user_id in known[:_MOST_USERS]]
     summaries.sort(key=lambda each: each.last_write, reverse=True)
-    every: list[list[Cell]] = [
-        [
+    rows = [
+        (
             Key(each.user),
-            Text(f"{each.counts.total():,}"),
-            Text(each.problem or _counts(each.counts), is_quiet=True),
-            Text(each.transactions),
+            f"{each.counts.total():,}",
+            quiet(each.problem or _counts(each.counts)),
+            each.transactions,
             Moment(each.last_write),
-        ]
-        for each in summaries
+        )
+        for each in summaries[:_SHOWN_USERS]
     ]
-    rows = every[:_SHOWN_USERS]
     columns = ("user", "entries", "", "transactions", "last write (UTC)")
     total = sum(each.counts.total() for each in summaries)
     notes = [
@@ -125,21 +114,20 @@ def diary(found: Diary) -> Sheet:
     return Sheet(title, [table], notes, empty="Nothing is stored yet.")
 
 
-def users(found: Sequence[str]) -> Sheet:
+def view_users(found: Sequence[str]) -> Sheet:
     """Return the view of a list of users."""
-    title = counted(len(found), "user")
-    return Sheet(title, [Table(("user",), [[Key(each)] for each in found])], empty="No users.")
+    return listing("user", ("user",), ([Key(each)] for each in found), "No users.")
 
 
 # One user
 
 
-def accessor(found: Callable[[], object]) -> Sheet:
+def view_accessor(found: Callable[[], object]) -> Sheet:
     """Return the sheet of the entries that an accessor such as `alice.facts` lists."""
     return sheet_of(found())
 
 
-def user(found: UserDiary) -> Sheet:
+def view_user_diary(found: UserDiary) -> Sheet:
     """Return the card of a user: categories, newest entries, blocks, facts and last sessions."""
     broken: list[DiaryError] = []
     entries = stored_entries(found, broken)
@@ -163,9 +151,9 @@ def user(found: UserDiary) -> Sheet:
     notes += [f"Problem: {cut(str(problem), 200)}" for problem in broken[:3]]
     texts = [*_of(entries, "preferences"), *_of(entries, "items")]
     tables = [
-        _table("Newest entries", ("key", "text"), texts),
-        _table("Blocks", ("block", "text"), _of(entries, "blocks"), newest=False),
-        _table("Facts", ("fact", "values"), _of(entries, "facts")),
+        _newest("Newest entries", ("key", "text"), texts),
+        _newest("Blocks", ("block", "text"), _of(entries, "blocks"), is_sorted=False),
+        _newest("Facts", ("fact", "values"), _of(entries, "facts")),
         _sessions(entries),
     ]
     return Sheet(title, tables, notes, empty="Nothing is remembered yet.", badges=badges)
@@ -182,41 +170,38 @@ def _last_write(found: UserDiary) -> str:
     return f"{counted(number, 'transaction')}, the last one {minute(latest[0].time)} UTC by {who}"
 
 
-_Entry = tuple[str, str, "Mapping[str, Any]"]
+def _of(entries: Sequence[Stored], kind: str) -> list[Stored]:
+    return [each for each in entries if each.kind == kind]
 
 
-def _of(entries: Sequence[Stored], kind: str) -> list[_Entry]:
-    return [
-        (key, entry_kind(kind).text(entry), entry)
-        for each, _, key, entry in entries
-        if each == kind
-    ]
-
-
-def _table(
-    heading: str, columns: Sequence[str], found: list[_Entry], *, newest: bool = True
+def _newest(
+    heading: str, columns: Sequence[str], found: list[Stored], *, is_sorted: bool = True
 ) -> Table:
-    if newest:
-        found = sorted(found, key=lambda each: last_used(each[2]), reverse=True)
-    rows: list[list[Cell]] = [
-        [Key(key.partition("/")[2] if key.startswith(("facts/", "blocks/")) else key),
-         Text(cut(text, 160)), Moment(last_used(entry))]
-        for key, text, entry in found[:_NEWEST]
-    ]  # fmt: skip
+    """Return a table of the newest entries, or of the first ones."""
+    if is_sorted:
+        found = sorted(found, key=lambda each: last_used(each.fields), reverse=True)
+    rows = [
+        (
+            Key(each.key.partition("/")[2] if each.kind in ("facts", "blocks") else each.key),
+            cut(entry_kind(each.kind).text(each.fields), 160),
+            Moment(last_used(each.fields)),
+        )
+        for each in found[:_NEWEST]
+    ]
     return Table((*columns, "updated (UTC)"), rows, heading, len(found) - len(rows))
 
 
 def _sessions(entries: Sequence[Stored]) -> Table:
-    found = [(path[-1], entry) for kind, path, _, entry in entries if kind == "conversations"]
-    found.sort(key=lambda each: last_used(each[1]), reverse=True)
-    rows: list[list[Cell]] = [
-        [
-            Key(session),
-            Text(cut(str(entry.get("summary") or "no summary yet"), 160)),
-            Text(counted(entry_to_conversation(entry).turns, "turn"), is_quiet=True),
+    found = _of(entries, "conversations")
+    found.sort(key=lambda each: last_used(each.fields), reverse=True)
+    rows = [
+        (
+            Key(path[-1]),
+            cut(str(entry.get("summary") or "no summary yet"), 160),
+            quiet(counted(entry_to_conversation(entry).turns, "turn")),
             Moment(last_used(entry)),
-        ]
-        for session, entry in found[:_NEWEST]
+        )
+        for _, path, _, entry in found[:_NEWEST]
     ]
     columns = ("session", "summary", "", "last used (UTC)")
     return Table(columns, rows, "Last sessions", len(found) - len(rows))

@@ -8,14 +8,16 @@ from tomldiary.runtime.views import counted
 from tomldiary.text.visible import one_line
 from tomldiary.views.sheet import (
     Badge,
-    Cell,
     Key,
+    Listing,
     Sheet,
     Table,
     Text,
     Tone,
+    card,
     cut,
     minute,
+    quiet,
 )
 
 if TYPE_CHECKING:
@@ -35,39 +37,21 @@ if TYPE_CHECKING:
     from tomldiary.writer.receipts import Receipt
     from tomldiary.writer.writer import MemoryWriter
 
-__all__ = [
-    "applied",
-    "consolidated",
-    "evaluation",
-    "finding",
-    "findings",
-    "forget_receipt",
-    "health",
-    "imported",
-    "ingest_report",
-    "kept_history",
-    "receipt",
-    "rollback",
-    "storage_stats",
-    "writer",
-    "writer_stats",
-]
+__all__: list[str] = []
 
 _MOST_KEYS = 20
 _TONES: Mapping[str, Tone] = {"healthy": "good", "degraded": "warn", "unhealthy": "bad"}
 
 
-def _pairs(values: Mapping[str, Any]) -> Table:
-    rows: list[list[Cell]] = [
-        [Text(name.replace("_", " "), is_quiet=True), _shown(name, value)]
-        for name, value in values.items()
-    ]
-    return Table(("", ""), rows)
+def _figures(values: Mapping[str, Any]) -> Table:
+    return card(
+        (quiet(name.replace("_", " ")), _shown(name, each)) for name, each in values.items()
+    )
 
 
-def _shown(name: str, value: Any) -> Cell:
+def _shown(name: str, value: Any) -> Text:
     if value is None or value in ({}, [], ""):
-        return Text("none", is_quiet=True)
+        return quiet("none")
     if isinstance(value, bool):
         return Text("yes" if value else "no")
     if name.startswith(("latency", "oldest", "seconds")):
@@ -85,37 +69,37 @@ def _keys(found: Sequence[str]) -> str:
 # Statistics
 
 
-def storage_stats(stats: Mapping[str, Any]) -> Sheet:
+def view_storage_stats(stats: Mapping[str, Any]) -> Sheet:
     """Return the view of a storage's guarantees."""
     documents = stats.get("documents", ())
     kept = "any" if documents is None else ", ".join(map(str, documents))
-    return Sheet("Storage", [_pairs({**stats, "documents": kept})])
+    return Sheet("Storage", [_figures({**stats, "documents": kept})])
 
 
 _FIRST = ("submitted", "completed", "failed", "pending", "dead_letters", "retries")
 _THEN = ("latency_p50", "latency_p95", "oldest_age", "error_rate", "durability", "loss_window")
 
 
-def writer_stats(stats: Mapping[str, Any]) -> Sheet:
+def view_writer_stats(stats: Mapping[str, Any]) -> Sheet:
     """Return the view of a writer's counters."""
     is_running = bool(stats.get("is_running"))
     shown = {name: stats[name] for name in (*_FIRST, *_THEN) if name in stats}
     workers = f"{stats.get('active_workers', 0)} of {stats.get('total_workers', 0)} busy"
     badge = Badge("running", "good") if is_running else Badge("closed")
     notes = [f"last failure: {stats['last_failure']}"] if stats.get("last_failure") else []
-    return Sheet("Writer", [_pairs({**shown, "workers": workers})], notes, badges=[badge])
+    return Sheet("Writer", [_figures({**shown, "workers": workers})], notes, badges=[badge])
 
 
-def writer(shown: MemoryWriter) -> Sheet:
+def view_memory_writer(shown: MemoryWriter) -> Sheet:
     """Return the view of a writer: its counters."""
-    return writer_stats(shown.stats())
+    return view_writer_stats(shown.stats())
 
 
-def health(found: Health) -> Sheet:
+def view_health(found: Health) -> Sheet:
     """Return the view of a health report."""
     badge = Badge(found.status, _TONES.get(found.status, ""))
-    reasons: list[list[Cell]] = [[Text(reason)] for reason in found.reasons]
-    tables = [Table(("",), reasons), *writer_stats(found.stats).tables]
+    reasons = Table(("",), ([reason] for reason in found.reasons))
+    tables = [reasons, *view_writer_stats(found.stats).tables]
     why = f": {'; '.join(found.reasons)}" if found.reasons else ""
     return Sheet("Health", tables, line=f"{found.status}{one_line(why)}", badges=[badge])
 
@@ -123,7 +107,7 @@ def health(found: Health) -> Sheet:
 # Receipts
 
 
-def receipt(shown: Receipt) -> Sheet:
+def view_receipt(shown: Receipt) -> Sheet:
     """Return the view of a submitted turn and its result."""
     result = shown.result
     turn = shown.turn
@@ -135,17 +119,17 @@ def receipt(shown: Receipt) -> Sheet:
         state, badge = "stored", Badge("stored, not applied yet", "warn")
     else:
         state, badge = "pending", Badge("pending", "warn")
-    rows: list[list[Cell]] = [
-        [Text("user"), Key(turn.user_id)],
-        [Text("session"), Key(turn.session_id)],
-        [Text("said"), Text(turn.user_msg)],
-        [Text("answered"), Text(turn.assistant_msg)],
+    values: list[tuple[str, object]] = [
+        ("user", Key(turn.user_id)),
+        ("session", Key(turn.session_id)),
+        ("said", turn.user_msg),
+        ("answered", turn.assistant_msg),
     ]
     if isinstance(result, BaseException):
-        rows.append([Text("error"), Text(f"{type(result).__name__}: {result}")])
+        values.append(("error", f"{type(result).__name__}: {result}"))
     elif result is not None:
-        rows.append([Text("effect"), Text(_effect(result))])
-    return Sheet("Turn", [Table(("", ""), rows)], line=state, badges=[badge])
+        values.append(("effect", _effect(result)))
+    return Sheet("Turn", [card(values)], line=state, badges=[badge])
 
 
 def _effect(done: Applied) -> str:
@@ -155,15 +139,15 @@ def _effect(done: Applied) -> str:
     return f"{counted(done.applied, 'change')}{where}"
 
 
-def applied(done: Applied) -> Sheet:
+def view_applied(done: Applied) -> Sheet:
     """Return the view of the result of a turn's operations."""
-    rows: list[list[Cell]] = [[Badge("skipped", "warn"), Text(each)] for each in done.skipped]
+    rows = [(Badge("skipped", "warn"), each) for each in done.skipped]
     skipped = f", {len(done.skipped)} skipped" if done.skipped else ""
     line = f"{_effect(done)}{skipped}"
     return Sheet("Turn applied", [Table(("", ""), rows)], [line], line=line)
 
 
-def forget_receipt(found: ForgetReceipt) -> Sheet:
+def view_forget_receipt(found: ForgetReceipt) -> Sheet:
     """Return the view of an erasure, or of its dry run; it contains no erased content."""
     counts = {
         "entries erased": found.entries,
@@ -171,20 +155,17 @@ def forget_receipt(found: ForgetReceipt) -> Sheet:
         "transactions redacted": found.records,
         "fencing token": found.epoch,
     }
-    files: list[list[Cell]] = [
-        [Key(name), Key(digest[:16])] for name, digest in sorted(found.files.items())
-    ]
-    keys: list[list[Cell]] = [[Key(key)] for key in found.keys]
+    files = ((Key(name), Key(digest[:16])) for name, digest in sorted(found.files.items()))
     tables = [
-        _pairs(counts),
-        Table(("key",), keys, "Entries"),
+        _figures(counts),
+        Table(("key",), ([Key(key)] for key in found.keys), "Entries"),
         Table(("file now", "SHA-256"), files),
     ]
     title = "Forgotten" if found.is_done else "Would be forgotten"
     return Sheet(title, tables, [found.hint], line=one_line(found))
 
 
-def rollback(done: Rollback) -> Sheet:
+def view_rollback(done: Rollback) -> Sheet:
     """Return the view of a rollback or of its dry run."""
     undone = [str(seq) for seq in done.undone]
     word = "undone" if done.is_done else "would be undone"
@@ -198,10 +179,10 @@ def rollback(done: Rollback) -> Sheet:
     if done.conflicts:
         line += f", {len(done.conflicts)} changed since"
     title = "Rollback" if done.is_done else "Rollback, dry run"
-    return Sheet(title, [_pairs(values)], line=line)
+    return Sheet(title, [_figures(values)], line=line)
 
 
-def kept_history(kept: KeptHistory) -> Sheet:
+def view_kept_history(kept: KeptHistory) -> Sheet:
     """Return the view of the range of kept transactions."""
     if not kept.last:
         return Sheet("History", line="empty", empty="No transactions.")
@@ -210,7 +191,7 @@ def kept_history(kept: KeptHistory) -> Sheet:
     return Sheet("History", notes=[line, note], line=line)
 
 
-def imported(found: Import) -> Sheet:
+def view_import(found: Import) -> Sheet:
     """Return the view of an import from another program."""
     groups: tuple[tuple[str, Tone, Sequence[str]], ...] = (
         ("added" if found.is_done else "would be added", "good", found.added),
@@ -226,10 +207,10 @@ def imported(found: Import) -> Sheet:
     return Sheet(title, [table], notes, line=f"{found.source}: {counts}")
 
 
-def consolidated(found: Consolidated) -> Sheet:
+def view_consolidated(found: Consolidated) -> Sheet:
     """Return the view of the result of a consolidation."""
-    skipped: list[list[Cell]] = [[Badge("skipped", "warn"), Text(each)] for each in found.skipped]
-    failed: list[list[Cell]] = [[Badge("failed", "bad"), Key(each)] for each in found.failed]
+    skipped = [(Badge("skipped", "warn"), each) for each in found.skipped]
+    failed = [(Badge("failed", "bad"), Key(each)) for each in found.failed]
     line = f"{counted(found.read, 'episode')} read, {counted(found.applied, 'change')}"
     line += f", {len(found.failed)} failed" if found.failed else ""
     return Sheet("Consolidation", [Table(("", ""), [*skipped, *failed])], [line], line=line)
@@ -238,43 +219,37 @@ def consolidated(found: Consolidated) -> Sheet:
 _LEVELS: Mapping[str, Tone] = {"warning": "warn", "problem": "bad"}
 
 
-def _finding_row(one: Finding) -> list[Cell]:
+def _finding_row(one: Finding) -> Sequence[object]:
     level = Badge(one.level, _LEVELS.get(one.level, ""))
-    return [level, Key(one.place), Text(one.message), Text(one.remedy)]
+    return level, Key(one.place), one.message, one.remedy
 
 
-_FINDING_COLUMNS = ("", "where", "what", "remedy")
+_FINDINGS = Listing(
+    "finding",
+    ("", "where", "what", "remedy"),
+    _finding_row,
+    lambda one: f"{one.level} {one.place}: {one.message}",
+    "No findings.",
+)
+view_finding, view_findings = _FINDINGS.one, _FINDINGS.all
 
 
-def finding(one: Finding) -> Sheet:
-    """Return the view of one result of a health check."""
-    short = one_line(f"{one.level} {one.place}: {one.message}")
-    return Sheet("Finding", [Table(_FINDING_COLUMNS, [_finding_row(one)])], line=short)
-
-
-def findings(found: Sequence[Finding]) -> Sheet:
-    """Return the view of a health check."""
-    table = Table(_FINDING_COLUMNS, [_finding_row(one) for one in found])
-    return Sheet(counted(len(found), "finding"), [table], empty="No findings.")
-
-
-def evaluation(found: Report) -> Sheet:
+def view_report(found: Report) -> Sheet:
     """Return the view of runs over the same questions."""
     head, *rows = found.rows()
-    cells: list[list[Cell]] = [[Text(value) for value in row] for row in rows]
     questions = counted(len(found.runs[0].answers), "question")
     title = f"{counted(len(found.runs), 'run')} over {questions}"
-    return Sheet(title, [Table(head, cells)], line=title)
+    return Sheet(title, [Table(head, rows)], line=title)
 
 
-def evaluation_run(found: Run) -> Sheet:
+def view_run(found: Run) -> Sheet:
     """Return the view of one run."""
     from tomldiary.evaluation.report import Report  # noqa: PLC0415 - only evaluations need it
 
-    return evaluation(Report([found]))
+    return view_report(Report([found]))
 
 
-def ingest_report(found: IngestReport) -> Sheet:
+def view_ingest_report(found: IngestReport) -> Sheet:
     """Return the view of an ingest."""
     values = {
         "turns in the log": found.turns,
@@ -285,4 +260,4 @@ def ingest_report(found: IngestReport) -> Sheet:
         "size": f"{found.bytes / 1024:.1f} KB",
     }
     line = f"{found.applied} of {counted(found.turns, 'turn')} applied, {counted(found.entries, 'entry', 'entries')}"
-    return Sheet("Ingest", [_pairs(values)], [cut(note) for note in found.notes], line=line)
+    return Sheet("Ingest", [_figures(values)], [cut(note) for note in found.notes], line=line)

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import html
 import re
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from dataclasses import InitVar, dataclass, field
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
+from tomldiary.runtime.views import counted
 from tomldiary.text.visible import one_line, printable
 from tomldiary.toml.values import moment
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 __all__ = [
     "Badge",
@@ -24,16 +25,23 @@ __all__ = [
     "Change",
     "Code",
     "Key",
+    "Listing",
     "Moment",
     "Several",
     "Sheet",
     "Table",
     "Text",
     "Tone",
+    "card",
     "cut",
     "escaped",
+    "listing",
     "minute",
+    "quiet",
+    "quote",
 ]
+
+T = TypeVar("T")
 
 MOST_ROWS = 50
 """The maximum number of rows of a table."""
@@ -43,17 +51,19 @@ MOST_CHARACTERS = 400
 Tone = Literal["", "good", "bad", "warn"]
 
 
-class Cell(Protocol):
+class Cell:
     """One cell of a table."""
+
+    __slots__ = ()
 
     @property
     def text(self) -> str:
         """The cell as text on one line, without control characters."""
-        ...
+        raise NotImplementedError
 
     def html(self) -> str:
         """The cell as HTML; stored text in it is escaped."""
-        ...
+        raise NotImplementedError
 
 
 def escaped(text: str) -> str:
@@ -67,6 +77,11 @@ def cut(text: str, most: int = MOST_CHARACTERS) -> str:
     return text if rest <= 0 else f"{text[:most].rstrip()} … {rest:,} more"
 
 
+def quote(text: object) -> str:
+    """Return the beginning of a stored text in quotes, for an object on one line."""
+    return f'"{cut(one_line(text), 60)}"'
+
+
 def minute(written: object) -> str:
     """Return a stored time in UTC to the minute; any other value is returned as text."""
     when = moment(written)
@@ -74,7 +89,7 @@ def minute(written: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class Text(Cell):
     """Stored text; words in it can be marked."""
 
     value: object
@@ -108,8 +123,13 @@ def _parts(text: str, words: Sequence[str]) -> list[str]:
     return re.split(f"({edged})", text, flags=re.IGNORECASE) if choices else [text]
 
 
+def quiet(value: object) -> Text:
+    """Return text that is less prominent."""
+    return Text(value, is_quiet=True)
+
+
 @dataclass(frozen=True, slots=True)
-class Key:
+class Key(Cell):
     """The key of an entry; a line may break after a slash."""
 
     value: str
@@ -125,7 +145,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(Cell):
     """A stored time, shown in UTC to the minute."""
 
     value: object
@@ -141,7 +161,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(Cell):
     """A share from 0 to 1 as a bar with its number."""
 
     share: float
@@ -162,7 +182,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Badge:
+class Badge(Cell):
     """A short label of a state, coloured by its tone."""
 
     label: str
@@ -179,7 +199,7 @@ class Badge:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Change(Cell):
     """The old and new text of a field; None if there is no text. `label` is the name of the field."""
 
     before: str | None
@@ -205,7 +225,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Several:
+class Several(Cell):
     """Several cells, each below the previous one; empty ones are left out."""
 
     cells: Sequence[Cell]
@@ -221,7 +241,7 @@ class Several:
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
+class Code(Cell):
     """Lines of TOML, each with `-`, `+` or a space for removed, added and kept."""
 
     lines: Sequence[tuple[str, str]]
@@ -245,24 +265,29 @@ class Code:
 
 @dataclass(slots=True)
 class Table:
-    """A table: column headings, the first rows of cells, and the number of omitted rows."""
+    """A table: column headings, the first rows, and the number of omitted rows. A value that is no cell is text."""
 
     columns: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
+    rows: InitVar[Iterable[Sequence[object]]]
     heading: str = ""
     left_out: int = 0
+    cells: list[list[Cell]] = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.left_out += max(0, len(self.rows) - MOST_ROWS)
-        self.rows = self.rows[:MOST_ROWS]
+    def __post_init__(self, rows: Iterable[Sequence[object]]) -> None:
+        every = list(rows)
+        self.left_out += max(0, len(every) - MOST_ROWS)
+        self.cells = [
+            [each if isinstance(each, Cell) else Text(each) for each in row]
+            for row in every[:MOST_ROWS]
+        ]
 
     def without_empty(self) -> Table:
         """Return the table without columns that are empty in all rows."""
         shown = [
-            at for at in range(len(self.columns)) if any(row[at].text.strip() for row in self.rows)
+            at for at in range(len(self.columns)) if any(row[at].text.strip() for row in self.cells)
         ]
         columns = [self.columns[at] for at in shown]
-        rows = [[row[at] for at in shown] for row in self.rows]
+        rows = [[row[at] for at in shown] for row in self.cells]
         return Table(columns, rows, self.heading, self.left_out)
 
 
@@ -283,3 +308,47 @@ class Sheet:
     line: str | None = None
     empty: str = ""
     badges: Sequence[Badge] = field(default_factory=tuple)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no table has a row, and there is a text for this case."""
+        return bool(self.empty) and not any(table.cells for table in self.tables)
+
+
+def card(values: Iterable[tuple[object, object]], heading: str = "") -> Table:
+    """Return a table of names and values; None is left out."""
+    return Table(("", ""), [each for each in values if each[1] is not None], heading)
+
+
+def listing(
+    noun: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    empty: str,
+    several: str = "",
+) -> Sheet:
+    """Return the view of a list, with the number of its rows as the title."""
+    every = list(rows)
+    return Sheet(counted(len(every), noun, several), [Table(columns, every)], empty=empty)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Generic[T]):
+    """The views of a list of objects, and of one of them as a table with one row."""
+
+    noun: str
+    columns: Sequence[str]
+    row: Callable[[T], Sequence[object]]
+    line: Callable[[T], str]
+    """The object on one line."""
+    empty: str
+    several: str = ""
+
+    def one(self, shown: T) -> Sheet:
+        """Return the view of one object."""
+        table = Table(self.columns, [self.row(shown)])
+        return Sheet(type(shown).__name__, [table], line=self.line(shown))
+
+    def all(self, found: Iterable[T]) -> Sheet:
+        """Return the view of a list."""
+        return listing(self.noun, self.columns, map(self.row, found), self.empty, self.several)

@@ -25,56 +25,28 @@ if TYPE_CHECKING:
 
 __all__ = ["MAKERS", "STYLE", "as_html", "as_text", "sheet_of"]
 
-MAKERS: dict[str, str] = {
-    "Accessor": "memory:accessor",
-    "Applied": "reports:applied",
-    "Changes": "history:changes",
-    "Consolidated": "reports:consolidated",
-    "ConversationItem": "entries:conversation",
-    "ConversationItems": "entries:conversations",
-    "Diary": "memory:diary",
-    "Difference": "history:difference",
-    "Differences": "history:differences",
-    "Episode": "entries:episode",
-    "Episodes": "entries:episodes",
-    "Fact": "entries:fact",
-    "FactList": "entries:facts",
-    "Finding": "reports:finding",
-    "Findings": "reports:findings",
-    "ForgetReceipt": "reports:forget_receipt",
-    "Health": "reports:health",
-    "HistoryEntry": "history:change",
-    "Hit": "entries:hit",
-    "Hits": "entries:hits",
-    "Import": "reports:imported",
-    "IngestReport": "reports:ingest_report",
-    "ItemValues": "entries:items",
-    "KeptHistory": "reports:kept_history",
-    "Match": "entries:match",
-    "Matches": "entries:matches",
-    "MemoryWriter": "reports:writer",
-    "Origin": "history:origin",
-    "PendingChange": "history:pending_change",
-    "PendingChanges": "history:pending_changes",
-    "PreferenceItem": "entries:preference",
-    "PreferenceItems": "entries:preferences",
-    "PreferenceTables": "entries:preference_tables",
-    "Receipt": "reports:receipt",
-    "Report": "reports:evaluation",
-    "Rollback": "reports:rollback",
-    "Run": "reports:evaluation_run",
-    "StorageStats": "reports:storage_stats",
-    "TextBlock": "entries:block",
-    "TextBlocks": "entries:blocks",
-    "UserDiary": "memory:user",
-    "Users": "memory:users",
-    "WriterStats": "reports:writer_stats",
+_MAKERS = {
+    "entries": """
+        ConversationItem ConversationItems Episode Episodes Fact FactList Hit Hits ItemValues Match Matches
+        PreferenceItem PreferenceItems PreferenceTables TextBlock TextBlocks
+    """,
+    "history": "Changes Difference Differences HistoryEntry Origin PendingChange PendingChanges",
+    "memory": "Accessor Diary UserDiary Users",
+    "reports": """
+        Applied Consolidated Finding Findings ForgetReceipt Health Import IngestReport KeptHistory MemoryWriter
+        Receipt Report Rollback Run StorageStats WriterStats
+    """,
 }
-"""The maker of each class, as `module:function`; a subclass is shown like its base."""
+MAKERS = {name: module for module, names in _MAKERS.items() for name in names.split()}
+"""The module with the maker of each class; a subclass is shown like its base.
+
+The maker is the function `view_` with the name of the class in snake case.
+"""
 _MOST_ROWS = 12
 _LINE = 72  # the maximum number of characters of an object on one line
 _COLUMN = 60  # the maximum number of characters of a cell
 _LONG_WORD = 18  # characters
+_CAPITAL = re.compile("(?=[A-Z])")
 
 STYLE = """
 .td{color:inherit;font:13px/1.45 system-ui,sans-serif;max-width:1000px;overflow-wrap:break-word;margin:4px 0}
@@ -110,11 +82,11 @@ def sheet_of(shown: Any) -> Sheet:
         TypeError: There is no view for objects of this class.
     """
     for kind in type(shown).__mro__:
-        maker = MAKERS.get(kind.__name__)
-        if maker is not None:
-            module, _, function = maker.partition(":")
+        module = MAKERS.get(kind.__name__)
+        if module is not None:
+            maker = f"view{_CAPITAL.sub('_', kind.__name__).lower()}"
             try:
-                return getattr(import_module(f"tomldiary.views.{module}"), function)(shown)
+                return getattr(import_module(f"tomldiary.views.{module}"), maker)(shown)
             except DiaryError as error:  # only views of a diary and of a user read the storage
                 return Sheet(repr(shown), [], [str(error)], badges=[Badge("cannot be read", "bad")])
     raise TypeError(f"there is no view of {type(shown).__name__}.")
@@ -145,9 +117,9 @@ def _card(sheet: Sheet) -> str:
     lines = [f"{one_line(sheet.title)}{marks}"]
     lines += [one_line(note) for note in sheet.notes if note]
     for table in sheet.tables:
-        if table.rows:
+        if table.cells:
             lines += _text_rows(table)
-    if sheet.empty and len(lines) == 1 and not any(table.rows for table in sheet.tables):
+    if sheet.is_empty and len(lines) == 1:
         lines.append(one_line(sheet.empty))
     return "\n".join(lines)
 
@@ -157,8 +129,8 @@ def _text_rows(table: Table) -> Iterator[str]:
     if table.heading:
         yield f"{one_line(table.heading)}:"
     # A line that says "1 more" would be no shorter than the row.
-    is_one_more = len(table.rows) == _MOST_ROWS + 1 and not table.left_out
-    shown = table.rows if is_one_more else table.rows[:_MOST_ROWS]
+    is_one_more = len(table.cells) == _MOST_ROWS + 1 and not table.left_out
+    shown = table.cells if is_one_more else table.cells[:_MOST_ROWS]
     cells = [[_short(cell.text, _COLUMN) for cell in row] for row in shown]
     widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
     for row in cells:
@@ -166,7 +138,7 @@ def _text_rows(table: Table) -> Iterator[str]:
             text + " " * (width - _width(text)) for text, width in zip(row, widths, strict=True)
         ]
         yield f"  {'  '.join(padded)}".rstrip()
-    left_out = table.left_out + len(table.rows) - len(shown)
+    left_out = table.left_out + len(table.cells) - len(shown)
     if left_out:
         yield f"  … {left_out:,} more"
 
@@ -193,9 +165,9 @@ def _page(sheet: Sheet) -> str:
         '<div class="td tex2jax_ignore mathjax_ignore">',
         f"<style>{STYLE}</style><header>{escaped(sheet.title)}{badges}</header>",
         *(f"<p>{escaped(note)}</p>" for note in sheet.notes if note),
-        *(_table(table) for table in sheet.tables if table.rows),
+        *(_table(table) for table in sheet.tables if table.cells),
     ]
-    if sheet.empty and not any(table.rows for table in sheet.tables):
+    if sheet.is_empty:
         parts.append(f"<p>{escaped(sheet.empty)}</p>")
     return "".join([*parts, "</div>"])
 
@@ -211,7 +183,7 @@ def _table(table: Table) -> str:
     table = table.without_empty()
     heads = "".join(f"<th>{escaped(name)}</th>" for name in table.columns)
     head = f"<thead><tr>{heads}</tr></thead>" if any(table.columns) else ""
-    rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in table.rows)
+    rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in table.cells)
     title = f"<h4>{escaped(table.heading)}</h4>" if table.heading else ""
     more = f"<p>… {counted(table.left_out, 'more row')}</p>" if table.left_out else ""
     return f"{title}<table>{head}<tbody>{rows}</tbody></table>{more}"
