@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from importlib import import_module
+from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from tomldiary.entries.models import PreferenceItem
+from tomldiary.doctor.files import Finding
+from tomldiary.entries.blocks import TextBlock
+from tomldiary.entries.episodes import Episode
+from tomldiary.entries.facts import Fact
+from tomldiary.entries.models import ConversationItem, PreferenceItem
 from tomldiary.errors import MissingExtra
+from tomldiary.text.similarity import Match
+from tomldiary.user.recall import Hit
 from tomldiary.views.entries import own_fields
 from tomldiary.views.history import text_of, verb_of
 from tomldiary.views.memory import summary_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from tomldiary.diary import Diary
     from tomldiary.entries.kinds.pending import PendingChange
     from tomldiary.history.queries import Difference, HistoryEntry
-    from tomldiary.user.recall import Hit
 
 __all__ = ["frame"]
 
 _Row = dict[str, Any]
+_Table = tuple[tuple[str, ...], "Callable[[Any], Iterable[_Row]]"]
+"""The columns, and the function that returns the rows of an object."""
 _TIMES = ("time", "created", "updated", "last_write", "valid_from", "valid_to")
 _KINDS = ("preferences", "conversations", "facts", "blocks", "episodes", "items")
 
@@ -58,8 +66,33 @@ def frame(shown: Any) -> Any:
     return pandas.DataFrame({"name": list(shown), "value": list(shown.values())})
 
 
-def _users(found: Sequence[str]) -> Iterable[_Row]:
-    return ({"user": user} for user in found)
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(kind))
+
+
+def _list_of(kind: type, full_key: Callable[[Any], str]) -> _Table:
+    """Return the table of a list of dataclass objects: their fields, and the key in history."""
+    return (*_names(kind), "full_key"), lambda found: (
+        {**asdict(each), "full_key": full_key(each)} for each in found
+    )
+
+
+def _dict_of(names: Iterable[str], kind: str) -> _Table:
+    """Return the table of a dict of entries: the name, their fields, and the key in history."""
+    columns = tuple(names)
+    return ("name", *columns, "full_key"), lambda found: (
+        {
+            "name": name,
+            **{each: getattr(entry, each) for each in columns},
+            "full_key": f"{kind}/{name}",
+        }
+        for name, entry in found.items()
+    )
+
+
+def _beside(managed: _Row, own: _Row) -> _Row:
+    """Return a row with the fields of the user's own class; if a name is taken, the column is `data.name`."""
+    return {**managed, **{f"data.{name}" if name in managed else name: own[name] for name in own}}
 
 
 def _diary(found: Diary) -> Iterable[_Row]:
@@ -74,31 +107,15 @@ def _diary(found: Diary) -> Iterable[_Row]:
         }
 
 
-def _preference(category: str, key: str, item: PreferenceItem) -> _Row:
-    named = {"category": category} if category else {}
-    managed = {
-        **named,
-        "id": key,
-        **{name: getattr(item, name) for name in PreferenceItem.model_fields},
-    }
-    if category:
-        managed["full_key"] = f"{category}/{key}"
-    return _beside(managed, own_fields(item))
+def _preference(key: str, item: PreferenceItem, **place: str) -> _Row:
+    named = {name: getattr(item, name) for name in PreferenceItem.model_fields}
+    return _beside({**place, "id": key, **named}, own_fields(item))
 
 
-def _beside(managed: _Row, own: _Row) -> _Row:
-    """Return a row with the fields of the user's own class; if a name is taken, the column is `data.name`."""
-    return {**managed, **{f"data.{name}" if name in managed else name: own[name] for name in own}}
-
-
-def _preferences(found: Mapping[str, PreferenceItem]) -> Iterable[_Row]:
-    return (_preference("", key, item) for key, item in found.items())
-
-
-def _tables(found: Mapping[str, Mapping[str, PreferenceItem]]) -> Iterable[_Row]:
-    return (
-        _preference(name, key, item) for name, items in found.items() for key, item in items.items()
-    )
+def _preference_tables(found: Mapping[str, Mapping[str, PreferenceItem]]) -> Iterable[_Row]:
+    for category, items in found.items():
+        for key, item in items.items():
+            yield _preference(key, item, category=category, full_key=f"{category}/{key}")
 
 
 def _change(entry: HistoryEntry | Difference | PendingChange) -> _Row:
@@ -112,41 +129,17 @@ def _change(entry: HistoryEntry | Difference | PendingChange) -> _Row:
     }
 
 
-_WHO = ("seq", "time", "type", "session", "actor", "reason", "source")
+def _changes(first: tuple[str, ...] = (), last: tuple[str, ...] = ()) -> _Table:
+    """Return the table of changes, with some of their fields before and after the change itself."""
+
+    def row(one: Any) -> _Row:
+        before, after = ({name: getattr(one, name) for name in names} for names in (first, last))
+        return {**before, **_change(one), **after}
+
+    return (*first, *_CHANGED, *last), lambda found: map(row, found)
 
 
-def _changes(found: Iterable[HistoryEntry]) -> Iterable[_Row]:
-    for entry in found:
-        who = {name: getattr(entry, name) for name in _WHO}
-        yield {**who, **_change(entry), "is_conflict": entry.is_conflict}
-
-
-def _pending(found: Iterable[PendingChange]) -> Iterable[_Row]:
-    for one in found:
-        yield {"id": one.id, **{name: getattr(one, name) for name in _PENDING}, **_change(one)}
-
-
-def _differences(found: Iterable[Difference]) -> Iterable[_Row]:
-    return map(_change, found)
-
-
-def _episodes(found: Iterable[Any]) -> Iterable[_Row]:
-    return ({**asdict(each), "full_key": f"episodes/{each.id}"} for each in found)
-
-
-def _matches(found: Iterable[Any]) -> Iterable[_Row]:
-    return ({**asdict(each), "full_key": f"{each.category}/{each.id}"} for each in found)
-
-
-def _records(found: Iterable[Any]) -> Iterable[_Row]:
-    return map(asdict, found)
-
-
-def _hits(found: Iterable[Hit]) -> Iterable[_Row]:
-    return ({**asdict(hit), "full_key": hit.full_key} for hit in found)
-
-
-def _facts(found: Iterable[Any]) -> Iterable[_Row]:
+def _facts(found: Iterable[Fact]) -> Iterable[_Row]:
     for fact in found:
         data = fact.data.model_dump() if isinstance(fact.data, BaseModel) else {"data": fact.data}
         managed = {name: getattr(fact, name) for name in _FACT}
@@ -159,50 +152,24 @@ def _items(found: Mapping[str, _Row]) -> Iterable[_Row]:
     )
 
 
-def _blocks(found: Mapping[str, Any]) -> Iterable[_Row]:
-    return (
-        {"name": name, **asdict(block), "full_key": f"blocks/{name}"}
-        for name, block in found.items()
-    )
-
-
-def _conversations(found: Mapping[str, BaseModel]) -> Iterable[_Row]:
-    return (
-        {"name": name, **item.model_dump(), "full_key": f"conversations/{name}"}
-        for name, item in found.items()
-    )
-
-
-_ENTRY = ("id", *PreferenceItem.model_fields)
-_FACT = ("id", "type", "created", "updated", "created_by", "updated_by", "source", "valid_from", "valid_to", "confidence")  # fmt: skip
-_PENDING = ("created", "session", "origin", "reason", "expires")
 _CHANGED = ("change", "key", "old", "new", "before", "after")
-_TABLES: dict[str, tuple[tuple[str, ...], Callable[[Any], Iterable[_Row]]]] = {
-    "Changes": ((*_WHO, *_CHANGED, "is_conflict"), _changes),
-    "ConversationItems": (
-        ("name", "created", "updated", "turns", "summary", "keywords", "full_key"),
-        _conversations,
-    ),
+_WHO = ("seq", "time", "type", "session", "actor", "reason", "source")
+_PREFERENCE = ("id", *PreferenceItem.model_fields)
+_FACT = tuple(name for name in _names(Fact) if name != "data")
+_TABLES: dict[str, _Table] = {
+    "Changes": _changes(_WHO, ("is_conflict",)),
+    "ConversationItems": _dict_of(ConversationItem.model_fields, "conversations"),
     "Diary": (("user", "entries", *_KINDS, "transactions", "last_write"), _diary),
-    "Differences": (_CHANGED, _differences),
-    "Episodes": (
-        ("id", "input", "output", "session_id", "created", "steps", "source", "full_key"),
-        _episodes,
-    ),
-    "Findings": (("level", "place", "message", "remedy"), _records),
+    "Differences": _changes(),
+    "Episodes": _list_of(Episode, lambda each: f"episodes/{each.id}"),
+    "Findings": (_names(Finding), lambda found: map(asdict, found)),
     "FactList": ((*_FACT, "full_key"), _facts),
-    "Hits": (
-        ("kind", "key", "text", "score", "reasons", "created", "updated", "source", "full_key"),
-        _hits,
-    ),
+    "Hits": _list_of(Hit, lambda each: each.full_key),
     "ItemValues": (("key", "full_key"), _items),
-    "Matches": (("category", "id", "text", "score", "conflict", "full_key"), _matches),
-    "PendingChanges": (("id", *_PENDING, *_CHANGED), _pending),
-    "PreferenceItems": (_ENTRY, _preferences),
-    "PreferenceTables": (("category", *_ENTRY, "full_key"), _tables),
-    "TextBlocks": (
-        ("name", "text", "is_pinned", "created", "updated", "created_by", "updated_by", "full_key"),
-        _blocks,
-    ),
-    "Users": (("user",), _users),
+    "Matches": _list_of(Match, lambda each: f"{each.category}/{each.id}"),
+    "PendingChanges": _changes(("id", "created", "session", "origin", "reason", "expires")),
+    "PreferenceItems": (_PREFERENCE, lambda found: starmap(_preference, found.items())),
+    "PreferenceTables": (("category", *_PREFERENCE, "full_key"), _preference_tables),
+    "TextBlocks": _dict_of(_names(TextBlock), "blocks"),
+    "Users": (("user",), lambda found: ({"user": user} for user in found)),
 }
