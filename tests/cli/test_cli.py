@@ -483,7 +483,7 @@ def test_a_command_does_not_import_the_other_commands(tmp_path):
     )
     loaded = set(done.stdout.split())
     assert "tomldiary.cli.commands.show" in loaded
-    for other in ("demo", "ingest", "doctor", "writer", "search"):
+    for other in ("demo", "portability", "doctor", "writer", "entries"):
         assert f"tomldiary.cli.commands.{other}" not in loaded
     assert not loaded & {
         "tomldiary.diary",  # a list of users reads names only

@@ -19,8 +19,9 @@ from typer.testing import CliRunner
 
 from command_line import ROOT, call, program
 from tomldiary import Diary
-from tomldiary.cli import entries, output
+from tomldiary.cli import output
 from tomldiary.cli.app import app
+from tomldiary.cli.commands import entries
 from tomldiary.cli.mistakes import mistakes
 
 PAGE = (ROOT / "docs/cli.md").read_text("utf-8")

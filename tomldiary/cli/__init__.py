@@ -2,6 +2,6 @@
 
 May import every layer below; only `__main__` imports it.
 `commands/` contains the commands; a module is imported when one of its commands is called.
-`memory` opens a memory, `options` declares shared options, `output` and `rows` print, `completion` completes commands in shells.
+`memory` opens a memory, `options` declares shared options and completes them in shells, `output` prints.
 Begin reading in `app`.
 """

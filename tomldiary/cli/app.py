@@ -24,14 +24,14 @@ __all__ = ["app", "run"]
 # A command is imported when it is called, because imports dominate the start-up time.
 _COMMANDS = {
     "demo": "commands.demo:demo",
-    "ingest": "commands.ingest:ingest",
-    "consolidate": "commands.ingest:consolidate",
-    "review": "review:review",
+    "ingest": "commands.portability:ingest",
+    "consolidate": "commands.portability:consolidate",
+    "review": "commands.entries:review",
     "users": "commands.users:users",
     "show": "commands.show:show",
     "add": "commands.edit:add",
     "edit": "commands.edit:edit",
-    "search": "commands.search:search",
+    "search": "commands.entries:search",
     "history": "commands.history:history",
     "why": "commands.history:why",
     "diff": "commands.history:diff",
@@ -43,11 +43,11 @@ _COMMANDS = {
     "push": "commands.edit:push",
     "forget": "commands.forget:forget",
     "stats": "commands.users:stats",
-    "eval": "evaluation:evaluate_questions",
+    "eval": "commands.evaluation:evaluate_questions",
     "writer": "commands.writer:writer_commands",
     "doctor": "commands.doctor:doctor",
     "schema": "commands.schema:schema_commands",
-    "completion": "completion:completion",
+    "completion": "options:completion",
 }
 _EXIT_UNUSABLE = 2
 # Help and usage errors have frames only on a terminal.

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, create_model
 
 from tomldiary.cli.output import print_note
 from tomldiary.cli.places import open_storage, shown, writable
+from tomldiary.cli.tables import load_table
 from tomldiary.diary import Diary
 from tomldiary.entries.kinds import FACTS, KINDS, PREFERENCES
 from tomldiary.entries.models import PreferenceItem
@@ -98,28 +99,29 @@ def check_user(diary: Diary, path: str, user: str) -> None:
 def user_to_change(
     path: str,
     user: str | None,
-    table: type[BaseModel] | None,
+    table: str | None,
     *,
     agent: str = "rules",
     limit: int = 100,
 ) -> UserDiary:
     """Return a user whose memory a command changes; a named user may be new.
 
-    The categories are those of `table`. Without `table`, they are those of the built-in table if it fits the user's
+    The categories are those of `table`, as `FILE.py:Class`. Without `table`, they are those of the built-in table if it fits the user's
     file, and otherwise those of the file.
     """
+    given = None if table is None else load_table(table)
     if user is None:
         diary = Diary(open_storage(path, _CREATE), agent="rules")
         user = _only_user(diary, path, _CREATE)
     else:
         diary = Diary(writable(path), agent=agent, max_prefs_per_category=limit)
-    if table is None:
+    if given is None:
         document = diary.engine.entries(user, PREFERENCES.name)
         schema = (document.table(("_meta",)) or {}).get("schema_name", diary.schema_name)
         if schema == diary.schema_name and set(stored_preferences(document)) <= {*diary.allowed}:
             return diary.user(user)
-        table = _table_of(document)
-    return Diary(diary.engine.backend, table, agent=agent, max_prefs_per_category=limit).user(user)
+        given = _table_of(document)
+    return Diary(diary.engine.backend, given, agent=agent, max_prefs_per_category=limit).user(user)
 
 
 def _only_user(diary: Diary, path: str, remedy: str = "") -> str:

@@ -1,15 +1,22 @@
-"""Options that several commands share.
+"""Options that several commands share, and how shells complete them; also `completion`, which prints the script for a shell.
 
 Commands that remove or overwrite are dry runs unless `--yes` is given; `--dry-run` overrides `--yes`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import os
+import re
+from contextlib import suppress
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from tomldiary.cli.completion import complete_user
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tomldiary.user.user import UserDiary
 
 __all__ = [
     "DEFAULT_PATH",
@@ -21,14 +28,76 @@ __all__ = [
     "RequiredUser",
     "UserName",
     "Yes",
+    "complete_category",
+    "complete_document",
+    "complete_key",
+    "complete_user",
+    "completion",
     "user_option",
 ]
 
 DEFAULT_PATH = "./memories"
+_LIMIT = 500  # completions
+_PLAIN = re.compile(r"[\w@%+:,./][\w@%+:,./-]*")
+"""Text without special characters of a shell. Shells insert completions unquoted, so a shell would run `$(…)` in one."""
+_PROGRAM, _VARIABLE = "tomldiary", "_TOMLDIARY_COMPLETE"
+
+
+def complete_user(ctx: Any, incomplete: str) -> list[str]:
+    """Return the users that begin with the typed text."""
+    from tomldiary.cli.places import open_storage  # noqa: PLC0415 - only completion needs it here
+
+    return _offered(lambda: open_storage(_path(ctx)).users(), incomplete)
+
+
+def complete_category(ctx: Any, incomplete: str) -> list[str]:
+    """Return the categories that begin with the typed text."""
+    return _offered(lambda: _user(ctx).diary.allowed, incomplete)
+
+
+def complete_document(ctx: Any, incomplete: str) -> list[str]:
+    """Return the documents that begin with the typed text."""
+    return _offered(lambda: _user(ctx).documents(), incomplete)
+
+
+def complete_key(ctx: Any, incomplete: str) -> list[str]:
+    """Return the keys of entries that begin with the typed text."""
+    from tomldiary.views.memory import stored_entries  # noqa: PLC0415 - only completion needs it here
+
+    return _offered(lambda: (entry.key for entry in stored_entries(_user(ctx))), incomplete)
+
+
+def _offered(values: Callable[[], Iterable[str]], incomplete: str) -> list[str]:
+    found: list[str] = []
+    with suppress(Exception):  # a completion that fails returns nothing and prints nothing
+        for value in values():
+            if value.startswith(incomplete) and _PLAIN.fullmatch(value):
+                found.append(value)
+                if len(found) == _LIMIT:
+                    break
+    return found
+
+
+def _path(ctx: Any) -> str:
+    named = (os.environ.get(name) for name in ("TOMLDIARY_URL", "TOMLDIARY_PATH"))
+    return ctx.params.get("path") or next(filter(None, named), DEFAULT_PATH)
+
+
+def _user(ctx: Any) -> UserDiary:
+    from tomldiary.cli.memory import known_user  # noqa: PLC0415 - only completion needs it here
+
+    name = ctx.params.get("user") or ctx.params.get("name") or os.environ.get("TOMLDIARY_USER")
+    if not name and any(each.name == "name" for each in ctx.command.params):
+        # Parsing stops at an option without its value, so the arguments are not parsed.
+        name = next((word for word in ctx.args if not word.startswith("-")), None)
+    return known_user(_path(ctx), name)
+
+
+# Options
 
 MemoryPath = Annotated[
     str,
-    typer.Option(
+    Option(
         help="The folder of the memory, or the URL of its database.",
         envvar=["TOMLDIARY_URL", "TOMLDIARY_PATH"],
     ),
@@ -37,18 +106,61 @@ MemoryPath = Annotated[
 
 def user_option(text: str) -> Any:
     """Return the option `--user`, which the environment may set; `text` is its help."""
-    return typer.Option("--user", help=text, envvar="TOMLDIARY_USER", autocompletion=complete_user)
+    return Option("--user", help=text, envvar="TOMLDIARY_USER", autocompletion=complete_user)
 
 
-RequiredUser = Annotated[str, typer.Option(help="The user.", autocompletion=complete_user)]
+RequiredUser = Annotated[str, Option(help="The user.", autocompletion=complete_user)]
 UserName = Annotated[str | None, user_option("The user; by default the only user.")]
-Agent = Annotated[str, typer.Option(help='The extractor: "rules" (offline) or a model name.')]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Agent = Annotated[str, Option(help='The extractor: "rules" (offline) or a model name.')]
+AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
 PreferenceTable = Annotated[
     str | None,
-    typer.Option(metavar="FILE.py:Class", help="The preference table; the file is run."),
+    Option(metavar="FILE.py:Class", help="The preference table; the file is run."),
 ]
 Yes = Annotated[
-    bool, typer.Option("--yes", help="Apply the changes; without it, the command is a dry run.")
+    bool, Option("--yes", help="Apply the changes; without it, the command is a dry run.")
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would happen.")]
+DryRun = Annotated[bool, Option("--dry-run", help="Only show what would happen.")]
+
+
+# The command
+
+
+class Shell(StrEnum):
+    """The shells with a completion script."""
+
+    bash = "bash"
+    zsh = "zsh"
+    fish = "fish"
+
+
+def completion(
+    shell: Annotated[Shell, Argument(help="The shell.")] = Shell.bash,
+    *,
+    install: Annotated[
+        bool, Option("--install", help="Add the script to the shell's start-up file.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print the completion script of a shell, or install it.
+
+    For the current shell only, run: eval "$(tomldiary completion bash)"
+    """
+    import typer.completion  # noqa: PLC0415 - the other commands need no script
+
+    from tomldiary.cli.output import print_json, print_text  # noqa: PLC0415 - the same
+
+    script = typer.completion.get_completion_script(  # pyright: ignore[reportPrivateImportUsage] - as typer's own options do
+        prog_name=_PROGRAM, complete_var=_VARIABLE, shell=shell.value
+    )
+    place = None
+    if install:
+        _, place = typer.completion.install(  # pyright: ignore[reportPrivateImportUsage] - the same
+            shell=shell.value, prog_name=_PROGRAM, complete_var=_VARIABLE
+        )
+    if as_json:
+        print_json({"shell": shell.value, "script": script, "installed": place and str(place)})
+    elif place is not None:
+        print_text(f"installed in {place}; open a new shell")
+    else:
+        print_text(script)

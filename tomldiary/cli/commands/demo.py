@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
+from typer import Exit, Option
 
 from tomldiary.cli.options import AsJson
 from tomldiary.cli.output import heading, print_json, print_text, print_toml
@@ -43,9 +43,7 @@ _REMOTE_TRACING = ("LANGSMITH_TRACING", "LANGSMITH_TRACING_V2", "LANGCHAIN_TRACI
 
 def demo(
     *,
-    path: Annotated[
-        str | None, typer.Option(help="Keep the memory in this new or empty folder.")
-    ] = None,
+    path: Annotated[str | None, Option(help="Keep the memory in this new or empty folder.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show a chat, the resulting file, and frameworks that read it."""
@@ -53,7 +51,7 @@ def demo(
         diary = Diary(folder, agent="rules")
         readings = _as_json(diary) if as_json else _as_text(diary, path)
     if any(reading.state == "failed" for reading in readings):
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 def _as_json(diary: Diary) -> list[Reading]:
@@ -122,41 +120,23 @@ class Reading:
     told: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Adapter:
-    framework: str
-    module: str
-    """A module of the framework; if it cannot be found, the framework is not installed."""
-    class_name: str
-    """The class of the adapter's package that the demo uses."""
-    read: Callable[[Any, Diary], str]
-
-    @property
-    def extra(self) -> str:
-        """The extra that installs the framework."""
-        return self.framework.lower()
-
-    @property
-    def package(self) -> str:
-        """The package of the adapter."""
-        return f"tomldiary_{self.extra.replace('-', '_')}"
-
-
 def _readings(diary: Diary) -> list[Reading]:
     """Search for the question with each adapter."""
     for name in _REMOTE_TRACING:
         os.environ[name] = "false"  # the demo is offline, so it sends no traces
-    return [_read_with(adapter, diary) for adapter in _ADAPTERS]
+    return [_read_with(diary, *adapter) for adapter in _ADAPTERS]
 
 
-def _read_with(adapter: _Adapter, diary: Diary) -> Reading:
-    name = adapter.framework
+def _read_with(
+    diary: Diary, name: str, module: str, class_name: str, read: Callable[[Any, Diary], str]
+) -> Reading:
+    extra = name.lower()
     try:
-        if not _is_installed(adapter.module):
-            command = f'python -m pip install "tomldiary-kit[{adapter.extra}]"'
+        if not _is_installed(module):
+            command = f'python -m pip install "tomldiary-kit[{extra}]"'
             return Reading(name, "not installed", f"is not installed. Run: {command}")
-        adapter_class = getattr(import_module(adapter.package), adapter.class_name)
-        text = adapter.read(adapter_class, diary)
+        package = import_module(f"tomldiary_{extra.replace('-', '_')}")
+        text = read(getattr(package, class_name), diary)
     except Exception as error:  # noqa: BLE001 - the other adapters are still tried
         return Reading(name, "failed", f"failed ({type(error).__name__}: {error}).")
     if _ANSWER not in text:
@@ -209,7 +189,8 @@ def _through_pydantic_ai(toolset_class: Any, diary: Diary) -> str:
 
 
 _ADAPTERS = (
-    _Adapter("LangGraph", "langgraph.store.base", "DiaryStore", _through_langgraph),
-    _Adapter("LangChain", "langchain_core.retrievers", "DiaryRetriever", _through_langchain),
-    _Adapter("pydantic-ai", "pydantic_ai", "DiaryToolset", _through_pydantic_ai),
+    ("LangGraph", "langgraph.store.base", "DiaryStore", _through_langgraph),
+    ("LangChain", "langchain_core.retrievers", "DiaryRetriever", _through_langchain),
+    ("pydantic-ai", "pydantic_ai", "DiaryToolset", _through_pydantic_ai),
 )
+"""The framework; a module of it, which cannot be found if it is not installed; a class of its adapter; and its use."""

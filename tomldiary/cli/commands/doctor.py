@@ -6,7 +6,7 @@ from collections import Counter
 from contextlib import closing, nullcontext
 from typing import Annotated
 
-import typer
+from typer import Exit, Option
 
 from tomldiary.cli.memory import check_user, open_memory
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, PreferenceTable
@@ -27,7 +27,7 @@ _NOTES = 20  # each user has one, and thousands of them would hide the problems
 def doctor(
     *,
     path: MemoryPath = DEFAULT_PATH,
-    user: Annotated[str | None, typer.Option(help="Check only this user.")] = None,
+    user: Annotated[str | None, Option(help="Check only this user.")] = None,
     table: PreferenceTable = None,
     as_json: AsJson = False,
 ) -> None:
@@ -44,7 +44,7 @@ def doctor(
             check_user(diary, path, user)
         count = _report(diary, None if user is None else [user], as_json=as_json)
     if count["problem"] or count["warning"]:
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 def _report(diary: Diary, users: list[str] | None, *, as_json: bool) -> Counter[str]:

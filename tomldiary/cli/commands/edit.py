@@ -15,9 +15,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Abort, Argument, Option, confirm
 
-from tomldiary.cli.completion import complete_category, complete_document
 from tomldiary.cli.memory import known_user, open_memory, user_to_change
 from tomldiary.cli.mistakes import mistakes, readable
 from tomldiary.cli.options import (
@@ -26,11 +25,12 @@ from tomldiary.cli.options import (
     MemoryPath,
     PreferenceTable,
     UserName,
+    complete_category,
+    complete_document,
     user_option,
 )
 from tomldiary.cli.output import print_error, print_json, print_text
 from tomldiary.cli.places import writable, write_new
-from tomldiary.cli.tables import load_table
 from tomldiary.entries.kinds import BLOCKS, KINDS, PREFERENCES, entry_kind
 from tomldiary.errors import DiaryError, Forgotten, InvalidValue
 from tomldiary.history.record import next_sequence
@@ -53,32 +53,32 @@ _FORGOTTEN = (
 )
 _SAVE_AGE = 2.0  # seconds; longer than the engine waits for a save to be complete
 
-_Folder = Annotated[Path, typer.Argument(help="A local folder.")]
+_Folder = Annotated[Path, Argument(help="A local folder.")]
 
 
 def add(
     where: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="CATEGORY[/ID] | blocks/NAME",
             help="The category or block to store the text in.",
             autocompletion=complete_category,
         ),
     ],
-    text: Annotated[str, typer.Argument(help="The text to store.")],
+    text: Annotated[str, Argument(help="The text to store.")],
     *,
     user: Annotated[
         str | None, user_option("The user, who may be new; by default the only user.")
     ] = None,
     path: MemoryPath = DEFAULT_PATH,
     context: Annotated[
-        list[str] | None, typer.Option(help="A label of the preference; may be repeated.")
+        list[str] | None, Option(help="A label of the preference; may be repeated.")
     ] = None,
     table: PreferenceTable = None,
     as_json: AsJson = False,
 ) -> None:
     """Store a preference, or the text of a block. An existing entry with the ID is changed."""
-    alice = user_to_change(path, user, load_table(table) if table else None)
+    alice = user_to_change(path, user, table)
     first, _, name = where.partition("/")
     if first == BLOCKS.name and name:
         alice.blocks.set(name, text, actor="hand", reason="tomldiary add")
@@ -102,7 +102,7 @@ def add(
 def edit(
     document: Annotated[
         str,
-        typer.Argument(help="The document, such as preferences.", autocompletion=complete_document),
+        Argument(help="The document, such as preferences.", autocompletion=complete_document),
     ] = PREFERENCES.name,
     *,
     user: UserName = None,
@@ -156,8 +156,8 @@ def edit(
 
 def _is_wanted_again() -> bool:
     try:
-        return typer.confirm("Open it again?", default=True, err=True)
-    except typer.Abort as error:
+        return confirm("Open it again?", default=True, err=True)
+    except Abort as error:
         if isinstance(error.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from None  # nothing is stored
         return False  # the input has ended

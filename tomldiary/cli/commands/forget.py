@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from tomldiary.cli.memory import fact_key, is_stored, known_user, open_memory
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, DryRun, MemoryPath, RequiredUser, Yes
@@ -23,23 +23,21 @@ def forget(
     *,
     user: RequiredUser,
     path: MemoryPath = DEFAULT_PATH,
-    session: Annotated[
-        str | None, typer.Option(help="Content that only this session wrote.")
-    ] = None,
+    session: Annotated[str | None, Option(help="Content that only this session wrote.")] = None,
     before: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Entries last updated before this time.")
+        str | None, Option(metavar="TIME", help="Entries last updated before this time.")
     ] = None,
     source: Annotated[
-        str | None, typer.Option(metavar="SESSION#TURN", help="Entries extracted from this turn.")
+        str | None, Option(metavar="SESSION#TURN", help="Entries extracted from this turn.")
     ] = None,
     key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="One entry with all its versions.")
+        str | None, Option(metavar="KEY", help="One entry with all its versions.")
     ] = None,
     matching: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Content that mentions this text.")
+        str | None, Option(metavar="TEXT", help="Content that mentions this text.")
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--everything", help="The whole user, history included.")
+        bool, Option("--everything", help="The whole user, history included.")
     ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,

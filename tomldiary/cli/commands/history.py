@@ -6,11 +6,18 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-import typer
+from typer import Argument, Option
 
-from tomldiary.cli.completion import complete_key
 from tomldiary.cli.memory import full_key, known_user, overwritable, point
-from tomldiary.cli.options import DEFAULT_PATH, AsJson, DryRun, MemoryPath, UserName, Yes
+from tomldiary.cli.options import (
+    DEFAULT_PATH,
+    AsJson,
+    DryRun,
+    MemoryPath,
+    UserName,
+    Yes,
+    complete_key,
+)
 from tomldiary.cli.output import (
     Column,
     Row,
@@ -49,7 +56,7 @@ _UNSEARCHED = _BOOKKEEPING | {"_count", "_verified"}
 def history(
     key: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             help="category/id or conversations/session; by default all entries.",
             autocompletion=complete_key,
         ),
@@ -57,27 +64,27 @@ def history(
     *,
     user: UserName = None,
     path: MemoryPath = DEFAULT_PATH,
-    limit: Annotated[int, typer.Option(help="The maximum number of changes.", min=1)] = 50,
+    limit: Annotated[int, Option(help="The maximum number of changes.", min=1)] = 50,
     since: Annotated[
-        str | None, typer.Option(metavar="N|TIME", help="Only after this transaction or time.")
+        str | None, Option(metavar="N|TIME", help="Only after this transaction or time.")
     ] = None,
     before: Annotated[
-        str | None, typer.Option(metavar="N|TIME", help="Only before this transaction or time.")
+        str | None, Option(metavar="N|TIME", help="Only before this transaction or time.")
     ] = None,
-    session: Annotated[str | None, typer.Option(help="Only changes by this session.")] = None,
+    session: Annotated[str | None, Option(help="Only changes by this session.")] = None,
     grep: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Only changes that contain this text.")
+        str | None, Option(metavar="TEXT", help="Only changes that contain this text.")
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Also changes that affect only counters and times.")
+        bool, Option("--all", help="Also changes that affect only counters and times.")
     ] = False,
     keep: Annotated[
         int | None,
-        typer.Option(help="Drop all but the newest N transactions; requires --yes.", min=1),
+        Option(help="Drop all but the newest N transactions; requires --yes.", min=1),
     ] = None,
     drop_before: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Drop transactions before this time; requires --yes."),
+        Option(metavar="TIME", help="Drop transactions before this time; requires --yes."),
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -168,7 +175,7 @@ def _drop(
 def why(
     key: Annotated[
         str,
-        typer.Argument(help="category/id or conversations/session.", autocompletion=complete_key),
+        Argument(help="category/id or conversations/session.", autocompletion=complete_key),
     ],
     *,
     user: UserName = None,
@@ -196,22 +203,22 @@ def why(
 def diff(
     before: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="A", help="Transaction or ISO time; by default before the last transaction."
         ),
     ] = None,
     after: Annotated[
-        str | None, typer.Argument(metavar="B", help="Transaction or ISO time; by default now.")
+        str | None, Argument(metavar="B", help="Transaction or ISO time; by default now.")
     ] = None,
     *,
     user: UserName = None,
     path: MemoryPath = DEFAULT_PATH,
     every: Annotated[
         bool,
-        typer.Option("--all", help="Also counters and times; the output is then a complete patch."),
+        Option("--all", help="Also counters and times; the output is then a complete patch."),
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the entries that differ as JSON.")
+        bool, Option("--json", help="Print the entries that differ as JSON.")
     ] = False,
 ) -> None:
     """Show what changed between two transactions or times.
@@ -306,15 +313,15 @@ def rollback(
     path: MemoryPath = DEFAULT_PATH,
     steps: Annotated[
         int | None,
-        typer.Option(help="Undo this many transactions; 1 by default.", min=1),
+        Option(help="Undo this many transactions; 1 by default.", min=1),
     ] = None,
     to: Annotated[
-        str | None, typer.Option(metavar="N|TIME", help="Undo all after this transaction or time.")
+        str | None, Option(metavar="N|TIME", help="Undo all after this transaction or time.")
     ] = None,
-    session: Annotated[str | None, typer.Option(help="Only transactions of this session.")] = None,
+    session: Annotated[str | None, Option(help="Only transactions of this session.")] = None,
     dry_run: DryRun = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Also overwrite entries that were changed since.")
+        bool, Option("--force", help="Also overwrite entries that were changed since.")
     ] = False,
     yes: Yes = False,
     as_json: AsJson = False,

@@ -1,4 +1,4 @@
-"""`export`, `import` and `copy`: one user's memory as JSON, memories of other programs, and copies of all users."""
+"""`ingest`, `consolidate`, `export`, `import` and `copy`: chat logs, episodes, one user's memory, copies of all users."""
 
 from __future__ import annotations
 
@@ -7,24 +7,28 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Exit, Option
 
-from tomldiary.cli.completion import complete_category, complete_user
 from tomldiary.cli.memory import known_user, user_to_change
 from tomldiary.cli.options import (
     DEFAULT_PATH,
+    Agent,
     AsJson,
     DryRun,
     MemoryPath,
     PreferenceTable,
+    RequiredUser,
     UserName,
     Yes,
+    complete_category,
+    complete_user,
 )
 from tomldiary.cli.output import print_error, print_json, print_not_done, print_text, progress_bar
 from tomldiary.cli.places import open_storage, shown, writable, write_new
-from tomldiary.cli.tables import load_table
 from tomldiary.diary import Diary
 from tomldiary.errors import DiaryError, EntryConflict, InvalidValue
+from tomldiary.ingest import KNOWN_FORMATS
+from tomldiary.ingest import ingest as run_ingest
 from tomldiary.ingest.source import decode, parse
 from tomldiary.runtime.sources import DEAD_LETTERS, QUEUE
 from tomldiary.runtime.views import counted
@@ -39,11 +43,70 @@ if TYPE_CHECKING:
     from tomldiary.importers import Import
     from tomldiary.user.user import UserDiary
 
-__all__ = ["copy_memory", "export_memory", "import_memory"]
+__all__ = ["consolidate", "copy_memory", "export_memory", "import_memory", "ingest"]
 
 _LIMIT = 1_000_000  # preferences in a category, so that no entry of an import is refused
 _USUAL = 100
 _SHOWN = 20  # keys
+_FORMATS = ", ".join(("auto", *KNOWN_FORMATS))
+
+
+def ingest(
+    file: Annotated[str, Argument(help="A chat log in JSON or JSON Lines.")],
+    *,
+    user: RequiredUser,
+    path: MemoryPath = DEFAULT_PATH,
+    log_format: Annotated[str, Option("--format", help=f"One of: {_FORMATS}.")] = "auto",
+    agent: Agent = "rules",
+    speaker: Annotated[
+        str | None, Option(help="The speaker to remember, in a log of two people.")
+    ] = None,
+    table: PreferenceTable = None,
+    as_json: AsJson = False,
+) -> None:
+    """Apply a chat log to a memory. After an interruption, run it again: applied turns are skipped."""
+    alice = user_to_change(path, user, table, agent=agent)
+    with progress_bar("turns") as progress:
+        report = run_ingest(
+            alice.diary, file, user, format=log_format, speaker=speaker, progress=progress
+        )
+    if as_json:
+        print_json(report)
+        return
+    print_text(f"turns          {report.turns}")
+    print_text(f"applied        {report.applied}")
+    print_text(f"already there  {report.skipped}")
+    print_text(f"seconds        {report.seconds:.2f}")
+    print_text(f"entries        {report.entries}")
+    print_text(f"size           {report.bytes / 1024:.1f} KB")
+    for note in report.notes:
+        print_text(f"note           {note}")
+
+
+def consolidate(
+    *,
+    user: UserName = None,
+    path: MemoryPath = DEFAULT_PATH,
+    agent: Agent = "rules",
+    limit: Annotated[int | None, Option(help="The maximum number of episodes.", min=1)] = None,
+    table: PreferenceTable = None,
+    as_json: AsJson = False,
+) -> None:
+    """Extract memory from the episodes that have not been read."""
+    user = known_user(path, user).user_id
+    alice = user_to_change(path, user, table, agent=agent)
+    done = alice.consolidate(limit=limit)
+    if as_json:
+        print_json(done)
+    else:
+        print_text(f"read     {done.read}")
+        print_text(f"applied  {done.applied}")
+        for note in done.skipped:
+            print_text(f"skipped  {one_line(note)}")
+        for name in done.failed:
+            print_text(f"failed   {one_line(name)}")
+    if done.failed:
+        raise Exit(1)
 
 
 def export_memory(
@@ -52,10 +115,10 @@ def export_memory(
     path: MemoryPath = DEFAULT_PATH,
     output: Annotated[
         Path | None,
-        typer.Option(help="A new file, mode 0600; by default the export is printed."),
+        Option(help="A new file, mode 0600; by default the export is printed."),
     ] = None,
     as_json: Annotated[  # noqa: ARG001 - an export is always JSON
-        bool, typer.Option("--json", help="Print JSON; an export is always JSON.", hidden=True)
+        bool, Option("--json", help="Print JSON; an export is always JSON.", hidden=True)
     ] = True,
 ) -> None:
     """Print everything about a user as JSON, or write it to a file."""
@@ -73,7 +136,7 @@ def export_memory(
 def import_memory(
     file: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="The export, or - for standard input. With --from: a file, folder or URL.",
             metavar="FILE_OR_URL",
         ),
@@ -81,12 +144,12 @@ def import_memory(
     *,
     user: Annotated[
         str,
-        typer.Option(help="The user to import into.", autocompletion=complete_user),
+        Option(help="The user to import into.", autocompletion=complete_user),
     ],
     path: MemoryPath = DEFAULT_PATH,
     source: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--from",
             metavar="SOURCE",
             help="Import another program's memory; requires --yes: mem0, letta, mcp-memory, claude-md, memory-md,"
@@ -95,25 +158,23 @@ def import_memory(
     ] = None,
     their_user: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The user's id in the other program, if different."),
+        Option(metavar="NAME", help="The user's id in the other program, if different."),
     ] = None,
     category: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="The category for texts without one; biography by default.",
             autocompletion=complete_category,
         ),
     ] = None,
     singleton: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="TYPE=FIELD", help="The singleton key of a type of facts; for memstate."
-        ),
+        Option(metavar="TYPE=FIELD", help="The singleton key of a type of facts; for memstate."),
     ] = None,
     table: PreferenceTable = None,
     replace: Annotated[
         bool,
-        typer.Option("--replace", help="Replace the memory with the export; requires --yes."),
+        Option("--replace", help="Replace the memory with the export; requires --yes."),
     ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -139,20 +200,40 @@ def import_memory(
         raise InvalidValue(
             "is only valid for exports; --from never changes existing entries", where="--replace"
         )
-    alice = user_to_change(place, user, load_table(table) if table else None, limit=_LIMIT)
-    _import_from(
-        alice, source, file, their_user=their_user, category=category,
-        singletons=_singletons(singleton or []), dry_run=is_trial, as_json=as_json,
-    )  # fmt: skip
+    from tomldiary.importers import carry_over  # noqa: PLC0415 - export and copy need no importer
+
+    alice = user_to_change(place, user, table, limit=_LIMIT)
+    with progress_bar("records") as progress:
+        done = carry_over(
+            alice,
+            source,
+            file,
+            their_user=their_user,
+            category=category,
+            singletons=_singletons(singleton or []),
+            dry_run=is_trial,
+            progress=progress,
+        )
+    if as_json:
+        print_json(done)
+    else:
+        _print_import(alice, done)
+    if not done.found:
+        print_error(
+            f"{shown(file)}: nothing of {source} was found in it, and nothing was imported. Check the file and --from."
+        )
+        raise Exit(1)
 
 
 def _import_export(
     alice: UserDiary, file: str, *, replace: bool, dry_run: bool, as_json: bool
 ) -> None:
-    data = _read(file)
+    raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    data: Any = parse(decode(raw, file), file, "an export as JSON")
     try:
         if dry_run:
-            _show(alice.import_preview(data, replace=replace), as_json=as_json)
+            found = alice.import_preview(data, replace=replace)
+            print_json(found) if as_json else _print_preview(found)
             return
         changed = alice.import_(data, replace=replace, actor="hand", reason="tomldiary import")
     except EntryConflict as error:
@@ -175,35 +256,6 @@ def _singletons(given: list[str]) -> dict[str, str]:
         if not name or not field:
             raise InvalidValue("expected TYPE=FIELD, such as diet=role", where="--singleton")
     return {name: field for name, _, field in pairs}
-
-
-def _import_from(
-    alice: UserDiary,
-    source: str,
-    place: str,
-    *,
-    their_user: str | None,
-    category: str | None,
-    singletons: dict[str, str],
-    dry_run: bool,
-    as_json: bool,
-) -> None:
-    from tomldiary.importers import carry_over  # noqa: PLC0415 - export and copy need no importer
-
-    with progress_bar("records") as progress:
-        done = carry_over(
-            alice, source, place,
-            their_user=their_user, category=category, singletons=singletons, dry_run=dry_run, progress=progress,
-        )  # fmt: skip
-    if as_json:
-        print_json(done)
-    else:
-        _print_import(alice, done)
-    if not done.found:
-        print_error(
-            f"{shown(place)}: nothing of {source} was found in it, and nothing was imported. Check the file and --from."
-        )
-        raise typer.Exit(1)
 
 
 def _print_import(alice: UserDiary, done: Import) -> None:
@@ -233,10 +285,7 @@ def _print_keys(sign: str, keys: list[str]) -> None:
         print_text(f"  {sign} {len(keys) - _SHOWN} more")
 
 
-def _show(found: list[Difference], *, as_json: bool) -> None:
-    if as_json:
-        print_json(found)
-        return
+def _print_preview(found: list[Difference]) -> None:
     added = sum(one.before is None for one in found)
     removed = sum(one.after is None for one in found)
     print_text(
@@ -249,14 +298,9 @@ def _show(found: list[Difference], *, as_json: bool) -> None:
     print_not_done()
 
 
-def _read(file: str) -> Any:
-    raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-    return parse(decode(raw, file), file, "an export as JSON")
-
-
 def copy_memory(
-    source: Annotated[str, typer.Argument(help="A folder, or the URL of a database.")],
-    target: Annotated[str, typer.Argument(help="A folder, or the URL of a database.")],
+    source: Annotated[str, Argument(help="A folder, or the URL of a database.")],
+    target: Annotated[str, Argument(help="A folder, or the URL of a database.")],
     *,
     as_json: AsJson = False,
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, cast
 
-import typer
+from typer import Argument, Option, Typer
 
 from tomldiary.cli.options import AsJson
 from tomldiary.cli.output import print_text
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 __all__ = ["schema_commands"]
 
-schema_commands = typer.Typer(
+schema_commands = Typer(
     no_args_is_help=True, add_completion=False, help="Show the schema of stored entries."
 )
 
-_Format = Annotated[str, typer.Option("--format", "-f", help="pretty, json or python.")]
+_Format = Annotated[str, Option("--format", "-f", help="pretty, json or python.")]
 
 
 @schema_commands.command()
 def preferences(
     table: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="[FILE.py:Class]",
             help="A table in a Python file, which is run; by default the built-in table.",
         ),

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from tomldiary.cli.completion import complete_category, complete_user
-from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath
+from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, complete_category, complete_user
 from tomldiary.cli.output import print_json, print_text
 from tomldiary.cli.places import open_storage, shown
 from tomldiary.errors import InvalidValue
@@ -21,25 +20,23 @@ __all__ = ["show"]
 def show(
     name: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             help="The user, as with --user; by default all users are listed.",
             autocompletion=complete_user,
         ),
     ] = None,
     *,
-    user: Annotated[
-        str | None, typer.Option(help="The user.", autocompletion=complete_user)
-    ] = None,
+    user: Annotated[str | None, Option(help="The user.", autocompletion=complete_user)] = None,
     path: MemoryPath = DEFAULT_PATH,
     category: Annotated[
         str | None,
-        typer.Option(help="Only preferences of this category.", autocompletion=complete_category),
+        Option(help="Only preferences of this category.", autocompletion=complete_category),
     ] = None,
     at: Annotated[
         str | None,
-        typer.Option(metavar="N|TIME", help="The state after this transaction or at this time."),
+        Option(metavar="N|TIME", help="The state after this transaction or at this time."),
     ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Print the stored TOML text.")] = False,
+    raw: Annotated[bool, Option("--raw", help="Print the stored TOML text.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the users, or show the memory of one."""
@@ -58,7 +55,7 @@ def show(
                 raise InvalidValue("requires a user; name one with --user", where=option)
         _show_users(path, as_json=as_json)
         return
-    from tomldiary.cli.entries import show_memory  # noqa: PLC0415 - a list of users needs no diary
+    from tomldiary.cli.commands.entries import show_memory  # noqa: PLC0415 - a list of users needs no diary
 
     show_memory(path, user, category=category, at=at, raw=raw, as_json=as_json)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-import typer
+from typer import Exit, Option
 
 from tomldiary.cli.memory import open_memory, user_in
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, user_option
@@ -40,7 +40,7 @@ _LOSS = {
 def users(
     *,
     path: MemoryPath = DEFAULT_PATH,
-    limit: Annotated[int, typer.Option(help="The maximum number of users.", min=1)] = 100,
+    limit: Annotated[int, Option(help="The maximum number of users.", min=1)] = 100,
     as_json: AsJson = False,
 ) -> None:
     """List the users with the size of their memory. The exit code is 1 if the memory of some cannot be read."""
@@ -63,7 +63,7 @@ def users(
     if len(names) > limit:
         print_error(f"{counted(len(names) - limit, 'more user')}; --limit {len(names)} shows all.")
     if broken:
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 def _print_users(found: list[dict[str, Any]]) -> None:

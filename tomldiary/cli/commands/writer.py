@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from typer import Argument, Exit, Option, Typer
 
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, DryRun, MemoryPath, Yes
 from tomldiary.cli.output import Column, Row, print_error, print_json, print_rows, print_text
@@ -17,7 +17,7 @@ from tomldiary.writer.dead_letters import DeadLetter, DeadLetters
 
 __all__ = ["writer_commands"]
 
-writer_commands = typer.Typer(
+writer_commands = Typer(
     help="List, retry or drop turns that a writer could not apply.",
     no_args_is_help=True,
     add_completion=False,
@@ -31,13 +31,11 @@ _COLUMNS = (
     Column("session"),
     Column("error and turn"),
 )
-_Ids = Annotated[list[str] | None, typer.Argument(help="Ids, as `list` shows them.", metavar="ID…")]
-_All = Annotated[bool, typer.Option("--all", help="All turns.")]
+_Ids = Annotated[list[str] | None, Argument(help="Ids, as `list` shows them.", metavar="ID…")]
+_All = Annotated[bool, Option("--all", help="All turns.")]
 _User = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME", help="The user; required if turns of several users have the same id."
-    ),
+    Option(metavar="NAME", help="The user; required if turns of several users have the same id."),
 ]
 
 
@@ -120,4 +118,4 @@ def _print_letters(what: str, letters: list[DeadLetter], *, as_json: bool) -> No
     else:
         print_text(f"{counted(len(letters), 'turn was', 'turns were')} {what}.")
     if not letters:
-        raise typer.Exit(1)
+        raise Exit(1)

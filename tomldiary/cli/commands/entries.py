@@ -1,13 +1,18 @@
-"""Prints the stored entries of a user: as tables on a terminal, as lines elsewhere, or as JSON."""
+"""`show NAME`, `search` and `review`: the entries of a user, as tables on a terminal, as lines elsewhere, or as JSON."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from tomldiary.cli.memory import known_user, point, stored_preferences
+from typer import Argument, Option
+
+from tomldiary.cli.memory import known_user, overwritable, point, stored_preferences
+from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, UserName
 from tomldiary.cli.output import (
     Column,
+    Row,
     heading,
     is_terminal,
     print_json,
@@ -22,7 +27,8 @@ from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.kinds import CONVERSATIONS, PREFERENCES, entries_in, entry_kind
 from tomldiary.entries.kinds.parts import join, parts_among
 from tomldiary.entries.schema import categories
-from tomldiary.errors import UnknownCategory
+from tomldiary.errors import InvalidValue, UnknownCategory
+from tomldiary.runtime.views import counted
 from tomldiary.text.visible import one_line
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
@@ -32,12 +38,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from tomldiary.entries.kinds import Stored
+    from tomldiary.entries.kinds.pending import PendingChange
+    from tomldiary.user.recall import Hit
     from tomldiary.user.user import UserDiary
 
-__all__ = ["show_memory"]
+__all__ = ["review", "search", "show_memory"]
 
 _DAY = 10
-_COLUMNS = (
+_ENTRY_COLUMNS = (
     Column("key", "cyan"),
     Column("said", "dim", is_number=True),
     Column("updated", "dim"),
@@ -48,7 +56,7 @@ _COLUMNS = (
 def _print_entries(entries: Iterable[Stored]) -> None:
     """Print entries as a table of keys, numbers of mentions, update times and texts."""
     rows = [(each.key, _times(each.fields), _day(each.fields), _text(each)) for each in entries]
-    print_rows(_COLUMNS, rows)
+    print_rows(_ENTRY_COLUMNS, rows)
 
 
 def _text(entry: Stored) -> str:
@@ -181,3 +189,109 @@ def _narrowed(document: Document, category: str) -> Document:
                 if edit.table(place) is not None:
                     edit.delete(place)
     return edit.done()
+
+
+# search
+
+_HIT_COLUMNS = (Column("score", "green", is_number=True), Column("key", "cyan"), Column("text"))
+
+
+def search(
+    query: Annotated[str, Argument(help="A question or words.")],
+    *,
+    user: UserName = None,
+    path: MemoryPath = DEFAULT_PATH,
+    limit: Annotated[int, Option(help="The maximum number of results.", min=1)] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Search entries and store items, best match first."""
+    hits = known_user(path, user).recall(query, limit)
+    if as_json:
+        print_json([{**asdict(hit), "key": hit.full_key} for hit in hits])
+        return
+    print_rows(_HIT_COLUMNS, [_hit_row(hit) for hit in hits])
+    if not hits:
+        print_text("No entry matches.")
+
+
+def _hit_row(hit: Hit) -> Row:
+    words = f"words: {', '.join(map(one_line, hit.reasons))}" if hit.reasons else "word forms"
+    found = (
+        f"{hit.kind}, {words}, updated {one_line((hit.updated or hit.created)[:10] or 'unknown')}"
+    )
+    return f"{hit.score:6.2f}", hit.full_key, f"{one_line(hit.text)}\n{found}"
+
+
+# review
+
+_DONE = {"accept": "accepted", "reject": "rejected", "edit": "edited"}
+_ACTIONS = ("list", *_DONE)
+_CHANGE_COLUMNS = (
+    Column("id"),
+    Column("from", "yellow"),
+    Column("entry", "cyan"),
+    Column("text"),
+)
+
+
+def review(
+    action: Annotated[str, Argument(help="list, accept, reject or edit.")] = "list",
+    ids: Annotated[
+        list[str] | None, Argument(help="The ids of changes, as list shows them.")
+    ] = None,
+    *,
+    user: UserName = None,
+    text: Annotated[str | None, Option(help="The new text, for edit.")] = None,
+    force: Annotated[
+        bool, Option("--force", help="Accept even if the entry was changed since.")
+    ] = False,
+    path: MemoryPath = DEFAULT_PATH,
+    as_json: AsJson = False,
+) -> None:
+    """List, accept or reject changes from untrusted sources.
+
+    No prompt contains a change before it is accepted.
+    """
+    if action not in _ACTIONS:
+        raise InvalidValue(f"expected {', '.join(_ACTIONS)}, found {action!r}", where="action")
+    if (action == "list") == bool(ids):
+        raise InvalidValue(
+            "list takes no ids; each other action requires ids that list shows", where="ids"
+        )
+    if (action == "edit") != (text is not None):
+        raise InvalidValue("edit requires --text; no other action accepts it", where="--text")
+    if action == "edit" and len(ids or ()) > 1:
+        raise InvalidValue("edit changes one text, so it accepts one id", where="ids")
+    reader = known_user(path, user)
+    waiting = reader.review()
+    categories = {each.path[1] for each in waiting if each.path[:1] == ("preferences",)}
+    alice = known_user(path, reader.user_id, categories)
+    found: list[PendingChange]
+    if action == "accept":
+        with overwritable("changed"):
+            found = alice.review.accept(*(ids or ()), force=force)
+    elif action == "reject":
+        found = alice.review.reject(*(ids or ()))
+    elif action == "edit":
+        found = [alice.review.edit(each, {"text": text}) for each in ids or ()]
+    else:
+        found = waiting
+    if as_json:
+        print_json(found)
+        return
+    print_rows(
+        _CHANGE_COLUMNS,
+        [
+            (
+                each.id,
+                one_line(each.origin),
+                one_line(each.key),
+                one_line("(removed)" if each.after is None else each.text),
+            )
+            for each in found
+        ],
+    )
+    if action == "list":
+        print_text(counted(len(found), "pending change"))
+    else:
+        print_text(f"{counted(len(found), 'change')} {_DONE[action]}")

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path  # noqa: TC003 - typer reads annotations at run time
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from tomldiary.cli.memory import known_user
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath
@@ -25,28 +25,26 @@ _WORDS = "words"
 def evaluate_questions(
     questions: Annotated[
         Path,
-        typer.Argument(
-            help="Your own .jsonl file, or a file or folder of LoCoMo, PrefEval or BEAM."
-        ),
+        Argument(help="Your own .jsonl file, or a file or folder of LoCoMo, PrefEval or BEAM."),
     ],
     *,
     embedder: Annotated[
         list[str] | None,
-        typer.Option(help='"words" (no embedder), "local" or another name; repeat it to compare.'),
+        Option(help='"words" (no embedder), "local" or another name; repeat it to compare.'),
     ] = None,
     k: Annotated[
         list[int] | None,
-        typer.Option("-k", help="The number of hits to count; may be repeated.", min=1),
+        Option("-k", help="The number of hits to count; may be repeated.", min=1),
     ] = None,
     budget: Annotated[
         list[int] | None,
-        typer.Option(help="The token budget of the prompt block; may be repeated.", min=1),
+        Option(help="The token budget of the prompt block; may be repeated.", min=1),
     ] = None,
     as_one: Annotated[
-        bool, typer.Option("--together", help="Store all collections as one user.")
+        bool, Option("--together", help="Store all collections as one user.")
     ] = False,
     plot: Annotated[
-        Path | None, typer.Option(help="Write a plot to this file (.png, .svg or .pdf).")
+        Path | None, Option(help="Write a plot to this file (.png, .svg or .pdf).")
     ] = None,
     path: MemoryPath = DEFAULT_PATH,
     as_json: AsJson = False,
