@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import datetime
 
+    from tomldiary.diary import Diary
+
 __all__ = ["Import", "carry_over"]
 
 _ACTOR = "hand"
@@ -122,7 +124,8 @@ def carry_over(
     result = Import(source, left_out=left_out)
     if found.users:
         result.left_out.append(f"records of other users: {', '.join(sorted(found.users)[:_NAMED])}")
-    writer = _Writer(alice, found, their_user, category, singletons or {})
+    records = [_renamed(each, their_user, alice.user_id) for each in found.records]
+    _register(alice.diary, found.temporal, records, singletons or {})
     if found.documents:
         _import_documents(alice, found, result, dry_run=dry_run)
     else:
@@ -131,7 +134,7 @@ def carry_over(
             suppress(NotStored),
             alice.transaction(actor=_ACTOR, reason=f"import from {source}"),
         ):
-            writer.add(writer.compare(result), result.added, report)
+            _add_missing(_Memory(alice, records, category or _CATEGORY), records, result, report)
             if dry_run:
                 raise NotStored
     result.is_done = not dry_run
@@ -147,98 +150,112 @@ def _import_documents(alice: UserDiary, found: Found, result: Import, *, dry_run
         alice.import_(data, actor=_ACTOR, reason=f"import from {result.source}")
 
 
-class _Writer:
-    """Compares records with the memory of a user, and adds the missing ones."""
+def _register(
+    diary: Diary,
+    temporal: Mapping[str, tuple[str, ...]],
+    records: list[Record],
+    singletons: Mapping[str, str],
+) -> None:
+    """Register models that allow any fields for the types that the application has not registered."""
+    names = dict.fromkeys(each.type for each in records if isinstance(each, Fact))
+    for name in singletons:
+        if names and name not in names:
+            raise InvalidValue(
+                f"no fact has this type. Use one of: {', '.join(names)}", where=f"singleton {name}"
+            )
+    for name in names:
+        known = diary.fact_schemas.get(name)
+        if known is not None and not issubclass(known.model, _Imported):
+            continue  # registered by the application, with its rules
+        keys = temporal.get(name)
+        single = (singletons[name],) if name in singletons else keys
+        required: dict[str, Any] = dict.fromkeys(single or (), (Any, ...))
+        model = create_model("Imported", __base__=_Imported, **required)
+        constraint = Constraint(
+            single, temporal=keys is not None, normalise=keys[-1:] if keys else ()
+        )
+        diary.register_schema(name, model, constraint)
 
-    def __init__(
-        self,
-        alice: UserDiary,
-        found: Found,
-        their_user: str | None,
-        category: str | None,
-        singletons: Mapping[str, str],
-    ) -> None:
+
+def _add_missing(
+    memory: _Memory,
+    records: list[Record],
+    result: Import,
+    report: Callable[[int, int], object] | None,
+) -> None:
+    """Sort records into those that are missing, present and different, and add the missing ones."""
+    missing: list[Record] = []
+    for record in records:
+        key, is_same = memory.find(record)
+        if is_same is None:
+            missing.append(record)
+            result.added.append(key)
+        else:
+            (result.present if is_same else result.kept).append(key)
+    result.found = dict(Counter(type(each).__name__.lower() for each in records))
+    others = [(at, each) for at, each in enumerate(missing) if not isinstance(each, Item)]
+    for done, (at, record) in enumerate(others, 1):
+        try:
+            result.added[at] = memory.add(record)
+        except DiaryError as error:
+            error.add_note(f"The record begins with {str(record)[:_EXCERPT]}")
+            raise
+        if report is not None:
+            report(done, len(missing))
+    items = [each for each in missing if isinstance(each, Item)]
+    memory.add_items(items)
+    if report is not None and items:
+        report(len(missing), len(missing))
+
+
+class _Memory:
+    """The memory of a user, and the added records, by their identifying content."""
+
+    def __init__(self, alice: UserDiary, records: list[Record], category: str) -> None:
         self._alice = alice
-        self._diary = alice.diary
+        self._schemas = alice.diary.fact_schemas
         self._category = category
-        self._records = [_renamed(each, their_user, alice.user_id) for each in found.records]
-        self._register(found, singletons)
-        self._items = ItemStore(self._diary, user_label=self._owner)
+        self._store = ItemStore(alice.diary, user_label=self._owner)
+        self._texts = {
+            _plain(item.text): f"{category}/{key}"
+            for category, entries in alice.preferences().items()
+            for key, item in entries.items()
+        }
+        self._blocks = {name: block.text for name, block in alice.blocks.all().items()}
+        self._notes: set[str] = set()
+        self._facts: dict[tuple[str, str], list[tuple[str, datetime | None]]] = {}
+        self._singletons: dict[tuple[str, datetime | None], str] = {}
+        for fact in alice.facts.query(include_ended=True):
+            data = fact.data.model_dump(exclude_none=True)
+            same = self._facts.setdefault((fact.type, _canonical(data)), [])
+            same.append((fact.id, fact.valid_from))
+            with suppress(InvalidValue):  # a hand edit made the key invalid
+                if place := self._singleton(fact.type, data, fact.valid_from):
+                    self._singletons[place] = fact.id
+        asked = [each for each in records if isinstance(each, Item)]
+        stored: list[Any] = self._store.run(
+            [Get(each.namespace, each.key, refresh=False) for each in asked]
+        )
+        self._items: dict[tuple[tuple[str, ...], str], Mapping[str, Any]] = {
+            (each.namespace, each.key): item.value
+            for each, item in zip(asked, stored, strict=True)
+            if item is not None
+        }
+        self._episodes = Counter(
+            (each.session_id, each.input, each.output) for each in alice.episodes.list()
+        )
 
     def _owner(self, *_: object) -> str:
         return self._alice.user_id
 
-    def _register(self, found: Found, singletons: Mapping[str, str]) -> None:
-        """Register models that allow any fields for the types that the application has not registered."""
-        names = dict.fromkeys(each.type for each in self._records if isinstance(each, Fact))
-        for name in singletons:
-            if names and name not in names:
-                raise InvalidValue(
-                    f"no fact has this type. Use one of: {', '.join(names)}",
-                    where=f"singleton {name}",
-                )
-        for name in names:
-            known = self._diary.fact_schemas.get(name)
-            if known is not None and not issubclass(known.model, _Imported):
-                continue  # registered by the application, with its rules
-            keys = found.temporal.get(name)
-            single = (singletons[name],) if name in singletons else keys
-            required: dict[str, Any] = dict.fromkeys(single or (), (Any, ...))
-            model = create_model("Imported", __base__=_Imported, **required)
-            constraint = Constraint(
-                single, temporal=keys is not None, normalise=keys[-1:] if keys else ()
-            )
-            self._diary.register_schema(name, model, constraint)
-
-    def compare(self, result: Import) -> list[Record]:
-        """Sort records into those that are missing, present and different; return the missing ones."""
-        known = _Known(self._alice, self._items, self._records)
-        missing: list[Record] = []
-        for record in self._records:
-            key, is_same = known.find(record, self._target(record))
-            if is_same is None:
-                missing.append(record)
-                result.added.append(key)
-            else:
-                (result.present if is_same else result.kept).append(key)
-        result.found = dict(Counter(type(each).__name__.lower() for each in self._records))
-        return missing
-
-    def _target(self, record: Record) -> str:
+    def _target(self, note: Note) -> str:
         """Return the category of a note."""
-        if not isinstance(record, Note):
-            return ""
-        if record.category in self._diary.allowed:
-            return record.category
-        return self._category or _CATEGORY
+        return note.category if note.category in self._alice.diary.allowed else self._category
 
-    def add(
-        self,
-        records: list[Record],
-        keys: list[str],
-        report: Callable[[int, int], object] | None = None,
-    ) -> None:
-        """Add missing records, items in one batch, and store their keys at the same positions of `keys`."""
-        items = [each for each in records if isinstance(each, Item)]
-        others = [(place, each) for place, each in enumerate(records) if not isinstance(each, Item)]
-        for done, (place, record) in enumerate(others, 1):
-            try:
-                keys[place] = self._add(record)
-            except DiaryError as error:
-                error.add_note(f"The record begins with {str(record)[:_EXCERPT]}")
-                raise
-            if report is not None:
-                report(done, len(records))
-        self._items.run(
-            [
-                Put(each.namespace, each.key, dict(each.value), ttl=each.ttl, times=each.times)
-                for each in items
-            ]
-        )
-        if report is not None and items:
-            report(len(records), len(records))
+    # Adding
 
-    def _add(self, record: Note | Block | Fact | Episode) -> str:
+    def add(self, record: Note | Block | Fact | Episode) -> str:
+        """Add a missing record, and return its key."""
         alice = self._alice
         if isinstance(record, Note):
             category = self._target(record)
@@ -250,7 +267,7 @@ class _Writer:
             alice.blocks.set(record.name, record.text)
             return f"blocks/{record.name}"
         if isinstance(record, Fact):
-            is_temporal = self._diary.fact_schemas[record.type].constraint.temporal
+            is_temporal = self._schemas[record.type].constraint.temporal
             key = alice.facts.commit(
                 record.type,
                 record.data,
@@ -267,46 +284,21 @@ class _Writer:
         )
         return f"episodes/{key}"
 
-
-class _Known:
-    """The entries of a memory and the added records, by their identifying content."""
-
-    def __init__(self, alice: UserDiary, items: ItemStore, records: list[Record]) -> None:
-        self._alice = alice
-        self._texts = {
-            _plain(item.text): f"{category}/{key}"
-            for category, entries in alice.preferences().items()
-            for key, item in entries.items()
-        }
-        self._blocks = {name: block.text for name, block in alice.blocks.all().items()}
-        self._notes: set[str] = set()
-        self._facts: dict[tuple[str, str], list[tuple[str, datetime | None]]] = {}
-        self._singletons: dict[tuple[str, datetime | None], str] = {}
-        for fact in alice.facts.query(include_ended=True):
-            data = fact.data.model_dump(exclude_none=True)
-            self._facts.setdefault((fact.type, _canonical(data)), []).append(
-                (fact.id, fact.valid_from)
-            )
-            with suppress(InvalidValue):  # a hand edit made the key invalid
-                if place := self._singleton(fact.type, data, fact.valid_from):
-                    self._singletons[place] = fact.id
-        asked = [each for each in records if isinstance(each, Item)]
-        stored: list[Any] = items.run(
-            [Get(each.namespace, each.key, refresh=False) for each in asked]
-        )
-        self._items: dict[tuple[tuple[str, ...], str], Mapping[str, Any]] = {
-            (each.namespace, each.key): item.value
-            for each, item in zip(asked, stored, strict=True)
-            if item is not None
-        }
-        self._episodes = Counter(
-            (each.session_id, each.input, each.output) for each in alice.episodes.list()
+    def add_items(self, items: list[Item]) -> None:
+        """Add missing items in one batch."""
+        self._store.run(
+            [
+                Put(each.namespace, each.key, dict(each.value), ttl=each.ttl, times=each.times)
+                for each in items
+            ]
         )
 
-    def find(self, record: Record, category: str) -> tuple[str, bool | None]:
+    # Finding
+
+    def find(self, record: Record) -> tuple[str, bool | None]:
         """Return the key of a record, and whether its entry has the same content, or None if there is no entry."""
         if isinstance(record, Note):
-            return self._note(record, category)
+            return self._note(record)
         if isinstance(record, Block):
             stored = self._blocks.get(record.name)
             self._blocks.setdefault(record.name, record.text)
@@ -321,7 +313,8 @@ class _Known:
             return f"episodes/{moment}", True if is_there else None
         return self._item(record)
 
-    def _note(self, note: Note, category: str) -> tuple[str, bool | None]:
+    def _note(self, note: Note) -> tuple[str, bool | None]:
+        category = self._target(note)
         key = f"{category}/{_note_id(note)}"
         alike = self._texts.get(_plain(note.text))
         if alike is not None:
@@ -348,7 +341,7 @@ class _Known:
         self, name: str, data: Mapping[str, Any], start: datetime | None
     ) -> tuple[str, datetime | None] | None:
         """Return the unique singleton key of a fact, with the start for a temporal type; None without such a key."""
-        schema = self._alice.diary.fact_schemas.get(name)
+        schema = self._schemas.get(name)
         single = None if schema is None else schema.singleton(data)
         if schema is None or single is None or (schema.constraint.temporal and start is None):
             return None
@@ -374,11 +367,9 @@ def _renamed(record: Record, old: str | None, new: str) -> Record:
 def _note_id(note: Note) -> str:
     """Return the entry id of a note, which is the same in each import."""
     wanted = f"imported-{note.id}"
-    return (
-        wanted
-        if note.id and _SHORT_ID.fullmatch(wanted)
-        else f"imported-{_short(note.id or note.text)}"
-    )
+    if note.id and _SHORT_ID.fullmatch(wanted):
+        return wanted
+    return f"imported-{_short(note.id or note.text)}"
 
 
 def _canonical(data: Mapping[str, Any]) -> str:
