@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import datetime, timedelta
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 from weakref import WeakSet
@@ -12,21 +12,21 @@ from weakref import WeakSet
 from tomldiary.compaction.runner import CompactionRunner
 from tomldiary.compat.coroutines import AncestorCoroutines
 from tomldiary.compat.default_table import DefaultPrefTable
+from tomldiary.enforcement import Enforcement
 from tomldiary.engine.engine import Engine
 from tomldiary.entries.constraints import Constraint, FactSchema
 from tomldiary.entries.conversations import MAX_SUMMARY
-from tomldiary.entries.kinds import EPISODES, FACTS, entry_kind, problems_in
+from tomldiary.entries.kinds import EPISODES, FACTS
 from tomldiary.entries.kinds.rules import EntryRules, redacted_entry
 from tomldiary.entries.preferences import PreferenceRules
 from tomldiary.entries.schema import categories, item_types, weights
-from tomldiary.errors import InvalidValue, SchemaError, wrong_type
+from tomldiary.errors import SchemaError, wrong_type, wrong_value
 from tomldiary.extraction.dialogue import CONTEXT_TURNS, Sessions
 from tomldiary.extraction.extractor import check_extractor
 from tomldiary.extraction.operations import TurnRules
 from tomldiary.extraction.turns import Turns
 from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.identifiers.user_ids import checked_user
-from tomldiary.logging import get_logger, tell
 from tomldiary.retrieval.embedders import DiaryEmbedder, local_embedder
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.runtime.views import DictView, ListView, Viewed, drawn, pretty
@@ -59,16 +59,11 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from tomldiary.compaction.draft import CompactionConfig
-    from tomldiary.entries.episodes import ToolStep
-    from tomldiary.extraction.extractor import Extractor
-    from tomldiary.extraction.operations import Applied
     from tomldiary.hooks.feed import Feed
     from tomldiary.hooks.hooks import Hooks
-    from tomldiary.toml.document import Document, Path
-    from tomldiary.toml.edit import Edit
+    from tomldiary.toml.document import Path
 
 T = TypeVar("T")
-_logger = get_logger(__name__)
 
 __all__ = ["Diary", "TOMLDiary", "diary_of"]
 
@@ -76,12 +71,11 @@ __all__ = ["Diary", "TOMLDiary", "diary_of"]
 _FOR_PROGRAMS = {
     "build_deps",
     "compaction",
+    "enforcement",
     "engine",
     "entry_rules",
-    "extractor",
     "indexes",
     "preference_rules",
-    "process_turn",
     "reading",
     "redacted",
     "redacted_entry",
@@ -90,7 +84,6 @@ _FOR_PROGRAMS = {
     "trust",
     "turn_rules",
     "turns",
-    "undo_edits",
     "with_agent",
 }
 """Parts that other packages use, which completion omits."""
@@ -204,9 +197,6 @@ class Diary(Viewed, AncestorCoroutines):
         self.engine = Engine(
             open_backend(backend, durability), self.schema_name, lock_timeout=lock_timeout
         )
-        self.engine.on_edit = self._report_edit
-        if self.redactor is not None:
-            self.engine.redact = self.redacted_entry
         self.embedder = None if embedder is None else DiaryEmbedder(self.engine, embedder)
         if embedder == "local":  # the score scale of other embedders is unknown
             self.similarity.second = _local_vectors
@@ -220,6 +210,7 @@ class Diary(Viewed, AncestorCoroutines):
         self._twins: WeakSet[Diary] = WeakSet([self])
         """This diary and those that `with_agent` made, which share all types of facts."""
         self.entry_rules = EntryRules()
+        self.enforcement = Enforcement(self)
         self.trust = Trust(quarantine)
         self.draft_lifetime = draft_lifetime
         self.descriptions = descriptions
@@ -273,14 +264,12 @@ class Diary(Viewed, AncestorCoroutines):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the diary; see `close`."""
         self.close()
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """See `__exit__`."""
         await in_thread(self.close)
 
     def user(self, user_id: str) -> UserDiary:
@@ -315,8 +304,8 @@ class Diary(Viewed, AncestorCoroutines):
             diary.fact_schemas = schemas
         rules = schema.constraint
         if rules.append_only or rules.required or rules.ttl or self.entry_rules.of(f"facts/{name}"):
-            self._set_rule(f"facts/{name}", rules)
-        self.engine.guards[FACTS.name] = self.undo_edits
+            self.enforcement.set_rule(f"facts/{name}", rules)
+        self.enforcement.guard(FACTS.name)
 
     def constrain(self, collection: str, constraint: Constraint) -> None:
         """Set the rule of a collection. A second call replaces it.
@@ -334,35 +323,7 @@ class Diary(Viewed, AncestorCoroutines):
         """
         if checked_text(collection, "collection").partition("/")[0] == FACTS.name:
             raise SchemaError("the constraint of facts is set with register_schema.")
-        self._set_rule(collection, constraint)
-
-    def _set_rule(self, collection: str, constraint: Constraint) -> None:
-        self.entry_rules.set(collection, constraint, self.allowed)
-        self.engine.check = self.entry_rules.apply
-        if self.entry_rules.has_times:
-            self.engine.sweep = partial(self.entry_rules.sweep, rules=self)
-        self.engine.guards[collection.partition("/")[0]] = self.undo_edits
-
-    def undo_edits(
-        self,
-        document: str,
-        edit: Edit,
-        logged: Document,
-        others: Sequence[tuple[Document, Document]],
-    ) -> None:
-        """Undo the hand edits of a document that violate its rules; see `EntryRules.undo_edits`."""
-        entry_kind(document).undo_edits(edit, logged, self, others)
-        self.entry_rules.undo_edits(edit, logged, document, others, self.engine.now())
-
-    def _report_edit(self, user: str, kind: str, before: Document, after: Document) -> None:
-        """Warn of entries that a hand edit has made invalid, because reads ignore them."""
-        known = {problem.where for problem in problems_in(kind, before, self)}
-        found = [each for each in problems_in(kind, after, self) if each.where not in known]
-        if found:
-            first = found[0]
-            place = after.place_of(first.where, self.engine.backend.place(user, kind))
-            also = f" problems() lists {len(found) - 1} more." if found[1:] else ""
-            tell(_logger, f"{place}: {first.where}: {first.message}. {first.remedy}{also}")
+        self.enforcement.set_rule(collection, constraint)
 
     def with_agent(self, agent: Any) -> Self:
         """Return a diary with another extractor that shares everything else with this one.
@@ -411,11 +372,6 @@ class Diary(Viewed, AncestorCoroutines):
         from tomldiary.hooks.feed import Feed  # noqa: PLC0415 - see `hooks`
 
         return Feed(self.engine, since, users=users, follow=follow, poll=poll)
-
-    @property
-    def extractor(self) -> Extractor:
-        """The resolved extractor; see `Turns.extractor`."""
-        return self.turns.extractor
 
     def close(self) -> None:
         """Stop the hooks, and close the files or connections of the storage.
@@ -488,25 +444,6 @@ class Diary(Viewed, AncestorCoroutines):
             user_id, session_id, user_msg, assistant_msg, now=context_now, earlier=earlier
         )
 
-    async def process_turn(
-        self,
-        user_id: str,
-        session_id: str,
-        user_msg: str,
-        assistant_msg: str,
-        *,
-        now: datetime | None = None,
-        earlier: Sequence[tuple[str, str]] | None = None,
-        operation_id: str = "",
-        steps: Sequence[ToolStep] = (),
-        episode: bool | None = None,
-    ) -> Applied:
-        """Extract memory from one turn, and return the applied changes; see `Turns.process`."""
-        return await self.turns.process(
-            user_id, session_id, user_msg, assistant_msg, now=now, earlier=earlier,
-            operation_id=operation_id, steps=steps, episode=episode,
-        )  # fmt: skip
-
     def redacted_entry(self, path: Path, data: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the fields of the entry at a path, redacted as for storage; see `redact`."""
         if self.redactor is None:
@@ -525,24 +462,14 @@ def _check_options(
     check_instance(compaction_config, "compaction_config")
     check_instance(compactor, "compactor")
     if compaction_config is not None and not hasattr(compaction_config, "should_run"):
-        raise InvalidValue(
-            f"expected a CompactionConfig(…), found {compaction_config!r}.",
-            where="compaction_config",
-        )
+        raise wrong_value(compaction_config, "a CompactionConfig(…)", "compaction_config")
     if not (compactor is None or callable(compactor) or hasattr(compactor, "run")):
-        raise InvalidValue(
-            f"expected an agent or a function, found {compactor!r}. For a model: compactor_agent(model).",
-            where="compactor",
-        )
+        hint = "For a model: compactor_agent(model)."
+        raise wrong_value(compactor, "an agent or a function", "compactor", hint)
     if not isinstance(draft_lifetime, timedelta) or draft_lifetime <= timedelta():
-        raise InvalidValue(
-            f"expected a timedelta longer than zero, found {draft_lifetime!r}.",
-            where="draft_lifetime",
-        )
+        raise wrong_value(draft_lifetime, "a timedelta longer than zero", "draft_lifetime")
     if scorer is not None and (not callable(scorer) or iscoroutinefunction(scorer)):
-        raise InvalidValue(
-            f"expected a plain function of two texts, found {scorer!r}.", where="scorer"
-        )
+        raise wrong_value(scorer, "a plain function of two texts", "scorer")
 
 
 _loaded_embedder = cache(local_embedder)

@@ -82,6 +82,7 @@ __all__ = [
     "cause_of",
     "without_paths",
     "wrong_type",
+    "wrong_value",
 ]
 
 
@@ -113,6 +114,11 @@ def wrong_type(value: object, expected: str, where: str, hint: str = "") -> Inva
     """Return the error for a value of another type than expected; `hint` says what to do."""
     found = type(value).__name__
     return InvalidValue(f"expected {expected}, found {found}. {hint}".rstrip(), where=where)
+
+
+def wrong_value(value: object, expected: str, where: str, hint: str = "") -> InvalidValue:
+    """Return the error for a value that is not allowed; `hint` says what to do."""
+    return InvalidValue(f"expected {expected}, found {value!r}. {hint}".rstrip(), where=where)
 
 
 class UnknownCategory(DiaryError, ValueError):

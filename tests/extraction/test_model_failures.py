@@ -83,7 +83,7 @@ def test_an_agent_with_tools_for_the_draft_is_used_unchanged():
     def note(ctx, text: str) -> str:
         return text
 
-    assert Diary("memory:", agent=agent).extractor is agent
+    assert Diary("memory:", agent=agent).turns.extractor is agent
 
 
 @pytest.mark.parametrize(

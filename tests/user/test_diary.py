@@ -621,8 +621,8 @@ def test_the_event_loop_is_not_held_at_1000_preferences(tmp_path):
 def test_a_processed_turn_returns_what_was_applied_once(tmp_path):
     diary = Diary(tmp_path, Table, agent="rules")
     said = ("alice", "s", "I love tea.", "ok")
-    first = run(diary.process_turn(*said, operation_id="one", episode=True))
-    again = run(diary.process_turn(*said, operation_id="one", episode=True))
+    first = run(diary.turns.process(*said, operation_id="one", episode=True))
+    again = run(diary.turns.process(*said, operation_id="one", episode=True))
     assert (first.applied, first.is_repeated, again.is_repeated) == (1, False, True)
     assert again.transaction == first.transaction == diary.user("alice").last_transaction()
     assert [each.input for each in diary.user("alice").episodes()] == ["I love tea."]

@@ -85,7 +85,7 @@ class DocumentCache:
         self.cheap_tokens = backend if isinstance(backend, CheapTokens) else None
         self._one_state = backend if isinstance(backend, ReadsOneState) else None
         self.guards: dict[str, Callable[..., None]] = {}
-        """By kind: a function that undoes forbidden hand edits in an edit of a document; see `Diary.undo_edits`."""
+        """By kind: a function that undoes forbidden hand edits in an edit of a document; see `Enforcement`."""
         self.on_edit: Callable[[str, str, Document, Document], None] | None = None
         """Called with each new hand edit that was read: user, name, the document before it, and the edited one."""
         self._cache: RecentBySize[tuple[str, str], Known] = RecentBySize(

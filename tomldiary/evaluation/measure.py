@@ -15,7 +15,7 @@ from tomldiary.agents.options import one_of
 from tomldiary.diary import Diary, diary_of
 from tomldiary.entries.kind import Group
 from tomldiary.entries.kinds import PREFERENCES
-from tomldiary.errors import DiaryError, InvalidValue, wrong_type
+from tomldiary.errors import DiaryError, InvalidValue, wrong_type, wrong_value
 from tomldiary.evaluation.questions import Collection
 from tomldiary.retrieval.render import rendered
 from tomldiary.runtime.views import Viewed
@@ -90,9 +90,7 @@ class Run(Viewed):
             return [answer.reciprocal_rank for answer in self.answers]
         if metric == "ms":
             return [answer.seconds * 1000 for answer in self.answers]
-        raise InvalidValue(
-            f"expected one of {', '.join(self.metrics)}, found {metric!r}.", where="metric"
-        )
+        raise wrong_value(metric, f"one of {', '.join(self.metrics)}", "metric")
 
     @property
     def metrics(self) -> list[str]:
@@ -218,7 +216,7 @@ def _only_user(diary: Diary) -> str:
 def _checked(ks: Sequence[int], budgets: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     for name, numbers in (("ks", ks), ("budgets", budgets)):
         if not isinstance(numbers, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-            raise InvalidValue(f"expected a list of numbers, found {numbers!r}.", where=name)
+            raise wrong_value(numbers, "a list of numbers", name)
         for number in numbers:
             checked_count(number, name, least=1)
     if not ks:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean, quantiles
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.errors import InvalidValue, MissingExtra
+from tomldiary.errors import InvalidValue, MissingExtra, wrong_value
 from tomldiary.runtime.views import Viewed, counted
 from tomldiary.toml.values import checked_count
 
@@ -31,10 +31,7 @@ class Report(Viewed):
 
     def __post_init__(self) -> None:
         if not isinstance(self.runs, list | tuple) or not self.runs:
-            raise InvalidValue(
-                f"expected a list of one or more runs, found {self.runs!r}.",
-                where="runs",
-            )
+            raise wrong_value(self.runs, "a list of one or more runs", "runs")
 
     def differences(self) -> list[tuple[str, Difference]]:
         """Return the difference of each further run from the first one, for each metric except the time."""

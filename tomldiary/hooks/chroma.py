@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from tomldiary.errors import InvalidValue, MissingExtra
+from tomldiary.errors import MissingExtra, wrong_value
 from tomldiary.hooks.embedding import EmbeddingHook, checked_index
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class ChromaHook(EmbeddingHook):
     ) -> None:
         super().__init__(embed, text, metadata)
         if space not in _SPACES:
-            raise InvalidValue(f"expected {', '.join(_SPACES)}, found {space!r}.", where="space")
+            raise wrong_value(space, ", ".join(_SPACES), "space")
         is_place = isinstance(collection, str | os.PathLike)
         found = _opened(os.fspath(collection), name) if is_place else collection
         expected = "a folder or a collection, such as client.get_or_create_collection(name)"

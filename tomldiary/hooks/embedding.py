@@ -5,7 +5,7 @@ from __future__ import annotations
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.errors import InvalidValue, wrong_type
+from tomldiary.errors import wrong_type, wrong_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -46,9 +46,7 @@ class EmbeddingHook:
         metadata: Callable[[Change], Mapping[str, Any]] | None,
     ) -> None:
         if embed is not None and (not callable(embed) or iscoroutinefunction(embed)):
-            raise InvalidValue(
-                f"expected a plain function of a list of texts, found {embed!r}.", where="embed"
-            )
+            raise wrong_value(embed, "a plain function of a list of texts", "embed")
         self._embed = embed
         self._text = text
         self._metadata = metadata

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_URL, uuid5
 
-from tomldiary.errors import InvalidValue, MissingExtra
+from tomldiary.errors import MissingExtra, wrong_value
 from tomldiary.hooks.embedding import EmbeddingHook, checked_index
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class QdrantHook(EmbeddingHook):
             )
         self.client: Any = checked_index(client, "a folder or a QdrantClient", "client")
         if embed is None:  # pyright: ignore[reportUnnecessaryComparison] - callers may be untyped
-            raise InvalidValue("expected a function of a list of texts, found None.", where="embed")
+            raise wrong_value(embed, "a function of a list of texts", "embed")
         self.name = name
         self._guard = threading.RLock()  # the local client is not thread-safe
 

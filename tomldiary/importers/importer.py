@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, create_model
 from tomldiary.engine.transaction import NotStored
 from tomldiary.entries.constraints import Constraint
 from tomldiary.entries.kinds import ITEMS, entry_key
-from tomldiary.errors import DiaryError, InvalidValue
+from tomldiary.errors import DiaryError, InvalidValue, wrong_type
 from tomldiary.identifiers.namespaces import kind_of
 from tomldiary.importers.records import Block, Episode, Fact, Found, Item, Note, Record
 from tomldiary.importers.sources import SOURCES
@@ -105,10 +105,7 @@ def carry_over(
     """
     checked_flag(dry_run, "dry_run")
     if not isinstance(alice, UserDiary):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-        raise InvalidValue(
-            f"expected a user, found {type(alice).__name__}. Give diary.user(user_id).",
-            where="alice",
-        )
+        raise wrong_type(alice, "a user", "alice", "Give diary.user(user_id).")
     if source not in SOURCES:
         raise InvalidValue(f"unknown source. Use one of: {', '.join(SOURCES)}", where=source)
     found = Found(place, their_user or alice.user_id)

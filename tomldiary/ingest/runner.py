@@ -87,7 +87,7 @@ def ingest(
     started = time.perf_counter()
     diary = diary_of(diary)
     log = read_turns(path, format=format, speaker=speaker)
-    _ = diary.extractor  # report a model that is not installed before anything is written
+    _ = diary.turns.extractor  # report a model that is not installed before anything is written
     user = diary.user(user_id)
     applied = 0
     if log.turns:

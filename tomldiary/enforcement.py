@@ -1,0 +1,65 @@
+"""Connects the rules of a diary to its engine, which checks transactions and hand edits with them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tomldiary.entries.kinds import entry_kind, problems_in
+from tomldiary.logging import get_logger, tell
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tomldiary.diary import Diary
+    from tomldiary.entries.constraints import Constraint
+    from tomldiary.toml.document import Document
+    from tomldiary.toml.edit import Edit
+
+__all__ = ["Enforcement"]
+
+_logger = get_logger(__name__)
+
+
+class Enforcement:
+    """Lets the engine of a diary check its rules, undo forbidden hand edits and report invalid ones."""
+
+    def __init__(self, diary: Diary) -> None:
+        self._diary = diary
+        self._engine = diary.engine
+        self._engine.on_edit = self._report_edit
+        if diary.redactor is not None:
+            self._engine.redact = diary.redacted_entry
+
+    def set_rule(self, collection: str, constraint: Constraint) -> None:
+        """Set the rule of a collection; see `EntryRules.set`."""
+        rules = self._diary.entry_rules
+        rules.set(collection, constraint, self._diary.allowed)
+        self._engine.check = rules.apply
+        if rules.has_times:
+            self._engine.sweep = partial(rules.sweep, rules=self._diary)
+        self.guard(collection.partition("/")[0])
+
+    def guard(self, kind: str) -> None:
+        """Undo the hand edits of documents of a kind that violate its rules."""
+        self._engine.guards[kind] = self._undo_edits
+
+    def _undo_edits(
+        self,
+        document: str,
+        edit: Edit,
+        logged: Document,
+        others: Sequence[tuple[Document, Document]],
+    ) -> None:
+        entry_kind(document).undo_edits(edit, logged, self._diary, others)
+        self._diary.entry_rules.undo_edits(edit, logged, document, others, self._engine.now())
+
+    def _report_edit(self, user: str, kind: str, before: Document, after: Document) -> None:
+        """Warn of entries that a hand edit has made invalid, because reads ignore them."""
+        known = {problem.where for problem in problems_in(kind, before, self._diary)}
+        found = [each for each in problems_in(kind, after, self._diary) if each.where not in known]
+        if found:
+            first = found[0]
+            place = after.place_of(first.where, self._engine.backend.place(user, kind))
+            also = f" problems() lists {len(found) - 1} more." if found[1:] else ""
+            tell(_logger, f"{place}: {first.where}: {first.message}. {first.remedy}{also}")
