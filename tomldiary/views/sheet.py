@@ -1,7 +1,7 @@
 """The content of a view before it is rendered: a title, notes, and tables of cells.
 
-Each cell renders itself as HTML and as text. It escapes all stored text, so no control character or tag reaches a
-browser or a terminal.
+Each cell has HTML and text in which all stored text is escaped, so no control character or tag reaches a browser or a
+terminal.
 """
 
 from __future__ import annotations
@@ -51,19 +51,14 @@ MOST_CHARACTERS = 400
 Tone = Literal["", "good", "bad", "warn"]
 
 
+@dataclass(slots=True)
 class Cell:
     """One cell of a table."""
 
-    __slots__ = ()
-
-    @property
-    def text(self) -> str:
-        """The cell as text on one line, without control characters."""
-        raise NotImplementedError
-
-    def html(self) -> str:
-        """The cell as HTML; stored text in it is escaped."""
-        raise NotImplementedError
+    text: str
+    """The cell as text on one line, without control characters."""
+    html: str
+    """The cell as HTML; stored text in it is escaped."""
 
 
 def escaped(text: str) -> str:
@@ -88,29 +83,25 @@ def minute(written: object) -> str:
     return one_line(written or "") if when is None else f"{when:%Y-%m-%d %H:%M}"
 
 
-@dataclass(frozen=True, slots=True)
 class Text(Cell):
-    """Stored text; words in it can be marked."""
+    """Stored text; in HTML it has line breaks and at most `most` characters, and words in it are marked."""
 
-    value: object
-    words: Sequence[str] = ()
-    is_quiet: bool = False
-    most: int = MOST_CHARACTERS
-    """The maximum number of characters in HTML."""
-
-    @property
-    def text(self) -> str:
-        """The text on one line."""
-        return cut(one_line(self.value))
-
-    def html(self) -> str:
-        """The text with line breaks, and the words marked."""
-        parts = _parts(cut(printable(str(self.value)), self.most), self.words)
-        found = "".join(
+    def __init__(
+        self,
+        value: object,
+        words: Sequence[str] = (),
+        *,
+        is_quiet: bool = False,
+        most: int = MOST_CHARACTERS,
+    ) -> None:
+        parts = _parts(cut(printable(str(value)), most), words)
+        shown = "".join(
             f"<mark>{html.escape(part)}</mark>" if number % 2 else html.escape(part)
             for number, part in enumerate(parts)
         )
-        return f'<span class="td-q">{found}</span>' if self.is_quiet else found
+        super().__init__(
+            cut(one_line(value)), f'<span class="td-q">{shown}</span>' if is_quiet else shown
+        )
 
 
 def _parts(text: str, words: Sequence[str]) -> list[str]:
@@ -128,139 +119,78 @@ def quiet(value: object) -> Text:
     return Text(value, is_quiet=True)
 
 
-@dataclass(frozen=True, slots=True)
 class Key(Cell):
     """The key of an entry; a line may break after a slash."""
 
-    value: str
-
-    @property
-    def text(self) -> str:
-        """The key."""
-        return one_line(self.value)
-
-    def html(self) -> str:
-        """The key as code."""
-        return f"<code>{escaped(cut(self.value, 200)).replace('/', '/<wbr>')}</code>"
+    def __init__(self, value: str) -> None:
+        shown = escaped(cut(value, 200)).replace("/", "/<wbr>")
+        super().__init__(one_line(value), f"<code>{shown}</code>")
 
 
-@dataclass(frozen=True, slots=True)
 class Moment(Cell):
     """A stored time, shown in UTC to the minute."""
 
-    value: object
-
-    @property
-    def text(self) -> str:
-        """The time."""
-        return minute(self.value)
-
-    def html(self) -> str:
-        """The time, on one line."""
-        return f'<span class="td-t">{html.escape(self.text)}</span>'
+    def __init__(self, value: object) -> None:
+        shown = minute(value)
+        super().__init__(shown, f'<span class="td-t">{html.escape(shown)}</span>')
 
 
-@dataclass(frozen=True, slots=True)
 class Bar(Cell):
-    """A share from 0 to 1 as a bar with its number."""
+    """A share from 0 to 1 as a bar with its number; its width is a whole number, never stored text."""
 
-    share: float
-    label: str = ""
-
-    @property
-    def text(self) -> str:
-        """The number."""
-        return self.label or f"{self.share:.2f}"
-
-    def html(self) -> str:
-        """The bar; its width is a whole number, never stored text."""
-        width = round(100 * min(1.0, max(0.0, self.share)))
-        return (
-            f'<span class="td-t"><span class="td-bar"><i style="width:{width}%"></i></span>'
-            f"{html.escape(self.text)}</span>"
-        )
+    def __init__(self, share: float, label: str = "") -> None:
+        shown = label or f"{share:.2f}"
+        width = round(100 * min(1.0, max(0.0, share)))
+        bar = f'<span class="td-bar"><i style="width:{width}%"></i></span>'
+        super().__init__(shown, f'<span class="td-t">{bar}{html.escape(shown)}</span>')
 
 
-@dataclass(frozen=True, slots=True)
 class Badge(Cell):
     """A short label of a state, coloured by its tone."""
 
-    label: str
-    tone: Tone = ""
-
-    @property
-    def text(self) -> str:
-        """The word."""
-        return one_line(self.label)
-
-    def html(self) -> str:
-        """The word in a coloured frame."""
-        return f'<span class="td-badge td-{self.tone or "plain"}">{escaped(cut(self.label, 80))}</span>'
+    def __init__(self, label: str, tone: Tone = "") -> None:
+        shown = escaped(cut(label, 80))
+        super().__init__(
+            one_line(label), f'<span class="td-badge td-{tone or "plain"}">{shown}</span>'
+        )
 
 
-@dataclass(frozen=True, slots=True)
 class Change(Cell):
     """The old and new text of a field; None if there is no text. `label` is the name of the field."""
 
-    before: str | None
-    after: str | None
-    label: str = ""
-
-    @property
-    def text(self) -> str:
-        """The old text, an arrow, and the new text."""
-        head = f"{self.label}: " if self.label else ""
-        if self.before is None:
-            return f"{head}+ {cut(one_line(self.after))}"
-        if self.after is None:
-            return f"{head}- {cut(one_line(self.before))}"
-        return f"{head}{cut(one_line(self.before))} → {cut(one_line(self.after))}"
-
-    def html(self) -> str:
-        """The old text struck in red, the new one in green."""
-        old = "" if self.before is None else f"<del>{escaped(cut(self.before))}</del>"
-        new = "" if self.after is None else f"<ins>{escaped(cut(self.after))}</ins>"
-        head = f'<span class="td-q">{escaped(self.label)}</span> ' if self.label else ""
-        return f"{head}{' → '.join(filter(None, (old, new)))}"
+    def __init__(self, before: str | None, after: str | None, label: str = "") -> None:
+        old, new = (None if each is None else cut(one_line(each)) for each in (before, after))
+        shown = f"+ {new}" if old is None else f"- {old}" if new is None else f"{old} → {new}"
+        tagged = [
+            f"<{tag}>{escaped(cut(each))}</{tag}>"
+            for tag, each in (("del", before), ("ins", after))
+            if each is not None
+        ]
+        head = f'<span class="td-q">{escaped(label)}</span> ' if label else ""
+        super().__init__(f"{label}: {shown}" if label else shown, f"{head}{' → '.join(tagged)}")
 
 
-@dataclass(frozen=True, slots=True)
 class Several(Cell):
     """Several cells, each below the previous one; empty ones are left out."""
 
-    cells: Sequence[Cell]
-
-    @property
-    def text(self) -> str:
-        """The cells on one line."""
-        return "; ".join(cell.text for cell in self.cells if cell.text)
-
-    def html(self) -> str:
-        """The cells, one on each line."""
-        return "<br>".join(cell.html() for cell in self.cells if cell.text)
+    def __init__(self, cells: Iterable[Cell]) -> None:
+        filled = [cell for cell in cells if cell.text]
+        super().__init__(
+            "; ".join(cell.text for cell in filled), "<br>".join(cell.html for cell in filled)
+        )
 
 
-@dataclass(frozen=True, slots=True)
 class Code(Cell):
     """Lines of TOML, each with `-`, `+` or a space for removed, added and kept."""
 
-    lines: Sequence[tuple[str, str]]
-
-    @property
-    def text(self) -> str:
-        """The lines on one line."""
-        return "; ".join(
-            f"{sign} {cut(one_line(line), 80)}" for sign, line in self.lines if sign != " "
-        )
-
-    def html(self) -> str:
-        """The lines, removed ones red and added ones green."""
+    def __init__(self, lines: Sequence[tuple[str, str]]) -> None:
         tags = {"-": "del", "+": "ins"}
         rows: list[str] = []
-        for sign, line in self.lines:
+        for sign, line in lines:
             tag = tags.get(sign, "span")
             rows.append(f"<{tag}>{sign} {escaped(cut(one_line(line)))}</{tag}>")
-        return f"<pre>{''.join(rows)}</pre>"
+        changed = (f"{sign} {cut(one_line(line), 80)}" for sign, line in lines if sign != " ")
+        super().__init__("; ".join(changed), f"<pre>{''.join(rows)}</pre>")
 
 
 @dataclass(slots=True)

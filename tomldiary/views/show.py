@@ -160,7 +160,7 @@ def _width(text: str) -> int:
 
 def _page(sheet: Sheet) -> str:
     """Return a sheet as one HTML element that contains its style."""
-    badges = "".join(f" {badge.html()}" for badge in sheet.badges)
+    badges = "".join(f" {badge.html}" for badge in sheet.badges)
     parts = [
         '<div class="td tex2jax_ignore mathjax_ignore">',
         f"<style>{STYLE}</style><header>{escaped(sheet.title)}{badges}</header>",
@@ -176,7 +176,7 @@ def _cell(cell: Cell) -> str:
     """Return a cell; only cells with a long word break within words, so that short words stay whole."""
     words = re.split(r"[\s/]+", cell.text)
     is_long = max(map(len, words)) > _LONG_WORD
-    return f"<td{' class=td-w' if is_long else ''}>{cell.html()}</td>"
+    return f"<td{' class=td-w' if is_long else ''}>{cell.html}</td>"
 
 
 def _table(table: Table) -> str:
