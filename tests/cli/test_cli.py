@@ -585,6 +585,11 @@ CASES = {
     ),
     "a broken file": (["show", "ann", "--path", "torn"], "preferences.toml:1:13"),
     "no such log": (["ingest", "no.json", "--user", "u"], "no.json: there is no such file"),
+    "no such export": (
+        ["import", "no.json", "--user", "u"],
+        "no.json: there is no such file. Check the path.",
+    ),
+    "a folder as export": (["import", ".", "--user", "u"], "this is a folder. Name one file in it"),
     "an empty log": (["ingest", "empty.json", "--user", "u"], "the file is empty"),
     "no chat": (["ingest", "odd.json", "--user", "u"], "the file has no chat message"),
     "wrong format": (

@@ -602,7 +602,7 @@ def test_export_and_import_from_the_command_line(tmp_path, call):
     assert documents(bob) == documents(alice)
     file.write_text("{")
     assert "this is not JSON" in call("import", file, user="bob", check=2)
-    assert "No such file" in call("import", tmp_path / "nope", user="bob", check=2)
+    assert "there is no such file" in call("import", tmp_path / "nope", user="bob", check=2)
 
 
 def test_the_forget_command_is_a_dry_run_without_yes(tmp_path, call):

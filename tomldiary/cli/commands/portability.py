@@ -29,7 +29,7 @@ from tomldiary.diary import Diary
 from tomldiary.errors import DiaryError, EntryConflict, InvalidValue
 from tomldiary.ingest import KNOWN_FORMATS
 from tomldiary.ingest import ingest as run_ingest
-from tomldiary.ingest.source import decode, parse
+from tomldiary.ingest.source import decode, parse, read_text
 from tomldiary.runtime.sources import DEAD_LETTERS, QUEUE
 from tomldiary.runtime.views import counted
 from tomldiary.storage.copy import Copied, copy_users
@@ -228,8 +228,8 @@ def import_memory(
 def _import_export(
     alice: UserDiary, file: str, *, replace: bool, dry_run: bool, as_json: bool
 ) -> None:
-    raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-    data: Any = parse(decode(raw, file), file, "an export as JSON")
+    text = decode(sys.stdin.buffer.read(), file) if file == "-" else read_text(Path(file))
+    data: Any = parse(text, file, "an export as JSON")
     try:
         if dry_run:
             found = alice.import_preview(data, replace=replace)
