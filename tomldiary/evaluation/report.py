@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from statistics import fmean, quantiles
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.errors import InvalidValue, MissingExtra, wrong_value
+from tomldiary.errors import InvalidValue, wrong_value
+from tomldiary.runtime.installation import optional
 from tomldiary.runtime.views import Viewed, counted
 from tomldiary.toml.values import checked_count
 
@@ -109,12 +110,9 @@ class Report(Viewed):
             InvalidValue: matplotlib cannot write a file with the suffix of the path.
             MissingExtra: matplotlib is not installed.
         """
-        try:
-            from matplotlib.figure import Figure  # noqa: PLC0415 - an optional dependency
-        except ModuleNotFoundError as error:
-            raise MissingExtra("the plot (matplotlib is not installed)", "notebook") from error
+        matplotlib = optional("matplotlib.figure", "A plot", "notebook")
         budgets = self.runs[0].budgets
-        figure: Any = Figure(figsize=(10 if budgets else 5, 4), layout="constrained")
+        figure = matplotlib.Figure(figsize=(10 if budgets else 5, 4), layout="constrained")
         axes: Any = figure.subplots(1, 2 if budgets else 1, squeeze=False)[0]
         for run in self.runs:
             ks = range(1, run.ks[-1] + 1)

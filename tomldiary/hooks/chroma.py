@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from tomldiary.errors import MissingExtra, wrong_value
+from tomldiary.errors import wrong_value
 from tomldiary.hooks.embedding import EmbeddingHook, checked_index
+from tomldiary.runtime.installation import optional
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -115,10 +115,7 @@ class ChromaHook(EmbeddingHook):
 
 
 def _opened(folder: str, name: str) -> Any:
-    try:
-        chromadb: Any = import_module("chromadb")
-    except ImportError as error:
-        raise MissingExtra("ChromaHook", "chroma") from error
+    chromadb = optional("chromadb", "ChromaHook", "chroma")
     settings = chromadb.Settings(anonymized_telemetry=False)
     client = chromadb.PersistentClient(folder, settings=settings)
     return client.get_or_create_collection(name, metadata={"hnsw:space": "cosine"})

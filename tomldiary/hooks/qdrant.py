@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_URL, uuid5
 
-from tomldiary.errors import MissingExtra, wrong_value
+from tomldiary.errors import wrong_value
 from tomldiary.hooks.embedding import EmbeddingHook, checked_index
+from tomldiary.runtime.installation import optional
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -45,10 +45,7 @@ class QdrantHook(EmbeddingHook):
         text: Callable[[Change], str] | None = None,
         metadata: Callable[[Change], Mapping[str, Any]] | None = None,
     ) -> None:
-        try:
-            qdrant: Any = import_module("qdrant_client")
-        except ImportError as error:
-            raise MissingExtra("QdrantHook", "qdrant") from error
+        qdrant = optional("qdrant_client", "QdrantHook", "qdrant")
         super().__init__(embed, text, metadata)
         self._models: Any = qdrant.models
         if client == ":memory:":

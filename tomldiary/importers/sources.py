@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tomldiary.errors import InvalidValue, MissingExtra
+from tomldiary.errors import InvalidValue
 from tomldiary.importers.records import Block, Episode, Fact, Found, Item, Note
 from tomldiary.ingest.messages import message_text, messages_of
 from tomldiary.ingest.source import (
@@ -22,6 +22,7 @@ from tomldiary.ingest.source import (
     load,
     read_text,
 )
+from tomldiary.runtime.installation import optional
 from tomldiary.storage.shared.database import without_secrets
 from tomldiary.storage.shared.urls import open_url
 from tomldiary.text.visible import escape_for_model
@@ -233,10 +234,7 @@ def _times(created: object, updated: object) -> tuple[datetime, datetime] | None
 
 
 def _postgres(place: str) -> Iterator[tuple[Any, ...]]:
-    try:
-        import psycopg  # noqa: PLC0415 - an optional dependency
-    except ImportError as error:
-        raise MissingExtra("a PostgreSQL store", "postgres") from error
+    psycopg = optional("psycopg", "A PostgreSQL store", "postgres")
     try:
         with psycopg.connect(place) as database:
             yield from database.execute(_ITEMS)

@@ -1,10 +1,12 @@
-"""Detects a second installed distribution that owns the package `tomldiary`."""
+"""What is installed: optional dependencies, and a second distribution that owns the package `tomldiary`."""
 
 from __future__ import annotations
 
 import os
+from importlib import import_module
+from typing import Any
 
-__all__ = ["OTHER_OWNER_REMEDY", "other_owner"]
+__all__ = ["OTHER_OWNER_REMEDY", "optional", "other_owner"]
 
 OTHER_OWNER_REMEDY = (
     "Keep only one of them: run python -m pip uninstall tomldiary, and then reinstall tomldiary-kit with"
@@ -26,3 +28,17 @@ def other_owner() -> str | None:
         if name.startswith("tomldiary-") and name.endswith((".dist-info", ".egg-info")):
             return name.rpartition(".")[0].replace("-", " ", 1)
     return None
+
+
+def optional(module: str, what: str, extra: str) -> Any:
+    """Return an optional dependency, imported; `what` needs it, and `extra` installs it.
+
+    Raises:
+        MissingExtra: It is not installed.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        from tomldiary.errors import MissingExtra  # noqa: PLC0415 - this module is imported with the package
+
+        raise MissingExtra(what, extra) from error

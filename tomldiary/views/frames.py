@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, fields
-from importlib import import_module
 from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from tomldiary.entries.blocks import TextBlock
 from tomldiary.entries.episodes import Episode
 from tomldiary.entries.facts import Fact
 from tomldiary.entries.models import ConversationItem, PreferenceItem
-from tomldiary.errors import MissingExtra
+from tomldiary.runtime.installation import optional
 from tomldiary.text.similarity import Match
 from tomldiary.user.recall import Hit
 from tomldiary.views.entries import own_fields
@@ -44,10 +43,7 @@ def frame(shown: Any) -> Any:
         MissingExtra: pandas is not installed.
         TypeError: Objects of this class cannot be converted.
     """
-    try:
-        pandas: Any = import_module("pandas")
-    except ImportError:
-        raise MissingExtra("A DataFrame", "notebook") from None
+    pandas = optional("pandas", "A DataFrame", "notebook")
     for kind in type(shown).__mro__:
         known = _TABLES.get(kind.__name__)
         if known is not None:

@@ -11,7 +11,7 @@ from importlib import import_module
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.errors import MissingExtra
+from tomldiary.runtime.installation import optional
 from tomldiary.runtime.views import counted
 from tomldiary.text.visible import one_line
 from tomldiary.views.history import text_of, verb_of
@@ -48,10 +48,7 @@ def _axes(ax: Any) -> Any:
     """
     if ax is not None:
         return ax
-    try:
-        pyplot: Any = import_module("matplotlib.pyplot")
-    except ImportError:
-        raise MissingExtra("A plot", "notebook") from None
+    pyplot = optional("matplotlib.pyplot", "A plot", "notebook")
     return pyplot.subplots(figsize=_SIZE, layout="constrained")[1]
 
 
