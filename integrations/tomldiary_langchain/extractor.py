@@ -3,31 +3,242 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
-from langchain_core.messages import HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolCall, ToolMessage
 from langchain_core.runnables import Runnable
-from pydantic import BaseModel, ValidationError, create_model
+from langchain_core.runnables.base import RunnableBindingBase
+from langchain_core.runnables.fallbacks import RunnableWithFallbacks
+from pydantic import BaseModel, Field, ValidationError, create_model
 
 from tomldiary.agents.options import checked_count
 from tomldiary.entries.constraints import explained
 from tomldiary.errors import ExtractionError, ExtractorUnusable, wrong_type
+from tomldiary.extraction.failures import NoCompletion
 from tomldiary.extraction.prompt import draft_prompt
 from tomldiary.extraction.tools import EXTRACTION_TOOLS, FACT_TOOLS
-from tomldiary_langchain.dialogue import ChatModel, config_of, dialogue_with
+from tomldiary.runtime.async_bridge import in_daemon_thread, is_private_loop
+from tomldiary.text.visible import escape
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from langchain_core.messages import BaseMessage, ToolCall
+    from langchain_core.language_models import BaseChatModel, LanguageModelInput
+    from langchain_core.messages import BaseMessage, InvalidToolCall
+    from langchain_core.runnables import RunnableConfig
 
     from tomldiary.extraction.draft import MemoryDeps
-    from tomldiary_langchain.dialogue import Dialogue
 
-__all__ = ["ChatModelExtractor"]
+__all__ = [
+    "Answered",
+    "Asked",
+    "ChatModel",
+    "ChatModelExtractor",
+    "Dialogue",
+    "config_of",
+    "dialogue_with",
+]
+
+# The first tag keeps what this model writes out of the message stream of a graph that it runs in.
+_TAGS = ["nostream", "tomldiary"]
+
+# What `bind_tools` of LangChain's models binds. A host's tools would replace those of the extractor.
+_OF_TOOLS = ("tools", "tool_choice", "tool_config", "functions", "function_call")
+
+ChatModel: TypeAlias = "BaseChatModel | Runnable[LanguageModelInput, AIMessage]"
+"""A chat model, or one with retries, fallbacks or settings around it."""
+Answered = tuple["ToolCall | InvalidToolCall", str]
+"""A call, and what it was answered."""
+
+
+class Asked(NamedTuple):
+    """One answer of a model."""
+
+    message: AIMessage
+    calls: Sequence[ToolCall]
+    unreadable: Sequence[Answered] = ()
+    """Calls that could not be read, with what to say about them."""
+
+
+class Dialogue(Protocol):
+    """Asks a model for calls, and tells it what they were answered."""
+
+    instructions: str
+    """What the model has to know about calling tools; goes behind its prompt."""
+
+    async def ask(self, messages: list[BaseMessage], config: RunnableConfig) -> Asked:
+        """Return the model's next answer."""
+        ...
+
+    def replies(self, answered: Sequence[Answered]) -> list[BaseMessage]:
+        """Return what the calls were answered, as messages."""
+        ...
+
+
+def config_of(user_id: str, session_id: str) -> RunnableConfig:
+    """Return the config of an extractor's calls, by which traces and callbacks know them."""
+    return {
+        "tags": _TAGS,
+        "run_name": "tomldiary_extractor",
+        "metadata": {"user_id": user_id, "session_id": session_id},
+    }
+
+
+def dialogue_with(model: ChatModel, tools: Mapping[str, type[BaseModel]]) -> Dialogue:
+    """Return the dialogue that fits a model; `tools` are the arguments of the tools, by name."""
+    try:
+        return _Calling(_bound(model, lambda inner: inner.bind_tools(list(tools.values()))))
+    except (NotImplementedError, AttributeError):
+        pass
+    try:
+        return _Writing(
+            _bound(model, lambda inner: inner.with_structured_output(_Calls, include_raw=True)),
+            tools,
+        )
+    except (NotImplementedError, AttributeError):
+        return _Writing(model, tools)
+
+
+def _bound(model: Any, bind: Callable[[Any], Any]) -> Any:
+    """Bind a model, also within `with_retry`, `bind`, `with_config` or `with_fallbacks`, which do not pass it on.
+
+    Tools that the host has bound are left out.
+    """
+    if isinstance(model, RunnableWithFallbacks):
+        several = cast("RunnableWithFallbacks[Any, Any]", model)
+        fallbacks = [_bound(each, bind) for each in several.fallbacks]
+        return several.model_copy(
+            update={"runnable": _bound(several.runnable, bind), "fallbacks": fallbacks}
+        )
+    if isinstance(model, RunnableBindingBase):
+        binding = cast("RunnableBindingBase[Any, Any]", model)
+        kwargs = {name: each for name, each in binding.kwargs.items() if name not in _OF_TOOLS}
+        return binding.model_copy(update={"bound": _bound(binding.bound, bind), "kwargs": kwargs})
+    return bind(model)
+
+
+class _Calling:
+    """With a model that calls tools."""
+
+    instructions = ""
+
+    def __init__(self, model: Runnable[Any, AIMessage]) -> None:
+        self._model = model
+
+    async def ask(self, messages: list[BaseMessage], config: RunnableConfig) -> Asked:
+        answer: AIMessage = await _answer(self._model, messages, config)
+        unreadable = [
+            (call, f"❌ The arguments of {call['name']!r} could not be read: {call['error'] or 'no JSON'}.")
+            for call in answer.invalid_tool_calls
+        ]  # fmt: skip
+        return Asked(answer, answer.tool_calls, unreadable)
+
+    def replies(self, answered: Sequence[Answered]) -> list[BaseMessage]:
+        return [
+            ToolMessage(
+                text,
+                tool_call_id=call["id"] or "",
+                status="error" if text.startswith("❌") else "success",
+            )
+            for call, text in answered
+        ]
+
+
+class _Call(BaseModel):
+    tool: str = Field(description="The name of a tool.")
+    arguments: dict[str, Any] = Field(default_factory=dict, description="Its arguments, by name.")
+
+
+class _Calls(BaseModel):
+    """The tools to call now, in this order; none when there is nothing left to do."""
+
+    calls: list[_Call] = Field(default_factory=list[_Call])
+
+
+_WRITE_CALLS = """
+You cannot call the tools yourself; write down which to call, and you are told what they answer. \
+Answer with JSON and nothing else, such as
+{"calls": [{"tool": "list_preferences", "arguments": {"category": "…"}}]}
+and, when the diary is up to date, with {"calls": []}
+
+The tools, with their arguments as JSON schemas:
+"""
+_UNREADABLE: InvalidToolCall = {
+    "type": "invalid_tool_call", "name": "your answer", "args": None, "id": None, "error": None,
+}  # fmt: skip
+
+
+class _Writing:
+    """With a model that cannot call tools, and answers with text or with structured output."""
+
+    def __init__(self, model: Runnable[Any, Any], tools: Mapping[str, type[BaseModel]]) -> None:
+        self._model = model
+        self.instructions = _WRITE_CALLS + "\n".join(
+            json.dumps({"tool": name, **_schema(arguments)}, ensure_ascii=False)
+            for name, arguments in tools.items()
+        )
+
+    async def ask(self, messages: list[BaseMessage], config: RunnableConfig) -> Asked:
+        answer: Any = await _answer(self._model, messages, config)
+        if isinstance(answer, dict):  # structured output: the message, and what was read in it
+            held = cast("dict[str, Any]", answer)
+            message, read, error = held["raw"], held["parsed"], held["parsing_error"]
+        else:
+            message = answer if isinstance(answer, AIMessage) else AIMessage(str(answer))
+            read, error = _read(str(message.text))
+        if read is None:
+            why = f"❌ it could not be read ({error or 'no JSON'}). Answer with JSON and nothing else."
+            return Asked(message, (), [(_UNREADABLE, why)])
+        calls = _Calls.model_validate(read).calls
+        return Asked(
+            message, [ToolCall(name=one.tool, args=one.arguments, id=None) for one in calls]
+        )
+
+    def replies(self, answered: Sequence[Answered]) -> list[BaseMessage]:
+        lines = "\n".join(f"{call['name']}: {escape(text)}" for call, text in answered)
+        return [HumanMessage(f'<tool_answers note="data">\n{lines}\n</tool_answers>')]
+
+
+async def _answer(
+    model: Runnable[Any, Any], messages: list[BaseMessage], config: RunnableConfig
+) -> Any:
+    """Ask the model where its connections can be used.
+
+    Models of one provider share an async HTTP client in a process, and its connections belong to the
+    event loop that opened them. A private event loop therefore uses the sync client.
+    """
+    try:
+        if is_private_loop():
+            try:
+                return await in_daemon_thread(model.invoke, messages, config)
+            except NotImplementedError:  # a model that has only a coroutine
+                pass
+        return await model.ainvoke(messages, config)
+    except (IndexError, TypeError, ValueError) as error:
+        # What LangChain's models raise if they cannot read a response, or not send it back.
+        raise NoCompletion(str(error)) from error
+
+
+def _read(text: str) -> tuple[_Calls | None, Exception | None]:
+    """Return what is asked for in a text; one without any JSON asks for nothing."""
+    start = text.find("{")
+    if start < 0:
+        return _Calls(), None
+    try:
+        # What is cut short is no JSON: completing it would store half of what was meant.
+        found, _ = json.JSONDecoder(strict=False).raw_decode(text[start:])
+        return _Calls.model_validate(found), None
+    except ValueError as error:
+        return None, error
+
+
+def _schema(arguments: type[BaseModel]) -> dict[str, Any]:
+    schema = arguments.model_json_schema()
+    return {"description": schema.get("description", ""), "arguments": schema.get("properties", {})}
 
 
 @dataclass(frozen=True, slots=True)

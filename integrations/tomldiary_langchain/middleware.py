@@ -48,7 +48,6 @@ from tomldiary.retrieval.render import render_memory
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.writer.writer import MemoryWriter
 from tomldiary.writer.writer import Turn as WriterTurn
-from tomldiary_langchain.chats import Chats
 from tomldiary_langchain.endings import endings
 from tomldiary_langchain.identity import (
     AgentWho,
@@ -58,16 +57,20 @@ from tomldiary_langchain.identity import (
     resolve_session,
     resolve_user,
 )
-from tomldiary_langchain.messages import (
+from tomldiary_langchain.tools import TOOL_NAMES, ToolName, tools_of
+from tomldiary_langchain.turns import (
+    Chats,
+    DiaryState,
+    Held,
+    Run,
     ended_in,
     identified,
+    kept,
     said_in,
     turn_of,
     with_memory,
     with_text,
 )
-from tomldiary_langchain.state import DiaryState, Held, Run, kept
-from tomldiary_langchain.tools import TOOL_NAMES, ToolName, tools_of
 
 if TYPE_CHECKING:
     import os

@@ -12,8 +12,8 @@ from tomldiary.errors import MissingExtra, NotSupported
 if find_spec("langgraph") is None:
     raise MissingExtra("tomldiary_langgraph", "langgraph")
 
-from tomldiary_langgraph.memory_field import Memory
 from tomldiary_langgraph.nodes import extract_node, recall_node, submit_node
 from tomldiary_langgraph.store import DiaryStore
+from tomldiary_langgraph.turns import Memory
 
 __all__ = ["DiaryStore", "Memory", "NotSupported", "extract_node", "recall_node", "submit_node"]

@@ -57,20 +57,18 @@ from tomldiary_langgraph.identity import (
     state_channels,
     task_here,
 )
-from tomldiary_langgraph.memory_field import (
+from tomldiary_langgraph.store import DiaryStore
+from tomldiary_langgraph.turns import (
+    CurrentTurn,
     MemoryChannel,
     Recalled,
     asked_by_in,
+    current_turn,
     ended_by,
     ended_in,
-)
-from tomldiary_langgraph.messages import (
-    CurrentTurn,
-    current_turn,
     unanswered,
     waits_for_answer,
 )
-from tomldiary_langgraph.store import DiaryStore
 
 if TYPE_CHECKING:
     import os

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from functools import total_ordering
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from langgraph.store.base import NOT_PROVIDED, BaseStore, GetOp, PutOp, validate_op_namespace
@@ -15,18 +19,17 @@ from tomldiary.store.item import checked_minutes
 from tomldiary.store.operations import UserLabel, may_expire
 from tomldiary.store.store import ItemStore, Prepared
 from tomldiary.store.ttl import Expiry
-from tomldiary_langgraph.embeddings import Embedder
+from tomldiary_langgraph.conversion import Embedder, check_written, item, operation, result
 from tomldiary_langgraph.identity import session_here, signed_in_here
-from tomldiary_langgraph.operations import check_written, item, operation, result
-from tomldiary_langgraph.sweeping import Answer, Done, SweeperFuture, answer
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Callable, Generator
 
     from langgraph.store.base import IndexConfig, Item, NotProvided, Op, Result, TTLConfig
 
-
 __all__ = ["DiaryStore"]
+
 
 _TTL_KEYS = (
     "default_ttl", "refresh_on_read", "omit_expired", "sweep_interval_minutes", "sweep_limit",
@@ -339,3 +342,83 @@ def _expiry(ttl: TTLConfig | None) -> Expiry:
         omit_expired=given.get("omit_expired", False),
         sweep_interval=5.0 if every is None else every,
     )
+
+
+class Answer(int):
+    """The type of a result for type checkers: a number that can be awaited.
+
+    Outside of an event loop the result is a plain number.
+    """
+
+    def __await__(self) -> Generator[Any, Any, int]:
+        """Return it at once."""
+        return int(self)
+        yield  # a generator
+
+
+@total_ordering
+class _Later:
+    """An `Answer` that a thread computes; every use except `await` blocks until it is known."""
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType] - the number is not known yet
+
+    def __init__(self, function: Callable[[], int]) -> None:
+        self._future: Future[int] = Future()
+        threading.Thread(target=self._run, args=(function,), daemon=True).start()
+
+    def _run(self, function: Callable[[], int]) -> None:
+        try:
+            self._future.set_result(function())
+        except BaseException as error:  # noqa: BLE001 - raised where it is awaited
+            self._future.set_exception(error)
+
+    def __await__(self) -> Generator[Any, Any, int]:
+        return asyncio.wrap_future(self._future).__await__()
+
+    def __int__(self) -> int:
+        return int(self._future.result())
+
+    __index__ = __int__
+
+    def __bool__(self) -> bool:
+        return bool(self._future.result())
+
+    def __eq__(self, other: object) -> bool:
+        return self._future.result() == other
+
+    def __lt__(self, other: int) -> bool:
+        return self._future.result() < other
+
+    def __repr__(self) -> str:
+        return repr(self._future.result()) if self._future.done() else "<running>"
+
+
+class Done:
+    """The result of a method that returns nothing; it can be awaited."""
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        """Return at once."""
+        return
+        yield  # a generator
+
+
+class SweeperFuture(Future[None]):
+    """A future that ends with the sweeper; `await` returns an asyncio future of it at once."""
+
+    def __init__(self, running: Future[None]) -> None:
+        super().__init__()
+        running.add_done_callback(lambda _: self.done() or self.set_result(None))
+
+    def __await__(self) -> Generator[Any, Any, asyncio.Future[None]]:
+        """Return at once, as the coroutine of an async store does."""
+        return asyncio.wrap_future(self)
+        yield  # a generator
+
+
+def answer(function: Callable[[], int]) -> Answer:
+    """Return the result of a blocking call; if an event loop runs here, the call runs in a thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return cast("Answer", function())
+    return cast("Answer", _Later(function))

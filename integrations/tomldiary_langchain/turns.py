@@ -1,19 +1,26 @@
-"""The current turn in the messages of a whole thread, without generated user messages.
+"""The turn of a run in the messages of a thread, its state for the run, and the sessions of chats.
 
-LangChain marks these with `lc_source`: summaries of removed messages, and the memory that is shown to a model.
+Generated user messages are no part of it. LangChain marks these with `lc_source`: summaries of removed messages, and the
+memory that is shown to a model.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
-from uuid import uuid4
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NotRequired, cast
+from uuid import UUID, uuid4
 
+from langchain.agents.middleware.types import AgentState, PrivateStateAttr
 from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage, SystemMessage
+from langgraph.channels.untracked_value import UntrackedValue
 from pydantic_core import to_json
 
 from tomldiary.agents.turn_messages import (
     SOURCE,
     Spoken,
+    StateText,
+    digest,
     earlier_exchanges,
     exchange_of,
     is_before_question,
@@ -24,16 +31,23 @@ from tomldiary.agents.turn_messages import (
     spoken,
     turn_start,
 )
+from tomldiary.runtime.lru import Recent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+
 __all__ = [
+    "Chats",
+    "DiaryState",
+    "Held",
+    "Run",
     "Turn",
     "as_in",
     "ended_in",
     "first_exchange",
     "identified",
+    "kept",
     "said_in",
     "turn_of",
     "with_memory",
@@ -212,3 +226,118 @@ def _start(messages: Sequence[BaseMessage], turn: Turn) -> int:
 def _spoken(messages: Sequence[BaseMessage]) -> list[Spoken]:
     # A tool result followed by a user message was not shown to the model, so it is the answer.
     return spoken(messages, is_before_question)
+
+
+@dataclass(eq=False, slots=True)
+class Run:
+    """The owner and session of a turn, and its messages so far."""
+
+    user: str
+    session: str
+    turn: Turn
+    ids: tuple[str, ...]
+    """The ids of the user's messages before a replay."""
+    messages: list[BaseMessage]
+    """The last known messages of the thread."""
+    as_said: tuple[Spoken, ...]
+    """The user's messages at the start of the run."""
+    memory: str = ""
+    epoch: int | None = None
+    """The user's fencing token at the start of the run; None is unknown."""
+    is_delegated: bool = False
+    """Whether a model wrote the prompt, so that the turn is not submitted."""
+    is_over: bool = False
+    """Whether the turn has ended without an error."""
+
+    def see(self, messages: Sequence[BaseMessage]) -> None:
+        """Update the thread and the texts of the turn, which a middleware may have redacted."""
+        self.messages = list(messages)
+        self.turn = as_in(messages, self.turn)
+
+    def see_changes(self, returned: Sequence[object]) -> None:
+        """Take over the texts that a node has changed, because the run may end before another node gets them."""
+        known = (one for one in returned if isinstance(one, BaseMessage) and one.id)
+        changed = {(one.id, one.type): one for one in known}
+        self.see([changed.get((one.id, one.type), one) for one in self.messages])
+
+
+class Held(StateText[dict[object, Run]]):
+    """The runs of the middlewares in an agent's state, by middleware."""
+
+
+_ByMessage = dict[str, dict[str, str]]
+
+
+def _merged(old: _ByMessage, new: _ByMessage) -> _ByMessage:
+    return old | new
+
+
+class DiaryState(AgentState[Any]):
+    """An agent's state with private fields, which are in no input or output; no checkpoint contains the memory."""
+
+    # Untracked, because `forget` does not remove a copy of the memory in a checkpoint.
+    diary_run: NotRequired[Annotated[Any, UntrackedValue, PrivateStateAttr]]
+    diary_asked_by: NotRequired[Annotated[_ByMessage, PrivateStateAttr, _merged]]
+    """A digest of the user who wrote an unanswered message, by middleware and message id."""
+    diary_asked: NotRequired[Annotated[_ByMessage, PrivateStateAttr, _merged]]
+    """The texts of these messages, which a summary may remove from the thread before the run is resumed."""
+    diary_ended: NotRequired[Annotated[_ByMessage, PrivateStateAttr, _merged]]
+    """The result of `ended_in` for the last turn that ended, by middleware."""
+
+
+def kept(state: AgentState[Any], field: str) -> dict[str, dict[str, str]]:
+    """Return a field of the state that has values by middleware and message id."""
+    return cast("dict[str, Any]", state).get(field) or {}
+
+
+_CHATS = 4_096
+
+
+class Chats:
+    """Identifies chats by the id of their first message, or by their first exchange if clients keep no ids.
+
+    Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.RLock()  # as in `SubmittedMessages`
+        self._known: Recent[str, str] = Recent(_CHATS)
+
+    def session(self, user: str, messages: Sequence[BaseMessage]) -> str:
+        """Return the session of a chat."""
+        first = first_exchange(messages)
+        if not first:
+            return "chat"
+        named = first[0].id or "chat"
+        begun = _begun(user, first)
+        with self._guard:
+            known = self._known.get(named) or (self._known.get(begun) if begun else None)
+            if known is None:
+                # LangGraph gives such ids to messages without one, models give others.
+                keeps_ids = not begun or not (_is_uuid(named) and _is_uuid(first[1].id))
+                known = named if keeps_ids else begun
+            return self._known.keep(named, known)
+
+    def keep(self, user: str, messages: Sequence[BaseMessage], session: str) -> None:
+        """Remember the session of a chat by its first exchange."""
+        first = first_exchange(messages)
+        begun = _begun(user, first)
+        if begun:
+            with self._guard:
+                self._known.keep(begun, session)
+                # A retry gives the message another UUID. Other ids come from clients, and two users may have the same.
+                if _is_uuid(first[0].id):
+                    self._known.keep(str(first[0].id), session)
+
+
+def _begun(user: str, first: Sequence[BaseMessage]) -> str:
+    if len(first) < 2:  # noqa: PLR2004 - a question and an answer
+        return ""
+    return digest(user, *(str(message.text) for message in first))
+
+
+def _is_uuid(text: str | None) -> bool:
+    try:
+        return str(UUID(text or "")) == text
+    except ValueError:
+        return False

@@ -1,27 +1,124 @@
-"""Converts LangGraph's `IndexConfig` to an embedding of the core."""
+"""Converts LangGraph's operations and index to those of the core, and the core's items to those of LangGraph."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.embeddings import Embeddings
-from langgraph.store.base import ensure_embeddings
+from langgraph.store.base import (
+    GetOp,
+    InvalidNamespaceError,
+    Item,
+    ListNamespacesOp,
+    PutOp,
+    SearchItem,
+    SearchOp,
+    ensure_embeddings,
+    validate_op_namespace,
+)
 from langgraph.store.base.embed import EmbeddingsLambda
 
 from tomldiary.agents.options import known_keys, one_of
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import InvalidValue, wrong_type
 from tomldiary.retrieval.embedders import name_of
 from tomldiary.retrieval.vector_index import Embedding
 from tomldiary.runtime.async_bridge import in_daemon_thread, is_private_loop
+from tomldiary.store.operations import Condition, Get, List, Operation, Put, Search
+from tomldiary.store.operations import Item as Stored
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from langgraph.store.base import IndexConfig
+    from langgraph.store.base import IndexConfig, Op, Result
 
     from tomldiary.store.store import Prepared
+    from tomldiary.store.store import Result as Answer
 
-__all__ = ["Embedder"]
+__all__ = ["Embedder", "check_written", "item", "operation", "result"]
+
+_OPERATIONS = (GetOp, PutOp, SearchOp, ListNamespacesOp)
+
+
+def operation(op: Op) -> Operation:
+    """Return the core's operation for one of LangGraph's.
+
+    Raises:
+        ValueError: It is none, or a namespace has a label that LangGraph does not allow.
+    """
+    if not isinstance(op, _OPERATIONS):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+        raise InvalidValue(f"unknown operation: {type(op).__name__}.")
+    _check_sequences(op)
+    validate_op_namespace(op)
+    if isinstance(op, GetOp):
+        return Get(tuple(op.namespace), op.key, op.refresh_ttl)
+    if isinstance(op, PutOp):
+        return Put(
+            tuple(op.namespace), op.key, cast("Any", op.value), cast("Any", op.index), op.ttl
+        )
+    if isinstance(op, SearchOp):
+        return Search(
+            tuple(op.namespace_prefix), op.filter, op.limit, op.offset, op.query, op.refresh_ttl
+        )
+    conditions = [
+        Condition(each.match_type, tuple(cast("tuple[str, ...]", each.path)))
+        for each in op.match_conditions or ()
+    ]
+    return List(tuple(conditions), op.max_depth, op.limit, op.offset)
+
+
+def result(answer: Answer) -> Result:
+    """Return the result of an operation in LangGraph's types."""
+    if answer is None:
+        return None
+    if isinstance(answer, Stored):
+        return item(answer)
+    if not answer or not isinstance(answer[0], Stored):
+        return cast("list[tuple[str, ...]]", answer)
+    return [SearchItem(**_fields(each), score=each.score) for each in cast("list[Stored]", answer)]
+
+
+def item(found: Stored) -> Item:
+    """Return an item in LangGraph's type."""
+    return Item(**_fields(found))
+
+
+def check_written(namespace: tuple[str, ...]) -> None:
+    """Check a namespace with LangGraph's rules for writing, as `put` does.
+
+    Raises:
+        InvalidNamespaceError: It is empty, begins with "langgraph", or has a label that is not allowed.
+    """
+    _check_sequence(namespace)
+    if not namespace:
+        raise InvalidNamespaceError("Namespace cannot be empty.")
+    validate_op_namespace(PutOp(namespace, "", None))
+    if namespace[0] == "langgraph":
+        raise InvalidNamespaceError('Root label for namespace cannot be "langgraph".')
+
+
+def _fields(item: Stored) -> dict[str, Any]:
+    return {
+        "namespace": item.namespace,
+        "key": item.key,
+        "value": item.value,
+        "created_at": item.created_at,
+        "updated_at": item.updated_at,
+    }
+
+
+def _check_sequences(op: Op) -> None:
+    """Refuse a text where labels belong: it would be read letter by letter."""
+    if isinstance(op, ListNamespacesOp):
+        for condition in op.match_conditions or ():
+            _check_sequence(condition.path)
+    else:
+        _check_sequence(op.namespace_prefix if isinstance(op, SearchOp) else op.namespace)
+
+
+def _check_sequence(labels: Any) -> None:
+    if not isinstance(labels, tuple | list):
+        raise wrong_type(labels, "a tuple of labels", "namespace")
+
 
 # Three are of PostgresStore and SqliteStore. `text_fields` is SqliteStore's name for `fields`; a cosine
 # over all vectors needs no other setting.
@@ -46,7 +143,7 @@ class Embedder:
     def __init__(self, index: IndexConfig) -> None:
         given = cast("Mapping[str, Any]", index)
         known_keys("index", given, _KEYS)
-        dims, fields = given.get("dims"), _fields(given)
+        dims, fields = given.get("dims"), _embedded(given)
         if isinstance(dims, bool) or not isinstance(dims, int) or dims < 1:
             raise InvalidValue(f"expected a number above 0, found {dims!r}.", where="index.dims")
         if not isinstance(fields, list | tuple) or not all(
@@ -102,7 +199,7 @@ def _checked(embed: Any) -> Any:
     return embed
 
 
-def _fields(index: Mapping[str, Any]) -> Any:
+def _embedded(index: Mapping[str, Any]) -> Any:
     """Return the paths of the texts to embed, from either of the two keys."""
     fields, text_fields = index.get("fields"), index.get("text_fields")
     if isinstance(text_fields, str):
