@@ -183,7 +183,7 @@ class AgentMemoryToolset(RunToolset[Any]):
         return RunOwner(user, session_of(ctx, None))
 
     def _notes(self, ctx: RunContext[Any], operation_id: str = "") -> AgentMemory:
-        user, session = self.called().owner(ctx)
+        user, session = self.owner(ctx)
         return AgentMemory(
             self.diary.user(user),
             self._agent_name,

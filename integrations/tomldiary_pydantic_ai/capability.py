@@ -6,6 +6,7 @@ import asyncio
 import copy
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence  # noqa: TC003 - annotations are looked up at run time
+from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
@@ -189,13 +190,14 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
 
         The toolset inside stays the same object for every run, as durable execution needs it.
         """
-        toolset = self._toolset
-        offered: AbstractToolset[AgentDepsT] = toolset
-        if self._run is not None:
-            offered = OwnedToolset(toolset, toolset, self._run)
+        offered: AbstractToolset[AgentDepsT] = self._bound() or self._toolset
         for prefix in self._prefixes:
             offered = offered.prefixed(prefix)
         return offered
+
+    def _bound(self) -> OwnedToolset[AgentDepsT] | None:
+        run = self._run
+        return None if run is None else OwnedToolset(self._toolset, self._toolset, run.owner, run)
 
     def prefix_tools(self, prefix: str) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride] - no wrapper
         """Return a copy whose tools have names with a prefix.
@@ -215,9 +217,9 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         return CapabilityOrdering(position="innermost")
 
     async def _memory_instruction(self, ctx: RunContext[AgentDepsT]) -> Any:
-        toolset = self._toolset
-        bound = toolset if self._run is None else toolset.for_owner(self._run.owner)
-        part = appending(await bound.memory(ctx), "memory")
+        bound = self._bound()
+        with nullcontext() if bound is None else bound.calling():
+            part = appending(await self._toolset.memory(ctx), "memory")
         # Releases that cannot append changes accept only a text.
         return part if CAN_APPEND else part.content
 

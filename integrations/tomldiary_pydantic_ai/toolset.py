@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pydantic_ai import RunContext, Tool
 from pydantic_ai.messages import InstructionPart
@@ -45,7 +44,7 @@ from tomldiary_pydantic_ai.run import (
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Collection, Generator, Mapping
+    from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 
     from pydantic_ai.toolsets import ToolsetTool
 
@@ -77,13 +76,10 @@ _LOOK_UP_NAMED = (
 
 
 class RunToolset(FunctionToolset[AgentDepsT]):
-    """A toolset with one copy for each run, bound to the user and session that were resolved when the run began."""
+    """A toolset whose tools and instructions belong to the user and session that a run named when it began."""
 
     turns: LastTurns
     """The recent runs with the same diary."""
-    _run: RunOwner | None = None
-    epoch: int | None = None
-    """The user's fencing token at the start of the run; None is unknown."""
 
     def found_owner(self, ctx: RunContext[AgentDepsT]) -> RunOwner:
         """Return the user and session that the context of a run names.
@@ -99,13 +95,13 @@ class RunToolset(FunctionToolset[AgentDepsT]):
         Raises:
             IdentifierError: The run names no user, or a name is invalid.
         """
-        return self._run if self._run is not None else self.found_owner(ctx)
+        run = self.bound()
+        return self.found_owner(ctx) if run is None else run.owner
 
-    def for_owner(self, owner: RunOwner, epoch: int | None = None) -> Self:
-        """Return a copy for one run; later changes of the run's deps do not change its owner."""
-        bound = copy.copy(self)
-        bound._run, bound.epoch = owner, epoch  # noqa: SLF001 - our own copy  # pyright: ignore[reportPrivateUsage]
-        return bound
+    def bound(self) -> OwnedToolset[AgentDepsT] | None:
+        """Return the run of this toolset that is calling it; None outside of one."""
+        run = _CALLING.get()
+        return run if run is not None and run.toolset is self else None
 
     async def for_run(self, ctx: RunContext[AgentDepsT]) -> AbstractToolset[AgentDepsT]:
         """Resolve the owner of the run before its model is called; this reads no memory.
@@ -113,7 +109,7 @@ class RunToolset(FunctionToolset[AgentDepsT]):
         Raises:
             IdentifierError: See `entered`.
         """
-        return self.for_owner(self.entered(ctx))
+        return OwnedToolset(self, self, self.entered(ctx))
 
     def entered(self, ctx: RunContext[AgentDepsT]) -> RunOwner:
         """Return the user and session of a run that begins now, and record it.
@@ -121,9 +117,31 @@ class RunToolset(FunctionToolset[AgentDepsT]):
         Raises:
             IdentifierError: The run names no user, a name is invalid, or another user began the turn.
         """
-        owner = self.owner(ctx)
+        owner = self.found_owner(ctx)
         self.turns.enter(self.id or "", owner.user, ctx)
         return owner
+
+
+@dataclass
+class OwnedToolset(WrapperToolset[AgentDepsT]):
+    """A toolset in one run: its tools and instructions use the owner of the run, also if the deps change later.
+
+    The wrapped object may be a wrapper of durable execution around `toolset`.
+    """
+
+    toolset: RunToolset[AgentDepsT]
+    owner: RunOwner
+    run: RunState | None = None
+    """The run of a capability."""
+
+    @contextmanager
+    def calling(self) -> Generator[None]:
+        """Let `toolset` know this run in the block."""
+        outer = _CALLING.set(self)
+        try:
+            yield
+        finally:
+            _CALLING.reset(outer)
 
     async def call_tool(
         self,
@@ -132,30 +150,19 @@ class RunToolset(FunctionToolset[AgentDepsT]):
         ctx: RunContext[AgentDepsT],
         tool: ToolsetTool[AgentDepsT],
     ) -> Any:
-        """Call a tool for the run of this copy."""
-        if self._run is None:
-            return await super().call_tool(name, tool_args, ctx, tool)
-        with _called(self):
+        """Call a tool for the owner of the run."""
+        with self.calling():
             return await super().call_tool(name, tool_args, ctx, tool)
 
-    def called(self) -> Self:
-        """Return the copy whose tool is being called; all copies share their tools."""
-        called = _CALLED.get()
-        is_copy = called is not None and called.tools is self.tools
-        return cast("Self", called) if is_copy else self
+    async def get_instructions(
+        self, ctx: RunContext[AgentDepsT]
+    ) -> str | InstructionPart | Sequence[str | InstructionPart] | None:
+        """Return the instructions for the owner of the run."""
+        with self.calling():
+            return await super().get_instructions(ctx)
 
 
-_CALLED: ContextVar[RunToolset[Any] | None] = ContextVar("tomldiary_toolset", default=None)
-
-
-@contextmanager
-def _called(toolset: RunToolset[Any]) -> Generator[None]:
-    """Let tools that are called in this block use the run of `toolset`."""
-    outer = _CALLED.set(toolset)
-    try:
-        yield
-    finally:
-        _CALLED.reset(outer)
+_CALLING: ContextVar[OwnedToolset[Any] | None] = ContextVar("tomldiary_toolset", default=None)
 
 
 class DiaryToolset(RunToolset[AgentDepsT]):
@@ -266,10 +273,9 @@ class DiaryToolset(RunToolset[AgentDepsT]):
         return self.diary.user(self.owner(ctx).user)
 
     def _verbs(self, ctx: RunContext[Any], call_id: str) -> MemoryVerbs:
-        toolset = self.called()
-        owner = toolset.owner(ctx)
-        user = self.diary.user(owner.user)
-        return MemoryVerbs(user, owner.session, operation_id=call_id, epoch=toolset.epoch)
+        owner, bound = self.owner(ctx), self.bound()
+        epoch = None if bound is None or bound.run is None else bound.run.epoch
+        return MemoryVerbs(self.diary.user(owner.user), owner.session, call_id, epoch=epoch)
 
     async def get_instructions(self, ctx: RunContext[AgentDepsT]) -> list[InstructionPart] | None:
         """Return the guidance, which never changes, and the current memory.
@@ -364,28 +370,6 @@ class CapabilityToolset(DiaryToolset[AgentDepsT]):
         if guidance and self.inject == "user":
             guidance += f" {how_to_read(self.name)}"
         return [InstructionPart(guidance)] if guidance else None
-
-
-@dataclass
-class OwnedToolset(WrapperToolset[AgentDepsT]):
-    """A capability's toolset in one run, whose tools use the diary of the run's owner.
-
-    The wrapped object may be a wrapper of durable execution around `toolset`.
-    """
-
-    toolset: CapabilityToolset[AgentDepsT]
-    run: RunState
-
-    async def call_tool(
-        self,
-        name: str,
-        tool_args: dict[str, Any],
-        ctx: RunContext[AgentDepsT],
-        tool: ToolsetTool[AgentDepsT],
-    ) -> Any:
-        """Call a tool for the owner of the run."""
-        with _called(self.toolset.for_owner(self.run.owner, self.run.epoch)):
-            return await super().call_tool(name, tool_args, ctx, tool)
 
 
 RETRIES = 10
