@@ -42,6 +42,7 @@ from tomldiary_pydantic_ai.conversation import (
 from tomldiary_pydantic_ai.diary_tools import span
 from tomldiary_pydantic_ai.run import (
     RunState,
+    UserTurn,
     Who,
     durable_operation,
     filled,
@@ -310,8 +311,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         diary = self._toolset.diary
         state = RunState(
             diary,
-            self._toolset.id or "",
-            owner,
+            UserTurn(self._toolset.id or "", owner),
             digest(self.id or "", owner.user)[:16],
             records=self.record and not is_within(LANGCHAIN),
             around=runs_around(diary, owner.user),
@@ -334,8 +334,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             return request_context
         is_first = run.messages is None
         run.messages = ctx.messages
-        run.collect(ctx.messages, ctx.run_id)
-        run.collect_enqueued(ctx)
+        run.collect(ctx.messages, ctx)
         tools = request_context.model_request_parameters.output_tools
         run.output_tools = [tool.name for tool in tools]
         if self.inject != "user":
@@ -402,7 +401,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     ) -> str | None:
         toolset = self._toolset
         owner = run.owner
-        words = "\n".join(run.outermost.said) if self.query != "none" else None
+        words = "\n".join(run.outermost.turn.said) if self.query != "none" else None
         with span(ctx, "inject") as noted:
             try:
                 loaded = await self._load(ctx, owner.user, owner.session, words)
@@ -462,7 +461,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                     if self._run.records:
                         await self._record(ctx, self._run, status, result)
                 finally:
-                    self._toolset.turns.end(self._run)
+                    self._toolset.turns.end(self._run.turn)
 
     async def _begin(self, ctx: RunContext[AgentDepsT]) -> None:
         run = self._run
@@ -497,14 +496,13 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             # The context of an abandoned session lacks the last messages.
             messages = ctx.messages if result is None else result.all_messages()
         # Messages that were enqueued too late for a request of this run.
-        run.collect(messages, ctx.run_id)
-        run.collect_enqueued(ctx)
+        run.collect(messages, ctx)
         run.remove_dequeued(ctx)
         output: object = None if result is None else result.output
         is_paused = isinstance(output, PAUSED)
         if is_paused:
             output = None
-        user_msg = "\n\n".join(self._toolset.turns.take_words(run.outermost))
+        user_msg = "\n\n".join(self._toolset.turns.take_words(run.outermost.turn))
         assistant_msg = answered(
             messages,
             ctx.run_id,
@@ -514,7 +512,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         )
         steps = steps_in(messages, ctx.run_id, is_paused=is_paused, output_tools=run.output_tools)
         # A replayed workflow must call the operation again, also if this process has submitted the words before.
-        if not run.outermost.said and not assistant_msg:
+        if not run.outermost.turn.said and not assistant_msg:
             return
         with span(ctx, "submit") as noted:
             noted["status"] = status

@@ -6,11 +6,10 @@ import asyncio
 import os
 import re
 import threading
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakSet
 
@@ -46,6 +45,7 @@ __all__ = [
     "LastTurns",
     "RunOwner",
     "RunState",
+    "UserTurn",
     "Who",
     "durable_operation",
     "filled",
@@ -145,33 +145,54 @@ _SESSIONS_KEPT = 4096
 
 
 @dataclass(eq=False)
-class RunState:
-    """One run of one capability."""
+class _Text:
+    """One of the user's texts since the last answer."""
 
-    diary: Diary
+    text: str
+    is_before: bool = False
+    """Whether it stood in the message history when the run began."""
+    queued: ModelMessage | None = None
+    """The enqueued message that has it."""
+    is_submitted: bool = False
+
+
+@dataclass(eq=False)
+class UserTurn:
+    """The user's side of a turn: whose it is, its place, and the texts since the last answer."""
+
     memory: str
     """The id of the toolset."""
     owner: RunOwner
-    scope: str
-    records: bool
-    around: Sequence[RunState] = ()
-    """The runs of the same user whose tools started this one, outermost first."""
-    unsubmitted: list[str] = field(default_factory=list[str])
-    """The user's texts since the last answer that were not submitted yet."""
-    rewritten: list[str] = field(default_factory=list[str])
-    """The forms that history processors gave to the user's texts since the last answer."""
-    submitted: Sequence[str] = ()
-    """The user's texts since the last answer that an earlier run, or an agent in a tool, has submitted."""
-    before: Sequence[str] = ()
-    """The user's unanswered texts at the end of the message history."""
-    epoch: int | None = None
-    """The user's fencing token at the start of the run; None is unknown."""
-    place: str = ""
-    """A digest of the exchanges before the turn."""
     id: str = ""
     """The framework's id of the run."""
     conversation: str = ""
     """The framework's id of the conversation, which several users may share."""
+    place: str = ""
+    """A digest of the exchanges before the turn."""
+    texts: list[_Text] = field(default_factory=list[_Text])
+    is_answered: bool = False
+    is_failed: bool = False
+
+    @property
+    def said(self) -> list[str]:
+        """The user's texts."""
+        return [one.text for one in self.texts]
+
+
+@dataclass(eq=False)
+class RunState:
+    """One run of one capability."""
+
+    diary: Diary
+    turn: UserTurn
+    scope: str
+    records: bool
+    around: Sequence[RunState] = ()
+    """The runs of the same user whose tools started this one, outermost first."""
+    rewritten: list[str] = field(default_factory=list[str])
+    """The forms that history processors gave to the user's texts since the last answer."""
+    epoch: int | None = None
+    """The user's fencing token at the start of the run; None is unknown."""
     history: Sequence[ModelMessage] = ()
     """The messages before the run."""
     messages: list[ModelMessage] | None = None
@@ -191,11 +212,12 @@ class RunState:
         default_factory=dict[int, "tuple[ModelRequestPart, ModelMessage]"]
     )
     """Parts that were read already, each with its message, by the identity of the part."""
-    _enqueued: list[tuple[ModelMessage, list[str]]] = field(
-        default_factory=list[tuple["ModelMessage", list[str]]]
-    )
-    """The messages that were found in the queue, each with its texts."""
     _prompt: str | None = None
+
+    @property
+    def owner(self) -> RunOwner:
+        """The user and the session."""
+        return self.turn.owner
 
     @property
     def outermost(self) -> RunState:
@@ -206,29 +228,25 @@ class RunState:
         """Collect the user's texts before the first request: in the history and in the prompt."""
         if self.around:  # another agent wrote its prompt
             return
-        words = prompt_words(ctx.prompt)
-        prompt = [words] if words else []
+        self._prompt = prompt_words(ctx.prompt)
         self.history = tuple(ctx.messages)
-        self.place = digest(*(text for pair in exchanges(self.history) for text in pair))
-        self.id = ctx.run_id or ""
-        self.conversation = ctx.conversation_id or self.id
-        before = last.without_others(self, unanswered(ctx.messages))
-        self.before = [words.text for words in before]
-        self.submitted = last.repeated(self, before, prompt)
-        self.unsubmitted = _without([*self.before, *prompt], self.submitted)
+        self.turn.place = digest(*(text for pair in exchanges(self.history) for text in pair))
+        self.turn.id = ctx.run_id or ""
+        self.turn.conversation = ctx.conversation_id or self.turn.id
+        last.begin(self.turn, unanswered(ctx.messages), self._prompt or "")
         self._new_prompts(ctx.messages)
-        self._prompt = words
         if self.records:
-            last.begin(self)
+            last.opened(self.turn)
+            _RUNS.add(self)
 
-    def collect(self, messages: Sequence[ModelMessage], run_id: str | None) -> None:
-        """Add texts that the user sent during the run: enqueued messages that are part of the conversation now."""
+    def collect(self, messages: Sequence[ModelMessage], ctx: RunContext[Any]) -> None:
+        """Add texts that the user sent during the run, in its messages or in the queue for them."""
         if self.around:
             return
         words = [
             text
             for message, news in self._new_prompts(messages)
-            if message.run_id == run_id and not returns_tools(message)
+            if message.run_id == ctx.run_id and not returns_tools(message)
             for text in said(news)
         ]
         if self._prompt is not None and words:  # the prompt is counted already
@@ -236,24 +254,28 @@ class RunState:
             words.remove(form)
             self.rewritten.append(form)
         self._prompt = None
-        self.unsubmitted += words
+        self.turn.texts += map(_Text, words)
+        self.collect_enqueued(ctx)
 
     def collect_enqueued(self, ctx: RunContext[Any]) -> None:
         """Add texts of enqueued messages that are not part of the conversation yet."""
-        if not self.around:
-            for pending in ctx.pending_messages or ():
-                for message in pending.messages:
-                    words = said(self._unknown(message))
-                    self.unsubmitted += words
-                    self._enqueued.append((message, words))
+        queued = [each for pending in ctx.pending_messages or () for each in pending.messages]
+        for message in () if self.around else queued:
+            words = said(self._unknown(message))
+            self.turn.texts += [_Text(text, queued=message) for text in words]
 
     def remove_dequeued(self, ctx: RunContext[Any]) -> None:
         """Remove texts of enqueued messages that the host took back before a request took them."""
         waiting = {id(one) for pending in ctx.pending_messages or () for one in pending.messages}
-        for message, words in self._enqueued:
+        self.turn.texts = [
+            one
+            for one in self.turn.texts
+            if one.is_submitted
+            or one.queued is None
+            or id(one.queued) in waiting
             # The framework sets the run of a message when it takes it for a request.
-            if message.run_id is None and id(message) not in waiting:
-                self.unsubmitted = _without(self.unsubmitted, words)
+            or one.queued.run_id is not None
+        ]
 
     @property
     def earlier(self) -> list[tuple[str, str]]:
@@ -262,14 +284,9 @@ class RunState:
         return earlier[-self.diary.context_turns or len(earlier) :]
 
     @property
-    def said(self) -> tuple[str, ...]:
-        """The user's texts since the last answer."""
-        return (*self.submitted, *self.unsubmitted)
-
-    @property
     def in_messages(self) -> tuple[str, ...]:
         """The user's texts since the last answer, in each form that messages may have them."""
-        return (*self.said, *self.rewritten)
+        return (*self.turn.said, *self.rewritten)
 
     def parts(self) -> list[tuple[ModelRequestPart, str]]:
         """Return the parts of messages with the texts that the run has submitted, unless they have no time."""
@@ -296,7 +313,7 @@ class RunState:
                 before = gone.get(_time_of(part), gone.get(message.timestamp))
                 if before is None:
                     new.append(part)
-                elif not {*before}.isdisjoint(self.said):
+                elif not {*before}.isdisjoint(self.turn.said):
                     self.rewritten += said([part])
             news.append((message, new))
         return news
@@ -316,30 +333,6 @@ def _mark_of(part: ModelRequestPart, text: str) -> str:
     return digest(str(_time_of(part)), text)
 
 
-def _without(texts: Iterable[str], others: Iterable[str]) -> list[str]:
-    """Return the texts that are left after removing each of `others` once, in order."""
-    left, kept = [*others], list[str]()
-    for text in texts:
-        if text in left:
-            left.remove(text)
-        else:
-            kept.append(text)
-    return kept
-
-
-class _LastTurn(NamedTuple):
-    """The last turn of a session: the user's texts, their place, and how the run ended."""
-
-    id: str
-    memory: str
-    owner: RunOwner
-    said: tuple[str, ...]
-    place: str
-    conversation: str
-    is_answered: bool
-    is_failed: bool
-
-
 class _Sent(NamedTuple):
     """The user of a run, and the texts that the run submitted."""
 
@@ -351,9 +344,9 @@ class LastTurns:
     """The last turn of each session and the users of recent runs, so that no run submits texts of another again."""
 
     def __init__(self) -> None:
-        self._turns: Recent[RunOwner, _LastTurn] = Recent(_SESSIONS_KEPT)
+        self._turns: Recent[RunOwner, UserTurn] = Recent(_SESSIONS_KEPT)
         self._sent: Recent[tuple[str | None, ...], _Sent] = Recent(_SESSIONS_KEPT)
-        self._open: WeakSet[RunState] = WeakSet()
+        self._open: WeakSet[UserTurn] = WeakSet()
         self._lock = threading.Lock()
 
     def enter(self, memory: str, user: str, ctx: RunContext[Any]) -> None:
@@ -387,107 +380,96 @@ class LastTurns:
         conversation, run = ids_of(message)
         return None if run is None else self._sent.get((memory, conversation, run))
 
-    def repeated(
-        self, run: RunState, before: Sequence[Words], prompt: Sequence[str]
-    ) -> tuple[str, ...]:
-        """Return the texts at the start of a run that were submitted already.
+    def begin(self, turn: UserTurn, before: Sequence[Words], prompt: str) -> None:
+        """Set the texts of a turn at the start of its run, and mark those that were submitted already.
 
         Args:
-            run: The run.
-            before: The unanswered texts of the history.
-            prompt: The prompt. If it repeats the texts of a failed run, the run is a retry. If it repeats the texts
-                of an answered run, the user sent them again.
+            turn: The turn.
+            before: The unanswered texts of the history, which may have texts of other users.
+            prompt: The prompt. If it repeats a text of a failed run, the run is a retry. If it repeats a text of an
+                answered run, the user sent it again.
         """
-        sent = [
-            words.text
-            for words in before
-            if (sender := self._sender(run.memory, words)) is not None and words.text in sender.said
-        ]
-        last = self._turns.get(run.owner)
-        if last is None or (last.is_answered and last.place != run.place):
-            return tuple(sent)
-        left = _without(last.said, sent)
-        now = _without(run.before, sent)
+        for words, sender in self._own(turn, before):
+            is_sent = sender is not None and words.text in sender.said
+            turn.texts.append(_Text(words.text, is_before=True, is_submitted=is_sent))
+        if prompt:
+            turn.texts.append(_Text(prompt))
+        last = self._turns.get(turn.owner)
+        if last is None or (last.is_answered and last.place != turn.place):
+            return
+        left = last.said
+        for one in turn.texts:
+            if one.is_submitted and one.text in left:
+                left.remove(one.text)
         # In any order: some of the texts were sent while the earlier run went on.
-        now += prompt if last.is_failed else ()
-        repeated = list[str]()
-        for text in takewhile(lambda each: each in left, now):
-            left.remove(text)
-            repeated.append(text)
-        return (*sent, *repeated)
+        for one in turn.texts:
+            if one.is_submitted:
+                continue
+            if one.text not in left or not (one.is_before or last.is_failed):
+                break
+            left.remove(one.text)
+            one.is_submitted = True
 
-    def without_others(self, run: RunState, before: Sequence[Words]) -> list[Words]:
-        """Return the unanswered texts of a history without those of other users."""
+    def _own(self, turn: UserTurn, before: Sequence[Words]) -> Iterator[tuple[Words, _Sent | None]]:
+        """Yield the unanswered texts of a history with their senders, without those of other users."""
         with self._lock:
             turns = [*self._open, *(one for one in self._turns.values() if not one.is_answered)]
         sent = {ids_of(words.message)[1] for words in before}
         others = [
             text
             for one in turns
-            if one.owner.user != run.owner.user
-            if one.id != run.id
-            or one.memory == run.memory  # else it belongs to another memory of the agent
-            if one.id in sent or (one.conversation, one.place) == (run.conversation, run.place)
+            if one.owner.user != turn.owner.user
+            if one.id != turn.id
+            or one.memory == turn.memory  # else it belongs to another memory of the agent
+            if one.id in sent or (one.conversation, one.place) == (turn.conversation, turn.place)
             for text in one.said
         ]
-        own = list[Words]()
         for words in before:
-            sender = self._sender(run.memory, words)
+            sender = self._sender(turn.memory, words)
             if words.text in others:
                 others.remove(words.text)
-            elif sender is None or sender.user == run.owner.user:
-                own.append(words)
-        return own
+            elif sender is None or sender.user == turn.owner.user:
+                yield words, sender
 
-    def begin(self, run: RunState) -> None:
-        """Record that a run has begun."""
+    def opened(self, turn: UserTurn) -> None:
+        """Record that a run with a turn has begun."""
         with self._lock:
-            self._open.add(run)
-        _RUNS.add(run)
+            self._open.add(turn)
 
-    def take_words(self, run: RunState) -> list[str]:
+    def take_words(self, turn: UserTurn) -> list[str]:
         """Return the texts that a run has to submit now, and mark them as submitted for all runs that also have them.
 
         These are agents in its tools, and overlapping runs with the same texts in their history.
         """
         with self._lock:
-            words, run.submitted, run.unsubmitted = run.unsubmitted, run.said, []
-            for one in self._open:
-                if (one.owner, one.place) != (run.owner, run.place):
+            taken = [one for one in turn.texts if not one.is_submitted]
+            for one in taken:
+                one.is_submitted, one.queued = True, None
+            for other in self._open:
+                if (other.owner, other.place) != (turn.owner, turn.place):
                     continue
-                for text in words:
-                    if text in one.unsubmitted and text in (*one.before, *run.before):
-                        one.unsubmitted.remove(text)
-                        one.submitted = (*one.submitted, text)
-        return words
+                for mine in taken:
+                    for its in other.texts:
+                        is_same = its.text == mine.text and (its.is_before or mine.is_before)
+                        if is_same and not its.is_submitted:
+                            its.is_submitted = True
+                            break
+        return [one.text for one in taken]
 
-    def end(self, run: RunState) -> None:
-        """Record that a run submits nothing any more."""
+    def end(self, turn: UserTurn) -> None:
+        """Record that the run of a turn submits nothing any more."""
         with self._lock:
-            self._open.discard(run)
+            self._open.discard(turn)
 
     def note(self, run: RunState, *, is_answered: bool, is_paused: bool) -> None:
         """Record that the turn of a run was submitted; a paused one waits for tool results."""
+        turn, user = run.turn, run.owner.user
+        turn.is_answered, turn.is_failed = is_answered and not is_paused, not is_answered
         with self._lock:
-            ended = is_answered and not is_paused
-            self._turns.keep(
-                run.owner,
-                _LastTurn(
-                    run.id,
-                    run.memory,
-                    run.owner,
-                    run.said,
-                    run.place,
-                    run.conversation,
-                    ended,
-                    not is_answered,
-                ),
-            )
-            self._sent.keep(
-                (run.memory, run.conversation, run.id), _Sent(run.owner.user, run.in_messages)
-            )
+            self._turns.keep(turn.owner, turn)
+            self._sent.keep((turn.memory, turn.conversation, turn.id), _Sent(user, run.in_messages))
             for part, text in run.parts():
-                self._sent.keep((run.memory, _mark_of(part, text)), _Sent(run.owner.user, (text,)))
+                self._sent.keep((turn.memory, _mark_of(part, text)), _Sent(user, (text,)))
 
 
 _RUNS: WeakSet[RunState] = WeakSet()
