@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from pydantic_ai.models import ModelRequestParameters
 
 __all__ = [
-    "GivenModel",
-    "NamedModel",
+    "LoopModel",
     "RetryingModel",
     "agent_model",
     "is_transient",
@@ -204,18 +203,11 @@ def agent_model(
         if not model:
             raise InvalidValue("no model is given.", where="model")
         return _with_fallbacks(
-            [_made_later(each, lambda found: found) for each in model],
+            [LoopModel(each, lambda found: found) for each in model],
             retries,
             _is_of_the_service if fallback_on is None else fallback_on,
         )
-    return _made_later(model, lambda found: _with_fallbacks([found], retries, fallback_on))
-
-
-def _made_later(model: Model | str | None, wrap: Callable[[Model], Model]) -> Model:
-    if isinstance(model, Model):
-        return GivenModel(model, wrap)
-    _check_name(model)
-    return NamedModel(model, wrap)
+    return LoopModel(model, lambda found: _with_fallbacks([found], retries, fallback_on))
 
 
 def _check_name(name: str | None) -> None:
@@ -258,22 +250,25 @@ def _is_one_of(kinds: tuple[type[Exception], ...], error: Exception) -> bool:
 class LoopModel(WrapperModel):
     """A model that is created when a run first needs it, one for each event loop.
 
-    The HTTP connections of a model belong to one event loop, but a diary may be used in several.
+    The HTTP connections of a model belong to one event loop, but a diary may be used in several. In an event loop of
+    this package, a model object of a host is copied, with separate connections.
 
     Args:
-        given: A model or its name; None takes the default model.
+        given: A model or its name; None takes $EXTRACTOR_MODEL, or else the default model.
         wrap: Applied to the created model.
     """
 
-    def __init__(self, given: Any, wrap: Callable[[Model], Model]) -> None:
+    def __init__(self, given: Model | str | None, wrap: Callable[[Model], Model]) -> None:
         Model.__init__(self)  # the base class would create the model now
+        if not isinstance(given, Model):
+            _check_name(given)
         self._given = given
         self._wrap = wrap
         self._guard = threading.Lock()
         self._made: WeakKeyDictionary[asyncio.AbstractEventLoop, Model] = WeakKeyDictionary()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._given!r})"
+        return f"LoopModel({self._choice!r})"
 
     def __getattr__(self, item: str) -> Any:
         if item == "wrapped":  # never set, so that each access arrives here
@@ -293,45 +288,38 @@ class LoopModel(WrapperModel):
                 model = self._made[loop] = self._make()
             return model
 
-    def _make(self) -> Model:
-        raise NotImplementedError
-
-
-class GivenModel(LoopModel):
-    """A model object of a host; in an event loop of this package, a copy with separate connections."""
-
-    def _make(self) -> Model:
-        return self._wrap(with_own_connections(self._given) if is_private_loop() else self._given)
-
-
-class NamedModel(LoopModel):
-    """A model given by its name; None takes $EXTRACTOR_MODEL, or else the default model."""
-
-    def __repr__(self) -> str:
-        return f"NamedModel({self._name!r})"
-
     @property
-    def _name(self) -> str:
+    def _choice(self) -> Model | str:
         if self._given is not None:
             return self._given
         return os.environ.get("EXTRACTOR_MODEL") or DEFAULT_MODEL
 
     def _make(self) -> Model:
-        _check_name(self._name)
-        try:
-            model = infer_model(self._name)
-        except Exception as error:  # errors of the providers' clients have no common class
-            reason = str(error).partition("\n")[0].rstrip(".")
-            remedy = "name another model"
-            if ":" not in self._name:
-                remedy = f'write the provider before the name, as in "{DEFAULT_MODEL}"'
-            raise ExtractorUnusable(
-                f"the model {self._name!r} cannot be used: {reason}. Nothing was changed; {remedy}, or"
-                ' give agent="rules" to work without one.'
-            ) from error
-        if is_private_loop():
-            close_at_loop_end(partial(_close, model))
+        model = self._choice
+        if isinstance(model, str):
+            model = _named(model)
+        elif is_private_loop():
+            model = with_own_connections(model)
         return self._wrap(model)
+
+
+def _named(name: str) -> Model:
+    """Create the model with a name; in an event loop of this package, it is closed when the loop ends."""
+    _check_name(name)
+    try:
+        model = infer_model(name)
+    except Exception as error:  # errors of the providers' clients have no common class
+        reason = str(error).partition("\n")[0].rstrip(".")
+        remedy = "name another model"
+        if ":" not in name:
+            remedy = f'write the provider before the name, as in "{DEFAULT_MODEL}"'
+        raise ExtractorUnusable(
+            f"the model {name!r} cannot be used: {reason}. Nothing was changed; {remedy}, or"
+            ' give agent="rules" to work without one.'
+        ) from error
+    if is_private_loop():
+        close_at_loop_end(partial(_close, model))
+    return model
 
 
 async def _close(model: Model) -> None:

@@ -28,7 +28,7 @@ from pydantic_ai.models.test import TestModel
 from tomldiary import CompactionConfig, Diary, MemoryDeps, MemoryWriter, PreferenceItem, Turn
 from tomldiary.errors import ExtractionError, ExtractorUnusable, InvalidValue
 from tomldiary_pydantic_ai import build_extractor, compactor_agent, extractor_agent
-from tomldiary_pydantic_ai.models import NamedModel, is_transient
+from tomldiary_pydantic_ai.models import LoopModel, is_transient
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -359,7 +359,7 @@ def test_a_prompt_is_a_text_a_file_or_an_object_with_one(tmp_path: Path):
 
 
 def test_a_named_model_is_made_once_for_each_event_loop():
-    model = NamedModel("test", lambda found: found)
+    model = LoopModel("test", lambda found: found)
 
     async def look() -> tuple[object, object]:
         return model.wrapped, model.wrapped
