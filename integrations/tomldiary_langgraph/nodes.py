@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
@@ -44,6 +44,7 @@ from tomldiary.agents.turn_messages import (
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import DiaryError, Forgotten, IdentifierError, cause_of, wrong_type
 from tomldiary.logging import get_logger, tell
+from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.writer.writer import MemoryWriter, Turn
 from tomldiary_langgraph.identity import (
     Speaker,
@@ -72,7 +73,7 @@ from tomldiary_langgraph.turns import (
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Generator
+    from collections.abc import Awaitable, Callable, Generator, Mapping
 
 
 __all__ = ["extract_node", "recall_node", "runs", "submit_node"]
@@ -122,44 +123,32 @@ def recall_node(
     submitted = of_memory(memory, SubmittedMessages)
     warned: set[str] = set()
 
-    def prepare(state: Any, config: RunnableConfig) -> tuple[str, str | None, list[Spoken]]:
-        _check_field(state_key, config, warned)
-        user = resolve_user(user_id, state, config)
-        if messages_key is None:
-            return user, None, []
-        asked, place = unanswered(state, messages_key, nodes_of(state_channels(config)))
-        session = session_here() or run_id_of(config)
-        submitted.first_ids(config.get("configurable"), user, session, place, asked)
-        return user, exchange_of(asked)[0] or None, asked
-
-    def with_owners(found: str, user: str, asked: list[Spoken], config: RunnableConfig) -> str:
-        channels, speakers = state_channels(config) or {}, speakers_of(user_id, user, config)
-        if not speakers:
-            return found
-        owners = {
-            _note(each, one): _owner(submitted, config, one, each)
-            for one in asked
-            for each in speakers
-            if one.id
-        }
-        is_kept = isinstance(channels.get(state_key), MemoryChannel)
-        return Recalled(found, owners) if is_kept else found
-
     def recall(state: Any, config: RunnableConfig) -> dict[str, Any]:
-        user, query, asked = prepare(state, config)
+        channels = state_channels(config) or {}
+        _check_field(state_key, channels, config, warned)
+        user = resolve_user(user_id, state, config)
+        asked: list[Spoken] = []
+        if messages_key is not None:
+            asked, place = unanswered(state, messages_key, nodes_of(channels))
+            session = session_here() or run_id_of(config)
+            submitted.first_ids(config.get("configurable"), user, session, place, asked)
         found = ""
         with _errors(on_error, "the memory could not be read"):
             submitted.begin(user, asked, memory.user(user).epoch)
+            query = exchange_of(asked)[0] or None
             found = memory.user(user).render(query, max_tokens, token_counter)
-        return {state_key: with_owners(found, user, asked, config)}
+        speakers = speakers_of(user_id, user, config)
+        owners = {
+            _note(each, one): _owner(submitted, config, one, each)
+            for each in speakers
+            for one in asked
+            if one.id
+        }
+        is_kept = speakers and isinstance(channels.get(state_key), MemoryChannel)
+        return {state_key: Recalled(found, owners) if is_kept else found}
 
     async def arecall(state: Any, config: RunnableConfig) -> dict[str, Any]:
-        user, query, asked = prepare(state, config)
-        found = ""
-        with _errors(on_error, "the memory could not be read"):
-            submitted.begin(user, asked, await memory.turns.current_epoch(user))
-            found = await memory.user(user).arender(query, max_tokens, token_counter)
-        return {state_key: with_owners(found, user, asked, config)}
+        return await in_thread(recall, state, config)
 
     return RunnableLambda(recall, arecall, name="recall")
 
@@ -192,27 +181,16 @@ def submit_node(
     Raises:
         InvalidValue: `writer` is not a MemoryWriter, or an option has a value that is not listed here.
     """
-    one_of("on_error", on_error, ("raise", "ignore"))
     checked_writer(writer, "; to extract inside the graph, use extract_node(diary)")
     recorded = _Recorded(writer.diary, user_id, session_id, messages_key, on_error, episodes)
 
-    def submit(state: Any, config: RunnableConfig) -> dict[str, Any]:
-        with recorded.turn(state, config, "a turn could not be stored") as (turn, update):
-            if turn is not None:
-                store_turn(writer, turn)
-            return update
-        return {}
-
-    async def asubmit(state: Any, config: RunnableConfig) -> dict[str, Any]:
-        with recorded.turn(
-            state, config, "a turn could not be stored", outlives_cancellation=True
-        ) as (turn, update):
-            if turn is not None:
-                await submit_turn(writer, turn)
-            return update
-        return {}
-
-    return RunnableLambda(submit, asubmit, name="submit")
+    return recorded.node(
+        "submit",
+        "a turn could not be stored",
+        partial(store_turn, writer),
+        partial(submit_turn, writer),
+        outlives_cancellation=True,
+    )
 
 
 def extract_node(
@@ -244,28 +222,19 @@ def extract_node(
     Raises:
         InvalidValue: `diary` is not a diary or a folder, or an option has a value that is not listed here.
     """
-    one_of("on_error", on_error, ("raise", "ignore"))
     memory = _memory(diary, "extract_node(diary, model)")
     if extractor is not None:
         memory = memory.with_agent(extractor)
 
     recorded = _Recorded(memory, user_id, session_id, messages_key, on_error, episodes)
 
-    def extract(state: Any, config: RunnableConfig) -> dict[str, Any]:
-        with recorded.turn(state, config, "a turn could not be read") as (turn, update):
-            if turn is not None:
-                memory.user(turn.user_id).add_turn(**_said(turn))
-            return update
-        return {}
+    def extract(turn: Turn) -> None:
+        memory.user(turn.user_id).add_turn(**_said(turn))
 
-    async def aextract(state: Any, config: RunnableConfig) -> dict[str, Any]:
-        with recorded.turn(state, config, "a turn could not be read") as (turn, update):
-            if turn is not None:
-                await memory.user(turn.user_id).aadd_turn(**_said(turn))
-            return update
-        return {}
+    async def aextract(turn: Turn) -> None:
+        await memory.user(turn.user_id).aadd_turn(**_said(turn))
 
-    return RunnableLambda(extract, aextract, name="extract")
+    return recorded.node("extract", "a turn could not be read", extract, aextract)
 
 
 class _Runs(RunTree, BaseCallbackHandler):
@@ -313,23 +282,46 @@ class _Recorded:
         self._user_id = checked_id("user_id", user_id)
         self._session_id = checked_id("session_id", session_id)
         self._messages_key = checked_text(messages_key, "messages_key")
-        self._on_error: OnError = on_error
+        self._on_error: OnError = one_of("on_error", on_error, ("raise", "ignore"))
         self._episodes = checked_episodes(episodes)
         self._has_warned = False
 
-    @contextmanager
-    def turn(
+    def node(
         self,
-        state: Any,
-        config: RunnableConfig,
+        name: str,
         failed: str,
+        store: Callable[[Turn], object],
+        astore: Callable[[Turn], Awaitable[object]],
         *,
         outlives_cancellation: bool = False,
+    ) -> Node:
+        """Return the node, which stores turns with `store` or `astore`; see `_turn`."""
+
+        def record(state: Any, config: RunnableConfig) -> dict[str, Any]:
+            with self._turn(state, config, failed) as (turn, update):
+                if turn is not None:
+                    store(turn)
+                return update
+            return {}
+
+        async def arecord(state: Any, config: RunnableConfig) -> dict[str, Any]:
+            outlives = outlives_cancellation
+            with self._turn(state, config, failed, outlives=outlives) as (turn, update):
+                if turn is not None:
+                    await astore(turn)
+                return update
+            return {}
+
+        return RunnableLambda(record, arecord, name=name)
+
+    @contextmanager
+    def _turn(
+        self, state: Any, config: RunnableConfig, failed: str, *, outlives: bool = False
     ) -> Generator[tuple[Turn | None, dict[str, Any]]]:
         """Yield the new part of the current turn, or None if there is none or no answer yet; and the state's update.
 
-        With `on_error="ignore"`, an error in the block is logged as `failed` instead of raised. `outlives_cancellation`
-        tells whether the block stores the turn also if it is cancelled.
+        With `on_error="ignore"`, an error in the block is logged as `failed` instead of raised. `outlives` tells whether
+        the block stores the turn also if it is cancelled.
         """
         user = resolve_user(self._user_id, state, config)
         named = resolve_session(self._session_id, state, config)
@@ -384,7 +376,7 @@ class _Recorded:
                 session,
                 operation,
                 said.messages,
-                outlives_cancellation=outlives_cancellation,
+                outlives_cancellation=outlives,
             ) as new,
         ):
             exchange = exchange_of(new)
@@ -444,10 +436,11 @@ def _memory(given: Any, call: str) -> Diary:
     return diary_of(given)
 
 
-def _check_field(key: str, config: RunnableConfig, warned: set[str]) -> None:
+def _check_field(
+    key: str, channels: Mapping[str, Any], config: RunnableConfig, warned: set[str]
+) -> None:
     """Warn, once for each node, if the state has no field for the memory or stores it in checkpoints."""
-    channels = state_channels(config)
-    if warned or channels is None or isinstance(channels.get(key), UntrackedValue):
+    if warned or not channels or isinstance(channels.get(key), UntrackedValue):
         return
     if key not in channels:
         problem = (
