@@ -6,7 +6,7 @@ agent = create_agent(model, tools, middleware=[DiaryMiddleware("./memories", use
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -30,20 +30,24 @@ from tomldiary.agents.options import (
     one_of,
     writer_of,
 )
-from tomldiary.agents.submission import store_turn, submit_turn
+from tomldiary.agents.submission import (
+    SubmittedMessages,
+    errors_logged,
+    store_turn,
+    submit_turn,
+    with_ids,
+)
 from tomldiary.agents.turn_messages import (
     Spoken,
-    SubmittedMessages,
     digest,
     exchange_of,
     of_memory,
     steps_of,
-    with_ids,
 )
 from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.diary import Diary, diary_of
-from tomldiary.errors import IdentifierError, cause_of
-from tomldiary.logging import get_logger, tell
+from tomldiary.errors import IdentifierError
+from tomldiary.logging import get_logger
 from tomldiary.retrieval.render import render_memory
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.writer.writer import MemoryWriter
@@ -94,6 +98,7 @@ __all__ = ["DiaryMiddleware", "DiaryState"]
 ContextT = TypeVar("ContextT", bound="StateLike | None", default=Any)
 """The context type of the agent; any for a middleware outside of one."""
 _logger = get_logger(__name__)
+_NOT_STORED = "a turn could not be stored"
 
 
 _calling: ContextVar[Mapping[object, tuple[Run, str]]] = ContextVar(
@@ -264,16 +269,15 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
 
     def _read(self, run: Run) -> Run:
         query = run.turn.question if self._query != "none" else None
-        try:
+        with self._errors("a run continues without its memory"):
             user = self.diary.user(run.user)
             run.epoch = user.epoch
             if not self._inject:
                 return run
-            above = self._max_tokens if self._query == "cut" else None
             lines = user.memory_lines(
                 query or None,
                 but_session=run.session,
-                query_above=above,
+                query_above=self._max_tokens if self._query == "cut" else None,
                 token_counter=self._token_counter,
             ).shown
             run.memory = render_memory(
@@ -283,10 +287,6 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
                 look_up=self._look_up,
                 name=self._memory_name,
             )
-        except Exception as error:
-            if self._on_error == "raise":
-                raise
-            tell(_logger, f"a run continues without its memory: {cause_of(error)}")
         return run
 
     def _settled(self, state: AgentState[Any]) -> Run | None:
@@ -351,14 +351,9 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             Exception: The turn cannot be stored, or the queue is full, and `on_error` is "raise".
         """
         run = self._end(state, runtime)
-        try:
-            with self._turn(run, state, "completed") as turn:
-                if turn is not None:
-                    store_turn(self.writer, turn)
-        except Exception as error:
-            if self._on_error == "raise":
-                raise
-            _report(error)
+        with self._errors(_NOT_STORED), self._turn(run, state, "completed") as turn:
+            if turn is not None:
+                store_turn(self.writer, turn)
         return self._ended(state, run)
 
     async def aafter_agent(
@@ -366,14 +361,9 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
     ) -> dict[str, Any]:
         """Do what `after_agent` does without holding the event loop; also wait while the queue is full."""
         run = self._end(state, runtime)
-        try:
-            with self._turn(run, state, "completed") as turn:
-                if turn is not None:
-                    await submit_turn(self.writer, turn)
-        except Exception as error:
-            if self._on_error == "raise":
-                raise
-            _report(error)
+        with self._errors(_NOT_STORED), self._turn(run, state, "completed") as turn:
+            if turn is not None:
+                await submit_turn(self.writer, turn)
         return self._ended(state, run)
 
     def _end(self, state: AgentState[Any], runtime: Runtime[ContextT]) -> Run:
@@ -400,12 +390,14 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             status = "aborted"
         elif isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
             status = "cancelled"
-        try:
-            with self._turn(run, {"messages": cast("Any", run.messages)}, status) as turn:
-                if turn is not None:
-                    self.writer.submit_nowait(turn)
-        except Exception as failure:  # noqa: BLE001 - the run's own error is the one to raise
-            _report(failure)
+        state: AgentState[Any] = {"messages": cast("Any", run.messages)}
+        # The run's own error is the one to raise.
+        with errors_logged("ignore", _NOT_STORED, _logger), self._turn(run, state, status) as turn:
+            if turn is not None:
+                self.writer.submit_nowait(turn)
+
+    def _errors(self, what: str) -> AbstractContextManager[None]:
+        return errors_logged(self._on_error, what, _logger)
 
     @contextmanager
     def _turn(
@@ -489,10 +481,6 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             return MemoryVerbs(self.diary.user(user_id), resolve_session(session, config))
         user = self.diary.user(run.user)
         return MemoryVerbs(user, run.session, operation_id=call_id, epoch=run.epoch)
-
-
-def _report(error: Exception) -> None:
-    tell(_logger, f"a turn could not be stored: {cause_of(error)}")
 
 
 def _call_id(request: ToolCallRequest) -> str:

@@ -31,18 +31,22 @@ from tomldiary.agents.options import (
     checked_writer,
     one_of,
 )
-from tomldiary.agents.submission import store_turn, submit_turn
+from tomldiary.agents.submission import (
+    SubmittedMessages,
+    errors_logged,
+    store_turn,
+    submit_turn,
+    with_ids,
+)
 from tomldiary.agents.turn_messages import (
     Spoken,
-    SubmittedMessages,
     digest,
     exchange_of,
     of_memory,
     steps_of,
-    with_ids,
 )
 from tomldiary.diary import Diary, diary_of
-from tomldiary.errors import DiaryError, Forgotten, IdentifierError, cause_of, wrong_type
+from tomldiary.errors import DiaryError, wrong_type
 from tomldiary.logging import get_logger, tell
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.writer.writer import MemoryWriter, Turn
@@ -81,6 +85,7 @@ __all__ = ["extract_node", "recall_node", "runs", "submit_node"]
 Node = RunnableLambda[Any, dict[str, Any]]
 OnError = Literal["raise", "ignore"]
 _logger = get_logger(__name__)
+_ERRORS = (DiaryError, RuntimeError)
 
 
 def recall_node(
@@ -133,7 +138,7 @@ def recall_node(
             session = session_here() or run_id_of(config)
             submitted.first_ids(config.get("configurable"), user, session, place, asked)
         found = ""
-        with _errors(on_error, "the memory could not be read"):
+        with errors_logged(on_error, "the memory could not be read", _logger, _ERRORS):
             submitted.begin(user, asked, memory.user(user).epoch)
             query = exchange_of(asked)[0] or None
             found = memory.user(user).render(query, max_tokens, token_counter)
@@ -370,7 +375,7 @@ class _Recorded:
         operation = _operation(config, session, said)
         session = session or operation or uuid4().hex
         with (
-            _errors(self._on_error, failed),
+            errors_logged(self._on_error, failed, _logger, _ERRORS),
             self._submitted.once(
                 user,
                 session,
@@ -453,16 +458,3 @@ def _check_field(
     warned.add(key)
     problem += f" Declare it as `{key}: Memory`, with `from tomldiary_langgraph import Memory`."
     tell(_logger, problem)
-
-
-@contextmanager
-def _errors(on_error: OnError, what: str) -> Generator[None]:
-    """With `on_error="ignore"`, log an error of the memory instead of raising it; always if the user was forgotten."""
-    try:
-        yield
-    except IdentifierError:
-        raise
-    except (DiaryError, RuntimeError) as error:
-        if on_error == "raise" and not isinstance(error, Forgotten):
-            raise
-        tell(_logger, f"{what}: {cause_of(error)}")

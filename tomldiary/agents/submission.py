@@ -1,23 +1,41 @@
-"""Submits the turn of an agent's run to a writer, and waits until the turn is stored.
+"""Submits the turn of an agent's run to a writer once, and waits until the turn is stored.
 
+Several agents may work on one turn, and a run may be repeated. `SubmittedMessages` ensures that each message is
+submitted once.
 If the whole user was forgotten during the run, the turn is refused. The writer logs it, and the run does not fail.
 """
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+import threading
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from tomldiary.errors import Forgotten, WriterBusy
+from tomldiary.agents.identity import (
+    begins_again,
+    current_place,
+    is_resumed,
+    kept_thread,
+    named_checkpoint,
+)
+from tomldiary.agents.turn_messages import Spoken, digest, exchange_of
+from tomldiary.errors import Forgotten, IdentifierError, WriterBusy, cause_of
+from tomldiary.logging import tell
+from tomldiary.runtime.lru import Recent
 
 if TYPE_CHECKING:
+    import logging
+    from collections.abc import Generator, Iterable, Mapping, Sequence
+
     from tomldiary.writer.receipts import Turn
     from tomldiary.writer.writer import MemoryWriter
 
-__all__ = ["store_turn", "submit_turn"]
+__all__ = ["SubmittedMessages", "errors_logged", "store_turn", "submit_turn", "with_ids"]
+
+_KNOWN = 16_384  # the number of messages and turns that are remembered
 
 
 async def submit_turn(writer: MemoryWriter, turn: Turn) -> None:
@@ -62,3 +80,232 @@ def _submit_without_waiting(writer: MemoryWriter, turn: Turn) -> None:
         # In a thread of the loop's executor: the loop waits for it when it closes.
         loop = asyncio.get_running_loop()
         loop.run_in_executor(None, lambda: asyncio.run(writer.submit_turn(turn)))
+
+
+@contextmanager
+def errors_logged(
+    on_error: str,
+    what: str,
+    logger: logging.Logger,
+    kinds: type[Exception] | tuple[type[Exception], ...] = Exception,
+) -> Generator[None]:
+    """With `on_error="ignore"`, log an error of the block as `what` instead of raising it.
+
+    A wrong user is always raised, and that the user was forgotten is always logged.
+    """
+    try:
+        yield
+    except IdentifierError:
+        raise
+    except kinds as error:
+        if on_error == "raise" and not isinstance(error, Forgotten):
+            raise
+        tell(logger, f"{what}: {cause_of(error)}")
+
+
+class SubmittedMessages:
+    """The messages that this process submitted to a memory, so that each is submitted once. Thread-safe.
+
+    Messages without an id are always new. The last 16,384 messages and turns are remembered.
+    """
+
+    def __init__(self) -> None:
+        # Reentrant, because the garbage collector may end a run, whose turn is then submitted, at any time.
+        self._guard = threading.RLock()
+        self._known: Recent[str, None] = Recent(_KNOWN)
+        self._first_ids: Recent[str, tuple[tuple[str, ...], tuple[str, str]]] = Recent(_KNOWN)
+        self._replayed: Recent[str, str] = Recent(_KNOWN)
+        """The first id of a message by the id that a replay gave it."""
+        self._attempts: Recent[str, tuple[str, tuple[str, ...]]] = Recent(_KNOWN)
+        """Session and ids of a turn by each run that it is in."""
+        self._owners: Recent[str, tuple[str, str]] = Recent(_KNOWN)
+        """The user who wrote a message, and the checkpoint at which it was answered, or ""."""
+        self._sayers: Recent[str, tuple[dict[str, None], tuple[str, str]]] = Recent(_KNOWN)
+        """The users who wrote a text in a thread, and the place at which it was last seen."""
+        self._epochs: Recent[str, int] = Recent(_KNOWN)
+
+    def first_ids(
+        self, settings: Any, user: str, session: str, before: Sequence[str], asked: Sequence[Spoken]
+    ) -> tuple[str, ...]:
+        """Return the first ids of a user's messages: a replay of a persisted thread gives the same input new ids.
+
+        Args:
+            settings: LangGraph's settings of the run.
+            user: The user of the session.
+            session: The session.
+            before: Identifies the place in the thread, for example by the texts before it. A thread that lost its
+                old messages has the same place again. Therefore only a replay counts as a repetition.
+            asked: The messages.
+        """
+        ids, thread = tuple(one.id for one in asked), kept_thread(settings)
+        if not (thread and all(ids)):
+            return ids
+        key = digest(user, session, thread, *before, exchange_of(asked)[0])
+        of_message = [digest(user, session, thread, one) for one in ids]
+        with self._guard:
+            known, seen_at = self._first_ids.get(key, ((), ("", "")))
+            if _is_replay(settings, seen_at) and len(known) == len(ids):
+                for each, first in zip(of_message, known, strict=True):
+                    self._replayed.keep(each, first)  # the replay may be resumed, or replayed too
+            else:
+                known = tuple(map(self._replayed.get, of_message, ids))
+            return self._first_ids.keep(key, (known, current_place(settings)))[0]
+
+    def first_attempt(
+        self,
+        attempt: tuple[Iterable[str], Iterable[str]],
+        user: str,
+        named: str,
+        asked: Sequence[Spoken],
+        turn: tuple[str, tuple[str, ...]],
+    ) -> tuple[str, tuple[str, ...]]:
+        """Return the session and ids of a turn; in a later attempt, those of the first.
+
+        Args:
+            attempt: The result of `RunTree.attempt_of`.
+            user: The user of the run.
+            named: The session that the run names; "" if it names none, because then each attempt has another one.
+            asked: The user's messages.
+            turn: The session and the ids of these messages in this attempt.
+        """
+        around, failed = attempt
+        words = exchange_of(asked)[0]
+        with self._guard:
+            for run in failed:
+                known = self._attempts.get(digest(run, user, named, words))
+                if known is not None and len(known[1]) == len(turn[1]):
+                    turn = known
+            for one, first in zip(asked, turn[1], strict=False):
+                if self.has(user, turn[0], one._replace(id=first)):  # the attempt may be resumed
+                    self._known.keep(_key(user, turn[0], one), None)
+            for run in around:
+                self._attempts.keep(digest(run, user, named, words), turn)
+        return turn
+
+    def owner(
+        self, settings: Any, where: str, known: Mapping[str, str], message: Spoken, user: str
+    ) -> str:
+        """Return the user who wrote an unanswered message of a persisted thread.
+
+        This is the user in the checkpoint, or the one recorded by this process, or the user of the run.
+
+        Args:
+            settings: LangGraph's settings of the run.
+            where: The memory that reads the thread.
+            known: The users that the checkpoint names, by message id.
+            message: The message.
+            user: The user of the run.
+        """
+        key = _place(settings, where, message)
+        if not key:
+            return known.get(message.id, user)
+        with self._guard:
+            if key not in self._owners and message.id not in known:
+                user = self._sayer(settings, where, message, user)
+            first, answered_at = self._owners.get(key, (user, ""))
+            if answered_at and begins_again(settings, answered_at):
+                first = user
+            return self._owners.keep(key, (known.get(message.id, first), ""))[0]
+
+    def _sayer(self, settings: Any, where: str, message: Spoken, user: str) -> str:
+        """Return the user who wrote a message with an unknown id; a replay assigns new ids, so its text is compared."""
+        key = digest(where, kept_thread(settings), "", message.text)
+        sayers, seen_at = self._sayers.get(key, ({}, ("", "")))
+        if user not in sayers and _is_replay(settings, seen_at):
+            return next(reversed(sayers))
+        self._sayers.keep(key, ({**sayers, user: None}, current_place(settings)))
+        return user
+
+    def answered(self, settings: Any, where: str, messages: Iterable[Spoken]) -> None:
+        """Record that messages were answered; a thread that begins again may have them from other users."""
+        now = current_place(settings)[0]
+        with self._guard:
+            for key in (_place(settings, where, each) for each in messages):
+                if key in self._owners:
+                    self._owners.keep(key, (self._owners[key][0], now))
+
+    def begin(self, user: str, turn: Iterable[Spoken], epoch: int) -> None:
+        """Record the fencing token of the user at the start of the run that has these messages."""
+        with self._guard:
+            for one in turn:
+                if one.id and one.by == "user":
+                    self._epochs.keep(_key(user, "", one), epoch)
+
+    def began(self, user: str, turn: Iterable[Spoken]) -> int | None:
+        """Return the lowest token that `begin` recorded for the messages of a turn; None if there is none."""
+        with self._guard:
+            known = [self._epochs.get(_key(user, "", one)) for one in turn if one.id]
+        return min((epoch for epoch in known if epoch is not None), default=None)
+
+    def has(self, user: str, session: str, message: Spoken) -> bool:
+        """Return whether a message of a user's session was submitted."""
+        return bool(message.id) and _key(user, session, message) in self._known
+
+    @contextmanager
+    def once(
+        self,
+        user: str,
+        session: str,
+        operation: str,
+        turn: Sequence[Spoken],
+        as_said: Iterable[Spoken] = (),
+        *,
+        outlives_cancellation: bool = False,
+    ) -> Generator[list[Spoken]]:
+        """Yield the new messages of a turn, to be submitted in the block; none if the turn was submitted with this id.
+
+        If the block raises, the messages count as not submitted. Other threads do not wait for it.
+
+        Args:
+            user: The user of the session.
+            session: The session; message ids are unique in it.
+            operation: The id of the turn; "" is none.
+            turn: The messages of the turn.
+            as_said: The messages before redaction, which another run may read again.
+            outlives_cancellation: Whether the block submits the turn also if it is cancelled, as `submit_turn` does.
+        """
+        keys = [_key(user, session, one) if one.id else "" for one in turn]
+        said = [_key(user, session, one) for one in as_said if one.id]
+        whole = digest(user, operation) if operation else ""
+        with self._guard:
+            is_known = whole in self._known
+            new = [
+                key
+                for key in dict.fromkeys([whole, *keys, *said])
+                if key and key not in self._known
+            ]
+            for key in () if is_known else new:
+                self._known.keep(key, None)
+        if is_known:
+            yield []
+            return
+        try:
+            yield [one for one, key in zip(turn, keys, strict=True) if not key or key in new]
+        except BaseException as error:
+            if not (outlives_cancellation and isinstance(error, asyncio.CancelledError)):
+                with self._guard:
+                    for key in new:
+                        self._known.pop(key, None)
+            raise
+
+
+def with_ids(turn: Sequence[Spoken], ids: Sequence[str], others: Sequence[str]) -> list[Spoken]:
+    """Return the messages of a turn with `ids` replaced by `others`."""
+    other = dict(zip(ids, others, strict=True))
+    return [one._replace(id=other.get(one.id, one.id)) for one in turn]
+
+
+def _key(user: str, session: str, message: Spoken) -> str:
+    return digest(user, session, message.id, message.text)
+
+
+def _is_replay(settings: Any, seen_at: tuple[str, str]) -> bool:
+    """Return whether a run repeats one that saw its words at a place: it began at or before it, or resumes its task."""
+    now = current_place(settings)
+    is_repeated = "" < named_checkpoint(settings) <= seen_at[0] < now[0]
+    return is_repeated or (seen_at == now and is_resumed(settings))
+
+
+def _place(settings: Any, where: str, message: Spoken) -> str:
+    thread = kept_thread(settings)
+    return digest(where, thread, message.id) if thread and message.id else ""
