@@ -12,8 +12,8 @@ from power_cuts import Recorder, crash_states, materialise
 from tomldiary import Diary, Turn
 from tomldiary.backends import LocalBackend
 from tomldiary.writer.dead_letters import DeadLetters
-from tomldiary.writer.journal import Journal
-from tomldiary.writer.journal_record import forget_turns, render_turn
+from tomldiary.writer.journal import Journal, render_turn
+from tomldiary.writer.journal_record import forget_turns
 from tomldiary.writer.receipts import Job
 
 CANARY = "zanzibar"

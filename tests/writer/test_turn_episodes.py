@@ -13,7 +13,8 @@ from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.agents.turn_messages import ToolCall, keep_out_of_steps, tool_steps
 from tomldiary.entries.episodes import ToolStep
 from tomldiary.errors import InvalidValue, NotSupported
-from tomldiary.writer.journal_record import render_turn, turn_of
+from tomldiary.writer.journal import render_turn
+from tomldiary.writer.journal_record import turn_of
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 STEPS = (ToolStep("search", '{"q": "trains to Oslo"}', "nine trains\nat “noon”"), ToolStep("book"))

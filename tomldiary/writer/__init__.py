@@ -1,7 +1,7 @@
 """Background updates: `submit` stores a turn in the journal, and workers apply it to the memory later.
 
 May import `diary` and the layers below it; `storage.log` stores the journal's records.
-Begin reading with `writer`, then follow a turn: `queue` (admission), `journal_queue`, `journal`, `worker`, `jobs`.
+Begin reading with `writer`, then follow a turn: `queue` (admission), `journal_queue`, `journal`, `worker`, `receipts`.
 Failures: `retry`, `dead_letters`. Observation: `metrics`.
 """
 

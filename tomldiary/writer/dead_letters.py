@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.errors import Forgotten, InvalidValue
 from tomldiary.runtime.sources import DEAD_LETTERS, QUEUE
 from tomldiary.storage.local.backend import LocalBackend
-from tomldiary.storage.log import scan_log
+from tomldiary.storage.log import render_record, scan_log
 from tomldiary.storage.shared.backend import SharedBackend
-from tomldiary.toml.values import render_value
-from tomldiary.writer.journal import Journal
-from tomldiary.writer.journal_record import render_dead, render_turn, turn_of
+from tomldiary.toml.values import render_value, timestamp
+from tomldiary.writer.journal import Journal, render_turn
+from tomldiary.writer.journal_record import ERROR, turn_of
 from tomldiary.writer.receipts import Job, Turn
 from tomldiary.writer.shared.turns import Turns
 
@@ -63,7 +63,7 @@ class DeadLetters:
             TurnTaken: Another writer has taken the turn over.
             BackendError: The document could not be written.
         """
-        text = render_dead(
+        text = _render(
             job.turn, job.operation, error=error, attempts=job.attempts, queued=job.time,
             epoch=job.epoch or 0,
         )  # fmt: skip
@@ -245,3 +245,16 @@ def _letter(data: dict[str, Any]) -> DeadLetter:
         data["parked"],
         data["epoch"],
     )
+
+
+def _render(
+    turn: Turn, operation: str, *, error: str, attempts: int, queued: str, epoch: int
+) -> str:
+    """Return the record of a dead letter: a turn that could not be applied, and the error."""
+    # An error message may quote text that no file can store.
+    storable = error.encode("utf-8", "backslashreplace").decode()
+    body = (
+        f"{ERROR}{render_value(storable)}\nattempts = {attempts}\nepoch = {epoch}\n"
+        f'parked = "{timestamp()}"\n{render_turn(turn, operation, queued)}'
+    )
+    return render_record("dead", body)

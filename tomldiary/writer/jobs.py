@@ -1,6 +1,4 @@
-"""The jobs of a writer: applying a turn, consolidating episodes, and compacting a user's memory after turns.
-
-Applying a turn has three steps: extract, record the extracted operations in the journal, commit.
+"""The jobs of a writer besides turns: compacting a user's memory after turns, and consolidating episodes.
 
 A compaction is divided into parts: each category of preferences, and the conversations. The compactor reads each part
 separately, and each part is a separate transaction. A part that fails is tried once more after a pause, then left until
@@ -13,22 +11,17 @@ import asyncio
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.diary import Diary
-from tomldiary.entries.episodes import KeptTurn
-from tomldiary.errors import DiaryError, InvalidValue
+from tomldiary.errors import DiaryError
 from tomldiary.extraction.consolidation import Consolidated, consolidate
-from tomldiary.extraction.extractor import is_retried_as_a_whole
-from tomldiary.extraction.operations import Applied, Operation, TurnOperation, current_operation
 from tomldiary.history.record import next_sequence
 from tomldiary.logging import get_logger
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.writer.retry import is_transient
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from concurrent.futures import Future
     from threading import Condition
 
@@ -36,7 +29,7 @@ if TYPE_CHECKING:
     from tomldiary.writer.receipts import Job
     from tomldiary.writer.retry import Options
 
-__all__ = ["CompactionJobs", "ConsolidationJobs", "apply_turn", "is_overridden"]
+__all__ = ["CompactionJobs", "ConsolidationJobs"]
 
 _COMPACTION_ATTEMPTS = 2
 _CONSOLIDATION_ATTEMPTS = 5  # for one episode; after these, only an explicit `consolidate` reads it
@@ -46,118 +39,6 @@ _LONGEST_PAUSE = 3600.0  # the maximum time in seconds until a failed consolidat
 _DOUBLINGS = 16
 
 _logger = get_logger(__name__)
-
-
-# Turns
-
-
-def is_overridden(diary: Any) -> bool:
-    """Return whether `update_memory` is not the method of `Diary`; any object with this method can be a diary."""
-    return getattr(diary.update_memory, "__func__", None) is not Diary.update_memory
-
-
-async def apply_turn(diary: Any, job: Job, *, timeout: float | None) -> Applied | None:  # noqa: ASYNC109 - of the model call alone
-    """Apply a turn, and the turns that are grouped with it, exactly once.
-
-    An overridden `update_memory` is called again after a crash. A call of `Diary.update_memory` inside it still takes
-    effect only once.
-
-    Args:
-        diary: The diary to update.
-        job: The turn.
-        timeout: The extractor's time limit in seconds; None is no limit.
-
-    Raises:
-        TimeoutError: The extractor exceeded its time limit. Nothing was changed.
-        Forgotten: Something of the user was forgotten since the turn was submitted. Nothing was changed.
-    """
-    is_retried_as_a_whole.set(True)
-    turn = job.turn
-    if job.epoch_read is not None:
-        job.epoch, job.epoch_read = await asyncio.wrap_future(job.epoch_read), None
-    last = job.group[-1] if job.group else job
-    earlier = None if turn.earlier is None else tuple(turn.earlier)
-    operation = TurnOperation(
-        job.operation, job.content, job.epoch, job.is_new and not job.attempts, 1 + len(job.group),
-        earlier, job.began, last.time,
-        partial(job.journal.check, job) if job.journal is not None else None,
-    )  # fmt: skip
-    if is_overridden(diary):
-        current_operation.set(operation if isinstance(diary, Diary) else None)
-        async with asyncio.timeout(timeout):
-            await diary.update_memory(
-                turn.user_id, turn.session_id, turn.user_msg, turn.assistant_msg,
-                context_now=turn.context_now,
-            )  # fmt: skip
-        await in_thread(_finish, job)
-        return None
-    return await _extract_and_commit(diary, job, operation, timeout)
-
-
-async def _extract_and_commit(
-    diary: Diary, job: Job, operation: TurnOperation, seconds: float | None
-) -> Applied:
-    turn = job.turn
-    operations = job.operations
-    if operations is None:
-        if not operation.is_new:
-            done = await in_thread(diary.turns.find, turn.user_id, operation)
-            if done is not None:
-                await in_thread(_finish, job)
-                return done
-        user_msg, assistant_msg = _messages([job, *job.group])
-        operations = await diary.turns.extract(
-            turn.user_id, turn.session_id, user_msg, assistant_msg, now=turn.context_now,
-            operation=operation, seconds=seconds,
-        )  # fmt: skip
-    return await in_thread(_commit, diary, job, operations, operation)
-
-
-def _commit(
-    diary: Diary, job: Job, operations: Sequence[Operation], operation: TurnOperation
-) -> Applied:
-    jobs = [job, *job.group]
-    if job.operations is None:
-        if job.journal is not None:
-            try:
-                job.journal.append_operations(jobs, operations, diary.engine.backend.epoch)
-            except InvalidValue:  # the commit skips values that cannot be stored, and reports them
-                if job.group:
-                    raise
-        job.operations = list(operations)
-    done = diary.turns.commit(
-        job.turn.user_id, job.turn.session_id, operations,
-        now=job.turn.context_now, operation=operation,
-        said=[kept for each in jobs if (kept := _kept(diary, each)) is not None],
-    )  # fmt: skip
-    _finish(job)
-    return done
-
-
-def _kept(diary: Diary, job: Job) -> KeptTurn | None:
-    """Return a turn as the diary stores it word for word; None if it stores no episode."""
-    turn = job.turn
-    if not (diary.episodes if turn.episode is None else turn.episode):
-        return None
-    when = turn.context_now or (datetime.fromisoformat(job.time) if job.time else datetime.now(UTC))
-    return KeptTurn(turn.user_msg, turn.assistant_msg, when, turn.steps)
-
-
-def _finish(job: Job) -> None:
-    """Record in the journal that a turn and its group were applied."""
-    if job.journal is not None:
-        job.journal.finish([job, *job.group])
-
-
-def _messages(jobs: Sequence[Job]) -> tuple[str, str]:
-    """Return the user messages and the assistant messages; the answer of an unfinished run is marked."""
-    answers: list[str] = []
-    for job in jobs:
-        answer = job.turn.assistant_msg
-        if job.turn.status != "completed":
-            answer = f"{answer}\n[not finished: the run was {job.turn.status}]".lstrip()
-        answers.append(answer)
-    return "\n\n".join(job.turn.user_msg for job in jobs), "\n\n".join(answers)
 
 
 # Compactions
@@ -193,17 +74,12 @@ class CompactionJobs:
         with self._state:
             self.running[user] = asyncio.get_running_loop().create_task(work)
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is running; the caller holds the lock."""
-        return not self.running
-
     def stop(self) -> None:
         """Cancel the running compactions; finished parts are stored, and the others stay due."""
         with self._state:
             for task in self.running.values():
                 task.get_loop().call_soon_threadsafe(task.cancel)
-            self._state.wait_for(lambda: self.is_idle, _GRACE)
+            self._state.wait_for(lambda: not self.running, _GRACE)
 
     async def _compact(self, diary: Diary, user: str, session: str, now: datetime) -> None:
         try:
@@ -269,26 +145,23 @@ class ConsolidationJobs:
         self._every = options.consolidate_every
         self._after = options.consolidate_after
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._running: set[Future[Consolidated]] = set()
+        self.running: set[Future[Consolidated]] = set()
+        """The consolidations on request."""
+        self.is_busy = False
+        """Whether users are being checked, or due consolidations run."""
         self._known: dict[str, int] = {}
         """The sequence number from which `consolidate_every` counts each user's transactions."""
         self._due: dict[str, float] = {}
         """When the episodes of each user are due (monotonic clock)."""
         self._failures: dict[str, int] = {}
         """The number of consecutive failed consolidations of each user."""
-        self._is_busy = False
         self._woken = asyncio.Event()
         self._watcher: Future[None]
         self._one_at_a_time = asyncio.Semaphore(1)
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is running; the caller holds the lock."""
-        return not self._running and not self._is_busy
-
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start to watch the users, beginning with the episodes that earlier processes left unread."""
-        self._loop, engine, self._is_busy = loop, self._diary.engine, True
+        self._loop, engine, self.is_busy = loop, self._diary.engine, True
         engine.after_change.append(self.note)
         self._watcher = asyncio.run_coroutine_threadsafe(self._watch(), loop)
 
@@ -296,11 +169,11 @@ class ConsolidationJobs:
         """Stop watching, and cancel the running consolidations; unread episodes stay due."""
         self.unwatch()
         with self._state:
-            running, self._is_busy = list(self._running), False
+            running, self.is_busy = list(self.running), False
         for future in running:
             future.cancel()
         with self._state:
-            self._state.wait_for(lambda: self.is_idle, _GRACE)
+            self._state.wait_for(lambda: not self.running, _GRACE)
 
     def unwatch(self) -> None:
         """Stop watching the users."""
@@ -326,7 +199,7 @@ class ConsolidationJobs:
             is_due = self._every is not None and seq - self._known[user] >= self._every
             if not is_due or self._loop is None:
                 return
-            self._known[user], self._due[user], self._is_busy = seq, 0.0, True
+            self._known[user], self._due[user], self.is_busy = seq, 0.0, True
             with suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._woken.set)
 
@@ -334,13 +207,13 @@ class ConsolidationJobs:
         """Start a consolidation of all unread episodes of a user."""
         with self._state:
             future = asyncio.run_coroutine_threadsafe(self._consolidate(user), loop)
-            self._running.add(future)
+            self.running.add(future)
         future.add_done_callback(self._has_ended)
         return future
 
     def _has_ended(self, future: Future[Consolidated]) -> None:
         with self._state:
-            self._running.discard(future)
+            self.running.discard(future)
             self._state.notify_all()
 
     # In the event loop
@@ -380,7 +253,7 @@ class ConsolidationJobs:
             user = next((user for user, when in self._due.items() if when <= now), None)
             if user is not None:
                 del self._due[user]
-            self._is_busy = user is not None and self._loop is not None
+            self.is_busy = user is not None and self._loop is not None
             self._state.notify_all()
         return user
 

@@ -5,32 +5,57 @@ Each writer has its own folder below the folder of the journals:
     .tomldiary/journal/
       20261120-034512-320748-9f0c2a71/
         owner.lock                        locked by the writer while its process runs
-        000001.toml                       a record log, see `journal_record`; removed when all its turns are done
+        000001.toml                       a record log; removed when all its turns are done
 
-A folder whose owner file is not locked belongs to a dead writer; any other writer may take it over.
+A folder whose owner file is not locked belongs to a dead writer; any other writer may take it over. A record log (see
+`storage.log`) is valid TOML:
+
+    [[turn]]
+    check = "1f6c0d9a"                # CRC-32 of the rest of the record, in hex
+    number = 7
+    user = "alice"
+    session = "s1"
+    operation = "9f0c…-7"
+    time = "2026-11-20T03:37:54.320748+00:00"
+    user_msg = "I moved to Lyon."
+    assistant_msg = "Noted."
+
+    [[operations]]                    # the model's result, so that a recovery does not call the model again
+    check = "…"
+    numbers = [7]
+    operation = "9f0c…-7"
+    operations = [{ op = "UpsertPreference", category = "likes", … }]
+
+    [[done]]                          # turns that were applied, parked or withdrawn
+    check = "…"
+    numbers = [5, 7]
+
+Turns and dead letters also have the field `epoch`: the fencing token of the user when the turn was submitted.
+Turns are numbered per journal, so a later file can record that a turn of an earlier file is done. Dead letters are
+records of the kind `[[dead]]` in a hidden document of the user.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import secrets
 import threading
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import BackendError, Forgotten
+from tomldiary.errors import BackendError, Forgotten, InvalidValue
+from tomldiary.extraction.operations import Operation, to_table
 from tomldiary.logging import get_logger
-from tomldiary.runtime.fork_safety import open_lockable, release_lockable
-from tomldiary.storage.files import PRIVATE, FileSystem
-from tomldiary.storage.locks import is_at, remove_locked, try_lock
-from tomldiary.storage.log import LogFile, scan_log
+from tomldiary.storage.files import FileSystem
+from tomldiary.storage.locks import remove_locked
+from tomldiary.storage.log import LogFile, render_record, scan_log
+from tomldiary.toml.values import render_value
 from tomldiary.writer.journal_record import (
+    EARLIER,
     JournalContent,
+    claim_dead,
+    claim_new,
+    close_owner,
     read_journal,
-    render_done,
-    render_operations,
-    render_turn_record,
+    remove_folder,
     segment_files,
 )
 
@@ -38,14 +63,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from tomldiary.extraction.operations import Operation
     from tomldiary.writer.receipts import Job, Turn
 
-__all__ = ["Journal"]
+__all__ = ["Journal", "render_operations", "render_turn", "render_turn_record"]
 
 _SEGMENT_BYTES = 64 * 1024
-_OWNER = "owner.lock"
-_OWNER_FLAGS = os.O_RDWR | PRIVATE
 
 _logger = get_logger(__name__)
 
@@ -107,7 +129,7 @@ class Journal:
         """
         files = files or FileSystem()
         try:
-            folder, owner = _claim_new(files, root, sync=sync)
+            folder, owner = claim_new(files, root, sync=sync)
             journal = cls(folder, owner, sync=sync, files=files, segment_bytes=segment_bytes)
             try:
                 journal._new_segment()
@@ -131,7 +153,7 @@ class Journal:
         Return None if the writer is alive, or if another writer has taken the journal over.
         """
         files = files or FileSystem()
-        owner = _claim_dead(files, folder)
+        owner = claim_dead(files, folder)
         if owner is None:
             return None
         journal = cls(folder, owner, sync=sync, files=files)
@@ -153,14 +175,10 @@ class Journal:
                 each.journal = self
         if self._open:
             self._segment = max(self._open)
-            self._file.open(self._place)
+            self._file.open(str(self._path(self._segment)))
 
     def _path(self, segment: int) -> Path:
         return self.folder / f"{segment:06d}.toml"
-
-    @property
-    def _place(self) -> str:
-        return str(self._path(self._segment))
 
     # Appending
 
@@ -191,13 +209,26 @@ class Journal:
         Raises:
             BackendError: Nothing was appended.
         """
+
+        def rendered() -> str:
+            epochs = {user: epoch_of(user) for user in {job.turn.user_id for job in jobs}}
+            texts: list[str] = []
+            for job in jobs:
+                epoch = epochs[job.turn.user_id]
+                if is_refused(job.turn, epoch):
+                    continue
+                job.journal, job.segment, job.epoch = self, self._segment, epoch
+                job.number, self._next = self._next, self._next + 1
+                texts.append(render_turn_record(job.number, epoch, job.rendered))
+            return "".join(texts)
+
         with self._mutex:
             if self.problem is not None:
                 raise BackendError(f"{self.problem} The turn was not stored. Submit it again.")
             try:
                 if self._file.end > self._segment_bytes:
                     self._new_segment()
-                self._append(lambda: self._render(jobs, epoch_of, is_refused))
+                self._append(rendered)
             except OSError as error:
                 if isinstance(error, FileNotFoundError):  # the folder was removed
                     self._refuse_appends(error)
@@ -205,23 +236,6 @@ class Journal:
             stored = [job for job in jobs if job.epoch is not None]
             self._open[self._segment].update([job.number for job in stored])
             return stored
-
-    def _render(
-        self,
-        jobs: Sequence[Job],
-        epoch_of: Callable[[str], int],
-        is_refused: Callable[[Turn, int], bool],
-    ) -> str:
-        epochs = {user: epoch_of(user) for user in {job.turn.user_id for job in jobs}}
-        texts: list[str] = []
-        for job in jobs:
-            epoch = epochs[job.turn.user_id]
-            if is_refused(job.turn, epoch):
-                continue
-            job.journal, job.segment, job.epoch = self, self._segment, epoch
-            job.number, self._next = self._next, self._next + 1
-            texts.append(render_turn_record(job.number, job.epoch, job.rendered))
-        return "".join(texts)
 
     def append_operations(
         self,
@@ -280,7 +294,7 @@ class Journal:
     def _append(self, render: Callable[[], str]) -> None:
         """Append records, with a "done" record for turns finished since the last append."""
         unwritten = len(self._unwritten)
-        done = render_done(self._unwritten) if unwritten else ""
+        done = _render_done(self._unwritten) if unwritten else ""
         self._file.append(lambda: render() + done)
         del self._unwritten[:unwritten]
 
@@ -297,7 +311,7 @@ class Journal:
             if self.is_synced:
                 self._files.sync_folder(self.folder)
             if done:
-                self._file.append(lambda: render_done(done))
+                self._file.append(lambda: _render_done(done))
         except OSError as error:
             self._refuse_appends(error)
             raise
@@ -356,13 +370,13 @@ class Journal:
             remove_locked(self._files, path)
         for path in self.folder.glob(".*.tmp"):
             self._files.discard(path)
-        _remove_folder(self._files, self.folder)
+        remove_folder(self._files, self.folder)
 
     def drop(self) -> None:
         """Close the descriptors without writing: after a fork, or if a takeover failed."""
         self._file.close()
         with contextlib.suppress(OSError):
-            _close_owner(self._files, self._owner)
+            close_owner(self._files, self._owner)
         self._owner = -1
         self._file.problem = f"{self.folder}: the journal is closed."
 
@@ -374,66 +388,66 @@ def _cannot(path: Path, error: OSError) -> BackendError:
     )
 
 
-# Owners
+# Rendering
 
 
-def _claim_new(files: FileSystem, root: Path, *, sync: bool) -> tuple[Path, int]:
-    """Create a journal folder; return it with the descriptor of its locked owner file.
+def render_turn(turn: Turn, operation: str, time: str) -> str:
+    """Return the lines of a turn's record that are known before the journal numbers it.
 
     Raises:
-        OSError: The folder cannot be created.
+        InvalidValue: A text cannot be stored in a file.
     """
-    files.make_folder(root, sync=sync)
-    # Journals are taken over in the order of their names, and a process may create several in one second.
-    name = f"{datetime.now(UTC):%Y%m%d-%H%M%S-%f}-{secrets.token_hex(4)}"
-    hidden = root / f".{name}"
-    files.mkdir(hidden, 0o700)
-    files.chmod(hidden, 0o700)
-    owner = -1
+    lines = [
+        _user_line(turn.user_id),
+        f"session = {render_value(turn.session_id, where='session_id')}",
+        f"operation = {render_value(operation, where='operation_id')}",
+        f'time = "{time}"',
+    ]
+    if turn.status != "completed":
+        lines.append(f"status = {render_value(turn.status, where='status')}")
+    if turn.context_now is not None:
+        lines.append(f'context_now = "{turn.context_now.isoformat()}"')
+    if turn.earlier:
+        exchanges = [list(each) for each in turn.earlier]
+        lines.append(f"{EARLIER}{render_value(exchanges, where='earlier')}")
+    if turn.steps:
+        steps = [list(each) for each in turn.steps]
+        lines.append(f"steps = {render_value(steps, where='steps')}")
+    if turn.episode is not None:
+        lines.append(f"episode = {render_value(turn.episode)}")
+    lines.append(f"user_msg = {render_value(turn.user_msg, where='user_msg')}")
+    lines.append(f"assistant_msg = {render_value(turn.assistant_msg, where='assistant_msg')}\n")
+    return "\n".join(lines)
+
+
+def _user_line(user: str) -> str:
     try:
-        owner = open_lockable(lambda: files.open(hidden / _OWNER, _OWNER_FLAGS | os.O_CREAT, 0o600))
-        files.make_private(owner)
-        try_lock(owner)
-        # Other writers skip hidden folders, so no writer takes it over before it is locked.
-        files.replace(hidden, root / name)
-        if sync:
-            files.sync_folder(root)
-    except BaseException:
-        for folder in (hidden, root / name):
-            with contextlib.suppress(OSError):
-                _remove_folder(files, folder)
-        if owner >= 0:
-            _close_owner(files, owner)
-        raise
-    return root / name, owner
+        return f"user = {render_value(user)}"
+    except InvalidValue:  # a user id may be any string, even one with lone surrogates
+        return f"user_escaped = {render_value(user.encode('unicode_escape').decode('ascii'))}"
 
 
-def _claim_dead(files: FileSystem, folder: Path) -> int | None:
-    """Lock the owner file of a journal and return its descriptor; return None if its writer is alive.
+def render_turn_record(number: int, epoch: int, rendered: str) -> str:
+    """Return the whole record of a turn."""
+    return render_record("turn", f"number = {number}\nepoch = {epoch}\n{rendered}")
 
-    The system releases a lock when its process dies, so no age or process id is compared.
+
+def render_operations(
+    numbers: Sequence[int], operation: str, operations: Iterable[Operation]
+) -> str:
+    """Return the record of the operations extracted from one turn, or from several read together.
+
+    Raises:
+        InvalidValue: The extractor returned a value that TOML cannot express.
     """
-    try:
-        owner = open_lockable(lambda: files.open(folder / _OWNER, _OWNER_FLAGS))
-    except FileNotFoundError:
-        with contextlib.suppress(OSError):  # not empty, or another writer has removed it
-            files.rmdir(folder)  # its writer was killed while it removed the journal
-        return None
-    except OSError:
-        return None
-    if try_lock(owner) and is_at(files, owner, folder / _OWNER):
-        return owner
-    _close_owner(files, owner)
-    return None
+    tables = [to_table(each) for each in operations]
+    body = (
+        f"numbers = {render_value([*numbers])}\noperation = {render_value(operation)}\n"
+        f"operations = {render_value(tables)}\n"
+    )
+    return render_record("operations", body)
 
 
-def _close_owner(files: FileSystem, owner: int) -> None:
-    if release_lockable(owner):  # not in a forked child, which has closed it
-        files.close(owner)
-
-
-def _remove_folder(files: FileSystem, folder: Path) -> None:
-    """Remove the folder of an empty journal while its owner file is locked."""
-    files.discard(folder / _OWNER)
-    with contextlib.suppress(OSError):  # damaged records are kept for inspection
-        files.rmdir(folder)
+def _render_done(numbers: Sequence[int]) -> str:
+    """Return the record that these turns are done."""
+    return render_record("done", f"numbers = {render_value([*numbers])}\n")

@@ -1,156 +1,58 @@
-"""The records of a writer's journal: rendering, recovery, and the erasure of turns.
+"""The journals of all writers of a folder: who owns them, recovery after a crash, and the erasure of turns.
 
-A journal file is a record log (see `storage.log`), so it is valid TOML:
-
-    [[turn]]
-    check = "1f6c0d9a"                # CRC-32 of the rest of the record, in hex
-    number = 7
-    user = "alice"
-    session = "s1"
-    operation = "9f0c…-7"
-    time = "2026-11-20T03:37:54.320748+00:00"
-    user_msg = "I moved to Lyon."
-    assistant_msg = "Noted."
-
-    [[operations]]                    # the model's result, so that a recovery does not call the model again
-    check = "…"
-    numbers = [7]
-    operation = "9f0c…-7"
-    operations = [{ op = "UpsertPreference", category = "likes", … }]
-
-    [[done]]                          # turns that were applied, parked or withdrawn
-    check = "…"
-    numbers = [5, 7]
-
-Turns and dead letters also have the field `epoch`: the fencing token of the user when the turn was submitted.
-Turns are numbered per journal, so a later file can record that a turn of an earlier file is done. Dead letters are
-records of the kind `[[dead]]` in a hidden document of the user.
+The format is described in `journal`.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.episodes import ToolStep
-from tomldiary.errors import InvalidValue
-from tomldiary.extraction.operations import Operation, from_dict, to_table
+from tomldiary.extraction.operations import from_dict
 from tomldiary.forgetting.selection import Selection
 from tomldiary.logging import get_logger
+from tomldiary.runtime.fork_safety import open_lockable, release_lockable
 from tomldiary.runtime.views import counted
 from tomldiary.storage.files import PRIVATE, FileSystem
-from tomldiary.storage.locks import lock_file
+from tomldiary.storage.locks import is_at, lock_file, try_lock
 from tomldiary.storage.log import LogRecord, cut_torn_tail, render_record, rewrite_log, scan_log
-from tomldiary.toml.values import render_value, timestamp
+from tomldiary.toml.values import render_value
 from tomldiary.writer.receipts import Job, Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 
 __all__ = [
+    "EARLIER",
+    "ERROR",
     "JournalContent",
+    "claim_dead",
+    "claim_new",
+    "close_owner",
     "forget_turns",
     "jobs_of",
     "kept_records",
     "read_journal",
-    "render_dead",
-    "render_done",
-    "render_operations",
-    "render_turn",
-    "render_turn_record",
+    "remove_folder",
     "segment_files",
     "turn_of",
     "waiting_users",
 ]
 
-_EARLIER = "earlier = "
-_ERROR = "error = "
+EARLIER = "earlier = "
+ERROR = "error = "
+_OWNER = "owner.lock"
+_OWNER_FLAGS = os.O_RDWR | PRIVATE
 _DAMAGED_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | PRIVATE
 
 _logger = get_logger(__name__)
-
-
-# Rendering
-
-
-def render_turn(turn: Turn, operation: str, time: str) -> str:
-    """Return the lines of a turn's record that are known before the journal numbers it.
-
-    Raises:
-        InvalidValue: A text cannot be stored in a file.
-    """
-    lines = [
-        _user_line(turn.user_id),
-        f"session = {render_value(turn.session_id, where='session_id')}",
-        f"operation = {render_value(operation, where='operation_id')}",
-        f'time = "{time}"',
-    ]
-    if turn.status != "completed":
-        lines.append(f"status = {render_value(turn.status, where='status')}")
-    if turn.context_now is not None:
-        lines.append(f'context_now = "{turn.context_now.isoformat()}"')
-    if turn.earlier:
-        exchanges = [list(each) for each in turn.earlier]
-        lines.append(f"{_EARLIER}{render_value(exchanges, where='earlier')}")
-    if turn.steps:
-        steps = [list(each) for each in turn.steps]
-        lines.append(f"steps = {render_value(steps, where='steps')}")
-    if turn.episode is not None:
-        lines.append(f"episode = {render_value(turn.episode)}")
-    lines.append(f"user_msg = {render_value(turn.user_msg, where='user_msg')}")
-    lines.append(f"assistant_msg = {render_value(turn.assistant_msg, where='assistant_msg')}\n")
-    return "\n".join(lines)
-
-
-def _user_line(user: str) -> str:
-    try:
-        return f"user = {render_value(user)}"
-    except InvalidValue:  # a user id may be any string, even one with lone surrogates
-        return f"user_escaped = {render_value(user.encode('unicode_escape').decode('ascii'))}"
-
-
-def render_turn_record(number: int, epoch: int, rendered: str) -> str:
-    """Return the whole record of a turn."""
-    return render_record("turn", f"number = {number}\nepoch = {epoch}\n{rendered}")
-
-
-def render_operations(
-    numbers: Sequence[int], operation: str, operations: Iterable[Operation]
-) -> str:
-    """Return the record of the operations extracted from one turn, or from several read together.
-
-    Raises:
-        InvalidValue: The extractor returned a value that TOML cannot express.
-    """
-    tables = [to_table(each) for each in operations]
-    body = (
-        f"numbers = {render_value([*numbers])}\noperation = {render_value(operation)}\n"
-        f"operations = {render_value(tables)}\n"
-    )
-    return render_record("operations", body)
-
-
-def render_done(numbers: Sequence[int]) -> str:
-    """Return the record that these turns are done."""
-    return render_record("done", f"numbers = {render_value([*numbers])}\n")
-
-
-def render_dead(
-    turn: Turn, operation: str, *, error: str, attempts: int, queued: str, epoch: int
-) -> str:
-    """Return the record of a dead letter: a turn that could not be applied, and the error."""
-    # An error message may quote text that no file can store.
-    storable = error.encode("utf-8", "backslashreplace").decode()
-    body = (
-        f"{_ERROR}{render_value(storable)}\nattempts = {attempts}\nepoch = {epoch}\n"
-        f'parked = "{timestamp()}"\n{render_turn(turn, operation, queued)}'
-    )
-    return render_record("dead", body)
 
 
 # Reading
@@ -281,6 +183,72 @@ def jobs_of(records: Iterable[LogRecord]) -> list[Job]:
     return [job for number, job in sorted(jobs.items()) if number not in inside]
 
 
+# Owners
+
+
+def claim_new(files: FileSystem, root: Path, *, sync: bool) -> tuple[Path, int]:
+    """Create a journal folder; return it with the descriptor of its locked owner file.
+
+    Raises:
+        OSError: The folder cannot be created.
+    """
+    files.make_folder(root, sync=sync)
+    # Journals are taken over in the order of their names, and a process may create several in one second.
+    name = f"{datetime.now(UTC):%Y%m%d-%H%M%S-%f}-{secrets.token_hex(4)}"
+    hidden = root / f".{name}"
+    files.mkdir(hidden, 0o700)
+    files.chmod(hidden, 0o700)
+    owner = -1
+    try:
+        owner = open_lockable(lambda: files.open(hidden / _OWNER, _OWNER_FLAGS | os.O_CREAT, 0o600))
+        files.make_private(owner)
+        try_lock(owner)
+        # Other writers skip hidden folders, so no writer takes it over before it is locked.
+        files.replace(hidden, root / name)
+        if sync:
+            files.sync_folder(root)
+    except BaseException:
+        for folder in (hidden, root / name):
+            with suppress(OSError):
+                remove_folder(files, folder)
+        if owner >= 0:
+            close_owner(files, owner)
+        raise
+    return root / name, owner
+
+
+def claim_dead(files: FileSystem, folder: Path) -> int | None:
+    """Lock the owner file of a journal and return its descriptor; return None if its writer is alive.
+
+    The system releases a lock when its process dies, so no age or process id is compared.
+    """
+    try:
+        owner = open_lockable(lambda: files.open(folder / _OWNER, _OWNER_FLAGS))
+    except FileNotFoundError:
+        with suppress(OSError):  # not empty, or another writer has removed it
+            files.rmdir(folder)  # its writer was killed while it removed the journal
+        return None
+    except OSError:
+        return None
+    if try_lock(owner) and is_at(files, owner, folder / _OWNER):
+        return owner
+    close_owner(files, owner)
+    return None
+
+
+def close_owner(files: FileSystem, owner: int) -> None:
+    """Close the descriptor of an owner file, which unlocks it."""
+    if release_lockable(owner):  # not in a forked child, which has closed it
+        files.close(owner)
+
+
+def remove_folder(files: FileSystem, folder: Path) -> None:
+    """Remove the folder of an empty journal while its owner file is locked."""
+    files.discard(folder / _OWNER)
+    with suppress(OSError):  # damaged records are kept for inspection
+        files.rmdir(folder)
+
+
 # Forgetting
 
 
@@ -344,10 +312,10 @@ def _without_quotations(record: LogRecord, data: dict[str, Any]) -> str:
     """Return a turn's record without the earlier exchanges and the error's message, which may quote forgotten text."""
     kept: list[str] = []
     for each in (record.body or "").splitlines(keepends=True):
-        if each.startswith(_ERROR):
+        if each.startswith(ERROR):
             kind = str(data["error"]).partition(":")[0]
-            kept.append(f"{_ERROR}{render_value(kind)}\n")
-        elif not each.startswith(_EARLIER):
+            kept.append(f"{ERROR}{render_value(kind)}\n")
+        elif not each.startswith(EARLIER):
             kept.append(each)
     return render_record(record.kind, "".join(kept))
 

@@ -16,7 +16,7 @@ from tomldiary.extraction.dialogue import Sessions, checked_exchanges
 from tomldiary.runtime.async_bridge import in_thread, running_loop
 from tomldiary.runtime.views import counted
 from tomldiary.toml.values import timestamp
-from tomldiary.writer.journal_record import render_turn
+from tomldiary.writer.journal import render_turn
 from tomldiary.writer.receipts import Job, Receipt, Turn
 from tomldiary.writer.retry import kind_of
 

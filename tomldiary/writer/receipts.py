@@ -1,4 +1,7 @@
-"""The submitted turn, the receipt that reports its outcome, and the job that tracks it in the writer."""
+"""A submitted turn: the receipt that reports its outcome, and the job that applies it exactly once.
+
+Applying a turn has three steps: extract, record the extracted operations in the journal, commit.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +10,29 @@ import time
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
+from tomldiary.diary import Diary
 from tomldiary.engine.transaction import fingerprint
-from tomldiary.entries.episodes import ToolStep, checked_steps
+from tomldiary.entries.episodes import KeptTurn, ToolStep, checked_steps
 from tomldiary.errors import InvalidValue
 from tomldiary.extraction.dialogue import MAX_EARLIER, checked_exchanges, checked_turn, storable
+from tomldiary.extraction.extractor import is_retried_as_a_whole
+from tomldiary.extraction.operations import Applied, Operation, TurnOperation, current_operation
 from tomldiary.identifiers.user_ids import checked_user
-from tomldiary.runtime.async_bridge import running_loop
+from tomldiary.runtime.async_bridge import in_thread, running_loop
 from tomldiary.runtime.views import Viewed
 from tomldiary.toml.values import check_timeout, checked_count, checked_flag, checked_text, in_utc
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from tomldiary.extraction.operations import Applied, Operation
     from tomldiary.writer.journal import Journal
     from tomldiary.writer.shared.queue import SharedQueue
 
-__all__ = ["Job", "Receipt", "Turn", "TurnStatus"]
+__all__ = ["Job", "Receipt", "Turn", "TurnStatus", "apply_turn", "is_overridden"]
 
 T = TypeVar("T")
 
@@ -214,6 +220,121 @@ class Job:
         turn = self.turn
         ended = () if turn.status == "completed" else (turn.status,)
         return fingerprint(turn.session_id, turn.user_msg, turn.assistant_msg, *ended)
+
+
+# Applying
+
+
+def is_overridden(diary: Any) -> bool:
+    """Return whether `update_memory` is not the method of `Diary`; any object with this method can be a diary."""
+    return getattr(diary.update_memory, "__func__", None) is not Diary.update_memory
+
+
+async def apply_turn(diary: Any, job: Job, *, timeout: float | None) -> Applied | None:  # noqa: ASYNC109 - of the model call alone
+    """Apply a turn, and the turns that are grouped with it, exactly once.
+
+    An overridden `update_memory` is called again after a crash. A call of `Diary.update_memory` inside it still takes
+    effect only once.
+
+    Args:
+        diary: The diary to update.
+        job: The turn.
+        timeout: The extractor's time limit in seconds; None is no limit.
+
+    Raises:
+        TimeoutError: The extractor exceeded its time limit. Nothing was changed.
+        Forgotten: Something of the user was forgotten since the turn was submitted. Nothing was changed.
+    """
+    is_retried_as_a_whole.set(True)
+    turn = job.turn
+    if job.epoch_read is not None:
+        job.epoch, job.epoch_read = await asyncio.wrap_future(job.epoch_read), None
+    last = job.group[-1] if job.group else job
+    earlier = None if turn.earlier is None else tuple(turn.earlier)
+    operation = TurnOperation(
+        job.operation, job.content, job.epoch, job.is_new and not job.attempts, 1 + len(job.group),
+        earlier, job.began, last.time,
+        partial(job.journal.check, job) if job.journal is not None else None,
+    )  # fmt: skip
+    if is_overridden(diary):
+        current_operation.set(operation if isinstance(diary, Diary) else None)
+        async with asyncio.timeout(timeout):
+            await diary.update_memory(
+                turn.user_id, turn.session_id, turn.user_msg, turn.assistant_msg,
+                context_now=turn.context_now,
+            )  # fmt: skip
+        await in_thread(_finish, job)
+        return None
+    return await _extract_and_commit(diary, job, operation, timeout)
+
+
+async def _extract_and_commit(
+    diary: Diary, job: Job, operation: TurnOperation, seconds: float | None
+) -> Applied:
+    turn = job.turn
+    operations = job.operations
+    if operations is None:
+        if not operation.is_new:
+            done = await in_thread(diary.turns.find, turn.user_id, operation)
+            if done is not None:
+                await in_thread(_finish, job)
+                return done
+        user_msg, assistant_msg = _messages([job, *job.group])
+        operations = await diary.turns.extract(
+            turn.user_id, turn.session_id, user_msg, assistant_msg, now=turn.context_now,
+            operation=operation, seconds=seconds,
+        )  # fmt: skip
+    return await in_thread(_commit, diary, job, operations, operation)
+
+
+def _commit(
+    diary: Diary, job: Job, operations: Sequence[Operation], operation: TurnOperation
+) -> Applied:
+    jobs = [job, *job.group]
+    if job.operations is None:
+        if job.journal is not None:
+            try:
+                job.journal.append_operations(jobs, operations, diary.engine.backend.epoch)
+            except InvalidValue:  # the commit skips values that cannot be stored, and reports them
+                if job.group:
+                    raise
+        job.operations = list(operations)
+    done = diary.turns.commit(
+        job.turn.user_id, job.turn.session_id, operations,
+        now=job.turn.context_now, operation=operation,
+        said=[kept for each in jobs if (kept := _kept(diary, each)) is not None],
+    )  # fmt: skip
+    _finish(job)
+    return done
+
+
+def _kept(diary: Diary, job: Job) -> KeptTurn | None:
+    """Return a turn as the diary stores it word for word; None if it stores no episode."""
+    turn = job.turn
+    if not (diary.episodes if turn.episode is None else turn.episode):
+        return None
+    when = turn.context_now or (datetime.fromisoformat(job.time) if job.time else datetime.now(UTC))
+    return KeptTurn(turn.user_msg, turn.assistant_msg, when, turn.steps)
+
+
+def _finish(job: Job) -> None:
+    """Record in the journal that a turn and its group were applied."""
+    if job.journal is not None:
+        job.journal.finish([job, *job.group])
+
+
+def _messages(jobs: Sequence[Job]) -> tuple[str, str]:
+    """Return the user messages and the assistant messages; the answer of an unfinished run is marked."""
+    answers: list[str] = []
+    for job in jobs:
+        answer = job.turn.assistant_msg
+        if job.turn.status != "completed":
+            answer = f"{answer}\n[not finished: the run was {job.turn.status}]".lstrip()
+        answers.append(answer)
+    return "\n\n".join(job.turn.user_msg for job in jobs), "\n\n".join(answers)
+
+
+# Results
 
 
 def _answer(future: Future[T], timeout: float | None, step: str) -> T:

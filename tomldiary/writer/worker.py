@@ -23,10 +23,10 @@ from tomldiary.extraction.operations import TurnOperation
 from tomldiary.logging import get_logger, show
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.runtime.views import counted
-from tomldiary.writer.jobs import apply_turn
 from tomldiary.writer.journal import Journal
 from tomldiary.writer.journal_queue import JournalQueue
 from tomldiary.writer.queue import UserQueues
+from tomldiary.writer.receipts import apply_turn
 from tomldiary.writer.retry import (
     Breaker,
     Options,
@@ -85,7 +85,7 @@ class Workers:
         self.on_dequeued: Callable[[], None]
         """A callback for a turn that left the queue; called with the lock held."""
         self.on_applied: Callable[[Job], None]
-        """A callback for a turn that was applied."""
+        """A callback for a turn that was applied, if the diary compacts memories."""
         self.on_settled: Callable[[Job], None]
         """A callback for a turn that was applied, parked or abandoned; called with the lock held."""
         self._diary = diary
@@ -175,7 +175,10 @@ class Workers:
     def _complete(self, job: Job, result: Applied | None) -> None:
         self.breaker.succeed()
         jobs = [job, *job.group]
-        self.on_applied(job)  # before the turn ends, so that `flush` also waits for its compaction
+        if getattr(self._diary, "compaction_config", None) is not None:
+            self.on_applied(
+                job
+            )  # before the turn ends, so that `flush` also waits for its compaction
         with self._state:
             if self.working.pop(job, None) is None:
                 return  # `close` has abandoned the turn

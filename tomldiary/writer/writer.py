@@ -30,7 +30,7 @@ from tomldiary.storage.protocol import Backend, KeepsHidden, KeepsJournal
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.toml.values import check_instance, check_timeout, checked_flag
 from tomldiary.writer.dead_letters import DeadLetters
-from tomldiary.writer.jobs import CompactionJobs, ConsolidationJobs, is_overridden
+from tomldiary.writer.jobs import CompactionJobs, ConsolidationJobs
 from tomldiary.writer.journal_queue import JournalQueue
 from tomldiary.writer.metrics import (
     Health,
@@ -42,7 +42,7 @@ from tomldiary.writer.metrics import (
     stats_of,
 )
 from tomldiary.writer.queue import Admission
-from tomldiary.writer.receipts import Receipt, Turn, TurnStatus
+from tomldiary.writer.receipts import Receipt, Turn, TurnStatus, is_overridden
 from tomldiary.writer.retry import Breaker, Options, RetryPolicy
 from tomldiary.writer.shared.queue import SharedQueue
 from tomldiary.writer.shutdown import (
@@ -424,8 +424,9 @@ class MemoryWriter(Viewed):
         return (
             not self._admission.queued
             and not self._workers.working
-            and self._compactions.is_idle
-            and self._consolidations.is_idle
+            and not self._compactions.running
+            and not self._consolidations.running
+            and not self._consolidations.is_busy
             and (self._journal_queue is None or self._journal_queue.is_idle)
         )
 

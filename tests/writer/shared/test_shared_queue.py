@@ -19,7 +19,7 @@ from tomldiary.runtime.sources import DEAD_LETTERS, QUEUE
 from tomldiary.storage.log import scan_log
 from tomldiary.storage.shared.database import DatabaseAway
 from tomldiary.writer.dead_letters import DeadLetters
-from tomldiary.writer.journal_record import render_turn
+from tomldiary.writer.journal import render_turn
 from tomldiary.writer.receipts import Job
 from tomldiary.writer.retry import RetryPolicy
 from tomldiary.writer.shared import turns

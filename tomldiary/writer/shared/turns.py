@@ -6,7 +6,7 @@ It is a record log (see `storage.log`), with the records of a writer's journal:
     check = "1f6c0d9a"
     writer = "9f0c2a71"
 
-    [[turn]]                          # see `journal_record`; turns are in the order of their submission
+    [[turn]]                          # see `journal`; turns are in the order of their submission
     …
     [[operations]]                    # the model's result for one or several turns
     …
@@ -24,12 +24,8 @@ from tomldiary.forgetting.selection import Selection
 from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.storage.log import render_record, scan_log
 from tomldiary.toml.values import render_text
-from tomldiary.writer.journal_record import (
-    jobs_of,
-    kept_records,
-    render_operations,
-    render_turn_record,
-)
+from tomldiary.writer.journal import render_operations, render_turn_record
+from tomldiary.writer.journal_record import jobs_of, kept_records
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
