@@ -192,9 +192,8 @@ class LogFile:
         Raises:
             OSError: Nothing was appended, or a part could not be removed; `problem` then describes it.
         """
-        self._lock()
+        begin = self._lock()
         try:
-            begin = self._files.lseek(self._descriptor, 0, os.SEEK_END)
             data = render().encode()
             if (
                 begin
@@ -211,16 +210,14 @@ class LogFile:
         finally:
             unlock(self._descriptor)
 
-    def _lock(self) -> None:
-        """Lock the file that is currently at the path."""
+    def _lock(self) -> int:
+        """Lock the file that is currently at the path, and return its length in bytes."""
         while True:
             try_lock(self._descriptor, inf)
-            try:
-                is_in_place = self._files.stat(self._path).st_ino == self._inode
-            except FileNotFoundError:
-                is_in_place = False
-            if is_in_place:
-                return
+            with contextlib.suppress(FileNotFoundError):
+                found = self._files.stat(self._path)
+                if found.st_ino == self._inode:
+                    return found.st_size
             unlock(self._descriptor)
             self.open(self._path)
 

@@ -66,6 +66,8 @@ class StoringQueue:
         self._poll = poll
         self._pending: list[Job] = []
         self._batch: list[Job] = []
+        self._stored: list[Job] = []
+        """The turns whose callers are woken at the end of the round."""
         self._withdrawn: list[Job] = []
         self._searched_at = float("-inf")
         self._is_due = False  # whether `flush` waits for the thread
@@ -149,6 +151,9 @@ class StoringQueue:
         with self._state:
             self._is_due = self._is_woken
             self._state.notify_all()
+        # Last, because the woken callers compete with this thread for the interpreter.
+        stored, self._stored = self._stored, []
+        wake(stored, None)
 
     def _work(self) -> None:
         """Store the batch, and search for turns of dead writers if that is due."""
@@ -275,11 +280,10 @@ class JournalQueue(StoringQueue):
             job.rendered = ""
         erased = [job for job in jobs if job.epoch is None]
         with self._state:
-            self._batch = []
+            self._batch, self._stored = [], stored
             self._deliver(stored)
             if erased:
                 self._fail(erased, Forgotten.since_run())
-        wake(stored, None)  # without the lock, because a woken caller may submit its next turn
 
     def _is_erased(self, turn: Turn, epoch: int) -> bool:
         return is_erased(self._backend, turn.user_id, turn.epoch, epoch)

@@ -38,6 +38,7 @@ T = TypeVar("T")
 
 TurnStatus = Literal["completed", "cancelled", "failed", "aborted"]
 """How the host's run ended. The answer of a run that was not completed may be empty or incomplete."""
+_STATUSES = get_args(TurnStatus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +83,9 @@ class Turn:
         for name in ("user_id", "operation_id"):
             object.__setattr__(self, name, checked_text(getattr(self, name), name))
         checked_user(self.user_id)
-        if self.status not in get_args(TurnStatus):
+        if self.status not in _STATUSES:
             raise InvalidValue(
-                f"expected one of {', '.join(get_args(TurnStatus))}, found {self.status!r}.",
-                where="status",
+                f"expected one of {', '.join(_STATUSES)}, found {self.status!r}.", where="status"
             )
         if self.context_now is not None and not isinstance(self.context_now, datetime):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
             object.__setattr__(self, "context_now", in_utc(self.context_now, "context_now"))
