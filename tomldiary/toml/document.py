@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import re
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from tomldiary.errors import InvalidValue
 from tomldiary.toml.lexer import Block, split_blocks
 from tomldiary.toml.parse import parse_toml
-from tomldiary.toml.values import render_path
+from tomldiary.toml.values import render_block, render_path, same_value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
 __all__ = [
+    "META",
     "Document",
     "Path",
     "Table",
+    "ValueEdit",
     "digest",
     "find_table",
     "fingerprint",
@@ -31,8 +34,8 @@ Path = tuple[str, ...]
 """The keys that lead to a table, outermost first."""
 
 
-_META = "_meta"
-_EMPTY = 2  # blocks of a document without entries: the head and `_meta`
+META = "_meta"
+"""The table of a document that is no entry."""
 _DIGITS = 32
 
 
@@ -50,13 +53,13 @@ class Document:
     """One parsed TOML text; `data` is shared between versions and must not be changed."""
 
     __slots__ = (
-        "_encoded", "_fingerprint", "_has_arrays", "_index", "_parents", "_text", "blocks", "data", "memo",
+        "_blocks", "_encoded", "_fingerprint", "_has_arrays", "_index", "_parents", "_text", "data", "memo",
         "stamp",
     )  # fmt: skip
 
     def __init__(
         self,
-        blocks: list[Block],
+        blocks: list[Block] | Callable[[], list[Block]],
         data: Table,
         text: str | None = None,
         index: dict[Path, Block] | None = None,
@@ -66,7 +69,7 @@ class Document:
         memo: dict[Any, Any] | None = None,
         stamp: object = None,
     ) -> None:
-        self.blocks = blocks
+        self._blocks = blocks
         self.data = data
         self._text = text
         self._index = index
@@ -91,6 +94,13 @@ class Document:
         return cls(split_blocks(text), data, text)
 
     @property
+    def blocks(self) -> list[Block]:
+        """The blocks of the text; if a function makes them, it is called on first access."""
+        if callable(self._blocks):
+            self._blocks = self._blocks()
+        return self._blocks
+
+    @property
     def text(self) -> str:
         """The text of the document, which is that of its blocks byte for byte."""
         if self._text is None:
@@ -99,13 +109,13 @@ class Document:
 
     @property
     def has_entries(self) -> bool:
-        """Whether the document has more blocks than the head and `_meta`."""
-        return len(self.blocks) > _EMPTY
+        """Whether the document has more tables than `_meta`."""
+        return any(key != META for key in self.data)
 
     @property
     def is_bare(self) -> bool:
         """Whether all tables except `_meta` are empty and no line is a comment."""
-        tables = (table for key, table in self.data.items() if key != _META)
+        tables = (table for key, table in self.data.items() if key != META)
         return not any(tables) and not re.search(r"^\s*#", self.text, re.MULTILINE)
 
     @property
@@ -222,6 +232,92 @@ def find_table(data: Table, path: Path) -> Table | None:
             return None
         found = found.get(key)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - any TOML value
     return found if isinstance(found, dict) else None  # pyright: ignore[reportUnknownVariableType] - any TOML value
+
+
+class ValueEdit:
+    """Collects changes to the tables of one document as values only; the result has no text and is never stored."""
+
+    def __init__(self, document: Document) -> None:
+        self._data = document.data
+        # Empty documents are shared between users, so their indexes must not be used.
+        self.memo: dict[Any, Any] = document.memo if document.has_entries else {}
+        self.stamp = document.stamp
+        """The identity of the entries after the changes so far."""
+        self.touched: dict[Path, Mapping[str, Any] | None] = {}
+        """The previous values of each table that was written; callers may clear it to track later changes."""
+        self._owned: dict[int, Table] = {}
+        """The tables that were copied for a change; all other tables are shared with the document."""
+
+    def table(self, path: Path) -> Mapping[str, Any] | None:
+        """Return the table at `path` with the changes so far; it is not a copy."""
+        return find_table(self._data, path)
+
+    def put(self, path: Path, data: Mapping[str, Any]) -> None:
+        """Set the table at `path` to `data`.
+
+        Raises:
+            InvalidValue: TOML cannot represent a value, or a value above the table is not a table.
+        """
+        if not same_value(self.table(path), data):
+            self._check_way(path)
+            render_block(path, data)
+            self._set_data(path, dict(data))
+
+    def delete(self, path: Path) -> bool:
+        """Remove the table at `path`; False if there is none."""
+        if self.table(path) is None:
+            return False
+        self._set_data(path, None)
+        return True
+
+    def rename(self, old: Path, new: Path) -> bool:
+        """Rename the table `old`; return False if that is not possible."""
+        data = self.table(old)
+        if data is None or self.table(new) is not None:
+            return False
+        self._set_data(old, None)
+        self._set_data(new, dict(data))
+        return True
+
+    def is_last(self, path: Path) -> bool:  # noqa: ARG002 - several documents need it
+        """Return whether the new table at `path` stands after those beside it, where `put` adds it."""
+        return True
+
+    def _check_way(self, path: Path) -> None:
+        """Raise InvalidValue if a path above `path` has a value that is not a table."""
+        table = self._data
+        for end, key in enumerate(path, 1):
+            found: Any = table.get(key)
+            if found is None:
+                break
+            if not isinstance(found, dict):
+                raise InvalidValue(
+                    "expected a table, found a single value or a list. Remove it or choose another"
+                    " name.",
+                    where=render_path(path[:end]),
+                )
+            table = cast("Table", found)
+
+    def _set_data(self, path: Path, value: Table | None) -> None:
+        """Set or remove a table; only the tables above it are copied."""
+        if path[0] != META:
+            self.stamp = object()
+            self.touched.setdefault(path, self.table(path))
+        if id(self._data) not in self._owned:
+            self._data = dict(self._data)
+            self._owned[id(self._data)] = self._data
+        table = self._data
+        for key in path[:-1]:
+            inner: Table = table.get(key, {})
+            if id(inner) not in self._owned:
+                inner = dict(inner)
+                self._owned[id(inner)] = inner
+                table[key] = inner
+            table = inner
+        if value is None:
+            table.pop(path[-1], None)
+        else:
+            table[path[-1]] = value
 
 
 def _first(pattern: str, lines: Sequence[str]) -> int | None:

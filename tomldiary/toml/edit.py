@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.errors import InvalidValue
 from tomldiary.toml.block_edit import edit_block, split_tail
-from tomldiary.toml.document import Document, Path, Table, find_table
+from tomldiary.toml.document import META, Document, Path, Table, ValueEdit, find_table
 from tomldiary.toml.lexer import Block, header_path
 from tomldiary.toml.parse import MAX_BYTES, parse_toml, too_large
 from tomldiary.toml.values import render_block, render_path, same_value
@@ -17,27 +17,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Edit"]
 
-_META = "_meta"
 
-
-class Edit:
+class Edit(ValueEdit):
     """Collects changes to the tables of one document; `done` returns the new document."""
 
     redact: Callable[[Path, Mapping[str, Any]], Mapping[str, Any]] | None = None
     """Applied to the path and the values of each table that is put, except `_meta`."""
 
     def __init__(self, document: Document, *, is_changed: bool = False) -> None:
+        super().__init__(document)
         self.base = document
         self._is_reordered = False
-        self._data = document.data
-        # Empty documents are shared between users, so their indexes must not be used.
-        self.memo: dict[Any, Any] = document.memo if document.has_entries else {}
-        self.stamp = document.stamp
-        """The identity of the entries after the changes so far."""
-        self.touched: dict[Path, Mapping[str, Any] | None] = {}
-        """The previous values of each table that was written; callers may clear it to track later changes."""
-        self._owned: dict[int, Table] = {}
-        """The tables that were copied for a change; all other tables are shared with the document."""
         self.is_changed = is_changed
         """Whether the edit differs from its original document."""
         self._blocks = list(document.blocks)
@@ -45,10 +35,6 @@ class Edit:
         self._parents = document.parents
         first, second = self._blocks[0], self._blocks[len(self._blocks) > 1]
         self.newline = "\r\n" if "\r\n" in first.text or "\r\n" in second.text else "\n"
-
-    def table(self, path: Path) -> Mapping[str, Any] | None:
-        """Return the table at `path` with the changes so far; it is not a copy."""
-        return find_table(self._data, path)
 
     def put(self, path: Path, data: Mapping[str, Any]) -> None:
         """Set the table at `path` to `data`; only keys that differ are written.
@@ -58,7 +44,7 @@ class Edit:
         Raises:
             InvalidValue: TOML cannot represent a value, or the table cannot be changed in place.
         """
-        if self.redact is not None and path[0] != _META:
+        if self.redact is not None and path[0] != META:
             data = self.redact(path, data)
         old = self.table(path)
         if old is None:
@@ -116,10 +102,6 @@ class Edit:
         inner = {key: values[key] for key in values if self._has_header((*path, key))}
         self._set_data(path, {**inner, **data})
         self.is_changed = True
-
-    def is_last(self, path: Path) -> bool:  # noqa: ARG002 - several documents need it
-        """Return whether the new table at `path` stands after those beside it, where `put` adds it."""
-        return True
 
     def delete(self, path: Path) -> bool:
         """Remove the table at `path` with its attached comments; False if there is none."""
@@ -230,44 +212,6 @@ class Edit:
             raise too_large(place)
         return document
 
-    # Values
-
-    def _check_way(self, path: Path) -> None:
-        """Raise InvalidValue if a path above `path` has a value that is not a table."""
-        table = self._data
-        for end, key in enumerate(path, 1):
-            found: Any = table.get(key)
-            if found is None:
-                break
-            if not isinstance(found, dict):
-                raise InvalidValue(
-                    "expected a table, found a single value or a list. Remove it or choose another"
-                    " name.",
-                    where=render_path(path[:end]),
-                )
-            table = cast("Table", found)
-
-    def _set_data(self, path: Path, value: Table | None) -> None:
-        """Set or remove a table; only the tables above it are copied."""
-        if path[0] != _META:
-            self.stamp = object()
-            self.touched.setdefault(path, self.table(path))
-        if id(self._data) not in self._owned:
-            self._data = dict(self._data)
-            self._owned[id(self._data)] = self._data
-        table = self._data
-        for key in path[:-1]:
-            inner: Table = table.get(key, {})
-            if id(inner) not in self._owned:
-                inner = dict(inner)
-                self._owned[id(inner)] = inner
-                table[key] = inner
-            table = inner
-        if value is None:
-            table.pop(path[-1], None)
-        else:
-            table[path[-1]] = value
-
     # Blocks
 
     def _insert(
@@ -324,7 +268,7 @@ class Edit:
             for block in reversed(self._blocks):
                 if block.path[:depth] == path[:depth]:
                     return block
-        return self._blocks[0 if path[0] == _META else -1]
+        return self._blocks[0 if path[0] == META else -1]
 
     def _change(self, path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         block = self._index.get(path)

@@ -11,6 +11,7 @@ valid. The further documents of a namespace of items are `work~2`, because `work
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.logging import get_logger
@@ -83,7 +84,10 @@ def join(kind: EntryKind, parts: Sequence[Document]) -> Document:
             data[key] = _merged(values, depth_of(kind, (key,)) - 1)
     parents = set[Path]().union(*(part.parents for part in parts))
     stamp = tuple([part.stamp for part in parts])
-    return Document(_blocks(parts), data, parents=parents, memo=memo_of(parts), stamp=stamp)
+    # Most readers need only the values, so the blocks are not joined yet.
+    return Document(
+        partial(_blocks, parts), data, parents=parents, memo=memo_of(parts), stamp=stamp
+    )
 
 
 def _merged(values: list[Any], levels: int) -> Any:
