@@ -37,8 +37,7 @@ from tomldiary.extraction.operations import (
 from tomldiary.extraction.tool_writes import NO_WRITES, ToolWrites
 from tomldiary.text.similarity import Similarity
 from tomldiary.text.visible import escape_for_model
-from tomldiary.toml.document import Document
-from tomldiary.toml.edit import Edit
+from tomldiary.toml.document import Document, ValueEdit
 from tomldiary.toml.values import checked_names, encode_nulls, same_value, timestamp
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ class MemoryDeps:
         self._stores = {
             kind: each for kind, each in given.items() if not isinstance(each, Document)
         }
-        self._edits = {kind: Edit(_document_of(each)) for kind, each in given.items()}
+        self._edits = {kind: _edit_of(each) for kind, each in given.items()}
         self._operations: list[Operation] = []
         rules = PreferenceRules(tuple(self.allowed_cats), max_prefs_per_category)
         self._preferences = Preferences(self._edits["preferences"], rules)
@@ -421,11 +420,11 @@ def _walk(
                 yield from _walk((*path, key), table, depth - 1)
 
 
-def _document_of(store: Store | Document) -> Document:
+def _edit_of(store: Store | Document) -> ValueEdit:
     if isinstance(store, Document):
-        return store
-    edit = Edit(Document.parse(""))
+        return ValueEdit(store)
+    edit = ValueEdit(Document.parse(""))
     for key, value in store.items():
         if isinstance(value, Mapping):
             edit.put((key,), encode_nulls(cast("Mapping[str, Any]", value)))
-    return edit.done()
+    return edit

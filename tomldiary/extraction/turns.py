@@ -36,7 +36,7 @@ from tomldiary.extraction.operations import (
 from tomldiary.extraction.tool_writes import find_tool_writes
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.async_bridge import in_thread
-from tomldiary.toml.edit import Edit
+from tomldiary.toml.document import ValueEdit
 from tomldiary.toml.values import checked_count, checked_flag, checked_text, in_utc, timestamp
 from tomldiary.user.pending.held import QUARANTINE, Why, hold, stamped
 
@@ -224,7 +224,7 @@ class Turns:
         schemas = diary.fact_schemas
         if schemas:
             stored = engine.readable(user_id, FACTS.name)
-            deps.fact_schemas, deps.facts = schemas, FactRules(Edit(stored), schemas)
+            deps.fact_schemas, deps.facts = schemas, FactRules(ValueEdit(stored), schemas)
         deps.user_id = user_id
         deps.descriptions = diary.descriptions
         deps.max_summary = diary.max_summary_chars
