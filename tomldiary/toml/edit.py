@@ -284,14 +284,10 @@ class Edit(ValueEdit):
                 self._insert(path, new)  # the tables that implied it were removed
             else:
                 raise _part_of_list(path)
-        elif block.ours is not None and path not in self._parents:
-            lead, tail = block.text[: block.ours[0]], block.text[len(block.text) - block.ours[1] :]
-            text = f"{lead}{render_block(path, new, newline=self.newline)}{tail}"
-            self._swap(block, Block(path, text, ours=block.ours))
-        elif path not in self._parents:
-            self._swap(block, edit_block(block, old, new, newline=self.newline))
-        else:
+        elif path in self._parents:
             self._change_with_subtables(block, old, new)
+        else:
+            self._rewrite(block, old, new)
 
     def _give_header(self, path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         """Write a header for a table that exists only because of the tables below it."""
@@ -320,11 +316,17 @@ class Edit(ValueEdit):
         for key in old:
             if key not in new and key not in inner:
                 self._drop((*block.path, key))
-        self._rewrite(self._index[block.path], inner, want)
-
-    def _rewrite(self, block: Block, inner: Table, want: Table) -> None:
         if not same_value(inner, want):
-            self._swap(block, edit_block(block, inner, want, newline=self.newline))
+            self._rewrite(self._index[block.path], inner, want)
+
+    def _rewrite(self, block: Block, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+        """Replace the values that are written in a block."""
+        if block.ours is None:
+            self._swap(block, edit_block(block, old, new, newline=self.newline))
+            return
+        lead, tail = block.text[: block.ours[0]], block.text[len(block.text) - block.ours[1] :]
+        text = f"{lead}{render_block(block.path, new, newline=self.newline)}{tail}"
+        self._swap(block, Block(block.path, text, ours=block.ours))
 
     def _drop(self, path: Path) -> None:
         """Remove the table or the array of tables at `path`, with all tables below it."""
