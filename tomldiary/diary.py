@@ -21,7 +21,7 @@ from tomldiary.entries.kinds.rules import EntryRules, redacted_entry
 from tomldiary.entries.preferences import PreferenceRules
 from tomldiary.entries.schema import categories, item_types, weights
 from tomldiary.errors import SchemaError, wrong_type, wrong_value
-from tomldiary.extraction.dialogue import CONTEXT_TURNS, Sessions
+from tomldiary.extraction.context import CONTEXT_TURNS, Sessions
 from tomldiary.extraction.extractor import check_extractor
 from tomldiary.extraction.operations import TurnRules
 from tomldiary.extraction.turns import Turns

@@ -27,7 +27,7 @@ from tomldiary import Conflict, Constraint, Diary, DiaryError
 from tomldiary.cli.app import app
 from tomldiary.doctor.doctor import check
 from tomldiary.engine.engine import Source
-from tomldiary.extraction.tool_writes import find_tool_writes
+from tomldiary.extraction.context import find_tool_writes
 from tomldiary.storage.local.backend import LocalBackend
 from tomldiary.storage.memory import MemoryBackend
 from tomldiary.toml.document import Document

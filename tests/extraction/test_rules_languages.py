@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tomldiary import Diary
-from tomldiary.extraction.rules.languages import LANGUAGES, language_of
+from tomldiary.extraction.rules.languages import LANGUAGES
 from tomldiary.extraction.rules.rules import find_statements
+from tomldiary.extraction.rules.sentences import language_of
 
 CATEGORIES = dict.fromkeys(("likes", "dislikes", "allergies", "routines", "biography"), "")
 ROWS = [

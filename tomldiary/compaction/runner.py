@@ -15,8 +15,9 @@ from tomldiary.engine.engine import Source, Transaction
 from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.preferences import Preferences
 from tomldiary.errors import cause_of
-from tomldiary.extraction.extractor import as_extractor, compactor_agent, run_extractor
+from tomldiary.extraction.extractor import as_extractor, compactor_agent
 from tomldiary.extraction.operations import Operation, apply_turn
+from tomldiary.extraction.turns import run_extractor
 from tomldiary.logging import get_logger
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.toml.values import moment, timestamp

@@ -1,29 +1,50 @@
-"""Earlier exchanges of a session, given by the host or cached for active sessions.
+"""What an extractor must know besides the turn: the session's earlier exchanges, and what tools changed meanwhile.
 
-An extractor needs them to understand "Yes, peanuts." The texts are bounded. Only the writer's journal stores them in
-a file. They are dropped when something of the user is forgotten.
+An extractor needs earlier exchanges to understand "Yes, peanuts." They are given by the host or cached for active
+sessions. The texts are bounded. Only the writer's journal stores them in a file. They are dropped when something of the
+user is forgotten.
+
+An agent with memory tools may store a statement, or remove an entry on request, while it answers. The extractor then
+reads the same texts, and must repeat neither. The tools' transactions in history have the turn's session and the actor
+"agent". Their time is between the submission of the session's previous turn and that of this turn. Changes by the
+host's code have another actor or none, and have no effect on the extractor.
 """
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from tomldiary.entries.kinds import PREFERENCES, entry_kind
+from tomldiary.entries.preferences import entry_text
 from tomldiary.errors import InvalidValue
+from tomldiary.history.queries import HistoryEntry, entry_changes
+from tomldiary.history.record import SNAPSHOT, parse_record
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.runtime.lru import Recent
-from tomldiary.toml.values import checked_text, timestamp
+from tomldiary.text.contradiction import covers
+from tomldiary.text.similarity import NEGATIONS, conflict, normalise, same_text
+from tomldiary.toml.values import checked_text, render_text, timestamp
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tomldiary.storage.protocol import Backend
 
 __all__ = [
     "CONTEXT_TURNS",
     "MAX_EARLIER",
     "MAX_EXCHANGE",
+    "NO_WRITES",
     "Exchange",
     "Sessions",
+    "ToolWrites",
     "checked_exchanges",
     "checked_turn",
+    "find_tool_writes",
     "storable",
 ]
 
@@ -170,3 +191,167 @@ class Sessions:
             # The exchanges may quote a text that was forgotten since.
             known.epoch, known.exchanges = epoch, []
         return known
+
+
+# What tools changed
+
+_MOST_RECORDS = 64
+"""The maximum number of records to read; older ones belong to earlier turns that waited in the queue."""
+_HEAD = re.compile(r'\[\[tx\]\]\ncheck = .*\nseq = .*\ntime = "(.*)"\ntype = "(.*)"\n')
+_OTHERS = frozenset({"compaction", "rollback", "import", "hand", "put_back", SNAPSHOT})
+"""The types of transactions that tools do not make."""
+_TOOLS = "agent"
+"""The actor of changes by an agent's memory tools."""
+_EMPTY = """i me my mine we us our user users the a an and or but of to in on at for with from is am are was were
+    be been being have has had do does did that this these those it its he his she her they their them very
+    really so too also just please love loves loved like likes liked enjoy enjoys prefer prefers want wants
+    favorite favourite fond who whose which what as im ive weve theyre theyve hes shes thats got
+    now currently actually"""
+_EMPTY_WORDS = frozenset(_EMPTY.split())
+_REMEMBER = r"(?:remember|note(?: down)?|(?:keep|bear) in mind|(?:do not|don['’]t) forget)(?: that| this| it)?\b"
+_ASKS_TO_REMEMBER = re.compile(
+    r"^\W*(?:(?:please|kindly|also|and|so|now|from now on|can you|could you)\W+)*"
+    rf"{_REMEMBER}\W*|[,;:.!–—-]\s*(?:please |and )*{_REMEMBER}(?: please)?\W*$",
+    re.IGNORECASE,
+)
+_UNSPACED = re.compile(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]+")
+_STEM = 4
+"""The minimum number of equal letters at the beginning of two forms of a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolWrites:
+    """The preferences that tools changed during one turn."""
+
+    noted: Mapping[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
+    """The texts that were stored or confirmed, by category and id."""
+    removed: tuple[str, ...] = ()
+    """The texts that were removed."""
+
+    def was_removed(self, text: str) -> bool:
+        """Return whether a text repeats a statement that was removed in this turn."""
+        return any(_states(text, removed) for removed in self.removed)
+
+    def holding(self, text: str) -> tuple[str, str] | None:
+        """Return the entry that was stored in this turn, if such entries contain the whole statement of a text.
+
+        Words that ask to remember something are ignored, since they are the reason why the entry was stored.
+        """
+        text = _ASKS_TO_REMEMBER.sub("", text)
+        words = _words(text)
+        best: tuple[int, tuple[str, str]] | None = None
+        told: set[str] = set()
+        for place, noted in self.noted.items():
+            if same_text(text, noted):
+                return place
+            theirs = _words(noted)
+            shared = _shared(words, theirs)
+            if not shared or (theirs & NEGATIONS) - words:
+                continue  # it says the opposite, or something else
+            if not covers(noted, text):
+                continue  # the same words with another sign, number or order
+            told |= shared
+            if best is None or len(shared) > best[0]:
+                best = len(shared), place
+        return best[1] if best is not None and told == words else None
+
+
+NO_WRITES = ToolWrites()
+
+
+def find_tool_writes(
+    backend: Backend, user: str, session: str, began: str, ended: str
+) -> ToolWrites:
+    """Return the changes by tools in a session during a turn.
+
+    Args:
+        backend: The backend with the history; without history, no changes are found.
+        user: The user.
+        session: The turn's session.
+        began: When the session's previous turn was submitted, in history's format; "" takes the session's last turn
+            in history.
+        ended: When this turn was submitted; "" is now.
+    """
+    noted: dict[tuple[str, str], str] = {}
+    removed: list[str] = []
+    seen: set[str] = set()
+    for change in _changes(backend, user, session, began, ended):
+        if change.key in seen:
+            continue  # newest first: the last change of an entry counts
+        seen.add(change.key)
+        category, _, key = change.key.partition("/")
+        if change.after is not None:
+            noted[category, key] = entry_text(change.after)
+        elif change.before is not None:
+            removed.append(entry_text(change.before))
+    return ToolWrites(noted, tuple(removed)) if seen else NO_WRITES
+
+
+def _changes(
+    backend: Backend, user: str, session: str, began: str, ended: str
+) -> Iterator[HistoryEntry]:
+    said = f"session = {render_text(session)}\n" if session else ""
+    for number, text in enumerate(backend.records(user)):
+        head = _HEAD.match(text)
+        if number == _MOST_RECORDS or head is None:
+            return
+        time, kind = head.groups()
+        if began and time < began:
+            return
+        if not said or not text.startswith(said, head.end()) or (ended and time > ended):
+            continue
+        if kind == "turn":
+            if not began:
+                return
+        elif kind not in _OTHERS:
+            yield from _preferences(text)
+
+
+def _preferences(text: str) -> Iterator[HistoryEntry]:
+    record = parse_record(text)
+    if record.actor != _TOOLS:
+        return
+    record.changes = [change for change in record.changes if entry_kind(change.doc) is PREFERENCES]
+    yield from entry_changes(record)
+
+
+def _states(text: str, removed: str) -> bool:
+    """Return whether a text contains a removed statement, or most of it and nothing else."""
+    words, gone = _words(text), _words(removed)
+    if not gone or not words:
+        return same_text(text, removed)
+    if (words & NEGATIONS) - gone:
+        return False  # that it no longer holds may be worth storing
+    is_whole = len(_shared(gone, words)) == len(gone)
+    if is_whole and len(_shared(words, gone)) == len(words):
+        return not conflict(text, removed)  # the same words may say something else
+    return is_whole or (len(_shared(words, gone)) == len(words) and 2 * len(words) >= len(gone))
+
+
+def _words(text: str) -> set[str]:
+    """Return the significant words of a text; for scripts without spaces, pairs of characters."""
+    found: set[str] = set()
+    for word in normalise(text).split():
+        runs: list[Any] = _UNSPACED.findall(word)
+        for run in runs:
+            found.update(run[at : at + 2] for at in range(max(1, len(run) - 1)))
+        rest = _UNSPACED.sub("", word)
+        if rest and rest not in _EMPTY_WORDS:
+            found.add(rest)
+    return found
+
+
+def _shared(words: set[str], others: set[str]) -> set[str]:
+    """Return the `words` that occur in `others` in any form."""
+    return {word for word in words if any(_is_form(word, other) for other in others)}
+
+
+def _is_form(word: str, other: str) -> bool:
+    if word == other:
+        return True
+    shorter, longer = sorted((word, other), key=len)
+    common = next((n for n, letter in enumerate(shorter) if letter != longer[n]), len(shorter))
+    # "peanut" and "peanuts", "live" and "living", "allergic" and "allergy"; not "car" and "carrot".
+    if common == len(shorter) and longer[common:] in {"s", "es", "d", "ed", "ing", "'s"}:
+        return True
+    return common >= _STEM and 3 * common >= 2 * len(longer)

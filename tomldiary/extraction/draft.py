@@ -23,6 +23,7 @@ from tomldiary.entries.preferences import (
     entry_text,
 )
 from tomldiary.errors import InvalidValue, SchemaError
+from tomldiary.extraction.context import NO_WRITES, ToolWrites
 from tomldiary.extraction.operations import (
     CommitFact,
     ForgetPreference,
@@ -34,7 +35,6 @@ from tomldiary.extraction.operations import (
     apply_fact,
     set_fields,
 )
-from tomldiary.extraction.tool_writes import NO_WRITES, ToolWrites
 from tomldiary.text.similarity import Similarity
 from tomldiary.text.visible import escape_for_model
 from tomldiary.toml.document import Document, ValueEdit
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tomldiary.entries.constraints import FactSchema
-    from tomldiary.extraction.dialogue import Exchange
+    from tomldiary.extraction.context import Exchange
 
 __all__ = ["MOST_REMOVED", "MemoryDeps", "preference_line", "quoted"]
 

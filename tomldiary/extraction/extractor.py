@@ -13,7 +13,6 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from tomldiary.errors import MissingExtra, SchemaError
-from tomldiary.runtime.async_bridge import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +34,6 @@ __all__ = [
     "is_retried_as_a_whole",
     "load_factory",
     "resolve_extractor",
-    "run_extractor",
     "setup_problem",
 ]
 
@@ -120,19 +118,6 @@ def _check_arguments(run: Callable[..., Any], name: str) -> None:
             f"{name} cannot extract: a call with (message, deps=…) fails, {error}. Give it the"
             " parameters (message, *, deps)."
         ) from None
-
-
-async def run_extractor(extractor: Extractor, message: str, deps: Any) -> None:
-    """Run an extractor or a compactor on its draft; a plain function runs in a worker thread."""
-    run = extractor.run
-    if inspect.iscoroutinefunction(run):
-        await run(message, deps=deps)
-        return
-    result = await in_thread(run, message, deps=deps)
-    if inspect.isawaitable(result):
-        await result
-    elif inspect.isgenerator(result) or inspect.isasyncgen(result):
-        raise SchemaError("the extractor is a generator, so nothing of it was run. Remove `yield`.")
 
 
 def load_factory(name: str, *, extra: str = "pydantic-ai") -> Any:

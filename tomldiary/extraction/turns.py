@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,15 +14,10 @@ from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.episodes import KeptTurn, ToolStep, checked_steps, new_episode
 from tomldiary.entries.fact_rules import FactRules
 from tomldiary.entries.kinds import FACTS
-from tomldiary.errors import DiaryError, ExtractionError, Forgotten
-from tomldiary.extraction.dialogue import checked_exchanges, checked_turn
+from tomldiary.errors import DiaryError, ExtractionError, Forgotten, SchemaError
+from tomldiary.extraction.context import checked_exchanges, checked_turn, find_tool_writes
 from tomldiary.extraction.draft import MemoryDeps
-from tomldiary.extraction.extractor import (
-    Extractor,
-    ExtractorStats,
-    resolve_extractor,
-    run_extractor,
-)
+from tomldiary.extraction.extractor import Extractor, ExtractorStats, resolve_extractor
 from tomldiary.extraction.failures import explained
 from tomldiary.extraction.message import turn_message
 from tomldiary.extraction.operations import (
@@ -33,7 +29,6 @@ from tomldiary.extraction.operations import (
     redacted,
     turn_source,
 )
-from tomldiary.extraction.tool_writes import find_tool_writes
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.toml.document import ValueEdit
@@ -44,9 +39,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tomldiary.diary import Diary
-    from tomldiary.extraction.dialogue import Exchange
+    from tomldiary.extraction.context import Exchange
 
-__all__ = ["Turns"]
+__all__ = ["Turns", "run_extractor"]
 
 
 class Turns:
@@ -412,3 +407,16 @@ class Turns:
         with engine.backend.lock(user_id, engine.lock_timeout if timeout is None else timeout):
             seq = engine.repetition(user_id, source)
         return Applied(transaction=seq, is_repeated=True) if seq is not None else None
+
+
+async def run_extractor(extractor: Extractor, message: str, deps: Any) -> None:
+    """Run an extractor or a compactor on its draft; a plain function runs in a worker thread."""
+    run = extractor.run
+    if inspect.iscoroutinefunction(run):
+        await run(message, deps=deps)
+        return
+    result = await in_thread(run, message, deps=deps)
+    if inspect.isawaitable(result):
+        await result
+    elif inspect.isgenerator(result) or inspect.isasyncgen(result):
+        raise SchemaError("the extractor is a generator, so nothing of it was run. Remove `yield`.")

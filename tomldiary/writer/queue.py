@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.engine.engine import is_erased
 from tomldiary.errors import Forgotten, OperationConflict, WriterBusy
-from tomldiary.extraction.dialogue import Sessions, checked_exchanges
+from tomldiary.extraction.context import Sessions, checked_exchanges
 from tomldiary.runtime.async_bridge import in_thread, running_loop
 from tomldiary.runtime.views import counted
 from tomldiary.toml.values import timestamp

@@ -18,7 +18,7 @@ from tomldiary.diary import Diary
 from tomldiary.engine.transaction import fingerprint
 from tomldiary.entries.episodes import KeptTurn, ToolStep, checked_steps
 from tomldiary.errors import InvalidValue
-from tomldiary.extraction.dialogue import MAX_EARLIER, checked_exchanges, checked_turn, storable
+from tomldiary.extraction.context import MAX_EARLIER, checked_exchanges, checked_turn, storable
 from tomldiary.extraction.extractor import is_retried_as_a_whole
 from tomldiary.extraction.operations import Applied, Operation, TurnOperation, current_operation
 from tomldiary.identifiers.user_ids import checked_user

@@ -12,25 +12,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from tomldiary.extraction.rules.phrases import LASTING, compile_phrases
-from tomldiary.extraction.rules.sentences import plain_form
+from tomldiary.extraction.rules.phrases import compile_phrases
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["ENGLISH", "LANGUAGES", "Language", "language_of"]
+__all__ = ["LANGUAGES", "WORD", "Language"]
 
-ENGLISH = "en"
-_WORD = re.compile(r"[^\W\d_]+|\d+")
+WORD = re.compile(r"[^\W\d_]+|\d+")
 _OPENING = r"(?:(?:und|aber|also|hallo|danke|y|pero|hola|gracias|et|mais|bonjour|merci|e|mas|olá|obrigad[oa]|ma|ciao|grazie) )?"
-_SURE = 2
-"""The minimum number of common words to recognise a language that is not supported."""
-_FEW = 12
-"""The length in words up to which common words alone do not identify a language."""
-_TOLD = 2
-"""The number of common words that a first-person phrase counts as."""
-_MOST = 200
-"""The number of words that are read to identify the language."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +83,7 @@ class Language:
 
     def plain_form(self, sentence: str) -> str:
         """Return the form for matching phrases: one space around each word."""
-        words = ("#" if word.isdigit() else word for word in _WORD.findall(sentence.lower()))
+        words = ("#" if word.isdigit() else word for word in WORD.findall(sentence.lower()))
         return " ".join(["", *(word for word in words if word not in self.dropped), ""])
 
     @cached_property
@@ -335,50 +325,3 @@ LANGUAGES: dict[str, Language] = {
     "id": Language("Indonesian", "saya aku tidak dan yang di suka untuk dengan ini itu dari adalah selalu tidak pernah"),
     "vi": Language("Vietnamese", "tôi không và là có của thích một những cho với được trong rất mình bị"),
 }  # fmt: skip
-
-_SCRIPTS = (
-    ("Japanese", re.compile("[\u3041-\u30ff]")),
-    ("Chinese", re.compile("[\u3400-\u4dbf\u4e00-\u9fff]")),
-    ("Korean", re.compile("[\u1100-\u11ff\uac00-\ud7a3]")),
-    ("Russian or another language in Cyrillic script", re.compile("[\u0400-\u04ff]")),
-    ("Greek", re.compile("[\u0370-\u03ff]")),
-    ("Arabic or another language in its script", re.compile("[\u0600-\u06ff]")),
-    ("Hebrew", re.compile("[\u0590-\u05ff]")),
-    ("Thai", re.compile("[\u0e00-\u0e7f]")),
-    ("Hindi or another Indic language", re.compile("[\u0900-\u0dff]")),
-)
-_ENGLISH_WORDS = frozenset(
-    """the and i is am are my to of it that you for with not have this but on we our be at can what how your
-    would like if from they she he been just or a me do in was as an so will she don live love like hate
-    am has had by his her when there than who which more no its were them many much never always every""".split()  # noqa: SIM905 - a table
-)
-
-
-def language_of(text: str) -> tuple[str, str]:
-    """Return the code of a supported language and "", or "" and the name of one that is not supported.
-
-    A text that identifies no language, for example names and code, counts as English.
-    """
-    if not text.isascii():
-        letters = sum(map(str.isalpha, text))
-        for name, script in _SCRIPTS:
-            if 2 * len(script.findall(text)) > letters:
-                return "", name
-        if 2 * sum(len(script.findall(text)) for _, script in _SCRIPTS) > letters:
-            return "", _SCRIPTS[0][0]
-    words = _WORD.findall(text.lower())[:_MOST]
-    best, most = ENGLISH, sum(word in _ENGLISH_WORDS for word in words)
-    is_unclear = len(words) <= _FEW and most < _SURE
-    if is_unclear:
-        most += _TOLD * (LASTING.search(plain_form(text)) is not None)
-    for code, language in LANGUAGES.items():
-        count = sum(word in language.words for word in words)
-        if is_unclear and language.lasting:
-            count += _TOLD * (
-                language.patterns.lasting.search(language.plain_form(text)) is not None
-            )
-        if count > most and (language.lasting or count >= _SURE):
-            best, most = code, count
-    if best == ENGLISH or LANGUAGES[best].lasting:
-        return best, ""
-    return "", LANGUAGES[best].name

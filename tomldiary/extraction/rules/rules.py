@@ -27,7 +27,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import InvalidValue, LimitReached
-from tomldiary.extraction.rules.languages import ENGLISH, LANGUAGES, Language, language_of
+from tomldiary.extraction.rules.languages import LANGUAGES, Language
 from tomldiary.extraction.rules.phrases import (
     ALLERGY,
     FIRST_PERSON,
@@ -38,12 +38,14 @@ from tomldiary.extraction.rules.phrases import (
     compile_phrases,
 )
 from tomldiary.extraction.rules.sentences import (
+    ENGLISH,
     MAX_CHARACTERS,
     MAX_SENTENCE,
     asks_to_forget,
     hands_over,
     is_request,
     is_small_talk,
+    language_of,
     plain_form,
     points_back,
     split_sentences,

@@ -1,4 +1,4 @@
-"""Splits messages into sentences, makes the plain form for matching phrases, and detects requests.
+"""Identifies the language of a message, splits it into sentences, makes their plain form, and detects requests.
 
 Code, quotations and addresses are blanked out, since they are not the user's own words.
 """
@@ -8,23 +8,27 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tomldiary.extraction.rules.phrases import FIRST_PERSON, SO, compile_phrases
+from tomldiary.extraction.rules.languages import LANGUAGES, WORD
+from tomldiary.extraction.rules.phrases import FIRST_PERSON, LASTING, SO, compile_phrases
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = [
+    "ENGLISH",
     "MAX_CHARACTERS",
     "MAX_SENTENCE",
     "asks_to_forget",
     "hands_over",
     "is_request",
     "is_small_talk",
+    "language_of",
     "plain_form",
     "points_back",
     "split_sentences",
 ]
 
+ENGLISH = "en"
 MAX_CHARACTERS = 20_000  # of a message; the rest is ignored
 MAX_SENTENCE = 600  # characters; anything longer is a pasted text, not a statement
 _INTENSIFIERS = """really absolutely truly strongly totally deeply particularly especially actually honestly
@@ -275,3 +279,61 @@ def hands_over(plain: str, mask: str, *, request: bool) -> bool:
         return True
     colon = mask.endswith(":") or (request and ":" in mask)
     return colon and bool(_HANDLES_TEXT.search(plain))
+
+
+# Languages
+
+_SURE = 2
+"""The minimum number of common words to recognise a language that is not supported."""
+_FEW = 12
+"""The length in words up to which common words alone do not identify a language."""
+_PHRASE_WORDS = 2
+"""The number of common words that a first-person phrase counts as."""
+_MOST = 200
+"""The number of words that are read to identify the language."""
+_SCRIPTS = (
+    ("Japanese", re.compile("[\u3041-\u30ff]")),
+    ("Chinese", re.compile("[\u3400-\u4dbf\u4e00-\u9fff]")),
+    ("Korean", re.compile("[\u1100-\u11ff\uac00-\ud7a3]")),
+    ("Russian or another language in Cyrillic script", re.compile("[\u0400-\u04ff]")),
+    ("Greek", re.compile("[\u0370-\u03ff]")),
+    ("Arabic or another language in its script", re.compile("[\u0600-\u06ff]")),
+    ("Hebrew", re.compile("[\u0590-\u05ff]")),
+    ("Thai", re.compile("[\u0e00-\u0e7f]")),
+    ("Hindi or another Indic language", re.compile("[\u0900-\u0dff]")),
+)
+_ENGLISH_WORDS = frozenset(
+    """the and i is am are my to of it that you for with not have this but on we our be at can what how your
+    would like if from they she he been just or a me do in was as an so will she don live love like hate
+    am has had by his her when there than who which more no its were them many much never always every""".split()  # noqa: SIM905 - a table
+)
+
+
+def language_of(text: str) -> tuple[str, str]:
+    """Return the code of a supported language and "", or "" and the name of one that is not supported.
+
+    A text that identifies no language, for example names and code, counts as English.
+    """
+    if not text.isascii():
+        letters = sum(map(str.isalpha, text))
+        for name, script in _SCRIPTS:
+            if 2 * len(script.findall(text)) > letters:
+                return "", name
+        if 2 * sum(len(script.findall(text)) for _, script in _SCRIPTS) > letters:
+            return "", _SCRIPTS[0][0]
+    words = WORD.findall(text.lower())[:_MOST]
+    best, most = ENGLISH, sum(word in _ENGLISH_WORDS for word in words)
+    is_unclear = len(words) <= _FEW and most < _SURE
+    if is_unclear:
+        most += _PHRASE_WORDS * (LASTING.search(plain_form(text)) is not None)
+    for code, language in LANGUAGES.items():
+        count = sum(word in language.words for word in words)
+        if is_unclear and language.lasting:
+            count += _PHRASE_WORDS * (
+                language.patterns.lasting.search(language.plain_form(text)) is not None
+            )
+        if count > most and (language.lasting or count >= _SURE):
+            best, most = code, count
+    if best == ENGLISH or LANGUAGES[best].lasting:
+        return best, ""
+    return "", LANGUAGES[best].name
