@@ -21,11 +21,12 @@ from tomldiary.runtime.fork_safety import renew_after_fork
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Awaitable, Callable, Coroutine
-    from concurrent.futures import Future
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 __all__ = [
     "CALLED_IN",
     "SCOPE",
+    "LoopThread",
     "OwnThread",
     "Scope",
     "async_twin",
@@ -285,20 +286,72 @@ def needs_threads() -> None:
             )
 
 
-class _LoopThread:
-    """An event loop that runs in a dedicated thread until the process ends."""
+class LoopThread:
+    """An event loop in its own thread; it runs until `stop`, or until the process ends.
 
-    def __init__(self, name: str) -> None:
+    Args:
+        name: The name of the thread.
+        threads: The number of threads for blocking calls, which are started now; 0 is left to asyncio.
+
+    Raises:
+        RuntimeError: The system has no thread left, or threads are greenlets.
+    """
+
+    def __init__(self, name: str, threads: int = 0) -> None:
         import asyncio  # noqa: PLC0415 - see running_loop
 
         needs_threads()
         self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
+        self._pool = _started_pool(name, threads) if threads else None
+        if self._pool is not None:
+            self.loop.set_default_executor(self._pool)
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self.thread.start()
+        try:
+            self.thread.start()
+        except RuntimeError:
+            self.loop.close()  # shuts the pool down
+            raise
 
     def _run(self) -> None:
+        import asyncio  # noqa: PLC0415 - see running_loop
+
+        asyncio.set_event_loop(self.loop)
         note_private_loop()
-        self.loop.run_forever()
+        try:
+            self.loop.run_forever()
+        finally:
+            self.loop.run_until_complete(close_private_loop())
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            try:
+                self.loop.run_until_complete(self.loop.shutdown_default_executor())
+            except RuntimeError:  # the call would start a thread while the interpreter ends
+                if self._pool is not None:
+                    self._pool.shutdown()
+            self.loop.close()
+
+    def stop(self) -> None:
+        """Schedule the loop to stop; callable from any thread."""
+        with contextlib.suppress(RuntimeError):  # closed already
+            self.loop.call_soon_threadsafe(self.loop.stop)
+
+    def join(self, timeout: float) -> None:
+        """Wait for the thread to end."""
+        if self.thread is not threading.current_thread():
+            self.thread.join(timeout)
+
+
+def _started_pool(name: str, threads: int) -> ThreadPoolExecutor:
+    """Return a pool with running threads, because since Python 3.12 none can start while the interpreter ends."""
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - part of asyncio
+
+    pool = ThreadPoolExecutor(threads, name)
+    gate = threading.Barrier(threads)
+    try:
+        for _ in range(threads):
+            pool.submit(gate.wait)
+    except RuntimeError:  # the system has no thread left; the pool keeps the running ones
+        gate.abort()
+    return pool
 
 
 class _Loops:
@@ -311,13 +364,13 @@ class _Loops:
     def renew(self) -> None:
         """Drop the threads, because a forked child does not have them."""
         self._guard = threading.Lock()
-        self._threads: dict[str, _LoopThread] = {}
+        self._threads: dict[str, LoopThread] = {}
 
-    def get(self, name: str) -> _LoopThread:
+    def get(self, name: str) -> LoopThread:
         with self._guard:
             found = self._threads.get(name)
             if found is None:
-                found = self._threads[name] = _LoopThread(name)
+                found = self._threads[name] = LoopThread(name)
             return found
 
 

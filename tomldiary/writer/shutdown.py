@@ -1,17 +1,13 @@
-"""Shutdown of writers and background tasks, and the event loop threads of the writers."""
+"""Shutdown of writers and background tasks."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import threading
 import time
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
-
-from tomldiary.runtime.async_bridge import close_private_loop, needs_threads, note_private_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -19,7 +15,6 @@ if TYPE_CHECKING:
     from tomldiary.writer.writer import MemoryWriter
 
 __all__ = [
-    "LoopThread",
     "background_tasks",
     "before_writers_close",
     "close_at_exit",
@@ -88,70 +83,3 @@ def _close_writers() -> None:
 def _reset_writers() -> None:
     for writer in list(_writers):
         writer.after_fork()
-
-
-# Event loop threads
-
-
-class LoopThread:
-    """An event loop in its own thread; it runs until `stop`.
-
-    Args:
-        threads: The maximum number of concurrent blocking calls.
-
-    Raises:
-        RuntimeError: The system has no thread left, or threads are greenlets.
-    """
-
-    def __init__(self, threads: int) -> None:
-        needs_threads()
-        self.loop = asyncio.new_event_loop()
-        pool = _started_pool(threads)
-        self.thread = threading.Thread(
-            target=_run, args=(self.loop, pool), name="tomldiary-writer", daemon=True
-        )
-        try:
-            self.thread.start()
-        except RuntimeError:
-            pool.shutdown(wait=False)
-            self.loop.close()
-            raise
-
-    def stop(self) -> None:
-        """Schedule the loop to stop; callable from any thread."""
-        with contextlib.suppress(RuntimeError):  # closed already
-            self.loop.call_soon_threadsafe(self.loop.stop)
-
-    def join(self, timeout: float) -> None:
-        """Wait for the thread to end."""
-        if self.thread is not threading.current_thread():
-            self.thread.join(timeout)
-
-
-def _run(loop: asyncio.AbstractEventLoop, pool: ThreadPoolExecutor) -> None:
-    asyncio.set_event_loop(loop)
-    note_private_loop()
-    # Plain functions and commits run in these threads; asyncio's default number depends on the CPU count.
-    loop.set_default_executor(pool)
-    try:
-        loop.run_forever()
-    finally:
-        loop.run_until_complete(close_private_loop())
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        try:
-            loop.run_until_complete(loop.shutdown_default_executor())
-        except RuntimeError:  # the call would start a thread while the interpreter ends
-            pool.shutdown()
-        loop.close()
-
-
-def _started_pool(threads: int) -> ThreadPoolExecutor:
-    """Return a pool with running threads, because since Python 3.12 none can start while the interpreter ends."""
-    pool = ThreadPoolExecutor(threads, "tomldiary-writer")
-    gate = threading.Barrier(threads)
-    try:
-        for _ in range(threads):
-            pool.submit(gate.wait)
-    except RuntimeError:  # the system has no thread left; the pool keeps the running ones
-        gate.abort()
-    return pool

@@ -21,7 +21,7 @@ from tomldiary.errors import (
 )
 from tomldiary.extraction.operations import TurnOperation
 from tomldiary.logging import get_logger, show
-from tomldiary.runtime.async_bridge import in_thread
+from tomldiary.runtime.async_bridge import LoopThread, in_thread
 from tomldiary.runtime.views import counted
 from tomldiary.writer.journal import Journal
 from tomldiary.writer.journal_queue import JournalQueue
@@ -36,7 +36,6 @@ from tomldiary.writer.retry import (
     lost_database,
 )
 from tomldiary.writer.shared.queue import SharedQueue
-from tomldiary.writer.shutdown import LoopThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -107,7 +106,8 @@ class Workers:
             RuntimeError: The system has no thread left.
         """
         if self.thread is None:
-            self.thread = LoopThread(max(32, self._options.workers))
+            # Plain functions and commits run in these threads; asyncio's default number depends on the CPU count.
+            self.thread = LoopThread("tomldiary-writer", max(32, self._options.workers))
         return self.thread
 
     def add(self, jobs: list[Job]) -> None:
