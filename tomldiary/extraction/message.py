@@ -151,6 +151,9 @@ class _CategoryLines(Following):
             self._index = index
         return self._index
 
+    def note(self, before: object, after: object, key: str, entry: Any) -> None:
+        """Leave the change to `follow`: a turn changes a draft and then the memory, but asks once."""
+
     def _put(self, number: int, key: str, entry: Any) -> None:
         if number == len(self.lines):
             self.lines.append(None)

@@ -270,14 +270,9 @@ class ValueEdit:
         self._set_data(path, None)
         return True
 
-    def rename(self, old: Path, new: Path) -> bool:
-        """Rename the table `old`; return False if that is not possible."""
-        data = self.table(old)
-        if data is None or self.table(new) is not None:
-            return False
-        self._set_data(old, None)
-        self._set_data(new, dict(data))
-        return True
+    def rename(self, old: Path, new: Path) -> bool:  # noqa: ARG002 - an edit of a text can
+        """Return False: without a text, removing the table `old` and adding `new` is the same."""
+        return False
 
     def is_last(self, path: Path) -> bool:  # noqa: ARG002 - several documents need it
         """Return whether the new table at `path` stands after those beside it, where `put` adds it."""
