@@ -127,7 +127,7 @@ class Conversations:
         entry = dict(found) if found is not None else self._begin(session_id, now)
         turns = entry.get("_turns", 0)
         entry["_turns"] = (turns if isinstance(turns, int) else 0) + 1
-        entry["_updated"] = max(now, last_used(entry))
+        entry["_updated"] = max(now, str(entry.get("_updated", "")))
         self._edit.put((_ROOT, session_id), entry)
         progress = dict(self._edit.table(_PROGRESS) or {})
         for counter in ("turns_since_compaction", "total_turns"):
@@ -154,7 +154,7 @@ class Conversations:
                 dict.fromkeys(word.strip() for word in keywords if word.strip())
             )
         if entry != found:
-            entry["_updated"] = max(now, last_used(entry))
+            entry["_updated"] = max(now, str(entry.get("_updated", "")))
             self._edit.put((_ROOT, session_id), entry)
 
     def delete(self, session_id: str) -> None:

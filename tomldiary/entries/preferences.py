@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from pydantic import ValidationError
 
-from tomldiary.entries.fields import columns_of
 from tomldiary.entries.models import FORMAT_VERSION, PreferenceItem
 from tomldiary.errors import InvalidValue, LimitReached, UnknownCategory, UnknownEntry
 from tomldiary.text.incremental_index import (
@@ -163,7 +162,7 @@ class Preferences:
         short = self._tables.table((category,)) if category != _ROOT else None
         for key, entry in (short or {}).items():
             found.setdefault(key, entry)
-        return columns_of(found)
+        return list(found), list(found.values())
 
     def elsewhere(self, category: str, text: str) -> tuple[str, str] | None:
         """Return the category and id of an entry with the same text in another category, or None."""
