@@ -23,7 +23,8 @@ from tomldiary.errors import ExtractorUnusable, InvalidValue, wrong_type
 from tomldiary.extraction.extractor import DEFAULT_MODEL, is_retried_as_a_whole
 from tomldiary.extraction.failures import NoCompletion
 from tomldiary.runtime.async_bridge import close_at_loop_end, is_private_loop
-from tomldiary.writer import retry
+from tomldiary.writer.attempts import RetryPolicy
+from tomldiary.writer.attempts import is_transient as is_transient_for_turns
 
 if TYPE_CHECKING:
     from pydantic_ai.models.fallback import FallbackOn
@@ -43,7 +44,7 @@ __all__ = [
     "with_own_connections",
 ]
 
-_PAUSES = retry.RetryPolicy(first_pause=0.25)
+_PAUSES = RetryPolicy(first_pause=0.25)
 _CAN_LIMIT_CLIENT = "max_retries" in ModelSettings.__annotations__
 """Whether this release can switch off the retries of a provider's client."""
 _CUT = frozenset({"length", "content_filter", "error"})
@@ -223,7 +224,7 @@ def _check_name(name: str | None) -> None:
 
 def is_transient(error: Exception) -> bool:
     """Return whether the same request may succeed later: after time-outs, overload, broken connections."""
-    return not isinstance(error, _PERMANENT) and retry.is_transient(error)
+    return not isinstance(error, _PERMANENT) and is_transient_for_turns(error)
 
 
 def _is_of_the_service(error: Exception) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from tomldiary import CompactionConfig, Diary, MemoryWriter, PreferenceItem, Turn
-from tomldiary.writer.retry import RetryPolicy
+from tomldiary.writer.attempts import RetryPolicy
 
 LONG = 120
 NAMES = ("books", "drinks", "food", "music", "places")

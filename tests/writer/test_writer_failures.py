@@ -21,8 +21,8 @@ from pydantic import BaseModel
 from tomldiary import Diary, MemoryWriter, PreferenceItem, Turn
 from tomldiary.backends import LocalBackend
 from tomldiary.errors import BackendError, Conflict, ExtractionError, InvalidValue
+from tomldiary.writer.attempts import Breaker, RetryPolicy, is_transient
 from tomldiary.writer.dead_letters import DeadLetters
-from tomldiary.writer.retry import Breaker, RetryPolicy, is_transient
 from waiting import until
 
 LONG = 120

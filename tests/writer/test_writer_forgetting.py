@@ -17,10 +17,10 @@ from tomldiary.entries.episodes import ToolStep
 from tomldiary.errors import BackendError, ExtractionError
 from tomldiary.storage.protocol import Rewrite
 from tomldiary.writer import journal, journal_record
+from tomldiary.writer.attempts import RetryPolicy
 from tomldiary.writer.dead_letters import DeadLetters
 from tomldiary.writer.journal import render_turn
 from tomldiary.writer.receipts import Job
-from tomldiary.writer.retry import RetryPolicy
 from tomldiary.writer.worker import Workers
 
 LONG = 120

@@ -15,10 +15,10 @@ from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.backends import LocalBackend
 from tomldiary.errors import BackendError
 from tomldiary.writer import journal
+from tomldiary.writer.attempts import RetryPolicy
 from tomldiary.writer.journal import render_turn_record
 from tomldiary.writer.journal_queue import StoringQueue
 from tomldiary.writer.receipts import Job
-from tomldiary.writer.retry import RetryPolicy
 
 LONG = 120
 OPEN_FILES = Path("/proc/self/fd")

@@ -2,7 +2,7 @@
 
 May import `diary` and the layers below it; `storage.log` stores the journal's records.
 Begin reading with `writer`, then follow a turn: `queue` (admission), `journal_queue`, `journal`, `worker`, `receipts`.
-Failures: `retry`, `dead_letters`. Observation: `metrics`.
+Attempts and their counters: `attempts`. Failures: `dead_letters`. Observation: `metrics`.
 """
 
 from __future__ import annotations

@@ -19,15 +19,14 @@ from tomldiary.extraction.consolidation import Consolidated, consolidate
 from tomldiary.history.record import next_sequence
 from tomldiary.logging import get_logger
 from tomldiary.runtime.async_bridge import in_thread
-from tomldiary.writer.retry import is_transient
+from tomldiary.writer.attempts import is_transient
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
     from threading import Condition
 
-    from tomldiary.writer.metrics import Metrics
+    from tomldiary.writer.attempts import Metrics, Options
     from tomldiary.writer.receipts import Job
-    from tomldiary.writer.retry import Options
 
 __all__ = ["CompactionJobs", "ConsolidationJobs"]
 

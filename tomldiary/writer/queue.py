@@ -16,17 +16,17 @@ from tomldiary.extraction.context import Sessions, checked_exchanges
 from tomldiary.runtime.async_bridge import in_thread, running_loop
 from tomldiary.runtime.views import counted
 from tomldiary.toml.values import timestamp
+from tomldiary.writer.attempts import kind_of
 from tomldiary.writer.journal import render_turn
 from tomldiary.writer.receipts import Job, Receipt, Turn
-from tomldiary.writer.retry import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from threading import Condition
 
     from tomldiary.storage.protocol import Backend
+    from tomldiary.writer.attempts import Metrics
     from tomldiary.writer.journal_queue import JournalQueue
-    from tomldiary.writer.metrics import Metrics
     from tomldiary.writer.shared.queue import SharedQueue
     from tomldiary.writer.worker import Workers
 

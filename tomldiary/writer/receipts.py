@@ -6,12 +6,12 @@ Applying a turn has three steps: extract, record the extracted operations in the
 from __future__ import annotations
 
 import asyncio
-import time
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from tomldiary.diary import Diary
@@ -173,46 +173,45 @@ class Receipt(Viewed):
         _settle(self._stored, False)  # noqa: FBT003 - the result itself
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Job:
     """A turn in the writer, from its admission to its outcome."""
 
-    __slots__ = (
-        "attempts", "began", "epoch", "epoch_read", "group", "is_counted", "is_new", "journal", "number", "operation",
-        "operations", "queued_at", "receipt", "rendered", "segment", "time", "turn", "waiter", "wanted",
-    )  # fmt: skip
+    turn: Turn
+    operation: str
+    """The idempotency key of the turn in history."""
+    _: KW_ONLY
+    is_new: bool
+    """Whether the writer generated the id and no other writer had the turn, so that it was never applied."""
+    is_counted: bool = False
+    """Whether the metrics count the turn as submitted."""
+    journal: Journal | SharedQueue | None = None
+    number: int = 0
+    """The turn's number in the journal."""
+    segment: int = 0
+    rendered: str = ""
+    """The turn's record without the fields that the journal adds."""
+    epoch: int | None = None
+    epoch_read: Future[int] | None = None
+    """The pending read of the fencing token, for a turn without a journal."""
+    time: str = ""
+    """When the turn was submitted (ISO 8601)."""
+    began: str = ""
+    """When the session's previous turn was submitted (ISO 8601); "" if unknown."""
+    operations: list[Operation] | None = None
+    """The extracted operations; None before the extraction."""
+    group: list[Job] = field(default_factory=list["Job"])
+    """The turns that are read together with this one in a single call of the model."""
+    attempts: int = 0
+    queued_at: float = field(default_factory=monotonic)
+    waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
+    """The event loop and future of a `submit` that waits until the turn is stored."""
+    wanted: int = 1
+    """The number of callers that submitted the turn under the same id and were not cancelled."""
+    receipt: Receipt = field(init=False)
 
-    def __init__(self, turn: Turn, operation: str, *, is_new: bool) -> None:
-        self.turn = turn
-        self.receipt = Receipt(turn)
-        self.operation = operation
-        """The idempotency key of the turn in history."""
-        self.is_new = is_new
-        """Whether the writer generated the id and no other writer had the turn, so that it was never applied."""
-        self.is_counted = False
-        """Whether the metrics count the turn as submitted."""
-        self.journal: Journal | SharedQueue | None = None
-        self.number = 0
-        """The turn's number in the journal."""
-        self.segment = 0
-        self.rendered = ""
-        """The turn's record without the fields that the journal adds."""
-        self.epoch: int | None = None
-        self.epoch_read: Future[int] | None = None
-        """The pending read of the fencing token, for a turn without a journal."""
-        self.time = ""
-        """When the turn was submitted (ISO 8601)."""
-        self.began = ""
-        """When the session's previous turn was submitted (ISO 8601); "" if unknown."""
-        self.operations: list[Operation] | None = None
-        """The extracted operations; None before the extraction."""
-        self.group: list[Job] = []
-        """The turns that are read together with this one in a single call of the model."""
-        self.attempts = 0
-        self.queued_at = time.monotonic()
-        self.waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
-        """The event loop and future of a `submit` that waits until the turn is stored."""
-        self.wanted = 1
-        """The number of callers that submitted the turn under the same id and were not cancelled."""
+    def __post_init__(self) -> None:
+        self.receipt = Receipt(self.turn)
 
     @property
     def content(self) -> str:

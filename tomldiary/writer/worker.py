@@ -23,11 +23,7 @@ from tomldiary.extraction.operations import TurnOperation
 from tomldiary.logging import get_logger, show
 from tomldiary.runtime.async_bridge import LoopThread, in_thread
 from tomldiary.runtime.views import counted
-from tomldiary.writer.journal import Journal
-from tomldiary.writer.journal_queue import JournalQueue
-from tomldiary.writer.queue import UserQueues
-from tomldiary.writer.receipts import apply_turn
-from tomldiary.writer.retry import (
+from tomldiary.writer.attempts import (
     Breaker,
     Options,
     is_of_the_model,
@@ -35,6 +31,10 @@ from tomldiary.writer.retry import (
     kind_of,
     lost_database,
 )
+from tomldiary.writer.journal import Journal
+from tomldiary.writer.journal_queue import JournalQueue
+from tomldiary.writer.queue import UserQueues
+from tomldiary.writer.receipts import apply_turn
 from tomldiary.writer.shared.queue import SharedQueue
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from threading import Condition
 
     from tomldiary.extraction.operations import Applied
+    from tomldiary.writer.attempts import Metrics, Telemetry
     from tomldiary.writer.dead_letters import DeadLetters
-    from tomldiary.writer.metrics import Metrics, Telemetry
     from tomldiary.writer.receipts import Job
 
 __all__ = ["Workers"]

@@ -29,21 +29,13 @@ from tomldiary.runtime.views import Viewed, counted, drawn, pretty
 from tomldiary.storage.protocol import Backend, KeepsHidden, KeepsJournal
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.toml.values import check_instance, check_timeout, checked_flag
+from tomldiary.writer.attempts import Breaker, Metrics, Options, RetryPolicy, Telemetry
 from tomldiary.writer.dead_letters import DeadLetters
 from tomldiary.writer.jobs import CompactionJobs, ConsolidationJobs
 from tomldiary.writer.journal_queue import JournalQueue
-from tomldiary.writer.metrics import (
-    Health,
-    Metrics,
-    Telemetry,
-    WriterStats,
-    health_of,
-    prometheus_text,
-    stats_of,
-)
+from tomldiary.writer.metrics import Health, WriterStats, health_of, prometheus_text, stats_of
 from tomldiary.writer.queue import Admission
 from tomldiary.writer.receipts import Receipt, Turn, TurnStatus, is_overridden
-from tomldiary.writer.retry import Breaker, Options, RetryPolicy
 from tomldiary.writer.shared.queue import SharedQueue
 from tomldiary.writer.shutdown import (
     background_tasks,

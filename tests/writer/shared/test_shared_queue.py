@@ -18,10 +18,10 @@ from tomldiary.extraction.operations import TurnOperation
 from tomldiary.runtime.sources import DEAD_LETTERS, QUEUE
 from tomldiary.storage.log import scan_log
 from tomldiary.storage.shared.database import DatabaseAway
+from tomldiary.writer.attempts import RetryPolicy
 from tomldiary.writer.dead_letters import DeadLetters
 from tomldiary.writer.journal import render_turn
 from tomldiary.writer.receipts import Job
-from tomldiary.writer.retry import RetryPolicy
 from tomldiary.writer.shared import turns
 from tomldiary.writer.shared.claims import Claims, Heartbeats
 from tomldiary.writer.shared.queue import SharedQueue

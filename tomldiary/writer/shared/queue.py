@@ -13,8 +13,8 @@ from tomldiary.errors import BackendError, Conflict, Forgotten, LockTimeout
 from tomldiary.logging import get_logger
 from tomldiary.runtime.sources import QUEUE
 from tomldiary.storage.shared.outcomes import unreachable
+from tomldiary.writer.attempts import lost_database
 from tomldiary.writer.journal_queue import StoringQueue, wake
-from tomldiary.writer.retry import lost_database
 from tomldiary.writer.shared.claims import Claims
 
 if TYPE_CHECKING:

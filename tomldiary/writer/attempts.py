@@ -1,18 +1,27 @@
-"""The settings of a writer, retries of turns after transient errors, and the circuit breaker of the model.
+"""Attempts at turns: the settings, retries, the circuit breaker of the model, counters and OpenTelemetry signals.
 
 The pause grows exponentially with jitter (AWS Architecture Blog 2015, "Exponential Backoff And Jitter"). Half of
 the pause is fixed and half is random. Errors of frameworks are recognised by their attributes and type names, so
 no framework is imported.
+
+OpenTelemetry is used if `opentelemetry-api` is installed. Span and attribute names follow the GenAI conventions for
+memory (open-telemetry/semantic-conventions-genai). Texts of conversations are never sent. A user id is sent as a
+hash with a salt of this process.
 """
 
 from __future__ import annotations
 
+import hashlib
+import math
 import random
+import secrets
 import time
-from contextlib import suppress
-from dataclasses import dataclass
+from collections import deque
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, fields
 from email.utils import parsedate_to_datetime
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import BackendError, Conflict, InvalidValue, LockTimeout
 from tomldiary.extraction.failures import NoCompletion, causes, status_of
@@ -20,16 +29,36 @@ from tomldiary.runtime.async_bridge import is_of_another_loop
 from tomldiary.storage.shared.database import DatabaseLost
 from tomldiary.toml.values import checked_count, checked_limit, checked_number, checked_seconds
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Mapping
+    from weakref import WeakMethod
+
+    from tomldiary.writer.receipts import Job
+
+    Stats = WeakMethod[Callable[[], Mapping[str, Any]]]
+
 __all__ = [
+    "PERCENTILES",
     "Breaker",
+    "Metrics",
     "Options",
     "RetryPolicy",
+    "Telemetry",
     "is_of_the_model",
     "is_transient",
     "kind_of",
     "lost_database",
 ]
 
+_REMEMBERED = 1024  # turns
+PERCENTILES = (50, 95, 99)
+"""The percentiles of the latency that are reported."""
+_OBSERVED = (
+    ("tomldiary.queue.depth", "{turn}", "queue_size"),
+    ("tomldiary.queue.oldest_age", "s", "oldest_age"),
+    ("tomldiary.dead_letters", "{turn}", "dead_letters"),
+    ("tomldiary.last_success_unixtime", "s", "last_success"),
+)
 _DOUBLINGS = 64  # the maximum number of times that a pause doubles; more would overflow
 _TRANSIENT_STATUSES = {408, 409, 425, 429}
 _SERVER_ERROR = 500
@@ -233,3 +262,140 @@ class Breaker:
             self._pause = min(self._pause * 2, self._first * 32)
         self._until = time.monotonic() + self._pause
         return not was_open
+
+
+# Counters
+
+
+@dataclass(slots=True)
+class Metrics:
+    """Counters and recent durations of one writer, guarded by the writer's lock."""
+
+    submitted: int = 0
+    completed: int = 0
+    failed: int = 0
+    retries: int = 0
+    """Attempts after the first."""
+    dead_letters: int = 0
+    """Failed turns that were parked."""
+    last_failure: str | None = None
+    """The reason of the last failure, without text of the conversation; None after a turn was applied."""
+    recovered: int = 0
+    """Turns taken over from dead writers, which `submitted` includes."""
+    repeated: int = 0
+    """Completed turns that were already applied before."""
+    compactions: int = 0
+    compactions_failed: int = 0
+    last_success: float | None = None
+    """When a turn was last applied, in seconds since 1970."""
+    recent: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    """The time in seconds since 1970 and the latency in seconds of each of the turns applied last."""
+
+    def complete(self, seconds: float, count: int = 1) -> None:
+        """Count applied turns; `seconds` is the time from submitting to applying them."""
+        self.completed += count
+        self.last_failure = None
+        self.last_success = time.time()
+        self.recent.append((self.last_success, seconds))
+
+    def counters(self) -> dict[str, Any]:
+        """Return all fields except the durations, by name."""
+        return {
+            each.name: getattr(self, each.name) for each in fields(self) if each.name != "recent"
+        }
+
+    def latencies(self) -> dict[str, float]:
+        """Return percentiles of the latency in seconds, of the last 1,024 applied turns, by name."""
+        ordered = sorted(seconds for _, seconds in self.recent) or [0.0]
+        return {
+            f"latency_p{percent}": ordered[math.ceil(percent / 100 * len(ordered)) - 1]
+            for percent in PERCENTILES
+        }
+
+
+# OpenTelemetry
+
+
+@cache
+def _salt() -> bytes:
+    # Not created at import time: a workflow sandbox that imports this module forbids randomness.
+    return secrets.token_bytes(16)
+
+
+class Telemetry:
+    """Reports turns to OpenTelemetry, if it is installed.
+
+    Args:
+        store: The diary's name, sent as `gen_ai.memory.store.id`.
+        stats: A weak reference to the method that returns the writer's statistics.
+    """
+
+    def __init__(self, store: str, stats: Stats) -> None:
+        self._store = store
+        self._tracer: Any = None
+        self._duration: Any = None
+        self._turns: Any = None
+        try:
+            from opentelemetry import metrics, trace  # noqa: PLC0415 - optional dependency
+        except ImportError:
+            return
+        self._tracer = trace.get_tracer("tomldiary")
+        self._failed = trace.Status(trace.StatusCode.ERROR)
+        meter = metrics.get_meter("tomldiary")
+        self._duration = meter.create_histogram(
+            "tomldiary.write.duration", "s", "One attempt at applying a turn."
+        )
+        self._turns = meter.create_counter(
+            "tomldiary.turns", "{turn}", "Attempts at applying a turn."
+        )
+
+        for name, unit, field_name in _OBSERVED:
+            meter.create_observable_gauge(
+                name, [self._observer(stats, field_name, metrics.Observation)], unit
+            )
+
+    def _observer(self, stats: Stats, field_name: str, observation: Any) -> Any:
+        def observe(_options: object) -> Iterator[Any]:
+            current = stats()
+            found = current() if current is not None else None
+            if found is not None and found[field_name] is not None:
+                yield observation(found[field_name], {"gen_ai.memory.store.id": self._store})
+
+        return observe
+
+    @contextmanager
+    def turn(self, job: Job) -> Generator[None]:
+        """Record one attempt at a turn as a span."""
+        if self._tracer is None:
+            yield
+            return
+        begin = time.perf_counter()
+        measured = {"gen_ai.operation.name": "update_memory"}
+        attributes = {
+            **measured,
+            "gen_ai.memory.store.id": self._store,
+            "tomldiary.user.hash": _hashed(job.turn.user_id),
+            "tomldiary.attempt": job.attempts + 1,
+            "tomldiary.turns": 1 + len(job.group),
+        }
+        with self._tracer.start_as_current_span(
+            "update_memory", attributes=attributes, record_exception=False,
+            set_status_on_exception=False,
+        ) as span:  # fmt: skip
+            try:
+                yield
+            except BaseException as error:
+                # The type only, because the message may quote the conversation.
+                measured["error.type"] = type(error.__cause__ or error).__name__
+                span.set_attribute("error.type", measured["error.type"])
+                span.set_status(self._failed)
+                raise
+            finally:
+                self._duration.record(time.perf_counter() - begin, measured)
+                self._turns.add(1 + len(job.group), measured)
+
+
+def _hashed(user: str) -> str:
+    return hashlib.blake2b(
+        user.encode("utf-8", "surrogatepass"), key=_salt(), digest_size=8
+    ).hexdigest()
