@@ -183,7 +183,8 @@ def test_the_lines_a_model_is_shown_are_those_of_a_new_index():
         keys = [key for key, _ in book.items("likes")]
         key = choose.choice(keys) if choose.random() < 0.4 else None
         category = choose.choice(RULES.categories) if key is None else "likes"
-        book.upsert(category, key, text, (), now=f"2026-{choose.randint(10, 99)}", session="s")
+        said = None if key is not None and choose.random() < 0.5 else text  # confirmed, or changed
+        book.upsert(category, key, said, (), now=f"2026-{choose.randint(10, 99)}", session="s")
         if step % 9 == 8:
             book.forget("likes", choose.choice(keys))
         document = edit.done()

@@ -5,6 +5,7 @@ All of it is escaped data.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
@@ -96,38 +97,29 @@ def _shown(deps: MemoryDeps) -> str:
     return "\n" + "\n".join(lines) + "\n" if lines else "(none)"
 
 
-class _Line:
-    """The line of one entry for the search."""
+@dataclass(eq=False, slots=True)
+class _Words:
+    """What of an entry is compared with a turn, as in recall; the same object as long as it is equal."""
 
-    __slots__ = ("category", "entry", "key", "text")
-
-    turn = None
-
-    def __init__(self, category: str, key: str, entry: dict[str, Any]) -> None:
-        self.category = category
-        self.key = key
-        self.entry = entry
-        self.text = preference_line(category, key, entry)
+    key: str
+    searched_text: str
+    searched_names: str
+    turn: None = None
 
     @property
     def order(self) -> tuple[str]:
         """The order of entries with equal score, which is not used here."""
         return (self.key,)
 
-    @property
-    def searched_text(self) -> str:
-        """The text that is compared with a turn, as in recall."""
-        return PREFERENCES.body(self.entry)
 
-    @property
-    def searched_names(self) -> str:
-        """Names that match too."""
-        return self.category
+@dataclass(eq=False, slots=True)
+class _Line:
+    """The line of one entry."""
 
-    @property
-    def updated(self) -> str:
-        """When it was last changed."""
-        return str(self.entry.get("_updated", ""))
+    text: str
+    updated: str
+    """When the entry was last changed."""
+    words: _Words
 
 
 class _CategoryLines(Following):
@@ -139,15 +131,15 @@ class _CategoryLines(Following):
         """A line for each entry, None for what is no entry."""
         self.size = 0
         """The number of characters of all lines, including line breaks."""
-        self._index: LexicalIndex[_Line] | None = None
+        self._index: LexicalIndex[_Words] | None = None
 
     @property
-    def index(self) -> LexicalIndex[_Line]:
+    def index(self) -> LexicalIndex[_Words]:
         """The index of their words, which is built when a memory first exceeds the budget."""
         if self._index is None:
-            index: LexicalIndex[_Line] = LexicalIndex()
+            index: LexicalIndex[_Words] = LexicalIndex()
             for line in filter(None, self.lines):
-                index.add(line)
+                index.add(line.words)
             self._index = index
         return self._index
 
@@ -157,28 +149,31 @@ class _CategoryLines(Following):
     def _put(self, number: int, key: str, entry: Any) -> None:
         if number == len(self.lines):
             self.lines.append(None)
-        self._remove(self.lines[number])
-        line = (
-            _Line(self.category, key, cast("dict[str, Any]", entry))
-            if type(entry) is dict
-            else None
-        )
-        if line is not None:
-            self.size += len(line.text) + 1
-            if self._index is not None:
-                self._index.add(line)
+        old, line = self.lines[number], None
+        if type(entry) is dict:
+            known = cast("dict[str, Any]", entry)
+            body = PREFERENCES.body(known)
+            same = old.words if old is not None and old.words.searched_text == body else None
+            words = same or _Words(key, body, self.category)
+            text = preference_line(self.category, key, known)
+            line = _Line(text, str(known.get("_updated", "")), words)
+        self._replace(old, line)
         self.lines[number] = line
 
     def _forget(self, known: int) -> None:
         for line in self.lines[known:]:
-            self._remove(line)
+            self._replace(line, None)
         del self.lines[known:]
 
-    def _remove(self, line: _Line | None) -> None:
-        if line is not None:
-            self.size -= len(line.text) + 1
-            if self._index is not None:
-                self._index.remove(line)
+    def _replace(self, old: _Line | None, new: _Line | None) -> None:
+        """Count and index a line in place of another one."""
+        self.size += (len(new.text) + 1 if new else 0) - (len(old.text) + 1 if old else 0)
+        if self._index is None or (old and new and old.words is new.words):
+            return
+        if old is not None:
+            self._index.remove(old.words)
+        if new is not None:
+            self._index.add(new.words)
 
 
 def relevant_lines(preferences: Preferences, turn: str, budget: int) -> tuple[list[str], int]:
@@ -202,10 +197,10 @@ def relevant_lines(preferences: Preferences, turn: str, budget: int) -> tuple[li
     _for_each_category(preferences, collect)
     if size <= budget:
         return [line.text for line in lines], 0
-    indexes: list[LexicalIndex[_Line]] = []
+    indexes: list[LexicalIndex[_Words]] = []
     _for_each_category(preferences, lambda category: indexes.append(category.index))
     question = question_of(turn, indexes)
-    scores: dict[_Line, float] = {}
+    scores: dict[_Words, float] = {}
 
     def compare(category: _CategoryLines) -> None:
         if question is not None:
@@ -214,10 +209,10 @@ def relevant_lines(preferences: Preferences, turn: str, budget: int) -> tuple[li
 
     _for_each_category(preferences, compare)
     # New entries are at the end of their category. The sort is stable, so the last one has precedence.
-    first = [line for line in reversed(lines) if line in scores]
-    first.sort(key=lambda line: (scores[line], line.updated), reverse=True)
+    first = [line for line in reversed(lines) if line.words in scores]
+    first.sort(key=lambda line: (scores[line.words], line.updated), reverse=True)
     chosen: set[_Line] = set()
-    for line in chain(first, (line for line in reversed(lines) if line not in scores)):
+    for line in chain(first, (line for line in reversed(lines) if line.words not in scores)):
         budget -= len(line.text) + 1
         if budget < 0:
             break
