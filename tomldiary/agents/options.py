@@ -29,6 +29,7 @@ __all__ = [
     "checked_descriptions",
     "checked_episodes",
     "checked_flag",
+    "checked_names",
     "checked_table",
     "checked_text",
     "checked_writer",
