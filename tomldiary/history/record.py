@@ -364,7 +364,7 @@ def block_changes(doc: str, old: list[Block], new: list[Block]) -> list[Change]:
             i, j = i + 1, j + 1
         else:
             if i < len(old) and not places:
-                places = {id(block): number for number, block in enumerate(new)}
+                places = {id(block): number for number, block in enumerate(new[j:], j)}
             # Moves are not detected: a block that does not follow on the other side was removed or added here.
             while i < len(old) and places.get(id(old[i]), -1) < j:
                 i += 1
