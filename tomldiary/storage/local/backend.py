@@ -7,7 +7,7 @@
       .tomldiary/locks/
 
 A commit stages each changed document in a temporary file, appends to history (the commit point), and publishes
-the files. A commit waits for history only; documents are synced at a checkpoint, see `checkpoint`.
+the files. A commit waits for history only; documents are synced at a checkpoint, see `recovery`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,12 @@ from tomldiary.logging import get_logger, tell
 from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.environment import CHECKPOINT_INTERVAL, SEGMENT_BYTES, Clock, Environment
 from tomldiary.storage.files import READING, FileSystem, FileToken
-from tomldiary.storage.local.checkpoint import prune, settle
 from tomldiary.storage.local.forget_job import forget
 from tomldiary.storage.local.hidden import LOCK_TIMEOUT, HiddenFiles
 from tomldiary.storage.local.layout import JOB_NAME, SYSTEM, kinds_in, listing_of, user_of
 from tomldiary.storage.local.log import End, append_records, opens_window
 from tomldiary.storage.local.publish import Staging, check_parent, checked_kind, is_being_saved
-from tomldiary.storage.local.recovery import repaired
+from tomldiary.storage.local.recovery import prune, repaired, settle
 from tomldiary.storage.local.session import YOUNG, OpenedUsers, Synced
 from tomldiary.storage.protocol import Commit, Durability, Listing, Rewrite, Stored
 from tomldiary.toml.parse import decode_utf8

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.errors import BackendError, DiaryError
 from tomldiary.history.record import stamped
 from tomldiary.runtime.sources import redact_sources
-from tomldiary.storage.local.checkpoint import drop_superseded
 from tomldiary.storage.local.layout import JOB_NAME, JOB_PREFIX, OWNER_NAME, SYSTEM, strays_in
 from tomldiary.storage.local.log import damaged, new_segment, segments, split_records
+from tomldiary.storage.local.recovery import drop_superseded
 from tomldiary.toml.block_edit import render_block
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit

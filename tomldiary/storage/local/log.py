@@ -9,6 +9,7 @@ import os
 import re
 from contextlib import suppress
 from datetime import datetime
+from io import BytesIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 from zlib import crc32
@@ -291,13 +292,10 @@ def _without_rest(data: bytes) -> bytes:
 
 def split_records(data: bytes) -> list[str]:
     """Return the texts of a segment's records, oldest first."""
-    found: list[str] = []
-    while (at := _last_header(data)) >= 0:
-        # Only the newest record can be followed by a torn append.
-        record = data[at:] if found else _without_rest(data[at:])
-        found.append(record.decode("utf-8", "replace"))
-        data = data[:at]
-    return found[::-1]
+    newest, *others = [record for _, record in _backwards(BytesIO(data))] or [b""]
+    # Only the newest record can be followed by a torn append.
+    found = [_without_rest(newest), *others] if newest else []
+    return [record.decode("utf-8", "replace") for record in reversed(found)]
 
 
 def _last_header(data: bytes) -> int:

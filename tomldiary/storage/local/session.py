@@ -20,13 +20,13 @@ from tomldiary.errors import BackendError, DiaryError, LockTimeout
 from tomldiary.history.record import parse_record
 from tomldiary.identifiers.user_ids import MAX_FOLDER, decode_folder, encode_folder, is_canonical
 from tomldiary.logging import get_logger
-from tomldiary.storage.local.checkpoint import drop_superseded
 from tomldiary.storage.local.displaced_edit import merge_displaced_edits
 from tomldiary.storage.local.forget_job import finish
 from tomldiary.storage.local.layout import JOB_PREFIX, SYSTEM, name_owner, user_of
 from tomldiary.storage.local.log import HistoryTails, read_records
 from tomldiary.storage.local.publish import STAGED, staged_files
 from tomldiary.storage.local.recovery import (
+    drop_superseded,
     is_left_over,
     may_lack_writes,
     roll_forward,
