@@ -292,9 +292,9 @@ def _without_rest(data: bytes) -> bytes:
 
 def split_records(data: bytes) -> list[str]:
     """Return the texts of a segment's records, oldest first."""
-    newest, *others = [record for _, record in _backwards(BytesIO(data))] or [b""]
+    found = [record for _, record in _backwards(BytesIO(data))]
     # Only the newest record can be followed by a torn append.
-    found = [_without_rest(newest), *others] if newest else []
+    found[:1] = map(_without_rest, found[:1])
     return [record.decode("utf-8", "replace") for record in reversed(found)]
 
 
