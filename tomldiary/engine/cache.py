@@ -25,8 +25,8 @@ from tomldiary.errors import (
     NestedTransaction,
     NotSupported,
 )
-from tomldiary.hand_edits.base_version import before_saves
 from tomldiary.hand_edits.detect import NOTHING, Known, look
+from tomldiary.hand_edits.three_way_merge import before_saves
 from tomldiary.history.record import (
     OWN_LINES,
     is_snapshot,

@@ -16,8 +16,7 @@ from tomldiary.entries.fields import toml_word
 from tomldiary.entries.kinds import own_tables
 from tomldiary.entries.models import FORMAT_VERSION
 from tomldiary.errors import DocumentError, NewerVersion
-from tomldiary.hand_edits.base_version import NOTHING, base_of_save
-from tomldiary.hand_edits.three_way_merge import merge
+from tomldiary.hand_edits.three_way_merge import NOTHING, base_of_save, merge
 from tomldiary.history.timeline import EMPTY, LatestRecords, Timeline
 from tomldiary.logging import get_logger, tell
 from tomldiary.storage.protocol import DetectsSaves, DocumentSource, Stored, Token
