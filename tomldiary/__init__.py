@@ -205,7 +205,7 @@ __getattr__, __dir__ = lazy_names(
 
 # The sources are announced at import, so that every process can finish an interrupted forget job.
 announce_source("journal", "tomldiary.writer.journal_record:forget_turns")
-announce_hidden(HOOKS, "tomldiary.hooks.cursors:redacted")
+announce_hidden(HOOKS, "tomldiary.hooks.delivery:redacted")
 announce_hidden(QUEUE, "tomldiary.writer.shared.turns:redacted")
 announce_hidden(DEAD_LETTERS, "tomldiary.writer.shared.turns:redacted")
 # The views for notebooks are imported when the first object is displayed.

@@ -13,8 +13,7 @@ from tomldiary import Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.errors import HookError, InvalidValue, NestedTransaction, NotSupported, UnknownEntry
 from tomldiary.hooks.change import Change, Position
-from tomldiary.hooks.cursors import Cursor, Cursors
-from tomldiary.hooks.delivery import Delivery
+from tomldiary.hooks.delivery import Cursor, Cursors, Delivery
 from tomldiary.runtime.sources import HOOKS
 from waiting import until
 
