@@ -1,7 +1,7 @@
 """Importers of the memories of other programs into the memory of a user.
 
 May import every layer below. Reads files as plain data, and imports none of these programs.
-`sources` has one function per program, which reads its files as `records`. `importer` adds those that are missing in
+`sources` has one function per program, which reads its files as records. `importer` adds those that are missing in
 the memory. Begin reading in `importer.carry_over`.
 """
 

@@ -21,8 +21,7 @@ from tomldiary.entries.constraints import Constraint
 from tomldiary.entries.kinds import ITEMS, entry_key
 from tomldiary.errors import DiaryError, InvalidValue, wrong_type
 from tomldiary.identifiers.namespaces import kind_of
-from tomldiary.importers.records import Block, Episode, Fact, Found, Item, Note, Record
-from tomldiary.importers.sources import SOURCES
+from tomldiary.importers.sources import SOURCES, Block, Episode, Fact, Found, Item, Note, Record
 from tomldiary.runtime.views import Viewed, drawn
 from tomldiary.storage.shared.database import without_secrets
 from tomldiary.store.operations import Get, Put

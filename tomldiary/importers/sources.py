@@ -1,16 +1,19 @@
-"""The sources: for each program, a function that reads a user's memories from its files as plain data."""
+"""The sources: for each program, a function that reads a user's memories from its files as plain data.
+
+A memory is read as records of five kinds, and content that is not imported is counted.
+"""
 
 from __future__ import annotations
 
 import json
 import sqlite3
 from contextlib import closing
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tomldiary.errors import InvalidValue
-from tomldiary.importers.records import Block, Episode, Fact, Found, Item, Note
 from tomldiary.ingest.messages import message_text, messages_of
 from tomldiary.ingest.source import (
     MOST_BYTES,
@@ -28,9 +31,9 @@ from tomldiary.storage.shared.urls import open_url
 from tomldiary.text.visible import escape_for_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["SOURCES"]
+__all__ = ["SOURCES", "Block", "Episode", "Fact", "Found", "Item", "Note", "Record"]
 
 _SQLITE = b"SQLite format 3\0"
 _ITEMS = (
@@ -42,6 +45,92 @@ _TRIPLES = "triples"
 _EXPORTED = {"blocks", "episodes", "facts"}
 _FIRESTORE = "firestore://"
 _MEM0 = {"id", "memory", "hash", "metadata", "categories", "created_at", "updated_at", "user_id", "role", "score"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One remembered sentence. It becomes a preference, whose id is derived from `id`."""
+
+    id: str
+    text: str
+    category: str = ""
+    """The category in the source, which is used if the preference table has it."""
+    labels: tuple[str, ...] = ()
+    when: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A named text. It becomes a block."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Typed fields. They become a fact of the type."""
+
+    type: str
+    data: Mapping[str, Any]
+    session: str = ""
+    confidence: float = 1.0
+    when: datetime | None = None
+    valid_from: datetime | None = None
+    valid_to: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """The verbatim text of one turn. It becomes an episode."""
+
+    input: str
+    output: str
+    session: str
+    when: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A value in a namespace. It becomes an item."""
+
+    namespace: tuple[str, ...]
+    key: str
+    value: Mapping[str, Any]
+    times: tuple[datetime, datetime] | None = None
+    """The times of creation and of the last update."""
+    ttl: float | None = None
+    """The lifetime in minutes after the import and after each read; None is unlimited."""
+
+
+Record: TypeAlias = Note | Block | Fact | Episode | Item
+
+
+@dataclass(slots=True)
+class Found:
+    """The memory of one user in a source.
+
+    place    : the file, folder or address of the source
+    user     : the user's id in the source
+    records  : the records, in the order of the source
+    left_out : the numbers of skipped values, by a phrase such as "embedding"
+    users    : the other users with records in the source
+    documents: the documents of a diary, which are imported unchanged
+    temporal : the types of facts with intervals, and the fields that identify a fact
+    """
+
+    place: str
+    user: str
+    records: list[Record] = field(default_factory=list[Record])
+    left_out: dict[str, int] = field(default_factory=dict[str, int])
+    users: set[str] = field(default_factory=set[str])
+    documents: dict[str, str] = field(default_factory=dict[str, str])
+    temporal: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+
+    def leave_out(self, phrase: str, count: int = 1) -> None:
+        """Count content that is not imported."""
+        if count:
+            self.left_out[phrase] = self.left_out.get(phrase, 0) + count
 
 
 # Files
