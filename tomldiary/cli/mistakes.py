@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tomldiary.entries.kinds import problems_in
 from tomldiary.errors import DocumentError
@@ -20,26 +19,24 @@ if TYPE_CHECKING:
 __all__ = ["Mistake", "mistakes", "readable"]
 
 
-@dataclass(frozen=True, slots=True)
-class Mistake:
-    """One mistake. If `is_fatal`, the document cannot be parsed; otherwise only its entry is ignored."""
+class Mistake(NamedTuple):
+    """One mistake, with its line and a mark below its column."""
 
-    message: str
-    line: int | None = None
-    column: int | None = None
-    text: str = ""
-    """The text of the line."""
+    explained: str
     is_fatal: bool = False
+    """Whether the document cannot be parsed; otherwise only its entry is ignored."""
 
-    @property
-    def explained(self) -> str:
-        """The message, followed by the line with a mark below the column."""
-        shown = one_line(self.message)
-        if self.line is None:
-            return shown
-        front = f"  {self.line} | "
-        mark = f"\n{' ' * (len(front) + self.column - 1)}^" if self.column else ""
-        return f"{shown}\n{front}{one_line(self.text)}{mark}"
+
+def _mistake(
+    message: str, text: str, line: int | None, column: int | None = None, *, is_fatal: bool = False
+) -> Mistake:
+    lines = text.split("\n")
+    if line is None or line > len(lines):
+        return Mistake(one_line(message), is_fatal)
+    front = f"  {line} | "
+    mark = f"\n{' ' * (len(front) + column - 1)}^" if column else ""
+    shown = one_line(lines[line - 1].removesuffix("\r"))
+    return Mistake(f"{one_line(message)}\n{front}{shown}{mark}", is_fatal)
 
 
 def readable(text: str, path: str) -> Document:
@@ -72,16 +69,15 @@ def mistakes(diary: Diary, document: str, text: str, before: str) -> list[Mistak
     try:
         parsed = readable(text, name)
     except DocumentError as error:
-        lines = text.split("\n")
-        line = error.line if error.line is not None and error.line <= len(lines) else None
-        shown = lines[line - 1].removesuffix("\r") if line is not None else ""
-        return [Mistake(str(error), line, error.column, shown, is_fatal=True)]
+        return [_mistake(str(error), text, error.line, error.column, is_fatal=True)]
     known = set(_problems(diary, document, before))
-    return [
-        _located(name, parsed, where, message)
-        for where, message in _problems(diary, document, text)
-        if (where, message) not in known
-    ]
+    found: list[Mistake] = []
+    for where, message in _problems(diary, document, text):
+        if (where, message) not in known:
+            line = parsed.line_of(where)
+            place = name if line is None else f"{name}:{line}"
+            found.append(_mistake(f"{place}: {where}: {message}", text, line))
+    return found
 
 
 def _problems(diary: Diary, document: str, text: str) -> Iterator[tuple[str, str]]:
@@ -91,13 +87,3 @@ def _problems(diary: Diary, document: str, text: str) -> Iterator[tuple[str, str
         return
     for problem in problems_in(document, parsed, diary):
         yield problem.where, f"{problem.message}. {problem.remedy}"
-
-
-def _located(name: str, document: Document, where: str, message: str) -> Mistake:
-    """Return a mistake with the line of the field or table at `where`, a path in TOML syntax."""
-    line = document.line_of(where)
-    if line is None:
-        return Mistake(f"{name}: {where}: {message}")
-    return Mistake(
-        f"{name}:{line}: {where}: {message}", line, text=document.text.split("\n")[line - 1]
-    )
