@@ -245,9 +245,9 @@ class Sheet:
         return bool(self.empty) and not any(table.cells for table in self.tables)
 
 
-def card(values: Iterable[tuple[object, object]], heading: str = "") -> Table:
+def card(values: Iterable[tuple[object, object]]) -> Table:
     """Return a table of names and values; None is left out."""
-    return Table(("", ""), [each for each in values if each[1] is not None], heading)
+    return Table(("", ""), (each for each in values if each[1] is not None))
 
 
 def listing(
