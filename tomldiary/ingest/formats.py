@@ -145,9 +145,8 @@ def _read_conversations(
         for name, utterances in _by_session(conversation, message_format, omissions):
             session_id = sessions.distinct(name or stem)
             place = places.distinct(session_id if name else str(conversation.ordinal))
-            for found in pair(utterances, omissions):
-                found.when = found.when or conversation.when
-                turns.append(found.turn(session_id, f"{message_format.name}/{place}"))
+            place = f"{message_format.name}/{place}"
+            turns += pair(utterances, omissions, session_id, place, when=conversation.when)
     return turns
 
 

@@ -122,9 +122,12 @@ def _sample_turns(
             role = "user" if name == user else "assistant"
             utterances.append((index, Utterance(role, _text(message, omissions), when)))
         opening = f"of {partner} in {sample}, before the first message of {user} in the session"
-        turns.extend(
-            found.turn(f"{sample}-{key}", f"locomo/{sample}/{key}")
-            for found in pair(utterances, omissions, unasked=("opening message", opening))
+        turns += pair(
+            utterances,
+            omissions,
+            f"{sample}-{key}",
+            f"locomo/{sample}/{key}",
+            unasked=("opening message", opening),
         )
     return turns
 

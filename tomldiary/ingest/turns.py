@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from tomldiary.runtime.views import counted
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
 
-__all__ = ["ChatLog", "ChatTurn", "Names", "Omissions", "Pair", "Utterance", "pair"]
+__all__ = ["ChatLog", "ChatTurn", "Names", "Omissions", "Utterance", "pair"]
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -118,57 +118,54 @@ class Utterance:
     calls_tools: bool = False
 
 
-@dataclass(slots=True)
-class Pair:
-    """A turn whose session is not set yet; `index` is the index of its first message."""
-
-    index: int
-    when: datetime | None
-    said: list[str] = field(default_factory=list[str])
-    answered: list[str] = field(default_factory=list[str])
-
-    def turn(self, session_id: str, place: str) -> ChatTurn:
-        """Return the turn with its session; `place` is the conversation's part of the position."""
-        return ChatTurn(
-            session_id=session_id,
-            user_msg="\n".join(self.said),
-            assistant_msg="\n".join(self.answered),
-            position=f"{place}/{self.index}",
-            when=self.when,
-        )
-
-
 def pair(
     utterances: Iterable[tuple[int, Utterance]],
     omissions: Omissions,
+    session_id: str,
+    place: str,
     *,
+    when: datetime | None = None,
     unasked: tuple[str, str] = ("assistant message", "without a user message before it"),
-) -> list[Pair]:
+) -> list[ChatTurn]:
     """Join consecutive messages of the user, and pair them with the reply that follows.
 
     Every non-empty message of the user is in exactly one turn. A reply to no message of the user is left out and
     counted as `unasked` (noun, detail).
+
+    Args:
+        utterances: The messages of one session, each with its index.
+        omissions: Counts what is left out.
+        session_id: The session.
+        place: The session's part of the positions.
+        when: The time of turns without a time.
+        unasked: See above.
     """
-    pairs: list[Pair] = []
-    current: Pair | None = None
+    found: list[tuple[int, list[Utterance]]] = []
+    current: list[Utterance] = []
     for index, utterance in utterances:
+        is_answered = bool(current) and current[-1].role == "assistant"
         if not utterance.text.strip():
             if utterance.calls_tools:
                 omissions.leave_out("assistant message", "with only tool calls")
             else:
                 omissions.leave_out(f"{utterance.role} message", "without text")
             # The reply to a message that is only an image does not belong to the turn before it.
-            if utterance.role == "user" and current is not None and current.answered:
-                current = None
-        elif utterance.role == "user":
-            if current is None or current.answered:
-                current = Pair(index, utterance.when)
-                pairs.append(current)
-            current.said.append(utterance.text)
-            current.when = current.when or utterance.when
-        elif current is None:
-            omissions.leave_out(*unasked)
+            if utterance.role == "user" and is_answered:
+                current = []
+        elif utterance.role == "user" and (is_answered or not current):
+            current = [utterance]
+            found.append((index, current))
+        elif current:
+            current.append(utterance)
         else:
-            current.answered.append(utterance.text)
-            current.when = current.when or utterance.when
-    return pairs
+            omissions.leave_out(*unasked)
+    return [
+        ChatTurn(
+            session_id,
+            "\n".join(each.text for each in messages if each.role == "user"),
+            "\n".join(each.text for each in messages if each.role == "assistant"),
+            f"{place}/{index}",
+            next((each.when for each in messages if each.when is not None), when),
+        )
+        for index, messages in found
+    ]
