@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 from functools import partial
 from hashlib import blake2b
-from importlib import import_module
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -19,6 +18,7 @@ from tomldiary.errors import Forgotten, MissingExtra, wrong_type
 from tomldiary.logging import get_logger, tell
 from tomldiary.retrieval.vector_index import Embedding, QueryVector, VectorIndex
 from tomldiary.runtime.async_bridge import run_coroutine
+from tomldiary.runtime.installation import optional
 from tomldiary.runtime.lru import PerUser
 from tomldiary.storage.protocol import LocalFolder
 from tomldiary.toml.values import check_instance
@@ -218,10 +218,7 @@ def local_embedder() -> Callable[[Sequence[str]], list[list[float]]]:
     Raises:
         MissingExtra: wordllama is not installed; the message has the install command.
     """
-    try:
-        module: Any = import_module("wordllama")
-    except ImportError:
-        raise MissingExtra("The local embedder", "embeddings") from None
+    module = optional("wordllama", "The local embedder", "embeddings")
     # The folder is passed, so that nothing is downloaded.
     folder = Path(module.__file__).parent
     model = module.WordLlama.load(cache_dir=folder, disable_download=True)

@@ -13,14 +13,14 @@ import secrets
 import threading
 from dataclasses import dataclass
 from hashlib import blake2b
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
-from tomldiary.errors import InvalidValue, MissingExtra
+from tomldiary.errors import InvalidValue
 from tomldiary.logging import get_logger
 from tomldiary.retrieval.collections import changes
 from tomldiary.runtime.fork_safety import fork_safe
+from tomldiary.runtime.installation import optional
 from tomldiary.storage.files import FileSystem
 from tomldiary.text.json_paths import texts_at
 
@@ -384,7 +384,4 @@ def numpy() -> Any:
     Raises:
         MissingExtra: numpy is not installed; the message has the install command.
     """
-    try:
-        return import_module("numpy")
-    except ImportError:
-        raise MissingExtra("A search by vectors", "embeddings") from None
+    return optional("numpy", "A search by vectors", "embeddings")
