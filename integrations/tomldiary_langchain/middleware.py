@@ -12,11 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from langchain.agents.middleware import PIIDetectionError
-from langchain.agents.middleware.types import (
-    AgentMiddleware,
-    AgentState,
-    ExtendedModelResponse,
-)
+from langchain.agents.middleware.types import AgentMiddleware, AgentState, ExtendedModelResponse
 from langgraph.errors import GraphBubbleUp, ParentCommand
 from langgraph.types import Command, Overwrite
 from typing_extensions import TypeVar  # Python 3.11 has none with a default
@@ -37,13 +33,7 @@ from tomldiary.agents.submission import (
     submit_turn,
     with_ids,
 )
-from tomldiary.agents.turn_messages import (
-    Spoken,
-    digest,
-    exchange_of,
-    of_memory,
-    steps_of,
-)
+from tomldiary.agents.turn_messages import Spoken, digest, exchange_of, of_memory, steps_of
 from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import IdentifierError

@@ -8,9 +8,7 @@ from contextvars import ContextVar
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, Literal
 
-from langchain_core.runnables import (
-    RunnableConfig,
-)
+from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import StructuredTool, ToolException
 from pydantic import ValidationError
 

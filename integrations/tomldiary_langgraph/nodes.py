@@ -38,13 +38,7 @@ from tomldiary.agents.submission import (
     submit_turn,
     with_ids,
 )
-from tomldiary.agents.turn_messages import (
-    Spoken,
-    digest,
-    exchange_of,
-    of_memory,
-    steps_of,
-)
+from tomldiary.agents.turn_messages import Spoken, digest, exchange_of, of_memory, steps_of
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import DiaryError, wrong_type
 from tomldiary.logging import get_logger, tell

@@ -16,6 +16,7 @@ from tomldiary.errors import IdentifierError, cause_of
 from tomldiary.logging import get_logger, tell
 from tomldiary_pydantic_ai.conversation import appending
 from tomldiary_pydantic_ai.diary_tools import call_id
+from tomldiary_pydantic_ai.identity import RunOwner, Who, no_template, session_of, user_of
 from tomldiary_pydantic_ai.memory_document import (
     DEFAULT_MAX_MEMORY_LINES,
     DEFAULT_MEMORY_DIR,
@@ -29,7 +30,7 @@ from tomldiary_pydantic_ai.memory_document import (
     format_memory_prompt,
     get_memory_path,
 )
-from tomldiary_pydantic_ai.run import LastTurns, RunOwner, Who, no_template, session_of, user_of
+from tomldiary_pydantic_ai.run import LastTurns
 from tomldiary_pydantic_ai.toolset import RETRIES, RunToolset
 
 if TYPE_CHECKING:

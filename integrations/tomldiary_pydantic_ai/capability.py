@@ -30,32 +30,21 @@ from tomldiary.writer.receipts import Turn, TurnStatus
 from tomldiary.writer.writer import MemoryWriter
 from tomldiary_pydantic_ai.conversation import (
     CAN_APPEND,
-    PAUSED,
-    answered,
     appending,
     as_data,
     returns_tools,
     shown_memory,
-    shows_other_users,
-    steps_in,
 )
 from tomldiary_pydantic_ai.diary_tools import span
+from tomldiary_pydantic_ai.identity import Who, filled, no_template
 from tomldiary_pydantic_ai.run import (
     RunState,
     UserTurn,
-    Who,
     durable_operation,
-    filled,
-    no_template,
     runs_around,
     within_tool,
 )
-from tomldiary_pydantic_ai.toolset import (
-    DEFAULT_ID,
-    CapabilityToolset,
-    OwnedToolset,
-    ToolName,
-)
+from tomldiary_pydantic_ai.toolset import DEFAULT_ID, CapabilityToolset, OwnedToolset, ToolName
 
 if TYPE_CHECKING:
     import os
@@ -79,14 +68,19 @@ if TYPE_CHECKING:
 __all__ = ["DiaryCapability"]
 
 _logger = get_logger(__name__)
+_OF_TOOLSET = (
+    "user_id", "session_id", "tools", "descriptions", "guidance", "heading", "inject", "max_tokens",
+    "token_counter", "query", "on_error", "approve",
+)  # fmt: skip
+"""The options that are those of the toolset."""
 
 
 @dataclass
 class DiaryCapability(AbstractCapability[AgentDepsT]):
     """The diary of the user an agent talks to, for `Agent(capabilities=[DiaryCapability(...)])`.
 
-    One constant instruction explains the diary to the model. The memory itself is put into the conversation as data:
-    first as a whole, afterwards only its changes. Earlier messages stay the same, so prompt caches remain valid.
+    One constant instruction explains the diary to the model. The memory is put into the conversation as data: first as a
+    whole, afterwards only its changes. Earlier messages stay the same, so prompt caches remain valid.
     Pass the messages on from run to run; without them, the next run gets the whole memory again.
 
     Each run is submitted to the `writer` as a turn when it ends, even if it was cancelled, abandoned or failed.
@@ -96,26 +90,13 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
 
     Args:
         diary: A `Diary`, or the path of its folder.
-        user_id: The user: a text, or a function of the run context; None looks for `user_id` in deps (an
-            attribute or a key), then in the run's metadata.
-        session_id: The session, given in the same ways; None looks for `session_id` in deps and metadata, and then
-            takes the run's conversation.
+        user_id, session_id, tools, descriptions, guidance, heading, max_tokens, token_counter, query, on_error, approve:
+            As for `DiaryToolset`.
         writer: Extracts the turns in the background; None makes a writer, as the attribute `writer`. Flush or
             close it when the program no longer needs it; otherwise the interpreter closes it at exit.
         record: Whether turns are recorded; False stores only what the model writes with its tools.
-        tools: "all", "read" (recall only), "none", or names among recall, remember, update, forget.
-        descriptions: Other descriptions of tools, by name.
-        guidance: Another constant instruction; "" is none.
-        heading: A line above the memory.
         inject: "user" puts the memory into the conversation; "instructions" puts it into the instructions, for
             memory whose authors you trust; False does not show it.
-        max_tokens: The budget of one text about the memory.
-        token_counter: Counts the tokens of a text; None estimates them by script.
-        query: "cut" shows entries that match the prompt first if the memory exceeds the budget, "prompt" always;
-            "none" orders entries by count and date.
-        on_error: Whether a run without readable memory continues ("ignore", the error is logged) or fails
-            ("raise"). Tools always return an error as a sentence.
-        approve: Names of tools whose calls need approval.
         id: The name of this memory in the agent. Two memories of one agent need different names. The model sees
             any name but "diary" in the guidance and around the memory.
         defer_loading: Whether the model loads the capability itself; needs `record=False`.
@@ -165,19 +146,8 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             )
         self._toolset = CapabilityToolset(
             self.diary,
-            self.user_id,
-            self.session_id,
             id=self.id or DEFAULT_ID,
-            tools=self.tools,
-            descriptions=self.descriptions,
-            guidance=self.guidance,
-            heading=self.heading,
-            inject=self.inject,
-            max_tokens=self.max_tokens,
-            token_counter=self.token_counter,
-            query=self.query,
-            on_error=self.on_error,
-            approve=self.approve,
+            **{name: getattr(self, name) for name in _OF_TOOLSET},
         )
         if self.record:
             diary = self._toolset.diary
@@ -255,12 +225,9 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             diary: The path of the folder.
             user_id: The user: a text, or a template such as "{{user}}", which is filled in from the deps of each
                 run; None looks in the deps and the metadata.
-            session_id: The session, given in the same ways; None takes the run's conversation.
+            session_id: The session, given in the same ways.
             extractor: "rules" or the name of a model; None takes $EXTRACTOR_MODEL, or the default model.
             record: Whether turns are recorded.
-
-        Raises:
-            InvalidValue: An option has a value that is not listed.
         """
         opened = Diary(no_template("diary", diary), agent=extractor)
         return DiaryCapability(
@@ -308,17 +275,12 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             # An engine rebuilt it, without messages, for one durable operation, whose arguments name the user.
             return self
         owner = self._toolset.entered(ctx)
-        diary = self._toolset.diary
-        state = RunState(
-            diary,
-            UserTurn(self._toolset.id or "", owner),
-            digest(self.id or "", owner.user)[:16],
-            records=self.record and not is_within(LANGCHAIN),
-            around=runs_around(diary, owner.user),
-        )
-        state.begin(ctx, self._toolset.turns)
+        diary, scope = self._toolset.diary, digest(self.id or "", owner.user)[:16]
+        records, around = self.record and not is_within(LANGCHAIN), runs_around(diary, owner.user)
+        turn = UserTurn(self._toolset.id or "", owner)
         run = copy.copy(self)
-        run._run = state  # noqa: SLF001 - a copy of this object
+        run._run = RunState(diary, turn, scope, records, around)  # noqa: SLF001 - a copy of this object
+        run._run.begin(ctx, self._toolset.turns)  # noqa: SLF001 - the same
         return run
 
     async def before_model_request(
@@ -339,15 +301,10 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         run.output_tools = [tool.name for tool in tools]
         if self.inject != "user":
             return request_context
-        before = shown_memory(request_context.messages, run.scope)
-        about = ""
-        if shows_other_users(request_context.messages, run.scope, self.id):
-            # Each frame must name its user, else a model cannot attribute it.
-            about = run.owner.user
-            before = [text for text in before if ' about="' in text.partition(">")[0]]
         tail = request_context.messages[-1] if request_context.messages else None
         if isinstance(tail, ModelResponse):  # it is suspended and must stay the last message
             return request_context
+        before, about = shown_memory(request_context.messages, run.scope, self.id, run.owner.user)
         # Beside tool results, the model could take the memory for words of the user. It is added there only if the
         # conversation has none: at first, or after a compaction.
         is_shown = has_snapshot(before)
@@ -372,14 +329,13 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         handler: Callable[[Any], Any],
     ) -> Any:
         """Mark runs that a tool starts: the user did not write their prompts."""
-        if self._run is None:
-            return await handler(args)
         try:
             with within_tool(self._run):
                 return await handler(args)
         finally:
-            # Later, beside the tool's result, an enqueued text looks like a part of this result.
-            self._run.collect_enqueued(ctx)
+            if self._run is not None:
+                # Later, beside the tool's result, an enqueued text looks like a part of this result.
+                self._run.collect_enqueued(ctx)
 
     async def wrap_output_process(
         self,
@@ -390,9 +346,9 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         handler: Callable[[Any], Any],
     ) -> Any:
         """Mark runs that an output function starts, as for tools."""
-        if self._run is None:
-            return await handler(output)
-        self._run.is_parsed = output_context.tool_call is None and output_context.mode != "image"
+        if self._run is not None:
+            is_image = output_context.mode == "image"
+            self._run.is_parsed = output_context.tool_call is None and not is_image
         with within_tool(self._run):
             return await handler(output)
 
@@ -400,30 +356,20 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         self, ctx: RunContext[AgentDepsT], run: RunState, before: Sequence[str], about: str
     ) -> str | None:
         toolset = self._toolset
-        owner = run.owner
         words = "\n".join(run.outermost.turn.said) if self.query != "none" else None
         with span(ctx, "inject") as noted:
             try:
-                loaded = await self._load(ctx, owner.user, owner.session, words)
+                loaded = await self._load(ctx, *run.owner, words)
                 if isinstance(loaded, str):
                     noted["error_type"] = loaded
                     return None
-                shown, also_true = loaded
-                news = next_injection(
-                    before,
-                    MemoryLines(shown, also_true),
-                    max_tokens=self.max_tokens,
-                    token_counter=self.token_counter,
-                    heading=toolset.heading,
-                    look_up=toolset.tool_names(ctx).get("recall", ""),
-                    name=toolset.name,
-                    about=about,
-                )
+                lines = MemoryLines(*loaded)
+                news = next_injection(before, lines, about=about, **toolset.form(ctx))
             except Exception as error:  # noqa: BLE001 - `on_error` decides
                 noted["error_type"] = type(error).__name__
                 toolset.go_on_without(error)
                 return None
-            noted["facts"] = len(shown)
+            noted["facts"] = len(lines.shown)
             noted["characters"] = len(news.text) if news is not None else 0
             noted["is_snapshot"] = news is not None and news.is_snapshot
         return news.text if news is not None else None
@@ -443,10 +389,14 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         self, ctx: RunContext[AgentDepsT], *, handler: WrapRunHandler
     ) -> AgentRunResult[Any]:
         """Submit the turn when the run has ended, whatever its outcome."""
+        run = self._run
+        if run is None:
+            return await handler()
         status: TurnStatus = "failed"
         result: AgentRunResult[Any] | None = None
+        run.task = asyncio.current_task()
         try:
-            await self._begin(ctx)
+            await self._begin(ctx, run)
             result = await handler()
         except asyncio.CancelledError:
             status = "cancelled"
@@ -455,19 +405,14 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             status = "completed"
             return result
         finally:
-            if self._run is not None:
-                self._run.is_over = True
-                try:
-                    if self._run.records:
-                        await self._record(ctx, self._run, status, result)
-                finally:
-                    self._toolset.turns.end(self._run.turn)
+            run.is_over = True
+            try:
+                if run.records:
+                    await self._record(ctx, run, status, result)
+            finally:
+                self._toolset.turns.end(run.turn)
 
-    async def _begin(self, ctx: RunContext[AgentDepsT]) -> None:
-        run = self._run
-        if run is None:
-            return
-        run.task = asyncio.current_task()
+    async def _begin(self, ctx: RunContext[AgentDepsT], run: RunState) -> None:
         try:
             began = run.outermost.epoch
             run.epoch = await self._epoch(ctx, run.owner.user) if began is None else began
@@ -491,28 +436,10 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     ) -> None:
         if any(outer.records for outer in run.around):
             return  # it is part of the turn of the outer run
-        messages = run.messages
-        if messages is None:  # a realtime session, or a run that ended before its first request
-            # The context of an abandoned session lacks the last messages.
-            messages = ctx.messages if result is None else result.all_messages()
-        # Messages that were enqueued too late for a request of this run.
-        run.collect(messages, ctx)
-        run.remove_dequeued(ctx)
-        output: object = None if result is None else result.output
-        is_paused = isinstance(output, PAUSED)
-        if is_paused:
-            output = None
+        answer, steps, is_paused = run.ending(ctx, result)
         user_msg = "\n\n".join(self._toolset.turns.take_words(run.outermost.turn))
-        assistant_msg = answered(
-            messages,
-            ctx.run_id,
-            output,
-            is_parsed=run.is_parsed,
-            output_tools=run.output_tools,
-        )
-        steps = steps_in(messages, ctx.run_id, is_paused=is_paused, output_tools=run.output_tools)
         # A replayed workflow must call the operation again, also if this process has submitted the words before.
-        if not run.outermost.turn.said and not assistant_msg:
+        if not run.outermost.turn.said and not answer:
             return
         with span(ctx, "submit") as noted:
             noted["status"] = status
@@ -522,7 +449,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                     ctx,
                     *run.owner,
                     user_msg,
-                    assistant_msg,
+                    answer,
                     status,
                     ctx.run_id or "",
                     run.earlier or None,

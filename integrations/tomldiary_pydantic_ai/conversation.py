@@ -47,7 +47,6 @@ __all__ = [
     "returns_tools",
     "said",
     "shown_memory",
-    "shows_other_users",
     "steps_in",
     "unanswered",
 ]
@@ -73,38 +72,37 @@ def _marks(item: object) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", metadata) if isinstance(metadata, Mapping) else {}
 
 
-def shown_memory(messages: Sequence[ModelMessage], scope: str) -> list[str]:
-    """Return the texts about a memory that the model still sees in a conversation, oldest first."""
+def _ours(message: ModelMessage) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the texts that the diary put into a message, each with its marks; ("", {}) where a summary replaces them."""
+    for part in message.parts:
+        if part.part_kind == "compaction":
+            yield "", {}
+        for item in _items(part) if isinstance(part, UserPromptPart) else ():
+            marks = _marks(item)
+            if isinstance(item, TextContent) and marks.get("origin") == ORIGIN:
+                yield item.content, marks
+
+
+def shown_memory(
+    messages: Sequence[ModelMessage], scope: str, memory: str | None, user: str
+) -> tuple[list[str], str]:
+    """Return the texts about a user that the model still sees, oldest first, and the name for further ones, or "".
+
+    If a conversation contains texts about several users of a memory, each frame must name its user, else a model cannot
+    attribute it. Therefore texts without a name do not count then.
+    """
     texts: list[str] = []
-    for message in messages:
-        if isinstance(message, ModelResponse):
-            if any(part.part_kind == "compaction" for part in message.parts):
-                texts.clear()  # the provider's summary replaces all earlier messages
-            continue
-        for part in message.parts:
-            if part.part_kind == "compaction":
-                texts.clear()
-            elif isinstance(part, UserPromptPart):
-                texts += [
-                    item.content
-                    for item in _items(part)
-                    if isinstance(item, TextContent)
-                    and _marks(item).get("origin") == ORIGIN
-                    and _marks(item).get("scope") == scope
-                ]
-    return texts
-
-
-def shows_other_users(messages: Sequence[ModelMessage], scope: str, memory: str | None) -> bool:
-    """Return whether a conversation contains texts about other users from the same memory of the agent."""
-    for message in messages:
-        for part in message.parts:
-            for item in _items(part) if isinstance(part, UserPromptPart) else ():
-                marks = _marks(item)
-                is_ours = marks.get("origin") == ORIGIN and marks.get("memory") == memory
-                if is_ours and marks.get("scope") != scope:
-                    return True
-    return False
+    has_others = False
+    for text, marks in (each for message in messages for each in _ours(message)):
+        if not marks:
+            texts.clear()
+        elif marks.get("scope") == scope:
+            texts.append(text)
+        elif marks.get("memory") == memory:
+            has_others = True
+    if not has_others:
+        return texts, ""
+    return [text for text in texts if ' about="' in text.partition(">")[0]], user
 
 
 def as_data(text: str, ctx: RunContext[Any], scope: str, memory: str | None) -> ModelRequest:
@@ -130,11 +128,9 @@ def ids_of(message: ModelMessage) -> tuple[str | None, str | None]:
     """
     ids = message.conversation_id, message.run_id
     if message.run_id is None and isinstance(message, ModelRequest):
-        for part in message.parts:
-            for item in _items(part) if isinstance(part, UserPromptPart) else ():
-                marks = _marks(item)
-                if marks.get("origin") == ORIGIN:
-                    ids = marks.get("conversation_id"), marks.get("run_id")
+        for _, marks in _ours(message):
+            if marks:
+                ids = marks.get("conversation_id"), marks.get("run_id")
     return ids
 
 

@@ -10,10 +10,7 @@ from dataclasses import replace
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, cast
 
-from pydantic_ai import (
-    RunContext,
-    ToolReturn,
-)
+from pydantic_ai import RunContext, ToolReturn
 from pydantic_ai.exceptions import UserError
 
 from tomldiary.agents.verbs import (

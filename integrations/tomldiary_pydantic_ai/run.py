@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import threading
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
-from pydantic_ai import RunContext, TemplateStr, capabilities
-from pydantic_ai.tools import AgentDepsT
+from pydantic_ai import RunContext, capabilities
 
-from tomldiary.agents import identity
 from tomldiary.agents.delegation import PYDANTIC_AI, tell_within
 from tomldiary.agents.turn_messages import OTHERS_TURN, digest, memory_place
-from tomldiary.errors import IdentifierError, InvalidValue
+from tomldiary.errors import IdentifierError
 from tomldiary.runtime.lru import Recent
 from tomldiary.writer.shutdown import before_writers_close
 from tomldiary_pydantic_ai.conversation import (
+    PAUSED,
     Words,
+    answered,
     exchanges,
     ids_of,
     prompt_words,
@@ -31,115 +29,31 @@ from tomldiary_pydantic_ai.conversation import (
     resumed,
     returns_tools,
     said,
+    steps_in,
     unanswered,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Generator, Iterator, Sequence
     from datetime import datetime
 
     from pydantic_ai.messages import ModelMessage, ModelRequestPart
+    from pydantic_ai.run import AgentRunResult
 
     from tomldiary.diary import Diary
+    from tomldiary.entries.episodes import ToolStep
+    from tomldiary_pydantic_ai.identity import RunOwner
 
 __all__ = [
     "LastTurns",
-    "RunOwner",
     "RunState",
     "UserTurn",
-    "Who",
     "durable_operation",
-    "filled",
-    "no_template",
     "runs_around",
-    "session_of",
-    "user_of",
     "within_tool",
 ]
 
 F = TypeVar("F", bound="Callable[..., Any]")
-T = TypeVar("T")
-
-Who: TypeAlias = str | Callable[[RunContext[AgentDepsT]], str | None] | None
-"""A name, a function of the run context, or None for a look into the run's deps and metadata."""
-
-
-class RunOwner(NamedTuple):
-    """The user and the session of a run."""
-
-    user: str
-    session: str
-
-
-_HINT = (
-    "To name the user, give user_id (a text, or a function of the run context), or put a"
-    " user_id in the deps or the metadata of the run."
-)
-
-
-def user_of(ctx: RunContext[Any], explicit: Who[Any]) -> str:
-    """Return the user of a run: given explicitly, in its deps, or in its metadata, in this order.
-
-    Raises:
-        IdentifierError: The run names no user, or a name is blank or not text.
-    """
-    return identity.user_of(
-        identity.given("user", explicit, ctx), hint=_HINT, context=ctx.deps, metadata=ctx.metadata
-    )
-
-
-def session_of(ctx: RunContext[Any], explicit: Who[Any]) -> str:
-    """Return the session of a run: explicit, in its deps or metadata, its conversation, or the run itself.
-
-    Raises:
-        IdentifierError: A given name is blank or not text.
-    """
-    return identity.session_of(
-        identity.given("session", explicit, ctx),
-        context=ctx.deps,
-        metadata=ctx.metadata,
-        settings={"conversation_id": ctx.conversation_id or ctx.run_id},
-        default="",
-    )
-
-
-def no_template(option: str, given: T) -> T:
-    """Return the value of an option, unless it is a template that would not be filled in.
-
-    Raises:
-        InvalidValue: It is a template. Used literally, it would be one name for all users.
-    """
-    if isinstance(given, str) and "{{" in given:
-        raise InvalidValue(
-            f"{given!r} is a template. Templates are filled in within agent specs only; here, give a"
-            " function of the run context.",
-            where=option,
-        )
-    return given
-
-
-def filled(given: str | TemplateStr[Any] | None) -> Who[Any]:
-    """Return a name from an agent spec; a template becomes a function that fills it in from the deps.
-
-    The function raises IdentifierError if the deps leave a placeholder empty: the name could then be the same for
-    several users.
-    """
-    if not isinstance(given, TemplateStr):
-        return given
-    places = [TemplateStr[Any](place) for place in _PLACEHOLDER.findall(str(given))]
-
-    def name(ctx: RunContext[Any]) -> str:
-        for place in places:
-            if not place(ctx).strip():
-                raise IdentifierError(
-                    f"{place} in the agent spec is empty for this run. Set it in the deps."
-                )
-        return given(ctx)
-
-    return name
-
-
-_PLACEHOLDER = re.compile(r"\{\{\{?\s*[\w.]+\s*\}?\}\}")
-
 
 _SESSIONS_KEPT = 4096
 
@@ -177,6 +91,15 @@ class UserTurn:
     def said(self) -> list[str]:
         """The user's texts."""
         return [one.text for one in self.texts]
+
+
+class Ending(NamedTuple):
+    """The agent's side of a run that has ended."""
+
+    answer: str
+    steps: tuple[ToolStep, ...]
+    is_paused: bool
+    """Whether it waits for tool results."""
 
 
 @dataclass(eq=False)
@@ -276,6 +199,24 @@ class RunState:
             # The framework sets the run of a message when it takes it for a request.
             or one.queued.run_id is not None
         ]
+
+    def ending(self, ctx: RunContext[Any], result: AgentRunResult[Any] | None) -> Ending:
+        """Collect the user's last texts, and return what the agent did in the run."""
+        messages = self.messages
+        if messages is None:  # a realtime session, or a run that ended before its first request
+            # The context of an abandoned session lacks the last messages.
+            messages = ctx.messages if result is None else result.all_messages()
+        # Messages that were enqueued too late for a request of this run.
+        self.collect(messages, ctx)
+        self.remove_dequeued(ctx)
+        output: object = None if result is None else result.output
+        is_paused = isinstance(output, PAUSED)
+        run, tools = ctx.run_id, self.output_tools
+        steps = steps_in(messages, run, is_paused=is_paused, output_tools=tools)
+        if is_paused:
+            output = None
+        answer = answered(messages, run, output, is_parsed=self.is_parsed, output_tools=tools)
+        return Ending(answer, steps, is_paused)
 
     @property
     def earlier(self) -> list[tuple[str, str]]:
@@ -499,9 +440,9 @@ tell_within(PYDANTIC_AI, lambda: any(not run.is_over for run in _AROUND.get()))
 
 
 @contextmanager
-def within_tool(run: RunState) -> Generator[None]:
+def within_tool(run: RunState | None) -> Generator[None]:
     """Treat runs that start in this block as started by a tool of `run`."""
-    token = _AROUND.set((*_AROUND.get(), run))
+    token = _AROUND.set(_AROUND.get() if run is None else (*_AROUND.get(), run))
     try:
         yield
     finally:

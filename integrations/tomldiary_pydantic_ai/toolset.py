@@ -32,15 +32,8 @@ from tomldiary.retrieval.render import render_memory
 from tomldiary.text.visible import scrub
 from tomldiary_pydantic_ai.conversation import appending, prompt_words, unanswered
 from tomldiary_pydantic_ai.diary_tools import diary_functions, with_categories
-from tomldiary_pydantic_ai.run import (
-    LastTurns,
-    RunOwner,
-    RunState,
-    Who,
-    no_template,
-    session_of,
-    user_of,
-)
+from tomldiary_pydantic_ai.identity import RunOwner, Who, no_template, session_of, user_of
+from tomldiary_pydantic_ai.run import LastTurns, RunState
 
 if TYPE_CHECKING:
     import os
@@ -329,17 +322,20 @@ class DiaryToolset(RunToolset[AgentDepsT]):
                     each.text for each in unanswered(ctx.messages)
                 )
             memory = await self.lines(*self.owner(ctx), words)
-            return render_memory(
-                memory.shown,
-                max_tokens=self.max_tokens,
-                token_counter=self.token_counter,
-                heading=self.heading,
-                look_up=self.tool_names(ctx).get("recall", ""),
-                name=self.name,
-            )
+            return render_memory(memory.shown, **self.form(ctx))
         except Exception as error:  # noqa: BLE001 - `on_error` decides
             self.go_on_without(error)
             return ""
+
+    def form(self, ctx: RunContext[AgentDepsT]) -> dict[str, Any]:
+        """Return the arguments that say how the memory is written for a model."""
+        return {
+            "max_tokens": self.max_tokens,
+            "token_counter": self.token_counter,
+            "heading": self.heading,
+            "look_up": self.tool_names(ctx).get("recall", ""),
+            "name": self.name,
+        }
 
     async def lines(self, user: str, session: str, words: str | None) -> MemoryLines:
         """Return the memory of a user; `query` decides whether entries that match `words` come first."""

@@ -34,10 +34,7 @@ from tomldiary.errors import (
     without_paths,
 )
 from tomldiary.logging import get_logger
-from tomldiary.retrieval.render import (
-    render_memory,
-    rendered,
-)
+from tomldiary.retrieval.render import render_memory, rendered
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.runtime.views import counted
 from tomldiary.text.visible import as_stored, escape_for_model, escape_lines, visible
