@@ -176,7 +176,7 @@ class DiaryStore(BaseStore):
             await self._items.aput(user, lambda: self._prepared(ops, user_here), session)
             return [None] * len(ops)
         if self._embedder is None:
-            return await in_thread(self._run, ops, session, user_here)
+            return await in_thread(self.batch, ops)
         work = await in_thread(self._prepared, ops, user_here)
         vectors = await self._embedder.avectors(work)
         answers = await in_thread(self._items.finish, work, *vectors, session=session)
@@ -195,10 +195,6 @@ class DiaryStore(BaseStore):
 
     def _prepared(self, ops: list[Op], user_here: str | None) -> Prepared:
         return self._items.prepare([operation(op) for op in ops], user_here)
-
-    def _run(self, ops: list[Op], session: str, user_here: str | None) -> list[Result]:
-        found = self._items.finish(self._prepared(ops, user_here), session=session)
-        return [result(each) for each in found]
 
     def update(
         self,
@@ -226,7 +222,20 @@ class DiaryStore(BaseStore):
             ValueError: The new value cannot be stored. Nothing was written.
             IdentifierError: The namespace belongs to another user than the authenticated one.
         """
-        return self._update(namespace, key, fn, index, ttl, session_here(), signed_in_here())
+        check_written(namespace)
+        ttl = _given(ttl, namespace)
+        if ttl is NOT_PROVIDED:
+            ttl = (self.ttl_config or {}).get("default_ttl")
+        found = self._items.update(
+            tuple(namespace),
+            _key(key),
+            fn,
+            index=index,
+            ttl=cast("float | None", ttl),
+            session=session_here(),
+            signed_in=signed_in_here(),
+        )
+        return None if found is None else item(found)
 
     async def aupdate(
         self,
@@ -238,34 +247,7 @@ class DiaryStore(BaseStore):
         ttl: float | NotProvided | None = NOT_PROVIDED,
     ) -> Item | None:
         """Replace a value like `update`; `fn` is called in a worker thread."""
-        return await in_thread(
-            self._update, namespace, key, fn, index, ttl, session_here(), signed_in_here()
-        )
-
-    def _update(
-        self,
-        namespace: tuple[str, ...],
-        key: str,
-        fn: Callable[[dict[str, Any] | None], Mapping[str, Any] | None],
-        index: Literal[False] | list[str] | None,
-        ttl: Any,
-        session: str,
-        user_here: str | None,
-    ) -> Item | None:
-        check_written(namespace)
-        ttl = _given(ttl, namespace)
-        if ttl is NOT_PROVIDED:
-            ttl = (self.ttl_config or {}).get("default_ttl")
-        found = self._items.update(
-            tuple(namespace),
-            _key(key),
-            fn,
-            index=index,
-            ttl=ttl,
-            session=session,
-            signed_in=user_here,
-        )
-        return None if found is None else item(found)
+        return await in_thread(self.update, namespace, key, fn, index=index, ttl=ttl)
 
     # Time to live
 

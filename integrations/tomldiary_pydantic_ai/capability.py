@@ -80,13 +80,12 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     """The diary of the user an agent talks to, for `Agent(capabilities=[DiaryCapability(...)])`.
 
     One constant instruction explains the diary to the model. The memory is put into the conversation as data: first as a
-    whole, afterwards only its changes. Earlier messages stay the same, so prompt caches remain valid.
-    Pass the messages on from run to run; without them, the next run gets the whole memory again.
+    whole, afterwards only its changes. Earlier messages stay the same, so prompt caches remain valid. Pass the messages
+    on from run to run; without them, the next run gets the whole memory again.
 
     Each run is submitted to the `writer` as a turn when it ends, even if it was cancelled, abandoned or failed.
 
-    The user is resolved when the run begins, as for `DiaryToolset`. A run without a user fails before its model is
-    called.
+    The user is resolved when the run begins. A run without a user fails before its model is called.
 
     Args:
         diary: A `Diary`, or the path of its folder.
@@ -167,8 +166,8 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         return offered
 
     def _bound(self) -> OwnedToolset[AgentDepsT] | None:
-        run = self._run
-        return None if run is None else OwnedToolset(self._toolset, self._toolset, run.owner, run)
+        run, tools = self._run, self._toolset
+        return None if run is None else OwnedToolset(tools, tools, run.owner, run)
 
     def prefix_tools(self, prefix: str) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride] - no wrapper
         """Return a copy whose tools have names with a prefix.

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
-import json
 from contextlib import contextmanager
 from dataclasses import replace
 from inspect import Parameter, Signature
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic_ai import RunContext, ToolReturn
 from pydantic_ai.exceptions import UserError
 
+from tomldiary.agents.turn_messages import digest
 from tomldiary.agents.verbs import (
     VERBS,
     Answer,
@@ -111,8 +110,7 @@ def call_id(ctx: RunContext[Any], verb: str, *arguments: Any) -> str:
     """
     if ctx.run_id is None or ctx.tool_call_id is None:
         return ""
-    call = json.dumps([ctx.run_id, ctx.run_step, ctx.tool_call_id, verb, *arguments])
-    return hashlib.sha256(call.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return digest(ctx.run_id, str(ctx.run_step), ctx.tool_call_id, verb, repr(arguments))
 
 
 def with_categories(

@@ -456,9 +456,8 @@ class MemoryVerbs:
         """
         with self._once():
             text = self._user.blocks[name].text
-            if (
-                old not in text
-            ):  # the model quotes the shown text, with escaped tags and without hidden characters
+            if old not in text:
+                # The model quotes the shown text, with escaped tags and without hidden characters.
                 old, new = unescape(old), unescape(new)
                 old = as_stored(old, text)
             block = self._user.blocks.replace(name, old, new, **self._why)

@@ -9,11 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from tomldiary.storage.open import open_backend
-from tomldiary.testing.backend.capabilities import Capabilities
 from tomldiary.testing.backend.clients import Clients
-from tomldiary.testing.backend.documents import Documents
-from tomldiary.testing.backend.history import History
-from tomldiary.testing.backend.transactions import Transactions
+from tomldiary.testing.backend.documents import Capabilities, Documents
+from tomldiary.testing.backend.transactions import History, Transactions
 
 __all__ = ["AtomicBackendSuite", "BackendSuite", "SharedBackendSuite"]
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from tomldiary.testing.store.basics import Basics
+from tomldiary.testing.store.basics import Basics, Listing, Searching
 from tomldiary.testing.store.concurrency import Concurrency
 from tomldiary.testing.store.lifetime import Lifetime
-from tomldiary.testing.store.searching import Listing, Searching
 from tomldiary.testing.store.vectors import Vectors
 
 __all__ = ["StoreSuite"]
