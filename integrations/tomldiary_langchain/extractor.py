@@ -7,7 +7,7 @@ import json
 import os
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolCall, ToolMessage
 from langchain_core.runnables import Runnable
@@ -33,15 +33,7 @@ if TYPE_CHECKING:
 
     from tomldiary.extraction.draft import MemoryDeps
 
-__all__ = [
-    "Answered",
-    "Asked",
-    "ChatModel",
-    "ChatModelExtractor",
-    "Dialogue",
-    "config_of",
-    "dialogue_with",
-]
+__all__ = ["ChatModel", "ChatModelExtractor"]
 
 # The first tag keeps what this model writes out of the message stream of a graph that it runs in.
 _TAGS = ["nostream", "tomldiary"]
@@ -64,34 +56,10 @@ class Asked(NamedTuple):
     """Calls that could not be read, with what to say about them."""
 
 
-class Dialogue(Protocol):
-    """Asks a model for calls, and tells it what they were answered."""
-
-    instructions: str
-    """What the model has to know about calling tools; goes behind its prompt."""
-
-    async def ask(self, messages: list[BaseMessage], config: RunnableConfig) -> Asked:
-        """Return the model's next answer."""
-        ...
-
-    def replies(self, answered: Sequence[Answered]) -> list[BaseMessage]:
-        """Return what the calls were answered, as messages."""
-        ...
-
-
-def config_of(user_id: str, session_id: str) -> RunnableConfig:
-    """Return the config of an extractor's calls, by which traces and callbacks know them."""
-    return {
-        "tags": _TAGS,
-        "run_name": "tomldiary_extractor",
-        "metadata": {"user_id": user_id, "session_id": session_id},
-    }
-
-
 def dialogue_with(model: ChatModel, tools: Mapping[str, type[BaseModel]]) -> Dialogue:
     """Return the dialogue that fits a model; `tools` are the arguments of the tools, by name."""
     try:
-        return _Calling(_bound(model, lambda inner: inner.bind_tools(list(tools.values()))))
+        return Dialogue(_bound(model, lambda inner: inner.bind_tools(list(tools.values()))))
     except (NotImplementedError, AttributeError):
         pass
     try:
@@ -121,15 +89,17 @@ def _bound(model: Any, bind: Callable[[Any], Any]) -> Any:
     return bind(model)
 
 
-class _Calling:
-    """With a model that calls tools."""
+class Dialogue:
+    """Asks a model for calls, and tells it what they were answered; for a model that calls tools."""
 
     instructions = ""
+    """What the model has to know about calling tools; goes behind its prompt."""
 
-    def __init__(self, model: Runnable[Any, AIMessage]) -> None:
+    def __init__(self, model: Runnable[Any, Any]) -> None:
         self._model = model
 
     async def ask(self, messages: list[BaseMessage], config: RunnableConfig) -> Asked:
+        """Return the model's next answer."""
         answer: AIMessage = await _answer(self._model, messages, config)
         unreadable = [
             (call, f"❌ The arguments of {call['name']!r} could not be read: {call['error'] or 'no JSON'}.")
@@ -138,6 +108,7 @@ class _Calling:
         return Asked(answer, answer.tool_calls, unreadable)
 
     def replies(self, answered: Sequence[Answered]) -> list[BaseMessage]:
+        """Return what the calls were answered, as messages."""
         return [
             ToolMessage(
                 text,
@@ -172,11 +143,11 @@ _UNREADABLE: InvalidToolCall = {
 }  # fmt: skip
 
 
-class _Writing:
-    """With a model that cannot call tools, and answers with text or with structured output."""
+class _Writing(Dialogue):
+    """For a model that cannot call tools, and answers with text or with structured output."""
 
     def __init__(self, model: Runnable[Any, Any], tools: Mapping[str, type[BaseModel]]) -> None:
-        self._model = model
+        super().__init__(model)
         self.instructions = _WRITE_CALLS + "\n".join(
             json.dumps({"tool": name, **_schema(arguments)}, ensure_ascii=False)
             for name, arguments in tools.items()
@@ -321,7 +292,11 @@ class ChatModelExtractor:
             tools = {**_TOOLS, **_FACT_TOOLS}
             dialogue = self._typed = self._typed or dialogue_with(self._model, _arguments(tools))
         prompt = draft_prompt(deps) + dialogue.instructions
-        config = config_of(deps.user_id, deps.session_id)
+        config: RunnableConfig = {  # by which traces and callbacks know the calls
+            "tags": _TAGS,
+            "run_name": "tomldiary_extractor",
+            "metadata": {"user_id": deps.user_id, "session_id": deps.session_id},
+        }
         messages: list[BaseMessage] = [SystemMessage(prompt), HumanMessage(message)]
         for _ in range(self.max_rounds):
             answer = await dialogue.ask(messages, config)

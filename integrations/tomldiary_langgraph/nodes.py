@@ -65,8 +65,8 @@ from tomldiary_langgraph.turns import (
     current_turn,
     ended_by,
     ended_in,
+    thread_of,
     unanswered,
-    waits_for_answer,
 )
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def recall_node(
         user = resolve_user(user_id, state, config)
         asked: list[Spoken] = []
         if messages_key is not None:
-            asked, place = unanswered(state, messages_key, nodes_of(channels))
+            asked, place = unanswered(thread_of(state, messages_key, nodes_of(channels)))
             session = session_here() or run_id_of(config)
             submitted.first_ids(config.get("configurable"), user, session, place, asked)
         found = ""
@@ -329,21 +329,15 @@ class _Recorded:
         if isinstance(self._user_id, str):
             speakers = []  # a node with a fixed user records the messages of all users
         channels, node = state_channels(config), _node(config)
-        nodes = nodes_of(channels)
+        thread = thread_of(state, self._messages_key, nodes_of(channels))
         said = current_turn(
-            state,
-            self._messages_key,
-            nodes,
+            thread,
             lambda one: any(
                 _owner(self._submitted, config, one, each) != each.user for each in speakers
             ),
             ended_in(channels, node),
         )
-        if (
-            said is None
-            and not self._has_warned
-            and waits_for_answer(state, self._messages_key, nodes)
-        ):
+        if said is None and not self._has_warned and thread and thread[-1].by == "user":
             self._has_warned = True
             tell(
                 _logger,

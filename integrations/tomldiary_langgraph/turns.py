@@ -35,8 +35,8 @@ __all__ = [
     "current_turn",
     "ended_by",
     "ended_in",
+    "thread_of",
     "unanswered",
-    "waits_for_answer",
 ]
 
 
@@ -172,26 +172,18 @@ class CurrentTurn(NamedTuple):
 
 
 def current_turn(
-    state: Any,
-    key: str,
-    nodes: Collection[str],
-    is_others: Callable[[Spoken], bool],
-    ended: Collection[str],
+    thread: Sequence[Spoken], is_others: Callable[[Spoken], bool], ended: Collection[str]
 ) -> CurrentTurn | None:
     """Return the user's messages since the last answer, and the answer to them; None if there is no answer yet.
 
     Args:
-        state: The state of a graph.
-        key: The field with the messages.
-        nodes: The nodes of the graph; see `_thread`.
+        thread: The messages.
         is_others: Whether another user wrote an unanswered message.
         ended: The `end` of recorded turns.
 
     Raises:
-        InvalidValue: The state has no such field.
         IdentifierError: Another user wrote the last of these messages.
     """
-    thread = _thread(state, key, nodes)
     start = turn_start(thread)
     if start is None:
         return None
@@ -210,11 +202,8 @@ def current_turn(
     return CurrentTurn(turn, tuple(earlier_exchanges(thread, own[0])), own[0], ends[-1])
 
 
-def unanswered(
-    state: Any, key: str, nodes: Collection[str]
-) -> tuple[list[Spoken], tuple[str, ...]]:
+def unanswered(thread: Sequence[Spoken]) -> tuple[list[Spoken], tuple[str, ...]]:
     """Return the user messages since the last answer, and the `place` of a turn that begins with them."""
-    thread = _thread(state, key, nodes)
     start = turn_start(thread)
     if start is None:
         return [], ()
@@ -222,22 +211,19 @@ def unanswered(
     return asked, _place(start, earlier_exchanges(thread, start))
 
 
-def waits_for_answer(state: Any, key: str, nodes: Collection[str]) -> bool:
-    """Return whether the last message is the user's."""
-    thread = _thread(state, key, nodes)
-    return bool(thread) and thread[-1].by == "user"
-
-
 def _place(position: int, earlier: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     """Return the index of a turn's first message in the thread, and the texts before it."""
     return (str(position), *(text for pair in earlier for text in pair))
 
 
-def _thread(state: Any, key: str, nodes: Collection[str]) -> list[Spoken]:
-    """Return the messages of a state.
+def thread_of(state: Any, key: str, nodes: Collection[str]) -> list[Spoken]:
+    """Return the messages in a field of a graph's state.
 
     A human message with the name of a node is an answer: workers of a supervisor return such messages, because some
     models need a human message at the end.
+
+    Raises:
+        InvalidValue: The state has no such field.
     """
     if isinstance(state, Mapping):
         held: Any = cast("Mapping[str, Any]", state).get(key)
