@@ -65,7 +65,7 @@ if TYPE_CHECKING:
         def __set__(self, capability: object, given: MemoryWriter | None) -> None: ...
 
 
-__all__ = ["DiaryCapability"]
+__tools_ = ["DiaryCapability"]
 
 _logger = get_logger(__name__)
 _OF_TOOLSET = (
@@ -226,7 +226,6 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                 run; None looks in the deps and the metadata.
             session_id: The session, given in the same ways.
             extractor: "rules" or the name of a model; None takes $EXTRACTOR_MODEL, or the default model.
-            record: Whether turns are recorded.
         """
         opened = Diary(no_template("diary", diary), agent=extractor)
         return DiaryCapability(
@@ -268,7 +267,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         """Return the capability for one run, whose user and session are resolved now; this reads no memory.
 
         Raises:
-            IdentifierError: The run names no user, a name is invalid, or another user began the turn.
+            IdentifierError: See `RunToolset.entered`.
         """
         if type(ctx) is not RunContext:
             # An engine rebuilt it, without messages, for one durable operation, whose arguments name the user.

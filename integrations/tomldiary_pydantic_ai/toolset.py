@@ -127,6 +127,11 @@ class OwnedToolset(WrapperToolset[AgentDepsT]):
     run: RunState | None = None
     """The run of a capability."""
 
+    @property
+    def id(self) -> str | None:
+        """The id of the toolset, which durable execution looks up."""
+        return self.toolset.id
+
     @contextmanager
     def calling(self) -> Generator[None]:
         """Let `toolset` know this run in the block."""

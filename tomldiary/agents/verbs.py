@@ -192,9 +192,9 @@ class MemoryVerbs:
         if not self._operation and self._epoch is None:
             yield
             return
-        with once(self._user, self._session, self._operation):
-            backend, user = self._user.diary.engine.backend, self._user
-            if is_erased(backend, user.user_id, self._epoch, user.epoch):
+        user = self._user
+        with once(user, self._session, self._operation):
+            if is_erased(user.diary.engine.backend, user.user_id, self._epoch, user.epoch):
                 raise Forgotten.since_run()
             yield
 
@@ -242,19 +242,17 @@ class MemoryVerbs:
         data = _data(category, key, item)
         if item.count > 1:
             return Answer(f"✅ Known already as {category}/{key}; confirmed ({item.count}×).", data)
+        noted = f"✅ Noted as {category}/{key}."
         others = [match for match in similar if match.id != key][:_SIMILAR_SHOWN]
         if not others:
-            return Answer(f"✅ Noted as {category}/{key}.", data)
+            return Answer(noted, data)
         listed = "; ".join(
             f"{category}/{one.id}: {escape_for_model(one.text)}"
             + (f" ({one.conflict})" if one.conflict else "")
             for one in others
         )
-        return Answer(
-            f"✅ Noted as {category}/{key}. ⚠️ Similar entries: {listed}. Correct or remove what no"
-            " longer holds.",
-            data,
-        )
+        warning = f"⚠️ Similar entries: {listed}. Correct or remove what no longer holds."
+        return Answer(f"{noted} {warning}", data)
 
     aremember = async_twin(remember)
 
