@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,32 @@ def test_documents_of_one_folder_are_listed_alone(tmp_path):
     assert backend.listing("bob", "items/") == ([], ["items"])
     (tmp_path / "alice/facts").symlink_to(tmp_path / "alice/items")
     assert backend.listing("alice", "facts/") == ([], ["facts"])
+
+
+def test_a_folder_is_listed_again_only_if_a_name_in_it_has_changed(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    backend, folder = diary.engine.backend, tmp_path / "alice/items"
+    put(diary, "items/a", "x")
+    put(diary, "items/work/b", "x")
+
+    def settled():
+        time.sleep(0.05)  # longer than a folder counts as just changed
+        backend.listing("alice", "items/")
+        listed = backend.listing("alice", "items/")
+        assert backend.listing("alice", "items/") is listed
+        return listed.kinds
+
+    assert settled() == ["items/a", "items/work/b"]
+    put(diary, "items/a", "changed")
+    assert settled() == ["items/a", "items/work/b"]
+    (folder / "work/c.toml").touch()
+    assert backend.listing("alice", "items/").kinds == settled()
+    (folder / "new/deep").mkdir(parents=True)
+    assert settled() == ["items/a", "items/work/b", "items/work/c"]
+    (folder / "new/deep/d.toml").touch()
+    assert backend.listing("alice", "items/").kinds[1] == "items/new/deep/d"
+    (folder / "a.toml").unlink()
+    assert settled() == ["items/new/deep/d", "items/work/b", "items/work/c"]
 
 
 def test_documents_in_folders_are_private_and_recovered(tmp_path):

@@ -138,14 +138,18 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
 
     def token(self, user: str, kind: str) -> FileToken | None:
         """Return the version of the file: one `stat`."""
-        self._open(user)
-        return self.files.token(f"{self.folder(user)}/{kind}.toml")
+        folder = self._recovered.get(user) or self._opened(user)
+        return self.files.token(f"{folder}{kind}.toml")
 
     def tokens(self, user: str, kinds: Iterable[str]) -> list[FileToken | None]:
         """Return the versions of several files: one `stat` each."""
-        self._open(user)
-        folder, token = f"{self.folder(user)}/", self.files.token
+        folder, token = self._recovered.get(user) or self._opened(user), self.files.token
         return [token(f"{folder}{kind}.toml") for kind in kinds]
+
+    def _opened(self, user: str) -> str:
+        """Recover a user if possible, and return the folder with a slash at the end."""
+        self._open(user)
+        return f"{self.folder(user)}/"
 
     def read(self, user: str, kind: str) -> Stored | None:
         """Return the document, or None; while a writer holds the lock, a torn document is repaired in memory."""
@@ -168,18 +172,32 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
 
     def kinds(self, user: str) -> list[str]:
         """Return the names of the user's documents."""
-        return self.listing(user, "").kinds
+        return [*self.listing(user, "").kinds]
 
     def listing(self, user: str, folder: str) -> Listing:
-        """Return the user's documents and folders below a folder such as `items/`; other folders are not read."""
-        self._open(user)  # recovery may bring back a document
-        return listing_of(self.files, self.folder(user), folder)
+        """Return the user's documents and folders below a folder such as `items/`; other folders are not read.
+
+        The result is the same object until a name is added or removed; the caller must not change it.
+        """
+        known = self._listings.setdefault(user, {})
+        before, times = known.get(folder) or (Listing([], [folder[:-1]]), None)
+        if times == self._times(user, before.folders):
+            return before
+        times = self.folder_times(user, before.folders)
+        found = listing_of(self.files, self.folder(user), folder)
+        # The times of new folders are unknown.
+        known[folder] = found, times if found.folders == before.folders else None
+        return found
 
     def folder_times(self, user: str, folders: Sequence[str]) -> tuple[int, ...] | None:
         """Return the modification times of folders of the user; None if one changed too recently to be reliable."""
-        place = self.folder(user)
-        times = tuple([self.files.folder_time(f"{place}/{folder}") for folder in folders])
+        times = self._times(user, folders)
         return times if max(times, default=0) < self.environment.clock.time_ns() - YOUNG else None
+
+    def _times(self, user: str, folders: Sequence[str]) -> tuple[int, ...]:
+        # Recovery may bring back a document.
+        place, time_of = self._recovered.get(user) or self._opened(user), self.files.folder_time
+        return tuple([time_of(f"{place}{folder}") for folder in folders])
 
     def users(self) -> list[str]:
         """Return all user ids that have a document, sorted, by listing names.
@@ -255,7 +273,8 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             if commit.replaces_save or kind not in synced.kinds or commit.expected.get(kind) is None
         }
         tokens = self._publish(user, folder, staging, new)
-        self._recovered.add(user)  # readers of a new user need no lock: there is nothing to recover
+        # Readers of a new user need no lock: there is nothing to recover.
+        self._recovered[user] = f"{folder}/"
         for kind in commit.fingerprints.keys() - tokens.keys():
             _show_new_version(self.files, f"{folder}/{kind}.toml")
         is_whole = len(tokens) == len(commit.contents)
@@ -304,7 +323,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             if self._sync and new:
                 self._synced.of(user, folder).sync(new)
         except (OSError, BackendError) as error:
-            self._recovered.discard(user)
+            self._recovered.pop(user, None)
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise CommittedUnpublished(
                 f"{getattr(error, 'filename', None) or folder}: the change is stored in history, but the file"

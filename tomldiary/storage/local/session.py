@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from tomldiary.storage.environment import Environment
     from tomldiary.storage.files import FileSystem, FileToken
-    from tomldiary.storage.protocol import Commit, Merge
+    from tomldiary.storage.protocol import Commit, Listing, Merge
 
 __all__ = ["YOUNG", "DurableNames", "OpenedUsers", "Synced"]
 
@@ -73,7 +73,10 @@ class OpenedUsers:
         self.epochs = Epochs(environment.files, base_path / SYSTEM)
         self._seen_epochs: dict[str, int] = {}
         self._tails = HistoryTails(environment.files)
-        self._recovered: set[str] = set()
+        self._recovered: dict[str, str] = {}
+        """The folder of each recovered user, with a slash at the end."""
+        self._listings: dict[str, dict[str, tuple[Listing, tuple[int, ...] | None]]] = {}
+        """By user and folder: the last listing, and the times of its folders before it."""
         self._synced = DurableNames(environment, base_path, sync=sync)
 
     # Folders
@@ -90,6 +93,7 @@ class OpenedUsers:
         if len(self._folders) > _MOST_USERS:
             self._folders.clear()
             self._recovered.clear()
+            self._listings.clear()
         self._folders[user] = folder
         return folder
 
@@ -234,7 +238,7 @@ class OpenedUsers:
             if name not in displaced:
                 self.files.discard(folder / name)
         self._merge_displaced(user, displaced)
-        self._recovered.add(user)
+        self._recovered[user] = f"{folder}/"
 
     def _merge_displaced(self, user: str, names: list[str]) -> None:
         """Merge displaced edits; without an engine they stay in their staged files for the next open."""
@@ -248,7 +252,8 @@ class OpenedUsers:
         self._tails.drop(user)
         self._folders.pop(user, None)
         self._synced.drop(user)
-        self._recovered.discard(user)
+        self._recovered.pop(user, None)
+        self._listings.pop(user, None)
 
     def epoch(self, user: str) -> int:
         """Return the fencing token: the number of erasures of the user's data."""
