@@ -13,6 +13,7 @@ import asyncio
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,6 +81,8 @@ def recall(folder: Path, trace: Trace) -> None:
     """Trace a recall whose documents and index are up to date."""
     alice = Diary(folder).user("alice")
     alice.upsert_preference("likes", "green tea")
+    alice.recall("tea")
+    time.sleep(0.05)  # a folder that was changed within the last 10 ms is listed again
     alice.recall("tea")
     trace.is_on = True
     alice.recall("tea")

@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, PrivateAttr, field_validator
 from tomldiary.agents.identity import checked_id
 from tomldiary.agents.options import checked_count
 from tomldiary.diary import Diary, diary_of
-from tomldiary.entries.kinds import ITEMS, recalled_kinds
+from tomldiary.entries.kinds import ITEMS
 from tomldiary.retrieval.filters import compile_filter
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.store.operations import Item, Search, is_typed
@@ -143,7 +143,7 @@ class DiaryRetriever(BaseRetriever):
         found: list[Document] = []
         kinds = self.kinds
         if kinds is None and self.items is not None:
-            kinds = {kind.name for kind in recalled_kinds()} - {ITEMS.name}
+            kinds = {kind.name for kind in kinds_named(None)} - {ITEMS.name}
         if kinds is None or kinds:
             most = k if fits is None else _MANY
             hits = self._diary.user(user).recall(query, most, kinds=kinds)

@@ -27,13 +27,13 @@ from typer.testing import CliRunner
 from scripted_chat import Scripted, calling
 from tomldiary import Constraint, Diary
 from tomldiary.cli.app import app
-from tomldiary.entries.kinds import recalled_kinds
+from tomldiary.user.recall import kinds_named
 from tomldiary_langchain import DiaryMiddleware, diary_tools
 from tomldiary_langgraph import DiaryStore, extract_node, recall_node
 from tomldiary_pydantic_ai import DiaryCapability, DiaryToolset
 
 DOORS = ("store", "nodes", "langchain", "pydantic", "cli")
-KINDS = [kind.name for kind in recalled_kinds()]
+KINDS = [kind.name for kind in kinds_named(None)]
 CELLS = [(door, kind) for door in DOORS for kind in KINDS]
 cells = pytest.mark.parametrize(("door", "kind"), CELLS)
 

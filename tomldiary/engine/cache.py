@@ -262,7 +262,7 @@ class DocumentCache:
         key = (user, kind)
         cached = self._cache.get(key)
         if token is None:
-            if self._cache.pop(key) is not None:
+            if cached is not None and self._cache.pop(key) is not None:
                 self._notice_erasure(user)
             return None
         if cached is not None and _is_current(cached, token, kind, changes, is_written=is_written):

@@ -50,13 +50,11 @@ class RecentBySize(Generic[K, V]):
         self._most = most
         self._size = size
         self._values: OrderedDict[K, V] = OrderedDict()
+        self.get: Callable[[K], V | None] = self._values.get
+        """Returns a value, or None."""
         self._sizes: dict[K, int] = {}
         self._total = 0
         self._guard = fork_safe(threading.Lock())
-
-    def get(self, key: K) -> V | None:
-        """Return a value, or None."""
-        return self._values.get(key)
 
     def keep(self, key: K, value: V) -> None:
         """Store a value as the most recent one."""

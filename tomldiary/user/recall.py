@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tomldiary.entries.fields import last_used
-from tomldiary.entries.kinds import PREFERENCES, recalled_kinds, shown_kinds
+from tomldiary.entries.kinds import KINDS, PREFERENCES, shown_kinds
 from tomldiary.errors import InvalidValue
 from tomldiary.retrieval.ranking import MemoryLines, ShownFact, by_share, ranked
 from tomldiary.retrieval.render import exceeds, render_memory
 from tomldiary.retrieval.search import UserIndex, matched_words, telling_words
+from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.runtime.lru import PerUser
 from tomldiary.runtime.views import ListView, Viewed
 from tomldiary.toml.values import When, checked_count, checked_limit, checked_text, in_utc, moment
@@ -22,12 +24,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tomldiary.entries.kind import EntryKind, Rules
-    from tomldiary.retrieval.vector_index import QueryVector
     from tomldiary.text.words import Asked
     from tomldiary.toml.document import Document
     from tomldiary.user.context import UserContext
-
-    Prepare = Callable[[Sequence["_Entries"], str], QueryVector | None]
 
 __all__ = ["Hit", "Hits", "UserRecall", "kinds_named", "recall_indexes"]
 
@@ -37,30 +36,20 @@ _MATCHES = 60
 TimeRange = tuple[When | None, When | None]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class IndexedEntry:
-    """An indexed entry; it stays the same object while `entry` does."""
+    """An indexed entry, with what a search and a hit need; it stays the same object while `entry` does."""
 
-    kind: EntryKind
-    key: str
-    entry: Mapping[str, Any]
-    document: str
-    """The name under which its document was searched."""
+    __slots__ = ("entry", "key", "kind", "order", "searched_names", "searched_text", "text")
 
-    @property
-    def order(self) -> tuple[str, str]:
+    def __init__(self, kind: EntryKind, key: str, entry: Mapping[str, Any]) -> None:
+        self.kind = kind
+        self.key = key
+        self.entry = entry
+        self.order = kind.name, key
         """The sort key of entries with equal scores."""
-        return self.kind.name, self.key
-
-    @property
-    def searched_text(self) -> str:
-        """The text to search."""
-        return self.kind.body(self.entry)
-
-    @property
-    def searched_names(self) -> str:
-        """Names that also match the entry."""
-        return self.kind.names(self.key, self.entry)
+        self.text = kind.text(entry)
+        self.searched_text = kind.body(entry)
+        self.searched_names = kind.names(key, entry)
 
     @property
     def turn(self) -> tuple[str, str] | None:
@@ -114,57 +103,39 @@ class _Entries:
     """The entries of one version of a document."""
 
     def __init__(self, searched: Searched, rules: Rules, before: _Entries | None) -> None:
-        kind, self.document = searched.kind, searched.document
-        self.namespace = searched.name
+        self.namespace, self.kind, self.document = searched
+        self.is_timed = self.kind.is_timed(self.document)
         self.entries: dict[str, IndexedEntry] = {}
         known = before.entries if before is not None else {}
-        for key, entry in kind.entries(self.document, rules):
+        for key, entry in self.kind.entries(self.document, rules):
             source = known.get(key)
             if source is None or source.entry is not entry:
-                source = IndexedEntry(kind, key, entry, searched.name)
+                source = IndexedEntry(self.kind, key, entry)
             self.entries[key] = source
-
-    @property
-    def searched(self) -> dict[str, _Entries]:
-        """A mapping with this object as its only part."""
-        return {"": self}
+        self.searched = {"": self}
+        """This object is the only part."""
 
     def get(self, key: str) -> IndexedEntry | None:
         """Return the entry with a key, or None."""
         return self.entries.get(key)
 
 
-class RecallIndex:
+class RecallIndex(UserIndex[_Entries, IndexedEntry]):
     """The index of one user. Thread-safe: a race only repeats work."""
 
     def __init__(self) -> None:
-        self._index: UserIndex[_Entries, IndexedEntry] = UserIndex()
+        super().__init__()
         self._entries: dict[str, _Entries] = {}
 
-    def search(
-        self,
-        query: str,
-        documents: Sequence[Searched],
-        rules: Rules,
-        prepare: Prepare | None = None,
-    ) -> Iterator[tuple[float, IndexedEntry]]:
-        """Yield the score and the entry of each match, best first.
-
-        Args:
-            query: A question or words.
-            documents: The documents to search; compared by identity to skip unchanged ones.
-            rules: The rules that decide which entries are valid.
-            prepare: The function that embeds the query and the entries; None ranks only by words.
-        """
+    def entries(self, documents: Iterable[Searched], rules: Rules) -> list[_Entries]:
+        """Return the entries of documents; those of an unchanged document are the same object."""
         current: list[_Entries] = []
         for searched in documents:
             found = self._entries.get(searched.name)
             if found is None or found.document is not searched.document:
                 found = self._entries[searched.name] = _Entries(searched, rules, found)
             current.append(found)
-        asked = prepare(current, query) if prepare is not None else None
-        for score, _, source in self._index.search(current, query, asked) or ():
-            yield score, source
+        return current
 
 
 def recall_indexes() -> PerUser[RecallIndex]:
@@ -217,32 +188,36 @@ class UserRecall:
     ) -> Iterator[tuple[float, IndexedEntry]]:
         """Return an iterator over the score and the entry of each match, best first; it filters lazily."""
         checked_text(query, "query")
-        at, diary = self._context.moment(valid_at), self._diary
+        at, context, rules = self._context.moment(valid_at), self._context, self._diary
         searched = kinds_named(kinds)
         start, end = _bounds(time_range)
-        with diary.engine.reading():
-            # Read before the documents, because an index of older documents must not pass as newer than an erasure.
-            epoch = self._context.epoch
-            documents = self._documents(searched)
-            current = {
-                each.name: each.kind.current(each.document, diary, at)
-                for each in documents
-                if each.kind.is_timed(each.document)
+        with context.reading():
+            # Before the documents, because an index of older documents must not pass as newer than an erasure.
+            index = context.indexes.of(context.user_id, context.epoch)
+            current = index.entries(self._documents(searched), rules)
+            prepare = context.prepare_vectors
+            asked = prepare(current, query) if prepare is not None else None
+            found = index.search(current, query, asked)
+            holding = {
+                each: each.kind.within(each.namespace, context.until).current(
+                    each.document, rules, at
+                )
+                for each in current
+                if each.is_timed
             }
-            index = self._context.indexes.of(self._context.user_id, epoch)
-            found = index.search(query, documents, diary, self._context.prepare_vectors)
-        is_over = self._context.is_over
 
-        def counts(source: IndexedEntry) -> bool:
-            holds, kind, entry = current.get(source.document), source.kind, source.entry
+        def counts(entries: _Entries, source: IndexedEntry) -> bool:
+            holds = holding.get(entries)
             return (
-                not is_over(f"{kind.name}/{source.key}", entry)
-                and _is_within(entry, start, end)
-                and (holds is None or holds(source.key, entry))
-                and bool(kind.text(entry).strip())
+                not context.is_over(f"{source.kind.name}/{source.key}", source.entry)
+                and _is_within(source.entry, start, end)
+                and (holds is None or holds(source.key, source.entry))
+                and bool(source.text.strip())
             )
 
-        return (each for each in found if counts(each[1]))
+        return (
+            (score, source) for score, entries, source in found or () if counts(entries, source)
+        )
 
     def render(
         self,
@@ -313,7 +288,9 @@ class UserRecall:
         lanes: list[tuple[float, list[ShownFact]]] = []
         rest: list[str] = []
         rules = self._diary.entry_rules
-        for _, kind, document in documents:
+        until = self._context.until
+        for name, own_kind, document in documents:
+            kind = own_kind.within(name, until)
             for weight, facts in ranked(kind, document, self._diary, at):
                 lane = facts
                 if rules.has_times:
@@ -342,12 +319,15 @@ class UserRecall:
     def _documents(self, kinds: Sequence[EntryKind]) -> list[Searched]:
         """Return the documents of some kinds, each with the kind of its entries."""
         listed = self._context.kinds() if self._context.lists_documents else ()
-        until = self._context.until
-        return [
-            Searched(name, kind.within(name, until), self._context.read(name))
-            for kind in kinds
-            for name in kind.documents(listed)
-        ]
+        names = _names(tuple(kinds), tuple(listed))
+        return [Searched(name, kind, self._context.read(name)) for name, kind in names]
+
+
+@cleared_on_forget
+@lru_cache(maxsize=256)
+def _names(kinds: tuple[EntryKind, ...], listed: tuple[str, ...]) -> list[tuple[str, EntryKind]]:
+    """Return the documents of some kinds among all documents of a user, each with the kind of its entries."""
+    return [(name, kind.within(name)) for kind in kinds for name in kind.documents(listed)]
 
 
 def _matches_first(facts: list[ShownFact], matches: list[tuple[str, str]]) -> list[ShownFact]:
@@ -379,7 +359,7 @@ def kinds_named(names: Collection[str] | None) -> list[EntryKind]:
     Raises:
         InvalidValue: A kind does not exist.
     """
-    kinds = recalled_kinds()
+    kinds = [kind for kind in KINDS.values() if kind.is_recalled]
     if names is None:
         return kinds
     given: Any = [names] if isinstance(names, str) else names
@@ -420,7 +400,7 @@ def _hit(source: IndexedEntry, score: float, asked: Sequence[Asked]) -> Hit:
     return Hit(
         source.kind.name,
         source.key,
-        source.kind.text(entry),
+        source.text,
         score,
         matched_words(asked, source.searched_text, source.searched_names),
         created=str(entry.get("_created", "")),

@@ -47,7 +47,6 @@ __all__ = [
     "own_values",
     "path_of",
     "problems_in",
-    "recalled_kinds",
     "register",
     "shown_kinds",
     "typed_kinds",
@@ -100,11 +99,6 @@ def unread_tables(name: str, document: Document) -> list[str]:
     if kind.name in KINDS:
         return []
     return [key for key in kind.unread(document) if isinstance(document.data[key], dict)]
-
-
-def recalled_kinds() -> list[EntryKind]:
-    """Return the kinds that recall searches."""
-    return [kind for kind in KINDS.values() if kind.is_recalled]
 
 
 def shown_kinds() -> list[EntryKind]:

@@ -14,6 +14,7 @@ from tomldiary.entries.fields import (
     data_text,
     entry_data,
     session_turn,
+    tables_at,
     with_value,
 )
 from tomldiary.entries.kind import EntryKind, EntryLine, Group, Rules
@@ -88,6 +89,9 @@ class ItemKind(EntryKind):
     def entries(self, tables: Tables, rules: Rules) -> Iterator[tuple[str, Mapping[str, Any]]]:
         for name, entry in super().entries(tables, rules):
             yield f"{self.namespace}/{_quoted(name)}" if self.namespace else name, entry
+
+    def is_timed(self, document: Document) -> bool:
+        return any("_expires" in entry for _, entry in tables_at(document, self.name))
 
     def current(
         self, document: Document, rules: Rules, at: datetime
