@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from langchain_core.runnables.config import var_child_runnable_config
-from langgraph.config import get_config
 from langgraph.runtime import get_runtime
 
 from tomldiary.agents.identity import given, places_in, session_of, signed_in, user_of
@@ -80,9 +79,8 @@ def speakers_of(explicit: Who, user: str, config: RunnableConfig) -> list[Speake
 
 def session_here() -> str:
     """Return the session of the running graph; "" outside of one, or if it names none."""
-    try:
-        config = get_config()
-    except RuntimeError:  # called outside a graph
+    config = var_child_runnable_config.get()  # see `_settings_here`
+    if not config:
         return ""
     try:
         return session_of(None, default="", **_places(config))
