@@ -74,12 +74,15 @@ def result(answer: Answer) -> Result:
         return item(answer)
     if not answer or not isinstance(answer[0], Stored):
         return cast("list[tuple[str, ...]]", answer)
-    return [SearchItem(**_fields(each), score=each.score) for each in cast("list[Stored]", answer)]
+    return [SearchItem(**each._asdict()) for each in cast("list[Stored]", answer)]
 
 
 def item(found: Stored) -> Item:
     """Return an item in LangGraph's type."""
-    return Item(**_fields(found))
+    namespace, key, value, created_at, updated_at, _ = found
+    return Item(
+        namespace=namespace, key=key, value=value, created_at=created_at, updated_at=updated_at
+    )
 
 
 def check_written(namespace: tuple[str, ...]) -> None:
@@ -94,16 +97,6 @@ def check_written(namespace: tuple[str, ...]) -> None:
     validate_op_namespace(PutOp(namespace, "", None))
     if namespace[0] == "langgraph":
         raise InvalidNamespaceError('Root label for namespace cannot be "langgraph".')
-
-
-def _fields(item: Stored) -> dict[str, Any]:
-    return {
-        "namespace": item.namespace,
-        "key": item.key,
-        "value": item.value,
-        "created_at": item.created_at,
-        "updated_at": item.updated_at,
-    }
 
 
 def _check_sequences(op: Op) -> None:

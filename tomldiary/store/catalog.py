@@ -17,6 +17,7 @@ from tomldiary.entries.kinds.parts import part_name, part_of
 from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary.identifiers.namespaces import ROOT, Namespace, is_hashed, kind_of, namespace_of
 from tomldiary.logging import get_logger
+from tomldiary.runtime.async_bridge import SCOPE
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.storage.protocol import Listing, ListsFolders
 from tomldiary.store.snapshot import Part, Snapshot
@@ -47,8 +48,8 @@ class _Page:
     bases: list[str]
     tokens: dict[str, Any]
     """The versions of the documents, by kind."""
-    listing: Any
-    """The times of the folders when the documents were last checked."""
+    listing: Listing | None
+    """The listing when the documents were last checked."""
     checked_at: float
     """The time of this check, on the monotonic clock."""
 
@@ -70,12 +71,10 @@ class Catalog:
         self._sorted: list[tuple[Namespace, str]] = []
         """The labels and the base of each namespace of the last listing, sorted by labels."""
         self._snapshots: dict[str, Snapshot] = {}
-        self._folders = [ROOT[:-1]]
-        """The folders of the documents."""
-        self._listing: Any = None
-        """The times of these folders at the last listing; () if they are unknown, None before the first listing."""
-        self._listed: list[str] | None = None
-        """The documents of the last listing; None if they changed since."""
+        self._listed: Listing | None = None
+        """The documents and folders at the last listing; None before the first one."""
+        self._has_changes = False
+        """Whether documents were added or removed since."""
         self._version = 0
         """Increased when a namespace is added, changed or removed."""
         self._pages: dict[tuple[Namespace, bool], _Page] = {}
@@ -89,7 +88,7 @@ class Catalog:
         base = kind_of(self.user, namespace)
         self._open()
         with self._guard:
-            if self._listing is None:
+            if self._listed is None:
                 self._list()
             return self._snapshot(base, namespace)
 
@@ -113,10 +112,10 @@ class Catalog:
     def _page(self, prefix: Namespace, *, names_only: bool = False) -> _Page:
         self._list()
         page = self._pages.get((prefix, names_only))
-        started, listing = time.monotonic(), self._listing
+        started, listing = time.monotonic(), self._listed
         if page is not None and page.version == self._version:
             is_recent = names_only and started - page.checked_at < _TRUSTED
-            if is_recent and listing and listing == page.listing and self._replaces:
+            if is_recent and listing is page.listing and self._replaces:
                 return page
             if self._joined() is None and self._tokens(page.tokens) == page.tokens:
                 page.listing, page.checked_at = listing, started
@@ -125,7 +124,7 @@ class Catalog:
 
     def _made_page(self, prefix: Namespace, started: float, *, names_only: bool) -> _Page:
         """Return a page of the current documents, reading only those that changed."""
-        size, joined, listing = len(prefix), self._joined(), self._listing
+        size, joined, listing = len(prefix), self._joined(), self._listed
         below = [(base, labels) for labels, base in self._sorted if labels[:size] == prefix]
         numbers = self._numbers
         read_parts = slice(1 if names_only else None)
@@ -166,13 +165,10 @@ class Catalog:
         before = self._snapshots.get(base)
         if before is None or tokens is None:
             return None
-        if names_only:
-            first = before.parts[0]
-            is_known = before.is_shown_by_first and first.is_at(tokens.get(first.kind))
-            return before if is_known else None
-        if len(before.parts) != len(self._numbers.get(base, ())):
-            return None
-        is_same = all(part.is_at(tokens.get(part.kind)) for part in before.parts)
+        parts = before.parts[:1] if names_only else before.parts
+        is_whole = len(before.parts) == len(self._numbers.get(base, ()))
+        suffices = before.is_shown_by_first if names_only else is_whole
+        is_same = suffices and all(part.is_at(tokens.get(part.kind)) for part in parts)
         return before if is_same else None
 
     def _tokens(self, kinds: Collection[str]) -> dict[str, Any]:
@@ -193,22 +189,25 @@ class Catalog:
     def find(self, namespace: Namespace, key: str) -> tuple[Snapshot, Entry] | None:
         """Return a cached item with its snapshot if its document is unchanged, or None."""
         before = self._snapshots.get(kind_of(self.user, namespace))
-        if before is None or open_here() is not None:
+        if before is None or SCOPE.get() is not None:
             return None
-        holding = [part for part in before.parts if key in part.tables]
-        if len(holding) != 1:  # a hand edit may have duplicated the key
+        holding = None
+        for part in before.parts:
+            if key in part.tables:
+                if holding is not None:
+                    return None  # a hand edit duplicated the key
+                holding = part
+        if holding is None or not holding.is_at(self._backend.token(self.user, holding.kind)):
             return None
-        entry = holding[0].entry(key)
-        is_current = holding[0].is_at(self._backend.token(self.user, holding[0].kind))
-        return (before, entry) if entry is not None and is_current else None
+        entry = holding.entries.get(key)
+        return None if entry is None else (before, entry)
 
     def documents(self, tx: Transaction, namespace: Namespace) -> dict[str, Document]:
         """Return the documents of a namespace by name, with the changes of a transaction."""
         base = kind_of(self.user, namespace)
-        if self._listing is None:
-            self._open()
+        self._open()
         with self._guard:
-            if self._listing is None:
+            if self._listed is None:
                 self._list()
             numbers = list(self._numbers.get(base, ()))
         while True:
@@ -270,14 +269,13 @@ class Catalog:
     def _add(self, base: str, number: int, namespace: Namespace) -> None:
         insort(self._numbers.setdefault(base, []), number)
         self._namespaces[base] = namespace
-        self._listing = ()
-        self._listed = None
+        self._has_changes = True
         self._version += 1
 
     def _dropped(self, base: str, number: int) -> None:
         numbers = self._numbers.get(base, [])
         if number in numbers:
-            self._listed = None
+            self._has_changes = True
             self._numbers[base] = [each for each in numbers if each != number]
             if not self._numbers[base]:
                 del self._numbers[base], self._namespaces[base]
@@ -285,18 +283,12 @@ class Catalog:
     # Which documents there are
 
     def _list(self) -> None:
-        backend = self._lists
-        # Changes when a document is added to or removed from one of these folders; None if unknown.
-        now = backend.folder_times(self.user, self._folders) if backend is not None else None
-        if now is not None and now == self._listing and open_here() is None:
+        before, found = self._listed, self._documents()
+        is_same = found is before or (found == before and all(self._namespaces.values()))
+        self._listed = found
+        if is_same and not self._has_changes:
             return
-        kinds, folders = self._documents()
-        # If there are new folders, their times are unknown, so the next listing must read the documents again.
-        is_same = folders == self._folders
-        if kinds == self._listed and is_same and all(self._namespaces.values()):
-            # Documents were changed, but none was added.
-            self._listing = now if now is not None else ()
-            return
+        kinds = found.kinds
         numbers: dict[str, list[int]] = {}
         for base, number in map(part_of, kinds):
             insort(numbers.setdefault(base, []), number)
@@ -311,9 +303,7 @@ class Catalog:
             del self._parts[kind]
         for base in self._snapshots.keys() - numbers.keys():
             del self._snapshots[base]
-        self._folders = folders
-        self._listed = kinds
-        self._listing = now if is_same and now is not None else ()
+        self._has_changes = False
 
     def _documents(self) -> Listing:
         """Return the documents and folders of all namespaces, with the documents that an open transaction adds."""

@@ -133,7 +133,8 @@ class Finder:
 
 def as_item(snapshot: Snapshot, entry: Entry, score: float | None = None) -> Item:
     """Return an item for the caller, with a copy of its value."""
-    return Item(snapshot.namespace, entry.key, copied(entry.value), *entry.moments, score)
+    created, updated = entry.moments
+    return Item(snapshot.namespace, entry.key, copied(entry.value), created, updated, score)
 
 
 def _by_user(snapshots: Sequence[Snapshot]) -> dict[str, list[Snapshot]]:

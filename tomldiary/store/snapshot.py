@@ -55,10 +55,6 @@ class Part:
             self._entries, self._before = found, {}
         return self._entries
 
-    def entry(self, key: str) -> Entry | None:
-        """Return the item with a key, or None; `entries` are made only if the document has the key."""
-        return self.entries.get(key) if key in self.tables else None
-
     @property
     def is_empty(self) -> bool:
         """Whether the document has no item."""
@@ -67,14 +63,17 @@ class Part:
     @property
     def shows_changes(self) -> bool:
         """Whether every change of the content also changes the version of the file."""
-        known = self.known
-        # False for a broken document, because writes then go only to history.
-        return known is not None and not known.is_young and known.problem is None
+        return self.known is not None and self.is_at(self.known.token)
 
     def is_at(self, token: object) -> bool:
         """Return whether the document was read at this version of its file, which is unchanged since."""
         known = self.known
-        return known is not None and known.token == token and self.shows_changes
+        return (
+            known is not None
+            and known.token == token
+            and not known.is_young
+            and known.problem is None  # writes to a broken document go only to history
+        )
 
 
 class Snapshot:
@@ -139,7 +138,8 @@ class Snapshot:
         if self._entries is not None:
             return self._entries.get(key)
         # Not from `entries`, because joining the entries of all parts is as slow as a search.
-        found = [each for part in self.parts if (each := part.entry(key)) is not None]
+        having = [part.entries for part in self.parts if key in part.tables]
+        found = [entries[key] for entries in having if key in entries]
         return max(reversed(found), key=attrgetter("updated"), default=None)
 
 

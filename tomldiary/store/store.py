@@ -236,7 +236,8 @@ class ItemStore(ItemPuts):
             with self.diary.engine.reading():
                 results = [self._read(view, op, vectors) for op in work.ops]
             view.refresh()
-        self._write(puts, session)
+        if puts:
+            self._write(puts, session)
         return results
 
     def _view(self, *, is_shared: bool = False, signed_in: str | None = None) -> View:
@@ -313,7 +314,7 @@ class ItemStore(ItemPuts):
         return known, known.get(op.key)
 
     def _list(self, view: View, op: List) -> list[tuple[str, ...]]:
-        prefix, found = op.prefix, dict[tuple[str, ...], None]()
+        prefix, found, shown = op.prefix, dict[tuple[str, ...], None](), slice(op.max_depth)
         owners, typed = self._places(prefix, view.signed_in)
         needed = op.offset + op.limit
 
@@ -323,7 +324,7 @@ class ItemStore(ItemPuts):
             fitting = names
             for condition in op.conditions:
                 fitting = [each for each in fitting if condition.fits(each)]
-            found.update(dict.fromkeys([labels[: op.max_depth] for labels in fitting]))
+            found.update(dict.fromkeys([labels[shown] for labels in fitting]))
             # Namespaces of the remaining users sort after these.
             if (
                 self._owners.are_in_order
@@ -484,7 +485,7 @@ def _of_each(owners: Owned, look: Callable[[str], list[R]]) -> Iterator[tuple[st
     Raises:
         DocumentError: There is at most one owner besides the shared one, and a document cannot be read.
     """
-    is_listing = len(owners.keys() - {SHARED}) > 1
+    is_listing = len(owners) - (SHARED in owners) > 1
     for owner in sorted(owners):
         try:
             found = look(owner)
