@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from tomldiary.engine.engine import Engine
-    from tomldiary.retrieval.collections import Collection
+    from tomldiary.retrieval.lexical_index import Collection
 
 __all__ = ["LOCAL_DIMS", "DiaryEmbedder", "Vectors", "local_embedder", "name_of"]
 

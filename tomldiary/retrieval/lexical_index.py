@@ -1,5 +1,8 @@
 """The word index of one collection of entries: finds and scores the entries that match a question.
 
+A collection has parts, such as its documents. Unchanged parts and entries are the same objects in the next version,
+so an index that follows a collection reads only the changes.
+
 The index is in memory and is derived from the entries. Each entry is one row, or one row for each passage of
 a long text. A row stores the numbers of its words in order, and each word stores the rows that contain it.
 
@@ -14,18 +17,16 @@ from bisect import bisect_left, insort
 from heapq import nlargest
 from itertools import pairwise
 from math import log
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
-from tomldiary.retrieval.collections import Searchable
 from tomldiary.text.words import END_MARK, Asked, asked_words, indexed_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
-__all__ = ["LONG", "LexicalIndex", "Matches", "Question", "question_of"]
+__all__ = ["Collection", "LexicalIndex", "Matches", "Part", "Searchable", "changes", "question_of"]
 
-LONG = 600
-"""The maximum number of characters of a text in one row; a longer text has a row for each passage."""
+_LONG = 600  # characters of a text in one row; a longer text has a row for each passage
 _PASSAGE = 400  # characters
 _MOST_WORDS = 64  # the maximum number of searched words of a question; the rarest are used
 _SATURATION = 1.2  # BM25's k1
@@ -38,7 +39,85 @@ _SCORED = 40  # the number of rows with the best estimates, which are scored exa
 _DEAD = 256  # the number of dead rows that are kept in addition to one for each live row
 
 
+class Searchable(Protocol):
+    """An entry of an index, compared by identity."""
+
+    @property
+    def key(self) -> str:
+        """Its key in the collection."""
+        ...
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """The sort key of entries with equal scores."""
+        ...
+
+    @property
+    def searched_text(self) -> str:
+        """The text to search."""
+        ...
+
+    @property
+    def searched_names(self) -> str:
+        """Names that also match the entry, such as its category; they do not count for its length."""
+        ...
+
+    @property
+    def turn(self) -> tuple[str, str] | None:
+        """The session of a turn, and its position as sortable text; None if the entry is not a turn."""
+        ...
+
+
+S_co = TypeVar("S_co", bound=Searchable, covariant=True)
+
+
+class Part(Protocol[S_co]):
+    """Some entries of a collection. Immutable."""
+
+    @property
+    def entries(self) -> Mapping[str, S_co]:
+        """The entries by key."""
+        ...
+
+
+class Collection(Protocol[S_co]):
+    """One version of a group of entries. Immutable."""
+
+    @property
+    def namespace(self) -> Hashable:
+        """The name of the group, which is the same in every version."""
+        ...
+
+    @property
+    def searched(self) -> Mapping[str, Part[S_co]]:
+        """Its parts by name."""
+        ...
+
+    def get(self, key: str) -> S_co | None:
+        """Return the entry with a key, or None."""
+        ...
+
+
 E = TypeVar("E", bound=Searchable)
+
+
+def changes(before: Mapping[str, Part[E]], now: Mapping[str, Part[E]]) -> tuple[list[E], list[E]]:
+    """Return the entries that were removed from the parts of a version, and those that were added."""
+    gone: dict[E, None] = {}
+    come: dict[E, None] = {}
+    for name in {**before, **now}:
+        one, other = before.get(name), now.get(name)
+        if one is other:
+            continue
+        old: Mapping[str, E] = one.entries if one is not None else {}
+        new: Mapping[str, E] = other.entries if other is not None else {}
+        gone.update((entry, None) for key, entry in old.items() if new.get(key) is not entry)
+        come.update((entry, None) for key, entry in new.items() if old.get(key) is not entry)
+    # An entry may have moved to another part.
+    return (
+        [entry for entry in gone if entry not in come],
+        [entry for entry in come if entry not in gone],
+    )
 
 
 class Question(NamedTuple):
@@ -69,6 +148,8 @@ class LexicalIndex(Generic[E]):
     """The words of one collection. Not thread-safe."""
 
     def __init__(self) -> None:
+        self.parts: Mapping[str, Part[E]] = {}
+        """The parts of the collection that it follows."""
         self._numbers: dict[str, int] = {}
         self._having: list[array[int]] = []
         self._rows: list[array[int]] = []
@@ -85,6 +166,17 @@ class LexicalIndex(Generic[E]):
         """The number of rows."""
 
     # Changes
+
+    def follow(self, parts: Mapping[str, Part[E]]) -> None:
+        """Update the index to a new version of the collection's parts."""
+        if parts == self.parts:  # parts are immutable, so they compare by identity
+            return
+        gone, come = changes(self.parts, parts)
+        for entry in gone:
+            self.remove(entry)
+        for entry in come:
+            self.add(entry)
+        self.parts = parts
 
     def add(self, entry: E) -> None:
         """Index an entry."""
@@ -331,7 +423,7 @@ def _passages(text: str) -> list[str]:
     """Return the passages of a long text, cut between words, or a short text unchanged."""
     if not text:
         return []
-    if len(text) <= LONG:
+    if len(text) <= _LONG:
         return [text]
     found: list[str] = []
     at = 0

@@ -13,8 +13,13 @@ from math import exp
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from tomldiary.retrieval.collections import Collection, Part, Searchable, changes
-from tomldiary.retrieval.lexical_index import LexicalIndex, Matches, question_of
+from tomldiary.retrieval.lexical_index import (
+    Collection,
+    LexicalIndex,
+    Matches,
+    Searchable,
+    question_of,
+)
 from tomldiary.retrieval.vector_index import QueryVector, numpy
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.text.words import Asked, asked_words, indexed_words
@@ -43,25 +48,6 @@ class Ranked(NamedTuple, Generic[C, E]):
     entry: E
 
 
-class _Followed(Generic[E]):
-    """The index of one collection, and the parts that it contains."""
-
-    def __init__(self) -> None:
-        self.words: LexicalIndex[E] = LexicalIndex()
-        self.parts: Mapping[str, Part[E]] = {}
-
-    def follow(self, parts: Mapping[str, Part[E]]) -> None:
-        """Update the index to a new version of the parts."""
-        if parts == self.parts:  # parts are immutable, so they compare by identity
-            return
-        changed = changes(self.parts, parts)
-        for entry in changed.gone:
-            self.words.remove(entry)
-        for entry in changed.come:
-            self.words.add(entry)
-        self.parts = parts
-
-
 class UserIndex(Generic[C, E]):
     """The indexes of one user's collections. Thread-safe."""
 
@@ -72,7 +58,7 @@ class UserIndex(Generic[C, E]):
     def renew(self) -> None:
         """Reset the index after a fork, because another thread may have been changing it."""
         self._guard = threading.Lock()
-        self._followed: dict[Hashable, _Followed[E]] = {}
+        self._followed: dict[Hashable, LexicalIndex[E]] = {}
 
     def search(
         self,
@@ -118,14 +104,14 @@ class UserIndex(Generic[C, E]):
             # Removed collections are searched no more, so those that were searched last are kept.
             for namespace in list(self._followed)[: -len(collections) - _KEPT]:
                 del self._followed[namespace]
-            question = question_of(query, [each.words for each in followed])
+            question = question_of(query, followed)
             if question is None:
                 return None
-            return [each.words.matches(question) for each in followed]
+            return [each.matches(question) for each in followed]
 
-    def _follow(self, collection: C) -> _Followed[E]:
+    def _follow(self, collection: C) -> LexicalIndex[E]:
         # An index whose update is interrupted is incomplete. It is not kept, so the next search makes a new one.
-        known = self._followed.pop(collection.namespace, None) or _Followed[E]()
+        known = self._followed.pop(collection.namespace, None) or LexicalIndex[E]()
         known.follow(collection.searched)
         self._followed[collection.namespace] = known  # the last one in order
         return known

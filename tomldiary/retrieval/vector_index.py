@@ -18,7 +18,7 @@ from zlib import crc32
 
 from tomldiary.errors import InvalidValue
 from tomldiary.logging import get_logger
-from tomldiary.retrieval.collections import changes
+from tomldiary.retrieval.lexical_index import changes
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.runtime.installation import optional
 from tomldiary.storage.files import FileSystem
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from tomldiary.retrieval.collections import Collection, Part
+    from tomldiary.retrieval.lexical_index import Collection, Part
 
 __all__ = ["Embedding", "QueryVector", "VectorIndex", "numpy"]
 
@@ -295,10 +295,10 @@ class VectorIndex:
         if matrix is None:
             matrix = self._matrices[collection.namespace] = _Matrix(self.embedding.dims)
         parts = collection.searched
-        changed = changes(matrix.parts, parts)
-        for entry in changed.gone:
+        gone, come = changes(matrix.parts, parts)
+        for entry in gone:
             matrix.remove(entry)
-        for entry in changed.come:
+        for entry in come:
             texts = self.embedding.texts_of(entry)
             matrix.names[entry] = list(dict.fromkeys(map(self._name, texts)))
             matrix.waiting[entry] = None
