@@ -150,15 +150,16 @@ def _fused(
     found: Sequence[Matches[E]],
     asked: QueryVector,
 ) -> Iterator[Ranked[C, E]]:
-    several, cosines, centred = asked.vectors.cosines(collections, asked.vector)
-    ranks = cosines if asked.vectors.embedding.is_cosine else _standardised(centred)
+    several, cosines, ranks = asked.vectors.cosines(collections, asked.vector)
+    if not asked.vectors.embedding.is_cosine:
+        ranks = _standardised(ranks)
     words: Any = None
     if found:  # empty if only the cosine ranks
         words = _word_scores(found, several)
         # With a low coverage by words, vectors decide.
         ranks = ranks + max(each.coverage for each in found) * _standardised(words)
     ends = list(accumulate(map(len, several)))
-    places = numpy().argsort(-ranks, kind="stable").tolist()
+    places = numpy().argsort(-ranks).tolist()  # not stable: equal ranks are sorted below
     given: set[E] = set()
     for _, alike in groupby(places, key=ranks.__getitem__):
         rows: list[Ranked[C, E]] = []

@@ -259,35 +259,42 @@ class VectorIndex:
     def cosines(
         self, collections: Sequence[Collection[Any]], query: Sequence[float]
     ) -> tuple[list[list[Any]], Any, Any]:
-        """Return entries that have vectors, their cosines to a query, and their cosines after centring.
+        """Return entries that have vectors, their cosines to a query, and the cosines that rank them.
 
-        Entries are grouped by collection. They occur once for each text, with the cosine of their best text. Centring
-        subtracts the mean of all vectors from each vector and from the query.
+        Entries are grouped by collection. They occur once for each text, with the cosine of their best text. The
+        cosines after centring rank, or the cosines themselves with `Embedding.is_cosine`.
         """
         np = self._np
         wanted = self._checked([""], [query])[0]
         with self._guard:
             matrices = [self._followed(collection) for collection in collections]
             owners = [list(matrix.owners) for matrix in matrices]
-            count = sum(map(len, owners))
-            total: Any = sum((matrix.sum for matrix in matrices), np.zeros(self.embedding.dims))
-            mean = (total / max(count, 1)).astype("float32")
             cosines = np.concatenate([matrix.products(wanted) for matrix in matrices])
-            common = np.concatenate([matrix.products(mean) for matrix in matrices])
+            ranking = cosines
+            if not self.embedding.is_cosine:
+                ranking = self._centred(matrices, cosines, wanted)
             has_several = any(matrix.has_several for matrix in matrices)
-        square = float(mean @ mean)
-        lengths = np.sqrt(np.maximum(1 - 2 * common + square, _SMALLEST))
-        length = float(np.linalg.norm(wanted - mean)) or 1.0
-        centred = (cosines - common - float(wanted @ mean) + square) / (lengths * length)
         if has_several:
             numbers: dict[int, int] = {}
             entries = [id(entry) for mine in owners for entry in mine]
             places = np.asarray([numbers.setdefault(entry, len(numbers)) for entry in entries])
             best = np.full((2, len(numbers)), -np.inf, "float32")
             np.maximum.at(best[0], places, cosines)
-            np.maximum.at(best[1], places, centred)
-            cosines, centred = best[0][places], best[1][places]
-        return owners, cosines, centred
+            np.maximum.at(best[1], places, ranking)
+            cosines, ranking = best[0][places], best[1][places]
+        return owners, cosines, ranking
+
+    def _centred(self, matrices: Sequence[_Matrix], cosines: Any, wanted: Any) -> Any:
+        """Return the cosines after subtracting the mean of all vectors from each vector and from the query."""
+        np = self._np
+        count = sum(len(matrix.owners) for matrix in matrices)
+        total: Any = sum((matrix.sum for matrix in matrices), np.zeros(self.embedding.dims))
+        mean = (total / max(count, 1)).astype("float32")
+        common = np.concatenate([matrix.products(mean) for matrix in matrices])
+        square = float(mean @ mean)
+        lengths = np.sqrt(np.maximum(1 - 2 * common + square, _SMALLEST))
+        length = float(np.linalg.norm(wanted - mean)) or 1.0
+        return (cosines - common - float(wanted @ mean) + square) / (lengths * length)
 
     def _followed(self, collection: Collection[Any]) -> _Matrix:
         """Return the matrix of a collection with its known vectors."""
