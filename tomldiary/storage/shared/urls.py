@@ -10,8 +10,6 @@ from tomldiary.errors import BackendError, InvalidValue
 from tomldiary.storage.shared.database import without_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tomldiary.storage.shared.backend import SharedBackend
 
 __all__ = ["is_shared_url", "open_url"]
@@ -27,34 +25,17 @@ _SCHEMES = {
 }
 
 
-def _seconds(text: str) -> float:
-    """Return a time; raise ValueError if it is negative or too long for client libraries."""
-    found = float(text)
-    if not 0 <= found <= _LONGEST:
+_NUMBERS: dict[str, type[float]] = {"connections": int, "timeout": float, "watch": float}
+
+
+def _option(key: str, text: str) -> Any:
+    """Return the value of an option; raise ValueError if it is not a number that client libraries accept."""
+    if key not in _NUMBERS:
+        return text
+    found = _NUMBERS[key](text)
+    if not (0 < found <= _LONGEST or (key == "watch" and found == 0)):
         raise ValueError
     return found
-
-
-def _timeout(text: str) -> float:
-    if not (found := _seconds(text)):
-        raise ValueError
-    return found
-
-
-def _count(text: str) -> int:
-    if (found := int(text)) < 1:
-        raise ValueError
-    return found
-
-
-_OPTIONS: dict[str, Callable[[str], Any]] = {
-    "schema": str,
-    "prefix": str,
-    "database": str,
-    "connections": _count,
-    "timeout": _timeout,
-    "watch": _seconds,
-}
 
 
 def is_shared_url(place: str) -> bool:
@@ -89,7 +70,7 @@ def open_url(url: str) -> SharedBackend:
             rest.append(parameter)  # not decoded, because client libraries decode it differently
             continue
         try:
-            options[key] = _OPTIONS[key](value)
+            options[key] = _option(key, value)
         except ValueError as error:
             raise BackendError(
                 f"{parts.scheme}://…: {key}={value!r} is not a valid number. Write a positive number."
