@@ -16,8 +16,8 @@ from tomldiary.storage.copy import copy_users
 from tomldiary.storage.open import open_backend
 from tomldiary.storage.shared import transactions
 from tomldiary.storage.shared.database import RESERVED, DatabaseLost, Step
-from tomldiary.storage.shared.group_commit import PendingVersion
 from tomldiary.storage.shared.heads import CALM
+from tomldiary.storage.shared.transactions import PendingVersion
 from waiting import until
 
 

@@ -113,10 +113,10 @@ def test_user_ids_are_kept_apart_and_those_of_0_9_keep_their_names(backend):
 def test_a_step_larger_than_a_batch_is_applied_whole(backend):
     texts = {f"blocks-{number}": f'text = "{"x" * 800_000}"\n' for number in range(14)}
     head = backend.database.head("alice")
-    versions = backend.database.apply("alice", head, Step(texts))
+    after = backend.database.apply("alice", head, Step(texts))
     found = backend.database.read("alice", [*texts])
     assert {kind: text for kind, (text, _) in found.items()} == texts
-    assert {kind: version for kind, (_, version) in found.items()} == versions
+    assert {kind: version for kind, (_, version) in found.items()} == after.versions
 
 
 def test_six_hundred_records_are_rewritten_in_one_step(engine, backend):

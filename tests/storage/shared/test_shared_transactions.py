@@ -17,8 +17,7 @@ from counted_requests import Counting
 from tomldiary import Diary
 from tomldiary.errors import BackendError, IdentifierError, RevisionConflict
 from tomldiary.storage.shared.backend import SharedBackend
-from tomldiary.storage.shared.database import DatabaseLost, Head, Step
-from tomldiary.storage.shared.outcomes import outcome
+from tomldiary.storage.shared.database import DatabaseLost, Head, Step, outcome
 from tomldiary.store.operations import Put, Search
 from tomldiary.store.store import ItemStore
 

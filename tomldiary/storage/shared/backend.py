@@ -40,6 +40,7 @@ __all__ = ["SharedBackend"]
 
 _CACHED = 1024  # hidden documents in memory
 _PAGE = 50  # history records read at a time, at most
+_LARGE_PAGE = 800  # the same for a transaction that reads the whole history
 _FEW = 4  # history records that a reader asks for first, because each costs a read in Firestore
 
 
@@ -176,17 +177,18 @@ class SharedBackend(AsyncVerbs):
         if hold is not None and hold.group is not None:
             yield from [text for _, text in reversed(hold.group.records)]
             head = hold.group.base
-        below, size = WHOLE_HISTORY, 1  # most callers need only the newest
+        below, size, most = WHOLE_HISTORY, 1, _PAGE  # most callers need only the newest
         if head is not None and head.record is not None:
             yield head.record
             below = next_sequence(head.record) - 1
-            size = _PAGE if hold is not None else _FEW  # a writer indexes the whole history
+            # A writer indexes the whole history.
+            size, most = (_PAGE, _LARGE_PAGE) if hold is not None else (_FEW, _PAGE)
         while True:
             page = self.transactions.asked(partial(self.database.records, user, below, size))
             yield from (text for _, text in page)
             if len(page) < size:
                 return
-            below, size = page[-1][0], min(4 * size, _PAGE)  # each record costs a read in Firestore
+            below, size = page[-1][0], min(4 * size, most)  # each record costs a read in Firestore
 
     def users(self) -> list[str]:
         """Return all user ids that have a document, sorted."""

@@ -1,12 +1,18 @@
-"""The protocol of a shared database: it reads a user's state, and applies one step atomically."""
+"""The protocol of a shared database: it reads a user's state, and applies one step atomically.
+
+`answer` repeats requests to an unreachable database. `outcome` determines whether a step without an answer was applied.
+"""
 
 from __future__ import annotations
 
 import random
 import re
 import sys
+import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 from urllib.parse import unquote
 
 from tomldiary.errors import BackendError
@@ -14,7 +20,7 @@ from tomldiary.history.record import next_sequence
 from tomldiary.toml.values import checked_number, checked_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from tomldiary.storage.protocol import Token
 
@@ -27,14 +33,22 @@ __all__ = [
     "DatabaseLost",
     "Head",
     "Step",
+    "answer",
     "check_options",
     "is_hidden",
     "not_an_address",
+    "outcome",
+    "pause",
     "stored_id",
+    "unknown_outcome",
+    "unreachable",
     "user_of",
     "without_secrets",
 ]
 
+R = TypeVar("R")
+_FIRST_PAUSE = 0.005  # seconds
+_LONGEST_PAUSE = 0.5  # seconds
 WHOLE_HISTORY = sys.maxsize
 """A sequence number that no transaction reaches."""
 _ESCAPED = re.compile("\1(.)", re.DOTALL)
@@ -79,7 +93,15 @@ class Head:
     record: str | None = None
     """The newest history record."""
     texts: dict[str, str] = field(default_factory=dict[str, str])
-    """The texts of the requested documents that exist, by name."""
+    """The texts of documents that were read together with the state, or that a pending step has changed, by name."""
+
+    def after(self, step: Step, versions: Mapping[str, Token]) -> Self:
+        """Return the state after a step; `versions` are those of its documents."""
+        left = {**self.versions, **versions}
+        for kind in step.removed:
+            left.pop(kind, None)
+        revision, epoch = self.revision + step.growth, self.epoch + step.erasures
+        return type(self)(revision, epoch, left, step.newest(self.record))
 
 
 @dataclass(slots=True)  # not frozen: frozen ones are slower to create
@@ -101,11 +123,12 @@ class Step:
 
     def newest(self, record: str | None) -> str | None:
         """Return the newest history record after the step; `record` is the newest one before it."""
-        if self.dropped == WHOLE_HISTORY:
-            record = None
-        if self.records and self.records[-1][0] >= next_sequence(record) - 1:
-            return self.records[-1][1]
-        return record
+        if not self.records:
+            return None if self.dropped == WHOLE_HISTORY else record
+        seq, newest = self.records[-1]
+        # A snapshot replaces old records, and is seldom the newest one.
+        is_older = 0 < self.dropped < WHOLE_HISTORY and seq < next_sequence(record) - 1
+        return record if is_older else newest
 
 
 def check_options(timeout: object, **texts: object) -> None:
@@ -196,12 +219,11 @@ class Database(Protocol):
         """Yield the ids of all users with a hidden document, in any order, read in pages."""
         ...
 
-    def apply(self, user: str, head: Head, step: Step) -> dict[str, Token] | None:
+    def apply(self, user: str, head: Head, step: Step) -> Head | None:
         """Apply a step if the user's revision is still that of `head`; the revision then grows by `step.growth`.
 
         Returns:
-            The versions of the documents in `step.contents`; None if the revision has changed and nothing
-            was applied.
+            The state after the step; None if the revision has changed and nothing was applied.
         """
         ...
 
@@ -220,3 +242,93 @@ class Database(Protocol):
     def close(self) -> None:
         """Close all connections; a later call opens new ones."""
         ...
+
+
+def pause(number: int) -> None:
+    """Wait for a random time whose upper limit doubles with each number."""
+    time.sleep(random.uniform(0.0, min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0**number)))  # noqa: S311 - no secret
+
+
+def answer(
+    database: Database,
+    timeout: float,
+    ask: Callable[[], R],
+    repeated: type[DatabaseLost] = DatabaseLost,
+) -> R:
+    """Return the answer to a request, which is repeated while the database cannot be reached.
+
+    Args:
+        database: The database.
+        timeout: The time limit for repetitions, in seconds.
+        ask: Sends the request.
+        repeated: The error after which the request is repeated; for a write, only `DatabaseAway`.
+
+    Raises:
+        BackendError: The database could not be reached for `timeout` seconds.
+    """
+    deadline = time.monotonic() + timeout
+    for number in count():
+        try:
+            return ask()
+        except repeated as error:
+            if time.monotonic() >= deadline:
+                raise unreachable(database, error) from error
+            pause(number)
+    raise AssertionError
+
+
+def outcome(
+    database: Database, timeout: float, user: str, head: Head, step: Step, error: DatabaseLost
+) -> dict[str, Token] | None:
+    """Determine whether a step without an answer was applied, and apply it if not.
+
+    Returns:
+        The versions of its documents, empty if they are unknown; None if another process was faster.
+
+    Raises:
+        BackendError: It was not applied, or its outcome is unknown.
+    """
+    deadline = time.monotonic() + timeout
+    for number in count():
+        try:
+            now = answer(database, timeout, lambda: database.head(user))
+            if now.revision == head.revision:
+                if now.versions != head.versions:
+                    # A program that does not update the revision has changed a document.
+                    return None
+                after = database.apply(user, now, step)
+                if after is not None:
+                    return {kind: after.versions[kind] for kind in step.contents}
+                raise error  # the first attempt was only slow: check again
+            if not step.records:
+                return None
+            seq, text = step.records[-1]
+            found = answer(database, timeout, partial(database.records, user, seq + 1, 1))
+        except DatabaseLost as lost:
+            if time.monotonic() >= deadline:
+                raise unknown_outcome(database, error) from lost
+            pause(number)
+            continue
+        except BackendError as lost:
+            raise unknown_outcome(database, error) from lost
+        if found != [(seq, text)]:
+            return None
+        # After a later step of another process, the stored versions may not be those of our texts.
+        is_newest = now.revision == head.revision + step.growth
+        return {kind: now.versions.get(kind) for kind in step.contents} if is_newest else {}
+    raise AssertionError
+
+
+def unreachable(database: Database, error: DatabaseLost) -> BackendError:
+    """Return the error for a request that had no effect, because the database could not be reached."""
+    return BackendError(
+        f"{database}: cannot be reached ({error}). Check the address and that the server runs."
+    )
+
+
+def unknown_outcome(database: Database, error: BaseException) -> BackendError:
+    """Return the error for a step that may or may not be stored."""
+    return BackendError(
+        f"{database}: the connection broke during a write ({error}). It is unknown whether the change is"
+        " stored; check before you repeat it."
+    )

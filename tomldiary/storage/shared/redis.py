@@ -31,14 +31,13 @@ from tomldiary.storage.shared.database import (
     not_an_address,
     without_secrets,
 )
-from tomldiary.storage.shared.heads import notice_key
-from tomldiary.storage.shared.watch import EVERYTHING
+from tomldiary.storage.shared.heads import EVERYTHING, notice_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from tomldiary.storage.protocol import Token
-    from tomldiary.storage.shared.watch import Listener, Notice
+    from tomldiary.storage.shared.heads import Listener, Notice
 
 __all__ = ["RedisBackend", "RedisDatabase"]
 
@@ -307,7 +306,7 @@ class RedisDatabase:
         scan = partial(self._client.sscan_iter, f"{self._prefix}:{name}", count=_PAGE)
         return self._run(lambda: list(scan()))
 
-    def apply(self, user: str, head: Head, step: Step) -> dict[str, Token] | None:
+    def apply(self, user: str, head: Head, step: Step) -> Head | None:
         """Apply a step if the revision is still that of `head`."""
         if not self._may_write:
             self.check_writes()
@@ -321,7 +320,9 @@ class RedisDatabase:
         values += step.removed
         values += [each for pair in step.records for each in pair]
         revision = self._run(lambda: self._apply(keys=keys, args=values))
-        return None if revision is None else dict.fromkeys(step.contents, revision)
+        if revision is None:
+            return None
+        return head.after(step, dict.fromkeys(step.contents, revision))
 
     def touch(self, user: str) -> None:
         """Add 1 to the revision of a user."""

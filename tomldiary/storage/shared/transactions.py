@@ -1,7 +1,11 @@
 """Runs transactions on one state of a user, and applies their steps.
 
-An attempt is a transaction that its caller can run again. It begins with the cached state of the user, and may share
-its step with other attempts. At its end, it verifies that this state is the stored one.
+An attempt is a transaction that its caller can run again. It begins with the cached state of the user. At its end, it
+verifies that this state is the stored one.
+
+Concurrent attempts of one user share a step. An attempt that ends while others of the user wait adds its changes to a
+group. The next one begins with them, and the last one applies the group as one step. No call returns before the step is
+applied. If it is refused, all attempts of the group run again.
 """
 
 from __future__ import annotations
@@ -9,7 +13,6 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections import Counter
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field
@@ -27,11 +30,18 @@ from tomldiary.errors import (
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.storage.locks import UserLocks
-from tomldiary.storage.shared.database import RESERVED, DatabaseAway, DatabaseLost, Head, Step
-from tomldiary.storage.shared.group_commit import Group
-from tomldiary.storage.shared.heads import Heads, Remembered
-from tomldiary.storage.shared.outcomes import answer, outcome, pause, unknown_outcome
-from tomldiary.storage.shared.watch import Notifies, Watch
+from tomldiary.storage.shared.database import (
+    RESERVED,
+    DatabaseAway,
+    DatabaseLost,
+    Head,
+    Step,
+    answer,
+    outcome,
+    pause,
+    unknown_outcome,
+)
+from tomldiary.storage.shared.heads import Heads, Notifies, Remembered, Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -39,13 +49,79 @@ if TYPE_CHECKING:
     from tomldiary.storage.protocol import Token
     from tomldiary.storage.shared.database import Database
 
-__all__ = ["Hold", "Transactions", "check_user"]
+__all__ = ["Hold", "PendingVersion", "Transactions", "check_user"]
 
 R = TypeVar("R")
 _TURN = 0.05  # seconds that an attempt waits for the lock before it checks its group again
 _LONG = 1.0  # seconds after which a refused transaction reserves the user
 _RESERVATION = 20.0  # seconds; others wait no longer, as the process that reserved may be dead
 _TRIES = 25  # attempts to begin or end a reservation
+_MOST_RECORDS = 64  # of a group
+_LARGEST = 1 << 20  # characters of a group
+
+
+class PendingVersion:
+    """The version of a document in a pending step; once the step is applied, it equals the stored version."""
+
+    __slots__ = ("version",)
+
+    def __init__(self) -> None:
+        self.version: Token | None = None
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both are one version; before the step is applied, it equals only itself."""
+        return other is self or (self.version is not None and bool(self.version == other))
+
+    __hash__ = object.__hash__
+
+
+class Group:
+    """The pending changes of one user, which the next step applies; the user's lock guards them.
+
+    Args:
+        base: The state in the database that the first transaction began with.
+    """
+
+    def __init__(self, base: Head) -> None:
+        self.base = base
+        self.head = Head(base.revision, base.epoch, dict(base.versions), base.record)
+        """The state that the next transaction begins with; it has the texts of the step."""
+        self.records: list[tuple[int, str]] = []
+        self.is_done = False
+        """Whether the step was applied or refused."""
+        self.error: Exception | None = None
+        """The reason why the step was not applied."""
+
+    @property
+    def step(self) -> Step:
+        """All changes as one step."""
+        return Step(self.head.texts, records=self.records)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further transaction should join."""
+        size = sum(map(len, self.head.texts.values()))
+        return len(self.records) >= _MOST_RECORDS or size >= _LARGEST
+
+    def add(self, step: Step) -> dict[str, Token]:
+        """Add the changes of a transaction, and return the versions of its documents."""
+        versions: dict[str, Token] = {kind: PendingVersion() for kind in step.contents}
+        self.head.texts.update(step.contents)
+        self.head.versions.update(versions)
+        self.head.record = step.newest(self.head.record)
+        self.records += step.records
+        return versions
+
+    def settle(self, versions: dict[str, Token]) -> None:
+        """Mark the step as applied; `versions` are the known new versions."""
+        for kind, version in versions.items():
+            self.head.versions[kind].version = version
+        self.is_done = True
+
+    def fail(self, error: Exception) -> None:
+        """Mark the step as not applied."""
+        self.error = error
+        self.is_done = True
 
 
 @dataclass(slots=True)
@@ -53,6 +129,8 @@ class Hold:
     """A user's lock that a thread of this process holds."""
 
     thread: int
+    known: Remembered
+    """The cached state of the user."""
     begin: float = field(default_factory=time.monotonic)
     """When the lock was taken, on the monotonic clock."""
     is_attempt: bool = False
@@ -112,18 +190,23 @@ class Transactions:
         self._holds = {user: hold for user, hold in self._holds.items() if hold.thread == thread}
         self._guard = threading.Lock()
         self._groups: dict[str, Group] = {}
-        self._waiting: Counter[str] = Counter()
+        self._waiting: dict[str, int] = {}
 
     def waiting(self, user: str) -> int:
         """Return how many attempts wait for a user's lock."""
-        return self._waiting[user]
+        return self._waiting.get(user, 0)
+
+    def _known(self, user: str) -> Remembered:
+        """Return the cached state of a user."""
+        check_user(user)
+        return self.heads.of(user)
 
     # Locks
 
     @contextmanager
     def lock(self, user: str, timeout: float) -> Generator[None]:
         """Hold a user's lock for a transaction that reads the stored state and applies its steps immediately."""
-        hold = Hold(threading.get_ident())
+        hold = Hold(threading.get_ident(), self._known(user))
         with self._held(user, timeout, hold):
             group = self._groups.get(user)
             if group is not None:
@@ -132,7 +215,7 @@ class Transactions:
                 yield
             finally:
                 if hold.has_reserved:
-                    self._end_reservation(user, hold)
+                    self._set_reservation(user, hold, is_reserved=False)
 
     @contextmanager
     def attempt(self, user: str, timeout: float) -> Generator[None]:
@@ -141,7 +224,8 @@ class Transactions:
         Raises:
             RevisionConflict: It did not begin with the stored state. Nothing was stored.
         """
-        hold = Hold(threading.get_ident(), is_attempt=True, may_assume=True)
+        known = self._known(user)
+        hold = Hold(threading.get_ident(), known, is_attempt=True, may_assume=True)
         failure: BaseException | None = None
         with self._held(user, timeout, hold):
             hold.group = self._groups.get(user)
@@ -151,7 +235,7 @@ class Transactions:
                 failure = error
             group = hold.group
             if group is not None:
-                if group.is_full or not self._waiting[user]:
+                if group.is_full or not self.waiting(user):
                     self._apply_group(user, group)
             elif hold.is_assumed and (
                 failure is None
@@ -166,7 +250,6 @@ class Transactions:
 
     @contextmanager
     def _held(self, user: str, timeout: float, hold: Hold) -> Generator[None]:
-        check_user(user)
         waiting = int(hold.is_attempt)
         self._count(user, waiting)
         try:
@@ -183,10 +266,11 @@ class Transactions:
 
     def _count(self, user: str, more: int) -> None:
         """Add `more` to the number of attempts that wait for a user's lock."""
-        with self._guard:
-            self._waiting[user] += more
-            if not self._waiting[user]:
-                del self._waiting[user]
+        if more:
+            with self._guard:
+                self._waiting[user] = self._waiting.get(user, 0) + more
+                if not self._waiting[user]:
+                    del self._waiting[user]
 
     def hold_of_caller(self, user: str) -> Hold | None:
         """Return the hold of the calling thread on the user's lock, or None."""
@@ -200,10 +284,8 @@ class Transactions:
         hold = self.hold_of_caller(user)
         if hold is not None and hold.head is not None:
             return hold.head
-        check_user(user)
-        known = self.heads.of(user)
         if hold is None:
-            seen = self._reading.heads
+            known, seen = self._known(user), self._reading.heads
             head = None if seen is None else seen.get(user)
             if head is None:
                 if self.watch is not None:
@@ -212,56 +294,48 @@ class Transactions:
                 if seen is not None:
                     seen[user] = head
             return head
+        known = hold.known
         if hold.group is not None:
             hold.head = hold.group.head
         elif hold.may_assume and known.is_alone and known.head is not None:
             hold.head, hold.is_assumed = known.head, True
         else:
             before = known.head
-            hold.head, hold.is_assumed = self._ask_in_turn(user, known, hold), False
+            hold.head, hold.is_assumed = self._ask_in_turn(user, hold), False
             known.compare(before, hold.head)
         return hold.head
 
-    def _ask_in_turn(self, user: str, known: Remembered, hold: Hold) -> Head:
+    def _ask_in_turn(self, user: str, hold: Hold) -> Head:
         """Return the stored state for a transaction, after reservations of other processes have ended."""
         deadline = time.monotonic() + _RESERVATION
         for number in count():
-            head = self._ask(user, known, known.wanted)
+            head = self._ask(user, hold.known, hold.known.wanted)
             if hold.has_reserved or RESERVED not in head.versions:
                 return head
             if time.monotonic() >= deadline:
-                self._change_reservation(user, head, Step(removed=[RESERVED]))
+                self._is_applied(user, head, Step(removed=[RESERVED]))
             pause(number)
         raise AssertionError
 
-    def _reserve(self, user: str, hold: Hold) -> None:
-        """Make other writers wait for the end of this transaction, which takes longer than their pauses.
+    def _set_reservation(self, user: str, hold: Hold, *, is_reserved: bool) -> bool:
+        """Begin or end a reservation, which makes other writers wait; return whether the stored state has it.
 
-        A reservation serves only fairness: a step on an older state is refused in any case.
+        It serves only fairness, for a transaction that takes longer than the pauses of the others: a step on an older
+        state is refused in any case. A reservation that does not end is removed by the others, but later.
         """
-        known = self.heads.of(user)
+        step = Step({RESERVED: "reserved\n"}) if is_reserved else Step(removed=[RESERVED])
         with suppress(BackendError):  # a copy may have no permission to write to its source
             for _ in range(_TRIES):
                 self._touch(user)
-                head = self._ask_in_turn(user, known, hold)
-                if self._change_reservation(user, head, Step({RESERVED: "reserved\n"})):
-                    hold.has_reserved = True
-                    return
+                head = self._ask_in_turn(user, hold)
+                if (RESERVED in head.versions) == is_reserved or self._is_applied(user, head, step):
+                    return True
+        return False
 
-    def _end_reservation(self, user: str, hold: Hold) -> None:
-        known = self.heads.of(user)
-        with suppress(BackendError):  # other writers end the reservation themselves, but later
-            for _ in range(_TRIES):
-                head = self._ask_in_turn(user, known, hold)
-                if RESERVED not in head.versions or self._change_reservation(
-                    user, head, Step(removed=[RESERVED])
-                ):
-                    return
-
-    def _change_reservation(self, user: str, head: Head, step: Step) -> bool:
+    def _is_applied(self, user: str, head: Head, step: Step) -> bool:
         """Apply a step that begins or ends a reservation; return whether it was applied."""
         with suppress(DatabaseLost):
-            return self.database.apply(user, copy(head), step) is not None
+            return self.database.apply(user, head, step) is not None
         return False
 
     def _ask(self, user: str, known: Remembered, kinds: Sequence[str] = ()) -> Head:
@@ -281,8 +355,8 @@ class Transactions:
         Raises:
             RevisionConflict: The stored state is a different one.
         """
-        known, begun = self.heads.of(user), hold.head
-        if begun is not None and self._ask(user, known).revision != begun.revision:
+        begun = hold.head
+        if begun is not None and self._ask(user, hold.known).revision != begun.revision:
             raise self.conflict(user, ())
 
     @contextmanager
@@ -330,34 +404,27 @@ class Transactions:
         Raises:
             RevisionConflict: The stored state is no longer `head`.
         """
-        hold, known = self.hold_of_caller(user), self.heads.of(user)
+        hold = self.hold_of_caller(user)
+        known = self.heads.of(user) if hold is None else hold.known
         if self._reading.heads is not None:
             self._reading.heads.pop(user, None)
-        stamp, after = self.heads.stamp(known), copy(head)
-        is_certain, begin = True, time.monotonic()
+        stamp, begin = self.heads.stamp(known), time.monotonic()
+        after: Head | None = None
+        versions: dict[str, Token] | None = None
         try:
-            send = partial(self.database.apply, user, after, step)
-            versions = answer(self.database, self.timeout, send, DatabaseAway)
+            send = partial(self.database.apply, user, head, step)
+            after = answer(self.database, self.timeout, send, DatabaseAway)
         except DatabaseLost as error:
-            is_certain = False
-            versions = outcome(self.database, self.timeout, user, after, step, error)
+            versions = outcome(self.database, self.timeout, user, head, step, error)
         known.duration = time.monotonic() - begin
+        if after is not None:
+            versions = {kind: after.versions[kind] for kind in step.contents}
+            self.heads.keep(known, after, stamp)
         if versions is None:
             raise self.conflict(user, [*step.contents])
         known.conflicts, known.wanted = 0, ()
-        if not is_certain:  # another step may have followed, so the state must be read again
+        if after is None:  # another step may have followed, so the state must be read again
             known.calm, known.confirmed = 0, None
-            if hold is not None:
-                hold.head = None
-            return versions
-        after.texts = {}
-        after.versions = {**head.versions, **versions}
-        for kind in step.removed:
-            after.versions.pop(kind, None)
-        after.revision += step.growth
-        after.epoch += step.erasures
-        after.record = step.newest(head.record)
-        self.heads.keep(known, after, stamp)
         if hold is not None:
             hold.head, hold.is_assumed = after, False
         return versions
@@ -367,7 +434,8 @@ class Transactions:
 
         `kinds` are the documents to read together with the state next time.
         """
-        known, hold = self.heads.of(user), self.hold_of_caller(user)
+        hold = self.hold_of_caller(user)
+        known = self.heads.of(user) if hold is None else hold.known
         known.calm, known.confirmed = 0, None
         known.conflicts += 1
         known.wanted = tuple(kinds)
@@ -383,7 +451,7 @@ class Transactions:
             if not hold.is_attempt:
                 known.back_off()
                 if not hold.has_reserved and time.monotonic() - hold.begin > _LONG:
-                    self._reserve(user, hold)
+                    hold.has_reserved = self._set_reservation(user, hold, is_reserved=True)
         return error
 
     def _touch(self, user: str) -> None:
@@ -410,7 +478,7 @@ class Transactions:
             RevisionConflict: The step was refused.
             BackendError: The storage failed.
         """
-        while not group.done.is_set():
+        while not group.is_done:
             with suppress(LockTimeout), self._locks.hold(user, _TURN):
                 if self._groups.get(user) is group:
                     self._apply_group(user, group)

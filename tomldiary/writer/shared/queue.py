@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tomldiary.errors import BackendError, Conflict, Forgotten, LockTimeout
 from tomldiary.logging import get_logger
 from tomldiary.runtime.sources import QUEUE
-from tomldiary.storage.shared.outcomes import unreachable
+from tomldiary.storage.shared.database import unreachable
 from tomldiary.writer.attempts import lost_database
 from tomldiary.writer.journal_queue import StoringQueue, wake
 from tomldiary.writer.shared.claims import Claims

@@ -18,6 +18,7 @@ dies before it deletes this data, the next write of the user does.
 from __future__ import annotations
 
 import contextlib
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -194,13 +195,14 @@ class FirestoreDatabase:
 
     # Writing
 
-    def apply(self, user: str, head: Head, step: Step) -> dict[str, Token] | None:
+    def apply(self, user: str, head: Head, step: Step) -> Head | None:
         """Apply a step if neither the head nor a document has changed since `head` was read."""
         assert isinstance(head, FirestoreHead)  # noqa: S101 - only this class makes heads for it
+        head = copy(head)
         if not clear_trash(self.connection, user, head):
             return None
         batch = Batch(self.connection)
-        place = self.connection.head(user)
+        state = self.connection.head(user)
         generation, first, trash = head.generation, head.first, list[str]()
         if step.dropped == WHOLE_HISTORY:
             trash.append(f"{HISTORY}{generation}")
@@ -214,18 +216,16 @@ class FirestoreDatabase:
             # A snapshot replaces the record with its number.
             version = ANY if seq == first else None
             batch.put_text(target, "record", record, {"seq": seq}, version)
+        places = {
+            kind: self.connection.document(user, kind) for kind in (*step.contents, *step.removed)
+        }
         now = datetime.now(UTC).isoformat()
         for kind, content in step.contents.items():
             values = {"updated_at": now, "version": "0.3"}
-            version = head.versions.get(kind)
-            batch.put_text(
-                self.connection.document(user, kind), "content", content, values, version
-            )
+            batch.put_text(places[kind], "content", content, values, head.versions.get(kind))
         for kind in step.removed:
-            batch.delete(self.connection.document(user, kind), head.versions[kind])
-        changed = [
-            self.connection.document(user, kind).id for kind in (*step.contents, *step.removed)
-        ]
+            batch.delete(places[kind], head.versions[kind])
+        changed = [each.id for each in places.values()]
         trash += [f"{name}/{part}" for name in changed for part in head.parts.get(name, ())]
         if step.erasures:
             trash.append(_LEFT_PARTS)
@@ -246,18 +246,19 @@ class FirestoreDatabase:
             "record": record if is_small else None,
             "trash": trash,
         }
-        batch.put(place, values, head.time)
+        batch.put(state, values, head.time)
         try:
             results = batch.commit()
         except Refused:
             batch.take_back()
             return None
-        head.follow(values, results[place.path])
-        head.parts = {**head.parts, **{name: [] for name in changed}, **batch.parts}
+        after = head.after(step, {kind: results[places[kind].path] for kind in step.contents})
+        after.follow(values, results[state.path])
+        after.parts = {**head.parts, **{name: [] for name in changed}, **batch.parts}
         with contextlib.suppress(DatabaseLost, BackendError):
             # If this fails, the next write of the user deletes the trash.
-            clear_trash(self.connection, user, head)
-        return {kind: results[self.connection.document(user, kind).path] for kind in step.contents}
+            clear_trash(self.connection, user, after)
+        return after
 
     def touch(self, user: str) -> None:
         """Add 1 to the revision of a user."""

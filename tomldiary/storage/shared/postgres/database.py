@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool
 
     from tomldiary.storage.protocol import Token
-    from tomldiary.storage.shared.watch import Listener
+    from tomldiary.storage.shared.heads import Listener
 
 __all__ = ["PostgresBackend", "PostgresDatabase"]
 
@@ -374,7 +374,7 @@ class PostgresDatabase:
 
     # Writing
 
-    def apply(self, user: str, head: Head, step: Step) -> dict[str, Token] | None:
+    def apply(self, user: str, head: Head, step: Step) -> Head | None:
         """Apply a step if the revision is still that of `head`."""
         name = stored_id(user)
         values: dict[str, Any] = {
@@ -407,7 +407,7 @@ class PostgresDatabase:
                 return connection.execute(self._sql(statement), values).fetchone()
 
         row = self._run(run)
-        return None if row is None else dict.fromkeys(step.contents, row[0])
+        return None if row is None else head.after(step, dict.fromkeys(step.contents, row[0]))
 
     def touch(self, user: str) -> None:
         """Add 1 to the revision of a user."""

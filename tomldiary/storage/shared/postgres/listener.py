@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import psycopg
     from psycopg import sql
 
-    from tomldiary.storage.shared.watch import Notice
+    from tomldiary.storage.shared.heads import Notice
 
 __all__ = ["PostgresListener", "reason"]
 
