@@ -66,7 +66,6 @@ class FirestoreHead(Head):
 
     generation: int = 0
     first: int = 0
-    seq: int = 0
     trash: list[str] = field(default_factory=list[str])
     time: Any = None
     parts: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
@@ -76,13 +75,23 @@ class FirestoreHead(Head):
         """Set all fields from the state document."""
         values = snapshot.to_dict()
         self.revision, self.epoch = values["revision"], values["erasures"]
-        self.record = values["record"]
-        self.follow(values, snapshot.update_time)
+        self.generation, self.first = values["generation"], values["first"]
+        self.record, self.trash = values["record"], values["trash"]
+        self.time = snapshot.update_time
 
-    def follow(self, values: dict[str, Any], time: Any) -> None:
-        """Set the fields that `SharedBackend` does not update."""
-        self.generation, self.first, self.seq = values["generation"], values["first"], values["seq"]
-        self.trash, self.time = values["trash"], time
+    def fields(self) -> dict[str, Any]:
+        """Return the content of the state document."""
+        record = self.record
+        is_small = record is not None and len(record.encode()) < LARGEST // 4
+        return {
+            "revision": self.revision,
+            "erasures": self.epoch,
+            "generation": self.generation,
+            "first": self.first,
+            "seq": next_sequence(record) - 1,
+            "record": record if is_small else None,
+            "trash": self.trash,
+        }
 
 
 class FirestoreDatabase:
@@ -103,17 +112,18 @@ class FirestoreDatabase:
         """Return the state of a user by one query; without `kinds` it reads no text of a document."""
         fields = [*_HEAD_FIELDS, PARTS, *(["content"] if kinds else [])]
         query = self.connection.user(user).select(fields)
-        head = FirestoreHead()
+        head, is_long = FirestoreHead(), False
         for each in self._run(lambda: list(query.stream(**self._once))):
             if each.id == HEAD:
                 head.take(each)
+                is_long = head.record is None and each.get("seq") > 0
             elif each.id.endswith(SUFFIX):
                 kind = unquote(each.id.removesuffix(SUFFIX))
                 head.versions[kind] = each.update_time
                 head.parts[each.id] = each.to_dict().get(PARTS) or []
                 if kind in kinds:
                     head.texts[kind] = self._text(each, "content")
-        if head.seq and head.record is None:
+        if is_long:
             newest = self._records(user, head, WHOLE_HISTORY, 1)
             head.record = newest[0][1] if newest else None
         return head
@@ -202,19 +212,19 @@ class FirestoreDatabase:
         if not clear_trash(self.connection, user, head):
             return None
         batch = Batch(self.connection)
-        state = self.connection.head(user)
-        generation, first, trash = head.generation, head.first, list[str]()
+        state, after = self.connection.head(user), head.after(step, dict.fromkeys(step.contents))
+        after.generation, after.first = head.generation, head.first
         if step.dropped == WHOLE_HISTORY:
-            trash.append(f"{HISTORY}{generation}")
+            after.trash.append(f"{HISTORY}{head.generation}")
             # Random, because a killed process may have left parts in the next one.
-            generation, first = generation + step.growth, 0
+            after.generation, after.first = head.generation + step.growth, 0
         elif step.dropped:
-            first = step.dropped
-            trash.append(f"{HISTORY}{generation}<{first}")
+            after.first = step.dropped
+            after.trash.append(f"{HISTORY}{head.generation}<{step.dropped}")
         for seq, record in step.records:
-            target = self.connection.history(user, generation).document(f"{seq:012d}")
+            target = self.connection.history(user, after.generation).document(f"{seq:012d}")
             # A snapshot replaces the record with its number.
-            version = ANY if seq == first else None
+            version = ANY if seq == after.first else None
             batch.put_text(target, "record", record, {"seq": seq}, version)
         places = {
             kind: self.connection.document(user, kind) for kind in (*step.contents, *step.removed)
@@ -226,34 +236,26 @@ class FirestoreDatabase:
         for kind in step.removed:
             batch.delete(places[kind], head.versions[kind])
         changed = [each.id for each in places.values()]
-        trash += [f"{name}/{part}" for name in changed for part in head.parts.get(name, ())]
+        after.trash += [f"{name}/{part}" for name in changed for part in head.parts.get(name, ())]
         if step.erasures:
-            trash.append(_LEFT_PARTS)
-        left = {*head.versions, *step.contents}.difference(step.removed)
-        before, after = _marks(head.versions) if head.revision else _NO_MARKS, _marks(left)
-        if after not in (before, _NO_MARKS):
-            batch.put(self.connection.mark(user), after, ANY)
-        elif after != before:
+            after.trash.append(_LEFT_PARTS)
+        marked = _marks(head.versions) if head.revision else _NO_MARKS
+        marks = _marks(after.versions)
+        if marks not in (marked, _NO_MARKS):
+            batch.put(self.connection.mark(user), marks, ANY)
+        elif marks != marked:
             batch.delete(self.connection.mark(user), ANY)
-        record = step.newest(head.record)
-        is_small = record is not None and len(record.encode()) < LARGEST // 4
-        values = {
-            "revision": head.revision + step.growth,
-            "erasures": head.epoch + step.erasures,
-            "generation": generation,
-            "first": first,
-            "seq": next_sequence(record) - 1,
-            "record": record if is_small else None,
-            "trash": trash,
-        }
-        batch.put(state, values, head.time)
+        before, fields = head.fields(), after.fields()
+        if head.time is not None:  # each field costs time in the client
+            fields = {name: each for name, each in fields.items() if each != before[name]}
+        batch.put(state, fields, head.time)
         try:
             results = batch.commit()
         except Refused:
             batch.take_back()
             return None
-        after = head.after(step, {kind: results[places[kind].path] for kind in step.contents})
-        after.follow(values, results[state.path])
+        after.time = results[state.path]
+        after.versions.update({kind: results[places[kind].path] for kind in step.contents})
         after.parts = {**head.parts, **{name: [] for name in changed}, **batch.parts}
         with contextlib.suppress(DatabaseLost, BackendError):
             # If this fails, the next write of the user deletes the trash.
