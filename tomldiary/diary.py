@@ -209,7 +209,7 @@ class Diary(Viewed, AncestorCoroutines):
         self.fact_schemas: dict[str, FactSchema] = {}
         self._twins: WeakSet[Diary] = WeakSet([self])
         """This diary and those that `with_agent` made, which share all types of facts."""
-        self.entry_rules = EntryRules()
+        self.entry_rules = EntryRules(self, self.engine.now)
         self.enforcement = Enforcement(self)
         self.trust = Trust(quarantine)
         self.draft_lifetime = draft_lifetime
@@ -302,10 +302,7 @@ class Diary(Viewed, AncestorCoroutines):
         schemas = {**self.fact_schemas, name: schema}
         for diary in list(self._twins):
             diary.fact_schemas = schemas
-        rules = schema.constraint
-        if rules.append_only or rules.required or rules.ttl or self.entry_rules.of(f"facts/{name}"):
-            self.enforcement.set_rule(f"facts/{name}", rules)
-        self.enforcement.guard(FACTS.name)
+        self.enforcement.set_rule(f"{FACTS.name}/{name}", schema.constraint)
 
     def constrain(self, collection: str, constraint: Constraint) -> None:
         """Set the rule of a collection. A second call replaces it.

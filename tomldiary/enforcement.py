@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
-from tomldiary.entries.kinds import entry_kind, problems_in
+from tomldiary.entries.kinds import problems_in
 from tomldiary.logging import get_logger, tell
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tomldiary.diary import Diary
     from tomldiary.entries.constraints import Constraint
     from tomldiary.toml.document import Document
-    from tomldiary.toml.edit import Edit
 
 __all__ = ["Enforcement"]
 
@@ -37,22 +33,8 @@ class Enforcement:
         rules.set(collection, constraint, self._diary.allowed)
         self._engine.check = rules.apply
         if rules.has_times:
-            self._engine.sweep = partial(rules.sweep, rules=self._diary)
-        self.guard(collection.partition("/")[0])
-
-    def guard(self, kind: str) -> None:
-        """Undo the hand edits of documents of a kind that violate its rules."""
-        self._engine.guards[kind] = self._undo_edits
-
-    def _undo_edits(
-        self,
-        document: str,
-        edit: Edit,
-        logged: Document,
-        others: Sequence[tuple[Document, Document]],
-    ) -> None:
-        entry_kind(document).undo_edits(edit, logged, self._diary, others)
-        self._diary.entry_rules.undo_edits(edit, logged, document, others, self._engine.now())
+            self._engine.sweep = rules.sweep
+        self._engine.guards[collection.partition("/")[0]] = rules.undo_edits
 
     def _report_edit(self, user: str, kind: str, before: Document, after: Document) -> None:
         """Warn of entries that a hand edit has made invalid, because reads ignore them."""

@@ -11,7 +11,14 @@ from pydantic import BaseModel
 from hand_edits import age
 from tomldiary import Constraint, Diary
 from tomldiary.agents.verbs import MemoryVerbs
-from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached, SchemaError, UnknownEntry
+from tomldiary.errors import (
+    ImmutableEntry,
+    InvalidValue,
+    LimitReached,
+    RollbackConflict,
+    SchemaError,
+    UnknownEntry,
+)
 from tomldiary.store.operations import Get, List, Put, Search
 from tomldiary.store.store import ItemStore
 from tomldiary.views.show import as_text
@@ -76,7 +83,8 @@ def test_an_append_only_entry_may_grow(diary, alice, place):
     for text in ("two", "one"):
         with pytest.raises(InvalidValue, match="may only grow"):
             WRITES[place](diary, text)
-    with pytest.raises((InvalidValue, ImmutableEntry)):
+    assert alice.rollback(dry_run=True).forbidden
+    with pytest.raises(RollbackConflict, match="a constraint forbids it"):
         alice.rollback()
     assert "one two" in str(alice.export()["documents"])
 
@@ -284,8 +292,9 @@ def test_an_import_obeys_the_rules(diary, alice):
     alice.blocks.set("one", "x")
     other = Diary("memory:").user("carol")
     other.blocks.set("two", "y")
-    with pytest.raises(LimitReached):
-        alice.import_(other.export())
+    for verb in (alice.import_preview, alice.import_):
+        with pytest.raises(LimitReached):
+            verb(other.export())
     bob.import_(other.export())
     assert list(bob.blocks()) == ["two"]
 
@@ -307,6 +316,15 @@ def test_an_import_obeys_the_rules(diary, alice):
 def test_a_rule_that_cannot_hold_is_refused(diary, place, rule):
     with pytest.raises(SchemaError):
         diary.constrain(place, Constraint(**rule))
+
+
+def test_a_rule_holds_for_a_category_without_the_root_table(tmp_path):
+    (tmp_path / "alice").mkdir()
+    (tmp_path / "alice/preferences.toml").write_text('[likes.tea]\ntext = "tea"\n')
+    diary = Diary(tmp_path, agent="rules")
+    diary.constrain("preferences/likes", Constraint(immutable=True))
+    with pytest.raises(ImmutableEntry):
+        diary.user("alice").upsert_preference("likes", "coffee", id="tea")
 
 
 # Hand edits

@@ -347,7 +347,7 @@ def test_a_full_type_refuses_new_facts_also_on_rollback(alice):
         alice.commit(Tag(text="c"))
     alice.delete(first, session_id="s1")
     alice.commit(Tag(text="c"), session_id="s2")
-    with pytest.raises(Conflict, match="constraint of its type") as caught:
+    with pytest.raises(Conflict, match="a constraint forbids it") as caught:
         alice.rollback(session_id="s1", force=True)
     assert caught.value.keys == [f"facts/{first}"]
     assert sorted(fact.data.text for fact in alice.query("tag")) == ["b", "c"]

@@ -143,7 +143,7 @@ def test_case_06_nothing_changes_or_removes_an_immutable_fact(alice, fact):
         with pytest.raises(ImmutableEntry, match="never changed"):
             change()
     for force in (False, True):
-        with pytest.raises(Conflict, match="constraint of its type") as caught:
+        with pytest.raises(Conflict, match="a constraint forbids it") as caught:
             alice.rollback(force=force)
         assert caught.value.keys == [f"facts/{key}"]
     assert alice.rollback(dry_run=True).forbidden == [f"facts/{key}"]

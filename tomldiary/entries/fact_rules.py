@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from tomldiary.entries.facts import (
@@ -13,13 +13,11 @@ from tomldiary.entries.facts import (
     confidence_of,
     group_of,
     interval,
-    same_data,
     short,
 )
 from tomldiary.entries.fields import author, entry_data, said_by
 from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached, UnknownEntry, WeakClaim
 from tomldiary.text.incremental_index import put_noted
-from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import NULL_FIELD, decode_nulls, in_utc, same_value, timestamp
 
 if TYPE_CHECKING:
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
 
     from tomldiary.entries.constraints import FactSchema
     from tomldiary.entries.kind import EditedTables
-    from tomldiary.toml.document import Document, Path
 
 __all__ = ["FactRules", "Provenance", "also_said_by"]
 
@@ -338,44 +335,6 @@ class FactRules(Facts):
         limit = schema.constraint.limit
         if limit is not None and count >= limit:
             raise LimitReached(f"{_ROOT}/{schema.name}", limit)
-
-    # Restoring earlier states
-
-    def forbidden(self, states: Mapping[Path, Mapping[str, Any] | None]) -> list[Path]:
-        """Return the entries that the rules forbid to restore to earlier states.
-
-        Args:
-            states: The earlier fields of each entry by path; None if the entry would be removed.
-        """
-        wrong: list[Path] = []
-        after = Edit(cast("Document", self._tables))
-        for path, state in states.items():
-            after.delete(path)
-            if state is not None:
-                after.put(path, state)
-            schema = self.registered(path[1])
-            if schema is None:
-                continue
-            now = self.entry(path[1], path[2])
-            is_changed = now is not None and not same_data(now, state)
-            if (schema.constraint.immutable and is_changed) or (
-                state is not None and self.wrong(schema, path[2], state) is not None
-            ):
-                wrong.append(path)
-        book = Facts(after, self._schemas)
-        moment = datetime.now(UTC)
-        for name in {path[1] for path in states}:
-            schema = self.registered(name)
-            if schema is None or schema.constraint.limit is None:
-                continue
-            counts = [each.count(name, moment) for each in (self, book)]
-            if counts[1] > max(schema.constraint.limit, counts[0]):
-                wrong += [
-                    path
-                    for path, state in states.items()
-                    if path[1] == name and state is not None and self.entry(*path[1:]) is None
-                ]
-        return list(dict.fromkeys(wrong))
 
 
 def _new_meta(by: Provenance) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from tomldiary.text.json_paths import texts_in
 if TYPE_CHECKING:
     from tomldiary.entries.constraints import FactSchema
     from tomldiary.entries.fields import Problem
+    from tomldiary.entries.kinds.rules import EntryRules
     from tomldiary.entries.preferences import PreferenceRules
     from tomldiary.toml.document import Document, Path
     from tomldiary.toml.edit import Edit
@@ -100,6 +101,7 @@ class Rules(Protocol):
     schema_name: str
     preference_rules: PreferenceRules
     fact_schemas: dict[str, FactSchema]
+    entry_rules: EntryRules
     max_conversations: int
 
 
@@ -391,14 +393,15 @@ class EntryKind:
         """Remove an entry because its creation is undone."""
         edit.delete(path)
 
-    def forbidden(
-        self,
-        document: Document,
-        rules: Rules,
-        states: Mapping[Path, Mapping[str, Any] | None],
-    ) -> list[Path]:
-        """Return the entries that the rules forbid to restore to earlier states."""
-        return []
+    def is_read(self, key: str, entry: Mapping[str, Any], rules: Rules) -> bool:
+        """Return whether an entry fits its type; `key` includes the kind."""
+        return True
+
+    def counted(
+        self, place: str, entries: Mapping[str, Mapping[str, Any]], rules: Rules, at: datetime
+    ) -> int:
+        """Return the number of entries of a collection that count for its limit; keys include the kind."""
+        return len(entries)
 
     def check_import(self, before: Document, after: Document, rules: Rules) -> None:
         """Raise an error if an import breaks a rule; entries that broke it before the import are allowed."""
@@ -408,22 +411,6 @@ class EntryKind:
 
     def keep_ids(self, edit: Edit, removed: Collection[Path]) -> None:
         """Reserve the ids of removed entries, so that they are not assigned again."""
-
-    def undo_edits(
-        self,
-        edit: Edit,
-        logged: Document,
-        rules: Rules,
-        others: Sequence[tuple[Document, Document]] = (),
-    ) -> None:
-        """Undo the hand edits of a document that the rules forbid.
-
-        Args:
-            edit: The document with the hand edits.
-            logged: The document before the hand edits.
-            rules: The rules.
-            others: The other parts of the kind, each now and before hand edits. Moving an entry is allowed.
-        """
 
     # Entries as values by collection and key
 

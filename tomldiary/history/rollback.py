@@ -40,7 +40,7 @@ class Rollback(Viewed):
     conflicts: list[str] = field(default_factory=list[str])
     """Entries that were changed since; they are overwritten only with `force`."""
     forbidden: list[str] = field(default_factory=list[str])
-    """Facts whose type forbids the rollback, even with `force`."""
+    """Entries whose rule forbids the rollback, even with `force`."""
     is_done: bool = True
     """False with `dry_run`."""
 
@@ -137,7 +137,7 @@ class Undo:
                 return done
             if done.forbidden:
                 raise RollbackConflict(
-                    f"{', '.join(done.forbidden)} cannot be rolled back: the constraint of its type forbids it."
+                    f"{', '.join(done.forbidden)} cannot be rolled back: a constraint forbids it."
                     " Nothing was undone.",
                     keys=done.forbidden,
                 )
@@ -160,13 +160,11 @@ class Undo:
             # Rules apply to all parts of a kind together.
             name = kind.name if kind.is_split else document
             found.setdefault(name, {})[path] = state and state[1]
-        read = transaction.engine.entries
+        rules, engine = self._rules.entry_rules, transaction.engine
         return [
             entry_key(path, name)
             for name, states in found.items()
-            for path in entry_kind(name).forbidden(
-                read(transaction.user, name), self._rules, states
-            )
+            for path in rules.forbidden(name, engine.entries(transaction.user, name), states)
         ]
 
     def _restore(self, transaction: Transaction, oldest: int, before: _States) -> None:

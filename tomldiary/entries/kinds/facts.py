@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,17 +19,15 @@ from tomldiary.entries.facts import (
 )
 from tomldiary.entries.fields import Problem, columns_of, data_text, tables_at, wrong_fields
 from tomldiary.entries.kind import Collected, EntryKind, EntryLine, Group, Rules, Tables, Writing
-from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached
+from tomldiary.errors import InvalidValue
 from tomldiary.toml.values import render_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from tomldiary.entries.constraints import FactSchema
     from tomldiary.toml.document import Document, Path
-    from tomldiary.toml.edit import Edit
 
-__all__ = ["FactKind", "put_back"]
+__all__ = ["FactKind"]
 
 
 class FactKind(EntryKind):
@@ -105,60 +102,29 @@ class FactKind(EntryKind):
         for name, key, entry in stored_facts(document):
             yield from wrong_fields(render_path((self.name, name, key)), entry)
 
-    def forbidden(
-        self, document: Document, rules: Rules, states: Mapping[Path, Mapping[str, Any] | None]
-    ) -> list[Path]:
-        # A table above the facts has only values that a person wrote in place of tables.
-        facts = {path: state for path, state in states.items() if len(path) == self.depth}
-        return FactRules(document, rules.fact_schemas).forbidden(facts)
-
     def check_import(self, before: Document, after: Document, rules: Rules) -> None:
-        old, new = Facts(before, rules.fact_schemas), Facts(after, rules.fact_schemas)
-        known = {problem.where for problem in old.problems()}
-        for problem in new.problems():
+        known = {problem.where for problem in Facts(before, rules.fact_schemas).problems()}
+        for problem in Facts(after, rules.fact_schemas).problems():
             if problem.where not in known:
                 raise problem
-        now = datetime.now(UTC)
-        for name, schema in rules.fact_schemas.items():
-            limit = schema.constraint.limit
-            if limit is not None and new.count(name, now) > max(limit, old.count(name, now)):
-                raise LimitReached(f"{self.name}/{name}", limit)
-            if schema.constraint.immutable:
-                for held in old.held(name):
-                    if not same_data(held.entry, new.entry(name, held.key)):
-                        raise ImmutableEntry(f"{self.name}/{name}/{held.key}")
 
-    def undo_edits(
-        self,
-        edit: Edit,
-        logged: Document,
-        rules: Rules,
-        others: Sequence[tuple[Document, Document]] = (),
-    ) -> None:
-        schemas = rules.fact_schemas
-        before = Facts(logged, schemas)
-        for name, schema in schemas.items():
-            _undo_surplus(edit, logged, schema, others)
-            if not schema.constraint.immutable:
-                continue
-            for key in [key for key, _ in tables_at(edit, self.name, name)] if others else ():
-                path = (self.name, name, key)
-                known = [was for _, base in others if (was := base.table(path)) is not None]
-                if (
-                    known
-                    and logged.table(path) is None
-                    and not same_data(known[0], edit.table(path))
-                ):
-                    edit.delete(path)  # another part has this fact, with other data
-            for held in before.held(name):
-                path = (self.name, name, held.key)
-                if same_data(held.entry, edit.table(path)):
-                    continue
-                if edit.table(path) is None and any(
-                    same_data(held.entry, now.table(path)) for now, _ in others
-                ):
-                    continue  # moved to another part
-                put_back(edit, logged, path, held.entry)
+    def is_read(self, key: str, entry: Mapping[str, Any], rules: Rules) -> bool:
+        _, name, own = key.split("/", 2)
+        schema = rules.fact_schemas.get(name)
+        return schema is None or Facts.wrong(schema, own, entry) is None
+
+    def counted(
+        self, place: str, entries: Mapping[str, Mapping[str, Any]], rules: Rules, at: datetime
+    ) -> int:
+        schema = rules.fact_schemas[place.partition("/")[2]]
+        if not schema.constraint.temporal:
+            return len(entries)
+        rows = [
+            Held(key.split("/", 2)[2], entry, *interval(entry))
+            for key, entry in entries.items()
+            if self.is_read(key, entry, rules)
+        ]
+        return sum(each.holds(at) for each in chained(schema, rows))
 
     def collections(self, rules: Rules) -> list[Collected]:
         return [(self.name, name) for name in rules.fact_schemas]
@@ -223,34 +189,3 @@ class _Current:
             held = self._book.held(type_)
             self._held[type_] = {each.key for each in held if each.holds(self._at)}
         return key in self._held[type_]
-
-
-def _undo_surplus(
-    edit: Edit,
-    logged: Document,
-    schema: FactSchema,
-    others: Sequence[tuple[Document, Document]],
-) -> None:
-    """Remove the last facts that a hand edit added to a full type."""
-    limit = schema.constraint.limit
-    if limit is None or schema.constraint.temporal:
-        return
-    table = ("facts", schema.name)
-    known = {key for each in (logged, *(base for _, base in others)) for key in each.table(table) or ()}  # fmt: skip
-    mine = list(edit.table(table) or ())
-    total = len({*mine, *(key for now, _ in others for key in now.table(table) or ())})
-    added = [key for key in mine if key not in known]
-    surplus = max(0, total - max(limit, len(known)))
-    for key in added[len(added) - min(surplus, len(added)) :]:
-        edit.delete((*table, key))
-
-
-def put_back(edit: Edit, logged: Document, path: Path, entry: Mapping[str, Any]) -> None:
-    """Write an entry as it was before a hand edit."""
-    block = logged.index.get(path)
-    # A value in place of the table may prevent this, which `problems` reports.
-    with suppress(InvalidValue):
-        if block is not None and path not in logged.parents:
-            edit.restore(path, block.text, entry, after=logged.before(path))
-        else:
-            edit.put(path, entry)

@@ -8,14 +8,23 @@ parts of them that are not enforced when a fact is committed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.constraints import checked_constraint
 from tomldiary.entries.facts import same_data
 from tomldiary.entries.fields import entry_data, inner_value, last_used
-from tomldiary.entries.kinds import DRAFTS, FACTS, KINDS, PREFERENCES, QUARANTINE, entry_kind
-from tomldiary.entries.kinds.facts import put_back
+from tomldiary.entries.kinds import (
+    DRAFTS,
+    FACTS,
+    KINDS,
+    PREFERENCES,
+    QUARANTINE,
+    entry_key,
+    entry_kind,
+    entry_path,
+)
 from tomldiary.entries.kinds.pending import held_entry, place_of
 from tomldiary.errors import DiaryError, ImmutableEntry, InvalidValue, LimitReached, SchemaError
 from tomldiary.logging import get_logger
@@ -38,10 +47,19 @@ _Entries = dict[str, Mapping[str, Any]]
 
 
 class EntryRules:
-    """The rules of a diary by collection."""
+    """The rules of a diary by collection, including those of its types of facts.
 
-    def __init__(self) -> None:
+    Args:
+        options: The options of the diary.
+        now: Returns the current time.
+    """
+
+    def __init__(self, options: Rules, now: Callable[[], datetime]) -> None:
+        self._options = options
+        self._now = now
         self._rules: dict[str, Constraint] = {}
+        self._late = set[str]()
+        """The kinds that are checked at each commit."""
         self.has_times = False
         """Whether a rule has a `ttl`."""
 
@@ -68,6 +86,9 @@ class EntryRules:
         if kind != "facts" and (rule.temporal or rule.multi_valued or rule.normalised):
             raise SchemaError("temporal, multi_valued and normalise are options for facts only.")
         self._rules = {**self._rules, collection: rule}
+        # The other options of facts are checked when a fact is committed.
+        if kind != FACTS.name or rule.append_only or rule.required:
+            self._late.add(kind)
         self.has_times = any(each.ttl is not None for each in self._rules.values())
 
     def of(self, key: str) -> tuple[str, Constraint] | None:
@@ -115,52 +136,69 @@ class EntryRules:
             for place, rule in self._rules.items()
         )
 
-    def sweep(self, tx: Transaction, rules: Rules) -> None:
-        """Remove the expired entries before a transaction makes changes.
-
-        Args:
-            tx: The transaction, still without changes.
-            rules: The options that entries obey.
-        """
+    def sweep(self, tx: Transaction) -> None:
+        """Remove the expired entries before a transaction makes changes."""
         now = tx.engine.now()
         for name in sorted(filter(self._ends, tx.listed())):
             for key, path, entry in _entries(name, tx.document(name)):
                 if self.is_over(key, entry, now):
                     tx.expired.add((name, path))
-                    entry_kind(name).remove(tx.edit(name), path, rules)
+                    entry_kind(name).remove(tx.edit(name), path, self._options)
 
     def apply(self, tx: Transaction) -> None:
-        """Check the changes of a transaction.
+        """Check the changes of a transaction at its commit.
 
         Raises:
             ImmutableEntry, InvalidValue, LimitReached: A rule forbids a change, so nothing may be stored.
         """
-        changed = tx.changed()
-        kinds = {place.partition("/")[0] for place in self._rules}
-        documents = tx.listed() if kinds else set[str]()
-        for name in sorted(kinds):
-            mine = [each for each in documents if entry_kind(each).name == name]
-            if any(each in changed for each in mine):
-                self._check(tx, mine)
+        self._check_kinds(tx, self._late)
+
+    def check(self, tx: Transaction) -> None:
+        """Check the changes of a transaction under all rules, also those of facts; see `apply`."""
+        self._check_kinds(tx, {place.partition("/")[0] for place in self._rules})
+
+    def forbidden(
+        self, name: str, document: Document, states: Mapping[Path, Mapping[str, Any] | None]
+    ) -> list[Path]:
+        """Return the entries that a rule forbids to restore to earlier states.
+
+        Args:
+            name: The name of the document, or of a kind for all its parts.
+            document: The present entries.
+            states: The earlier states by path; None if there was no entry. Paths of other tables are ignored.
+        """
+        at = self._now()
+        before = {key: entry for key, _, entry in _entries(name, document)}
+        paths = {_key(path, name): path for path in states if entry_path(name, path) == path}
+        back = {key: state for key, path in paths.items() if (state := states[path]) is not None}
+        after = {key: entry for key, entry in before.items() if key not in paths} | back
+        return [
+            path
+            for key, path in paths.items()
+            if (found := self.of(key)) is not None
+            and (
+                self._breaks(found[1], key, before.get(key), back.get(key), at)
+                or (key in back and not self._is_read(key, back[key]))
+                or self._is_surplus(found[0], key, before, after, at)
+            )
+        ]
 
     def undo_edits(
         self,
+        document: str,
         edit: Edit,
         logged: Document,
-        document: str,
         others: Sequence[tuple[Document, Document]],
-        at: datetime,
     ) -> None:
         """Undo the hand edits of a document that a rule forbids; history keeps them.
 
         Args:
+            document: The name of the document.
             edit: The document with the hand edits.
             logged: The document before the hand edits.
-            document: The name of the document.
             others: The other parts of its kind, each now and before hand edits.
-            at: The time.
         """
-        home = entry_kind(document).name
+        at, home = self._now(), entry_kind(document).name
         was = {key: (path, entry) for key, path, entry in _entries(document, logged)}
         mine = {key: (path, entry) for key, path, entry in _entries(document, edit.peek())}
         before = {key: entry for _, base in others for key, _, entry in _entries(home, base)}
@@ -173,7 +211,7 @@ class EntryRules:
         def undo(key: str) -> None:
             _logger.warning("a hand edit below %s breaks a rule and is undone", home)
             if key in was:
-                put_back(edit, logged, *was[key])
+                _put_back(edit, logged, *was[key])
                 after[key] = was[key][1]
             else:
                 edit.delete(mine[key][0])
@@ -189,7 +227,9 @@ class EntryRules:
                 undo(key)
         for place, keys in places.items():
             for key in keys:  # in reverse order
-                if not place.startswith("facts/") and self._is_surplus(place, key, before, after):
+                if not self._rules[place].temporal and self._is_surplus(
+                    place, key, before, after, at
+                ):
                     undo(key)
 
     def _breaks(
@@ -201,28 +241,62 @@ class EntryRules:
         at: datetime,
     ) -> bool:
         """Return whether the rule of an entry forbids its change."""
-        if old is not None and self.is_over(key, old, at):
-            return False
         try:
-            _check_entry(rule, key, old, new)
+            self._check_entry(rule, key, old, new, at)
         except DiaryError:
             return True
         return False
 
-    def _is_surplus(self, place: str, key: str, before: _Entries, after: _Entries) -> bool:
+    def _check_entry(
+        self,
+        rule: Constraint,
+        key: str,
+        old: Mapping[str, Any] | None,
+        new: Mapping[str, Any] | None,
+        at: datetime,
+    ) -> None:
+        # An entry that has expired or cannot be read may be replaced.
+        if old is not None and not self.is_over(key, old, at) and self._is_read(key, old):
+            if rule.immutable:
+                raise ImmutableEntry(key)
+            if rule.append_only and not _is_grown(old, new):
+                raise InvalidValue(
+                    "an append_only entry may only grow. Keep its content at the beginning and append to it.",
+                    where=key,
+                )
+        for name in rule.required_fields if new is not None else ():
+            value: Any = inner_value(decode_nulls(new or {}), name)
+            if value in (None, [], {}) or (isinstance(value, str) and not value.strip()):
+                raise InvalidValue(
+                    "expected a value, found nothing; it is required.", where=f"{key}.{name}"
+                )
+
+    def _is_read(self, key: str, entry: Mapping[str, Any]) -> bool:
+        return KINDS[key.partition("/")[0]].is_read(key, entry, self._options)
+
+    def _is_surplus(
+        self, place: str, key: str, before: _Entries, after: _Entries, at: datetime
+    ) -> bool:
         """Return whether the rule of a collection forbids an entry because of the other entries."""
         try:
-            self._check_collection(place, before, after)
+            self._check_collection(place, before, after, at)
         except LimitReached:
             return key not in before  # only a new entry exceeds the limit
         except InvalidValue as error:
             return error.where == key
         return False
 
+    def _check_kinds(self, tx: Transaction, kinds: Iterable[str]) -> None:
+        changed = {entry_kind(each).name for each in tx.changed()}.intersection(kinds)
+        documents = sorted(tx.listed()) if changed else []
+        for name in sorted(changed):
+            self._check(tx, [each for each in documents if entry_kind(each).name == name])
+
     def _check(self, tx: Transaction, documents: Iterable[str]) -> None:
+        at = tx.engine.now()
         before: _Entries = {}
         after: _Entries = {}
-        for name in sorted(documents):
+        for name in documents:
             before.update({key: entry for key, _, entry in _entries(name, _before(tx, name))})
             after.update({key: entry for key, _, entry in _entries(name, tx.document(name))})
         touched: set[str] = set()
@@ -232,28 +306,31 @@ class EntryRules:
             if found is None or same_data(old, new):
                 continue
             touched.add(found[0])
-            is_over = old is not None and self.is_over(key, old, tx.engine.now())
-            _check_entry(found[1], key, None if is_over else old, new)
+            self._check_entry(found[1], key, old, new, at)
         for place in touched:
-            # Limit and key of facts are checked when they are committed.
-            if not place.startswith("facts/"):
-                self._check_collection(place, before, after)
+            self._check_collection(place, before, after, at)
 
-    def _check_collection(self, place: str, before: _Entries, after: _Entries) -> None:
+    def _check_collection(
+        self, place: str, before: _Entries, after: _Entries, at: datetime
+    ) -> None:
         """Check the limit and the singleton key of a collection."""
-        rule = self._rules[place]
+        rule, kind = self._rules[place], KINDS[place.partition("/")[0]]
         before, after = self._within(place, before), self._within(place, after)
-        if rule.limit is not None and len(after) > max(rule.limit, len(before)):
-            raise LimitReached(place, rule.limit)
+        if rule.limit is not None:
+            counts = [kind.counted(place, each, self._options, at) for each in (before, after)]
+            if counts[1] > max(rule.limit, counts[0]):
+                raise LimitReached(place, rule.limit)
+        # The key of a fact is derived from its fields, so no two facts have the same.
+        keys = () if kind is FACTS else rule.keys
         seen: dict[str, str] = {}
-        for key, entry in after.items() if rule.keys else ():
+        for key, entry in after.items() if keys else ():
             values = _identity(rule, entry)
             if values is None:
                 continue
             other = seen.setdefault(values, key)
             if other != key and not _identity(rule, before.get(other)) == values == _identity(rule, before.get(key)):  # fmt: skip
                 raise InvalidValue(
-                    f"{other} has the same {', '.join(rule.keys)}. Change that entry instead.",
+                    f"{other} has the same {', '.join(keys)}. Change that entry instead.",
                     where=key,
                 )
 
@@ -269,28 +346,25 @@ def _before(tx: Transaction, name: str) -> Document:
 
 def _entries(name: str, document: Document) -> Iterator[tuple[str, Path, Mapping[str, Any]]]:
     """Yield the key including the kind, the path and the table of each entry of a document."""
-    kind = entry_kind(name)
-    for path, entry in kind.tables(document).items():
-        key = kind.key(path, name)
-        yield (f"{kind.name}/{key}" if kind is PREFERENCES else key), path, entry
+    for path, entry in entry_kind(name).tables(document).items():
+        yield _key(path, name), path, entry
 
 
-def _check_entry(
-    rule: Constraint, key: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None
-) -> None:
-    if old is not None and rule.immutable and not key.startswith("facts/"):
-        raise ImmutableEntry(key)
-    if old is not None and rule.append_only and not _is_grown(old, new):
-        raise InvalidValue(
-            "an append_only entry may only grow. Keep its content at the beginning and append to it.",
-            where=key,
-        )
-    for name in rule.required_fields if new is not None else ():
-        value: Any = inner_value(decode_nulls(new or {}), name)
-        if value in (None, [], {}) or (isinstance(value, str) and not value.strip()):
-            raise InvalidValue(
-                "expected a value, found nothing; it is required.", where=f"{key}.{name}"
-            )
+def _key(path: Path, name: str) -> str:
+    """Return the key of an entry including its kind."""
+    key = entry_key(path, name)
+    return f"{PREFERENCES.name}/{key}" if entry_kind(name) is PREFERENCES else key
+
+
+def _put_back(edit: Edit, logged: Document, path: Path, entry: Mapping[str, Any]) -> None:
+    """Write an entry as it was before a hand edit."""
+    block = logged.index.get(path)
+    # A value in place of the table may prevent this, which `problems` reports.
+    with suppress(InvalidValue):
+        if block is not None and path not in logged.parents:
+            edit.restore(path, block.text, entry, after=logged.before(path))
+        else:
+            edit.put(path, entry)
 
 
 def _identity(rule: Constraint, entry: Mapping[str, Any] | None) -> str | None:
