@@ -14,21 +14,23 @@ from functools import lru_cache
 from itertools import chain
 
 from tomldiary.runtime.forgettable_cache import cleared_on_forget
-from tomldiary.text.replaced_value import have_own_words, replaced_value
-from tomldiary.text.statement_words import (
+from tomldiary.text.languages import (
+    AND,
     ARTICLES,
     AVERSIONS,
+    COPULAS,
     CURRENCIES,
+    EXCLUDING,
     LESS,
     MORE,
     NUMBERS,
     ONE_NO,
     OPPOSITES,
     PARITY_NO,
+    PART_STARTS,
     UNITS,
-    UNSPACED_NO,
 )
-from tomldiary.text.word_order import SEPARATORS, in_one_order, is_reordered
+from tomldiary.text.replaced_value import have_own_words, replaced_value
 from tomldiary.text.words import is_english
 
 __all__ = ["Marks", "contradiction", "covers", "marks_of", "plain_signs"]
@@ -77,7 +79,11 @@ _SIGN = re.compile(
 )
 _TAG = re.compile(r"</?(?=[^\W\d_])[^<>\s]*>")  # "<name>" is no comparison
 _COMPARES = frozenset("<>≤≥≠")
-_NO = re.compile(UNSPACED_NO)
+# Negations in scripts without spaces.
+_NO = re.compile(
+    r"不(?!错|錯|同|仅|僅|断|斷|少|到)|没(?!收)|沒|無|无|别(?!人|的)|別(?!人|的)|勿|讨厌|討厭|痛恨|嫌い|嫌う|"
+    r"(?<!少)(?<!危)ない|なく|ません|せず|ずに|なし|ไม่|เกลียด|안 |못 |없|않|싫"
+)
 _TURKISH_NO = re.compile(r"\w+m[ıiuü]yor\w*|\w{2,}m[ae]z(?:\w{0,4})")
 _TURKISH = re.compile("[ışğ]|yor\\b")
 _UNSPACED_MORE = re.compile("超过|超過|以上|多于|大于|以后|以後|มากกว่า|มากกว่า")
@@ -92,6 +98,12 @@ _MEASURING = (
     NUMBERS.keys() | UNITS.keys() | CURRENCIES.keys() | MORE | LESS | {"dos", "least", "most"}
 )
 _TIMES = frozenset(["am", "pm", "d", "week", "month", "year"])
+_SEPARATORS = frozenset(",、&")
+"""Marks between the words of an enumeration."""
+_SHORTEST_STEM = 3
+_ENDING = 2
+"""The maximum number of letters at the end in which forms of one word differ."""
+_SUBJECTS = frozenset("i he she we they it ich er wir je il elle yo eu".split())  # noqa: SIM905 - a table
 
 
 def plain_signs(text: str) -> str:
@@ -145,11 +157,11 @@ def marks_of(text: str) -> Marks:
         near = near or bool(more or less)
     return Marks(
         tuple(words),
-        in_one_order(
+        _in_one_order(
             [
                 token.replace("'", "")
                 for kind, token in tokens
-                if kind != "mark" or token in SEPARATORS
+                if kind != "mark" or token in _SEPARATORS
             ]
         ),
         _is_negative(folded, words),
@@ -173,7 +185,7 @@ def contradiction(left: str, right: str) -> str:
         return measured
     if one.signs != two.signs:
         return "different sign"
-    if is_reordered(one.order, two.order):
+    if _is_reordered(one.order, two.order):
         return "different order"
     if one.is_negative != two.is_negative:
         return ""
@@ -195,7 +207,7 @@ def covers(whole: str, part: str) -> bool:
                 (one.signs, two.signs),
             )
         )
-        and not is_reordered(one.order, two.order)
+        and not _is_reordered(one.order, two.order)
     )
 
 
@@ -348,3 +360,84 @@ def _distinctive(marks: Marks) -> set[str]:
 def _replaces(ours: tuple[str, ...], theirs: tuple[str, ...]) -> bool:
     """Return whether each of two statements has a mark that the other one lacks."""
     return bool(Counter(ours) - Counter(theirs) and Counter(theirs) - Counter(ours))
+
+
+# Word order: "tea over coffee", "coffee over tea". The order of some parts does not change the meaning: parts of a
+# sentence ("in Rome with her", "with her in Rome"), the words of an enumeration, the sides of an "is", and a word for a
+# time.
+
+
+def _stemmed(word: str) -> str:
+    return word[: max(_SHORTEST_STEM, len(word) - _ENDING)]
+
+
+_TIME_WORDS = [
+    word for word, values in EXCLUDING.items() if any(v.kind == "different time" for v in values)
+]
+_WHEN = frozenset([*_TIME_WORDS, *map(_stemmed, _TIME_WORDS)])
+
+
+def _is_reordered(one: tuple[str, ...], two: tuple[str, ...]) -> bool:
+    """Return whether two texts have the same words, or forms of them, in an order that may change the meaning.
+
+    Args:
+        one: The words of one text from `in_one_order`.
+        two: The words of the other text from `in_one_order`.
+    """
+    ours, theirs = one, two
+    if ours == theirs or len(ours) != len(theirs):
+        return False
+    if Counter(ours) != Counter(theirs):
+        ours, theirs = tuple(map(_stemmed, ours)), tuple(map(_stemmed, theirs))
+        if Counter(ours) != Counter(theirs):
+            return False
+    telling = [[word for word in each if word not in COPULAS] for each in (ours, theirs)]
+    if telling[0] == telling[1] or _have_same_parts(ours, theirs):
+        return False
+    return _without_time(ours) != _without_time(theirs)
+
+
+def _without_time(words: tuple[str, ...]) -> list[str]:
+    """Return words without a single word for a time, its preposition and the subject; otherwise unchanged."""
+    times = [at for at, word in enumerate(words) if word in _WHEN]
+    if len(times) != 1:
+        return list(words)
+    at = times[0]
+    first = at - 1 if at and words[at - 1] in PART_STARTS else at
+    return [word for word in (*words[:first], *words[at + 1 :]) if word not in _SUBJECTS]
+
+
+def _have_same_parts(one: tuple[str, ...], two: tuple[str, ...]) -> bool:
+    """Return whether only the positions of whole parts differ: "in Rome with her", "with her in Rome"."""
+    ours, theirs = _split_parts(one), _split_parts(two)
+    is_bare = any(len(part) == 1 and part[0] in PART_STARTS for part in ours)
+    return not is_bare and Counter(ours) == Counter(theirs)
+
+
+def _split_parts(words: tuple[str, ...]) -> list[tuple[str, ...]]:
+    found: list[tuple[str, ...]] = []
+    is_open = False
+    for word in words:
+        if is_open and word not in PART_STARTS and word not in COPULAS and word not in _SUBJECTS:
+            found[-1] += (word,)
+        else:
+            found.append((word,))
+        is_open = word not in COPULAS
+    return found
+
+
+def _in_one_order(words: list[str]) -> tuple[str, ...]:
+    """Return words without articles; the words of an enumeration are sorted."""
+    found: list[str] = []
+    run: list[str] = []
+    is_joined = False
+    for word in words:
+        if word in AND or word in _SEPARATORS:
+            is_joined = True
+        elif word not in ARTICLES:
+            if not is_joined:
+                found += sorted(run)
+                run = []
+            run.append(word)
+            is_joined = False
+    return (*found, *sorted(run))

@@ -11,14 +11,15 @@ import re
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
-from tomldiary.text.statement_words import NUMBERS, OPPOSITES
-from tomldiary.text.value_words import (
+from tomldiary.text.languages import (
     COPULAS,
     DEFINITE,
     EXCLUDING,
     FAVOURITES,
     INDEFINITE,
     LINKING,
+    NUMBERS,
+    OPPOSITES,
     ORIGINS,
     PLACES,
     PLACES_IN,
@@ -30,7 +31,7 @@ from tomldiary.text.value_words import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from tomldiary.text.value_words import Value
+    from tomldiary.text.languages import Value
 
 __all__ = ["are_alike", "have_own_words", "replaced_value"]
 

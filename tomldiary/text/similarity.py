@@ -19,7 +19,7 @@ from tomldiary.logging import get_logger
 from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.runtime.views import ListView, Viewed
 from tomldiary.text.contradiction import contradiction, plain_signs
-from tomldiary.text.statement_words import AVERSIONS, ONE_NO, PARITY_NO
+from tomldiary.text.languages import AVERSIONS, ONE_NO, PARITY_NO
 from tomldiary.text.visible import visible
 
 __all__ = [

@@ -12,99 +12,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tomldiary.runtime.forgettable_cache import cleared_on_forget
+from tomldiary.text.languages import IRREGULAR
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = ["light10", "porter", "without_ending"]
 
-# Irregular forms by the base that Porter's rules cannot derive from them.
-_IRREGULAR = {
-    form: base
-    for line in """
-    be: been
-    begin: began begun
-    bite: bit bitten
-    blow: blew blown
-    break: broke broken
-    bring: brought
-    build: built
-    buy: bought
-    catch: caught
-    child: children
-    choose: chose chosen
-    come: came
-    deal: dealt
-    draw: drew drawn
-    drink: drank drunk
-    drive: drove driven
-    eat: ate eaten
-    fall: fell fallen
-    feed: fed
-    feel: felt
-    fight: fought
-    find: found
-    fly: flew flown
-    foot: feet
-    forget: forgot forgotten
-    forgive: forgave forgiven
-    freeze: froze frozen
-    get: got gotten
-    give: gave given
-    go: went gone
-    grow: grew grown
-    hang: hung
-    hear: heard
-    hide: hid hidden
-    hold: held
-    keep: kept
-    knife: knives
-    know: knew known
-    lead: led
-    lend: lent
-    lose: lost
-    make: made
-    man: men
-    meet: met
-    mouse: mice
-    pay: paid
-    person: people
-    ride: rode ridden
-    ring: rang rung
-    run: ran
-    say: said
-    see: saw seen
-    sell: sold
-    send: sent
-    shake: shook shaken
-    shoot: shot
-    show: shown
-    sing: sang sung
-    sit: sat
-    sleep: slept
-    speak: spoke spoken
-    spend: spent
-    stand: stood
-    steal: stole stolen
-    stick: stuck
-    swim: swam swum
-    take: took taken
-    teach: taught
-    tell: told
-    think: thought
-    throw: threw thrown
-    tooth: teeth
-    understand: understood
-    wake: woke woken
-    wear: wore worn
-    wife: wives
-    win: won
-    woman: women
-    write: wrote written
-    """.strip().splitlines()
-    for base, _, forms in [line.strip().partition(": ")]
-    for form in forms.split()
-}
 _CYRILLIC_ENDING = (
     r"(?<=[\u0400-\u04ff]{3})(?:[аяы]ми|[иыое]ми|[оеё]го|[оеё]му|[аяиы]х|[оеё]в|[оеиыё]й|[ая]я|[оеыи]е"
     r"|[ую]ю|[оеёаяыи]м|[аеёиоуыэюяьїє])$"
@@ -146,7 +60,7 @@ def porter(word: str) -> str:
     """Return the stem of an English word in lower case; other text is returned unchanged."""
     if len(word) < _SHORTEST or not (word.isascii() and word.isalpha()):
         return word
-    word = _IRREGULAR.get(word) or _american(word)
+    word = IRREGULAR.get(word) or _american(word)
     word = _without_plural(word)
     word = _without_tense(word)
     if word.endswith("y") and "v" in _form(word[:-1]):

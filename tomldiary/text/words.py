@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from tomldiary.runtime.forgettable_cache import cleared_on_forget
+from tomldiary.text.languages import ENGLISH, OTHERS
 from tomldiary.text.stemming import light10, porter, without_ending
 from tomldiary.text.visible import visible
 
@@ -24,32 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["END_MARK", "Asked", "asked_words", "folded", "indexed_words", "is_english"]
 
-# Function words without accents, because words are compared without them.
-_ENGLISH = frozenset(
-    """a about after all also am an and any are as at be because been before being but by can could did do does
-    doing for from get go had has have having he her here hers him his how i if in into is it its just let like
-    many me more most much my no not now of on or our out over she should so some than that the their them
-    then there these they this those to too up us use very was we were what when where which while who whom whose
-    why will with would you your""".split()  # noqa: SIM905 - one word a line would be a page
-)
-_OTHERS = frozenset(  # of German, Spanish, French, Italian, Portuguese, Turkish, Romanian, Dutch, Swedish and Polish
-    """aber als am an auch auf aus bei beim bin bist das dass dem den der des dich die diese diesem diesen dieser
-    dir du ein eine einem einen einer er es fuer fur gern habe haben hat hatte hatten ich ihr immer in ist kann
-    kein keine keinen mein meine meinem meinen meiner mich mir mit nach nicht oder sehr seine sich sie sind so
-    und uns unser unsere unseren unserer vom von vor war waren warum was welche welchen welcher wenn wer wie will
-    wir wird wo wurde zu zum zur al como con cuando de del desde donde el ella ellos en era esta este
-    fue ha hace hay la las lo los mas mi mis muy nos para pero por porque que quien se ser sin sobre son
-    su sus tambien tiene una uno unos y ya yo au aux avec ce ces cette chez dans des elle est et il ils je les leur
-    lui ma mais mes moi ne notre nous ou par pas pour quand qui sa ses sont sur ta te tres un une vous a ete
-    ai che chi ci come cosa da dal dalla degli dei della delle di dove e gli ho i io le li mia mie mio
-    nel nella non per perche piu quale quando quanto sono sua suo sulla tra ao aos com do dos ela ele em
-    eu foi isso ja meu minha minhas meus muito na nas nem no nao num numa o onde os pela pelo qual quem seu sao
-    tem um uma voce bana ben benim bir biz bu cok daha diye gibi hangi her icin ile kadar kim nasil
-    nerede sen ve var yok acest aici asta ca care cu din fi in mai mea nu pe pentru sau sunt si aan dan
-    dat deze een haar heb heeft het hij hoe ik is kan maar met mij mijn naar niet nog om ook op uit van
-    voor waar wat wel werd worden zijn zo att av det ett fran for han har hon inte jag med min mitt nar
-    och pa som till vi co czy gdzie jak jest kiedy nie od po to w z za ze""".split()  # noqa: SIM905 - one word a line would be five pages
-)
 _PAIRED = (
     "\u3005-\u3007\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3105-\u312f\u31a0-\u31bf\u31f0-\u31ff"
     "\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003ffff"
@@ -155,7 +130,7 @@ def asked_words(query: str) -> list[Asked]:
     found: list[Asked] = []
     runs = list(_WORD.finditer(_without_elisions(text)))
     is_in_english = is_english(run.group() for run in runs if run.lastgroup == "latin")
-    little = _ENGLISH if is_in_english else _OTHERS
+    little = ENGLISH if is_in_english else OTHERS
     for run in runs:
         found += _asked(run, little)
     found += [Asked(part, (porter(part), _cut(part)), part in little) for part in _parts(query)]
@@ -167,7 +142,7 @@ def asked_words(query: str) -> list[Asked]:
 def is_english(words: Iterable[str], *, is_default: bool = True) -> bool:
     """Return whether the lower-case words of a text in Latin script are English; `is_default` if this is unclear."""
     each = set(words)
-    english, others = len(each & _ENGLISH), len(each & _OTHERS)
+    english, others = len(each & ENGLISH), len(each & OTHERS)
     return is_default if english == others else english > others
 
 
