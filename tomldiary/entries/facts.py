@@ -21,7 +21,7 @@ from tomldiary.entries.fields import columns_of, entry_data, tables_at
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.logging import get_logger
 from tomldiary.runtime.views import ListView, Viewed, counted
-from tomldiary.text.incremental_index import Following, ask
+from tomldiary.text.incremental_index import Marked, ask
 from tomldiary.toml.values import decode_nulls, moment, render_path, same_value
 
 if TYPE_CHECKING:
@@ -287,7 +287,7 @@ def same_data(left: Mapping[str, Any] | None, right: Mapping[str, Any] | None) -
     return same_value(entry_data(left), entry_data(right))
 
 
-class FactIndex(Following):
+class FactIndex(Marked):
     """Indexes the facts of a type by singleton key and by data."""
 
     def __init__(self, category: str, schema: FactSchema) -> None:
@@ -297,24 +297,16 @@ class FactIndex(Following):
     def _clear(self) -> None:
         super()._clear()
         self._held: dict[int, Held | None] = {}
-        self._marks: list[tuple[str, int] | None] = []
-        self._groups: dict[str, set[int]] = {}
-        self._alike: dict[int, set[int]] = {}
 
     @property
     def groups(self) -> int:
         """The number of different singleton keys."""
-        return len(self._groups)
+        return sum(isinstance(mark, str) for mark in self._marked)
 
     def held(self, head: str | None) -> list[Held | None]:
         """Return the entries of a singleton key, or all entries, in the order of the file; None for an invalid entry."""
-        marked = enumerate(self._marks)
-        places = (
-            [place for place, mark in marked if mark is not None]
-            if head is None
-            else sorted(self._groups.get(head, ()))
-        )
-        return [self._read(place) for place in places]
+        places = range(len(self._marks)) if head is None else sorted(self._marked.get(head, ()))
+        return [self._read(place) for place in places if self._marks[place]]
 
     def _read(self, place: int) -> Held | None:
         if place not in self._held:
@@ -325,37 +317,16 @@ class FactIndex(Following):
 
     def alike(self, data: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
         """Return the entries that may have equal data, in the order of the file."""
-        places = sorted(self._alike.get(_equality_hash(data), ()))
+        places = sorted(self._marked.get(_equality_hash(data), ()))
         return [(self._keys[place], self._entries[place]) for place in places]
 
-    def _put(self, number: int, key: str, entry: Any) -> None:
-        if number == len(self._marks):
-            self._marks.append(None)
-        self._unplace(number)
-        if isinstance(entry, Mapping):
-            entry = cast("Mapping[str, Any]", entry)
-            data = self._schema.compared(entry_data(entry))
-            mark = (group_of(self._schema, key), _equality_hash(data))
-            self._groups.setdefault(mark[0], set()).add(number)
-            self._alike.setdefault(mark[1], set()).add(number)
-            self._marks[number] = mark
+    def _marks_of(self, key: str, entry: Mapping[str, Any]) -> tuple[str, int]:
+        data = self._schema.compared(entry_data(entry))
+        return group_of(self._schema, key), _equality_hash(data)
 
-    def _forget(self, known: int) -> None:
-        for number in range(known, len(self._marks)):
-            self._unplace(number)
-        del self._marks[known:]
-
-    def _unplace(self, number: int) -> None:
+    def _unmark(self, number: int) -> None:
+        super()._unmark(number)
         self._held.pop(number, None)
-        mark = self._marks[number]
-        if mark is not None:
-            self._groups[mark[0]].discard(number)
-            self._alike[mark[1]].discard(number)
-            if not self._groups[mark[0]]:
-                del self._groups[mark[0]]
-            if not self._alike[mark[1]]:
-                del self._alike[mark[1]]
-            self._marks[number] = None
 
 
 def _equality_hash(data: Mapping[str, Any]) -> int:

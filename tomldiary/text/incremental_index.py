@@ -15,13 +15,14 @@ from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.text.similarity import identity, normalise
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Hashable, Mapping
 
     from tomldiary.entries.kind import EditedTables, Tables
 
 __all__ = [
     "Catalog",
     "Following",
+    "Marked",
     "ask",
     "entry_text",
     "number_of",
@@ -165,64 +166,81 @@ def put_noted(edit: EditedTables, path: tuple[str, ...], entry: Mapping[str, Any
                 found.note(before, after, path[-1], edit.table(path))
 
 
-class Catalog(Following):
+class Marked(Following):
+    """Finds entries by marks: values that are derived from an entry, such as its normalised text."""
+
+    def _clear(self) -> None:
+        super()._clear()
+        self._marks: list[tuple[Hashable, ...]] = []
+        self._marked: dict[Hashable, set[int]] = {}
+
+    def _marks_of(self, key: str, entry: Mapping[str, Any]) -> tuple[Hashable, ...]:
+        """Return the marks of an entry."""
+        raise NotImplementedError
+
+    def _put(self, number: int, key: str, entry: Any) -> None:
+        if number == len(self._marks):
+            self._marks.append(())
+        self._unmark(number)
+        if type(entry) is dict:
+            self._marks[number] = self._marks_of(key, cast("Mapping[str, Any]", entry))
+            for mark in self._marks[number]:
+                self._marked.setdefault(mark, set()).add(number)
+
+    def _forget(self, known: int) -> None:
+        for number in range(known, len(self._marks)):
+            self._unmark(number)
+        del self._marks[known:]
+
+    def _unmark(self, number: int) -> None:
+        for mark in self._marks[number]:
+            places = self._marked[mark]
+            places.discard(number)
+            if not places:
+                del self._marked[mark]
+        self._marks[number] = ()
+
+
+class Catalog(Marked):
     """Indexes the texts and the numbers of a category, to find equal texts and unused ids."""
 
     def _clear(self) -> None:
         super()._clear()
-        self._texts: list[str | None] = []
-        self._identities: list[str | None] = []
-        self._by_text: dict[str, set[int]] = {}
-        self._numbers: list[int] = []
         self._highest: int | None = 0
 
     @property
     def highest(self) -> int:
         """The highest N of the ids of the form prefN; 0 if there is none."""
         if self._highest is None:
-            self._highest = max(self._numbers, default=0)
+            self._highest = max([number_of(key) or 0 for key in self._keys], default=0)
         return self._highest
 
     @property
     def normalised(self) -> tuple[list[str], list[str | None]]:
         """Copies of the ids and of the normalised texts, which are None for values that are not entries."""
-        return self._keys.copy(), self._texts.copy()
+        texts = [
+            None if number in self._strays else normalise(entry_text(entry))
+            for number, entry in enumerate(self._entries)
+        ]
+        return self._keys.copy(), texts
 
     def same(self, text: str) -> str | None:
         """Return the id of the first entry whose text has the same `identity`, or None."""
-        places = self._by_text.get(identity(text))
+        places = self._marked.get(identity(text))
         return self._keys[min(places)] if places else None
 
+    def _marks_of(self, key: str, entry: Mapping[str, Any]) -> tuple[Hashable, ...]:  # noqa: ARG002 - found by its text
+        return (identity(entry_text(entry)),)
+
     def _put(self, number: int, key: str, entry: Any) -> None:
-        is_entry = type(entry) is dict
-        said = entry_text(cast("Mapping[str, Any]", entry)) if is_entry else None
-        if number == len(self._texts):
-            self._texts.append(None)
-            self._identities.append(None)
-            self._numbers.append(0)
-        self._unplace(self._identities[number], number)
-        self._texts[number] = self._identities[number] = None
-        if said is not None:
-            same = identity(said)
-            self._by_text.setdefault(same, set()).add(number)
-            self._texts[number], self._identities[number] = normalise(said), same
+        super()._put(number, key, entry)
         # A value that is not an entry has an id as well: a new entry cannot be stored in its place.
-        self._numbers[number] = number_of(key) or 0
         if self._highest is not None:
-            self._highest = max(self._highest, self._numbers[number])
+            self._highest = max(self._highest, number_of(key) or 0)
 
     def _forget(self, known: int) -> None:
-        for number, text in enumerate(self._identities[known:], known):
-            self._unplace(text, number)
-        del self._texts[known:], self._identities[known:], self._numbers[known:]
+        super()._forget(known)
         self._highest = None if known else 0
-
-    def _unplace(self, text: str | None, number: int) -> None:
-        if text is not None:
-            places = self._by_text[text]
-            places.discard(number)
-            if not places:
-                del self._by_text[text]
 
 
 def entry_text(entry: Mapping[str, Any]) -> str:
