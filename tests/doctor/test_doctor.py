@@ -406,7 +406,7 @@ text = "chess"
 text = true
 """
 WRONG = {
-    "preferences.loose: expected a category, found number",
+    "preferences.loose: expected a category, found number; it is left out",
     "preferences.likes.pref001.text: expected text, found number",
     "preferences.likes.pref001.contexts: expected a list of text, found text",
     "preferences.likes.pref001._count: expected a whole number, found text",

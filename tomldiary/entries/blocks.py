@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.fact_rules import also_said_by
-from tomldiary.entries.fields import Problem, entry_data, tables_at, with_value
+from tomldiary.entries.fields import entry_data, tables_at, with_value
 from tomldiary.entries.kind import EntryKind, EntryLine
 from tomldiary.entries.preferences import entry_text
 from tomldiary.errors import InvalidValue, UnknownEntry
@@ -226,6 +226,7 @@ class BlockKind(EntryKind):
     """`[blocks.name]`: named texts of an agent."""
 
     flags = ("pinned",)
+    needed = ("text",)
     is_long = True
     leads = True
     shape = "blocks/name"
@@ -235,12 +236,6 @@ class BlockKind(EntryKind):
 
     def rank(self, entry: Mapping[str, Any]) -> Rank:
         return (is_pinned(entry), 0, "")
-
-    def problems(self, document: Document, rules: Rules) -> Iterator[Problem]:
-        yield from super().problems(document, rules)
-        for name, entry in self.entries(document, rules):
-            if "text" not in entry:
-                yield Problem(f"{self.name}.{name}.text", "expected text, found nothing")
 
     def check_import(self, before: Document, after: Document, rules: Rules) -> None:
         old = dict(self.entries(before, rules))

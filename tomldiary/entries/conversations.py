@@ -7,12 +7,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.fields import (
-    Problem,
     columns_of,
     last_used,
     tables_at,
     with_value,
-    wrong_fields,
 )
 from tomldiary.entries.kind import EntryKind, Group
 from tomldiary.entries.models import ConversationItem
@@ -224,6 +222,7 @@ class ConversationKind(EntryKind):
 
     is_reserved = True
     order = 3
+    numbers = ("_turns",)
     shape = "conversations/session"
     shown_at_most = 3
     unchanged_because = (
@@ -260,11 +259,6 @@ class ConversationKind(EntryKind):
     def seen(self, document: Document, rules: Rules) -> Iterator[str]:
         for _, entry in self.entries(document, rules):
             yield entry_to_conversation(entry).updated
-
-    def problems(self, document: Document, rules: Rules) -> Iterator[Problem]:
-        for name, entry in self.entries(document, rules):
-            where = f"{self.name}.{name}"
-            yield from wrong_fields(where, entry, self.texts, (self.labels,), ("_turns",))
 
     def migrate(self, edit: Edit) -> None:
         Conversations(edit).migrate()

@@ -214,19 +214,6 @@ class Facts:
             confidence=confidence_of(entry),
         )
 
-    def problems(self) -> Iterator[InvalidValue]:
-        """Yield an error for each entry of a registered type that cannot be read."""
-        tables = self._tables.table((_ROOT,)) or {}
-        for name, schema in self._schemas.items():
-            entries: Any = tables.get(name, {})
-            if not isinstance(entries, Mapping):
-                yield InvalidValue("expected a table of facts.", where=f"{_ROOT}.{name}")
-                continue
-            for key, entry in cast("Mapping[str, Any]", entries).items():
-                wrong = self.wrong(schema, key, entry)
-                if wrong is not None:
-                    yield wrong
-
     @staticmethod
     def wrong(schema: FactSchema, key: str, entry: Any, where: str = "") -> InvalidValue | None:
         """Return the error of an invalid entry, or None; `where` is its place, which is derived if empty."""

@@ -30,6 +30,7 @@ __all__ = [
     "tables_at",
     "toml_word",
     "with_value",
+    "without_managed",
     "wrong_fields",
 ]
 
@@ -173,6 +174,13 @@ def wrong_fields(
             if name in entry and not fits(entry[name]):
                 found = toml_word(entry[name])
                 yield Problem(f"{where}.{name}", f"expected {word}, found {found}")
+
+
+def without_managed(problems: Iterable[Problem]) -> Iterator[InvalidValue]:
+    """Yield problems as errors, without those of managed fields, because a person may have changed these."""
+    for problem in problems:
+        if not problem.where.rpartition(".")[2].startswith("_"):
+            yield InvalidValue(f"{problem.message}.", where=problem.where)
 
 
 def columns_of(table: Mapping[str, Any]) -> tuple[list[str], list[Any]]:

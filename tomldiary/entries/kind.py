@@ -13,19 +13,21 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from tomldiary.entries.fields import (
+    Problem,
     columns_of,
     data_text,
     entry_data,
     last_used,
     tables_at,
+    toml_word,
     with_value,
     wrong_fields,
 )
 from tomldiary.text.json_paths import texts_in
+from tomldiary.toml.values import render_path
 
 if TYPE_CHECKING:
     from tomldiary.entries.constraints import FactSchema
-    from tomldiary.entries.fields import Problem
     from tomldiary.entries.kinds.rules import EntryRules
     from tomldiary.entries.preferences import PreferenceRules
     from tomldiary.toml.document import Document, Path
@@ -190,6 +192,12 @@ class EntryKind:
     """Whether its entries are stored in several parts; see `kinds.parts`."""
     flags: tuple[str, ...] = ()
     """The optional fields of a value that are true or false."""
+    numbers: tuple[str, ...] = ()
+    """The managed fields that are whole numbers."""
+    needed: tuple[str, ...] = ()
+    """The texts that an entry in a file must have."""
+    branch = "a table"
+    """What a table between the root and the entries is, for messages."""
     has_times = False
     """Whether an entry may hold for a limited time."""
 
@@ -269,14 +277,17 @@ class EntryKind:
                     else:
                         walk(inner, (*path, key), left - 1)
 
-        for key, value in document.data.items():
-            if isinstance(value, dict) and key != "_meta":
-                inner = cast("dict[str, Any]", value)
-                if key == self.name:
-                    walk(inner, (key,), self.depth - 1)
-                elif self.has_short_layout:
-                    walk(inner, (key,), self.depth - 2)
+        for root, depth in self._roots(document).items():
+            value = document.data.get(root)
+            if isinstance(value, dict):
+                walk(cast("dict[str, Any]", value), (root,), depth)
         return found
+
+    def _roots(self, document: Document) -> dict[str, int]:
+        """Return the root keys with entries, and the depth of the entries below them."""
+        keys = document.data if self.has_short_layout else ()
+        short = dict.fromkeys((key for key in keys if key != "_meta"), self.depth - 2)
+        return {**short, self.name: self.depth - 1}
 
     def unread(self, document: Document) -> list[str]:
         """Return the root keys of a document that nothing reads, such as a misspelt name of the root table."""
@@ -379,15 +390,33 @@ class EntryKind:
     # Rules
 
     def problems(self, document: Document, rules: Rules) -> Iterator[Problem]:
-        """Yield the problems of the entries of a document."""
-        for name, entry in self.entries(document, rules):
-            yield from wrong_fields(
-                f"{self.name}.{name}",
-                entry,
-                self.texts,
-                (self.labels,) if self.labels else (),
-                flags=self.flags,
-            )
+        """Yield the problems of a document: values in place of tables, and those of its entries."""
+        for root, depth in self._roots(document).items():
+            if root in document.data:
+                yield from self._problems_at((root,), document.data[root], depth, rules)
+
+    def _problems_at(self, path: Path, value: Any, left: int, rules: Rules) -> Iterator[Problem]:
+        where = render_path(path)
+        if not isinstance(value, Mapping):
+            expected = "a table" if path == (self.name,) else self.branch if left else "an entry"
+            message = f"expected {expected}, found {toml_word(value)}; it is left out"
+            yield Problem(where, message)
+            return
+        table = cast("Mapping[str, Any]", value)
+        if not left:
+            yield from self.wrong(where, path, table, rules)
+        for key, inner in table.items() if left else ():
+            yield from self._problems_at((*path, key), inner, left - 1, rules)
+
+    def wrong(
+        self, where: str, path: Path, entry: Mapping[str, Any], rules: Rules
+    ) -> Iterator[Problem]:
+        """Yield the problems of the fields of an entry; `where` is its path as TOML."""
+        labels = (self.labels,) if self.labels else ()
+        yield from wrong_fields(where, entry, self.texts, labels, self.numbers, self.flags)
+        for name in self.needed:
+            if name not in entry:
+                yield Problem(f"{where}.{name}", "expected text, found nothing")
 
     def remove(self, edit: Edit, path: Path, rules: Rules) -> None:
         """Remove an entry because its creation is undone."""

@@ -7,12 +7,12 @@ package, the others a module in `entries`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tomldiary.entries.blocks import BlockKind
 from tomldiary.entries.conversations import ConversationKind
 from tomldiary.entries.episodes import EpisodeKind
-from tomldiary.entries.fields import Problem, toml_word
+from tomldiary.entries.fields import Problem
 from tomldiary.entries.kind import EntryKind
 from tomldiary.entries.kinds.facts import FactKind
 from tomldiary.entries.kinds.items import ItemKind
@@ -53,8 +53,6 @@ __all__ = [
     "unread_tables",
 ]
 
-_SHALLOW = 2
-"""The depth of kinds without categories or types; the other kinds detect values in place of tables themselves."""
 
 KINDS: dict[str, EntryKind] = {}
 """The registered kinds by name; the name of a document begins with the name of its kind."""
@@ -73,16 +71,8 @@ def entry_kind(document: str) -> EntryKind:
 
 
 def problems_in(name: str, document: Document, rules: Rules) -> Iterator[Problem]:
-    """Yield the problems of a document: values in place of tables, unread roots, then those that its kind finds."""
+    """Yield the problems of a document: unread roots, then those that its kind finds."""
     kind = entry_kind(name)
-    found = document.data.get(kind.name, {})
-    if not isinstance(found, dict):
-        yield Problem(kind.name, f"expected a table, found {toml_word(found)}; it is left out")
-    elif kind.depth == _SHALLOW:
-        for key, entry in cast("Table", found).items():
-            if not isinstance(entry, dict):
-                message = f"expected an entry, found {toml_word(entry)}; it is left out"
-                yield Problem(render_path((kind.name, key)), message)
     blocking = unread_tables(name, document)
     for root in kind.unread(document):
         message, remedy = "nothing reads it", f"Rename it to [{kind.name}.…], or remove it."

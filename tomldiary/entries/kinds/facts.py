@@ -17,10 +17,9 @@ from tomldiary.entries.facts import (
     same_data,
     stored_facts,
 )
-from tomldiary.entries.fields import Problem, columns_of, data_text, tables_at, wrong_fields
+from tomldiary.entries.fields import Problem, columns_of, data_text, tables_at, without_managed
 from tomldiary.entries.kind import Collected, EntryKind, EntryLine, Group, Rules, Tables, Writing
 from tomldiary.errors import InvalidValue
-from tomldiary.toml.values import render_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,6 +33,7 @@ class FactKind(EntryKind):
     """`[facts.type.key]`: typed facts under the constraint of their type."""
 
     depth = 3
+    branch = "a table of facts"
     is_split = True
     order = 0
     shape = "facts/type/key"
@@ -92,19 +92,19 @@ class FactKind(EntryKind):
                 counts[type_] = counts.get(type_, 0) + 1
         return counts
 
-    def problems(self, document: Document, rules: Rules) -> Iterator[Problem]:
-        for problem in Facts(document, rules.fact_schemas).problems():
-            message = str(problem).removeprefix(f"{problem.where}: ").removesuffix(".")
-            yield Problem(problem.where, message, "Correct it; until then it is not read.")
-        for name, entries in (document.table((self.name,)) or {}).items():
-            if name not in rules.fact_schemas and not isinstance(entries, dict):
-                yield Problem(render_path((self.name, name)), "expected a table of facts")
-        for name, key, entry in stored_facts(document):
-            yield from wrong_fields(render_path((self.name, name, key)), entry)
+    def wrong(
+        self, where: str, path: Path, entry: Mapping[str, Any], rules: Rules
+    ) -> Iterator[Problem]:
+        schema = rules.fact_schemas.get(path[1])
+        found = None if schema is None else Facts.wrong(schema, path[2], entry)
+        if found is not None:
+            message = str(found).removeprefix(f"{found.where}: ").removesuffix(".")
+            yield Problem(found.where, message, "Correct it; until then it is not read.")
+        yield from super().wrong(where, path, entry, rules)
 
     def check_import(self, before: Document, after: Document, rules: Rules) -> None:
-        known = {problem.where for problem in Facts(before, rules.fact_schemas).problems()}
-        for problem in Facts(after, rules.fact_schemas).problems():
+        known = {problem.where for problem in self.problems(before, rules)}
+        for problem in without_managed(self.problems(after, rules)):
             if problem.where not in known:
                 raise problem
 

@@ -140,7 +140,9 @@ class ItemKind(EntryKind):
             counts[name] = counts.get(name, 0) + len(each.table((self.name,)) or {})
         return {name: count for name, count in counts.items() if count}
 
-    def problems(self, document: Document, rules: Rules) -> Iterator[Problem]:
+    def wrong(
+        self, where: str, path: Path, entry: Mapping[str, Any], rules: Rules
+    ) -> Iterator[Problem]:
         yield from ()
 
     def put(

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import ValidationError
 
-from tomldiary.entries.fields import Problem, last_used, toml_word, with_value, wrong_fields
+from tomldiary.entries.fields import Problem, last_used, tables_at, with_value
 from tomldiary.entries.kind import EntryKind, EntryLine, Group
 from tomldiary.entries.preferences import (
     MAX_TEXT,
@@ -25,8 +24,10 @@ from tomldiary.entries.preferences import (
 )
 from tomldiary.errors import InvalidValue, LimitReached
 from tomldiary.text.visible import escape_for_model
+from tomldiary.toml.values import render_path
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
     from datetime import datetime
 
     from tomldiary.entries.kind import Collected, Rank, Rules, Tables, Writing
@@ -46,6 +47,9 @@ class PreferenceKind(EntryKind):
     order = 1
     longest = MAX_TEXT
     flags = ("pinned",)
+    numbers = ("_count",)
+    needed = ("text",)
+    branch = "a category"
     shape = "category/id"
 
     def stated(self, path: Path, entry: Mapping[str, Any]) -> Iterator[str]:
@@ -89,38 +93,24 @@ class PreferenceKind(EntryKind):
         return {category: count for category, count in counts.items() if count}
 
     def problems(self, document: Document, rules: Rules) -> Iterator[Problem]:
-        everything = document.table(()) or {}
-        short = {key: each for key, each in everything.items() if key not in {"_meta", self.name}}
-        is_own = (document.table(("_meta",)) or {}).get("schema_name") == rules.schema_name
-        for head, tables in ((f"{self.name}.", document.table((self.name,)) or {}), ("", short)):
-            for category, entries in tables.items():
-                where = f"{head}{category}"
-                if not isinstance(entries, Mapping):
-                    yield Problem(where, f"expected a category, found {toml_word(entries)}")
-                    continue
-                if is_own and category not in rules.allowed:
-                    message = f"{rules.schema_name} has no such category, so nothing reads it"
-                    yield Problem(where, message)
-                for key, entry in cast("Mapping[str, Any]", entries).items():
-                    place = f"{where}.{key}"
-                    if isinstance(entry, Mapping):
-                        known = cast("Mapping[str, Any]", entry)
-                        yield from self._wrong_entry(rules, category, place, known)
-                    else:
-                        found = toml_word(entry)
-                        yield Problem(place, f"expected an entry, found {found}; it is left out")
+        if (document.table(("_meta",)) or {}).get("schema_name") == rules.schema_name:
+            for head in ((self.name,), ()):
+                known = rules.allowed if head else ["_meta", self.name, *rules.allowed]
+                for category, _ in tables_at(document, *head):
+                    if category not in known:
+                        message = f"{rules.schema_name} has no such category, so nothing reads it"
+                        yield Problem(render_path((*head, category)), message)
+        yield from super().problems(document, rules)
 
-    def _wrong_entry(
-        self, rules: Rules, category: str, where: str, entry: Mapping[str, Any]
+    def wrong(
+        self, where: str, path: Path, entry: Mapping[str, Any], rules: Rules
     ) -> Iterator[Problem]:
-        yield from wrong_fields(where, entry, self.texts, (self.labels,), ("_count",), self.flags)
-        if "text" not in entry:
-            yield Problem(f"{where}.text", "expected text, found nothing")
-        elif not escape_for_model(entry_text(entry)):
+        yield from super().wrong(where, path, entry, rules)
+        if "text" in entry and not escape_for_model(entry_text(entry)):
             yield Problem(f"{where}.text", "the text is blank, so no model is shown the entry")
-        if category in rules.allowed:
+        if path[-2] in rules.allowed:
             try:
-                entry_to_item(entry, rules.preference_rules.item_types[category])
+                entry_to_item(entry, rules.preference_rules.item_types[path[-2]])
             except ValidationError as error:
                 for problem in error.errors(include_url=False, include_input=False):
                     field = ".".join(map(str, (where, *problem["loc"])))

@@ -13,7 +13,7 @@ from tomldiary.entries.collections import checked_value
 from tomldiary.entries.episodes import happened, id_of, new_episode
 from tomldiary.entries.fact_rules import FactRules, Provenance
 from tomldiary.entries.facts import confidence_of, interval
-from tomldiary.entries.fields import entry_data
+from tomldiary.entries.fields import entry_data, without_managed
 from tomldiary.entries.kinds import (
     CONVERSATIONS,
     EPISODES,
@@ -393,9 +393,8 @@ def check_fields(document: str, path: Path, entry: Mapping[str, Any], rules: Rul
     checked_value((kind.name, *path[:-1]), path[-1], content(entry))
     alone = Edit(NOTHING)
     alone.put(path, entry)
-    for problem in kind.problems(alone.done(), rules):
-        if not problem.where.rpartition(".")[2].startswith("_"):  # a person may have changed these
-            raise InvalidValue(f"{problem.message}.", where=problem.where)
+    for problem in without_managed(kind.problems(alone.done(), rules)):
+        raise problem
 
 
 def _changed_since(tx: Transaction, changes: Sequence[PendingChange]) -> list[str]:
