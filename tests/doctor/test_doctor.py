@@ -412,7 +412,7 @@ WRONG = {
     "preferences.likes.pref001._count: expected a whole number, found text",
     "preferences.likes.pref001._created: expected a time, found text",
     "preferences.likes.pref003: expected an entry, found text; it is left out",
-    "preferences.goals.pref001.contexts: expected a list of text, found a list",
+    "preferences.goals.pref001.contexts.0: expected text, found number",
     "preferences.goals.pref001.text: expected text, found nothing",
     "preferences.goals.pref002.text: the text is blank, so no model is shown the entry",
     "preferences.hobbies: Food has no such category, so nothing reads it",

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.fact_rules import also_said_by
-from tomldiary.entries.fields import entry_data, tables_at, with_value
+from tomldiary.entries.fields import check_key, check_length, entry_data, tables_at, with_value
 from tomldiary.entries.kind import EntryKind, EntryLine
 from tomldiary.entries.preferences import entry_text
 from tomldiary.errors import InvalidValue, UnknownEntry
@@ -44,7 +44,6 @@ __all__ = [
 
 MAX_BLOCK = 100_000
 """The maximum number of characters of a block."""
-_MAX_NAME = 200
 _ROOT = "blocks"
 
 
@@ -107,8 +106,7 @@ class Blocks:
             InvalidValue: The name is empty or too long, or the text is too long. Nothing was changed.
         """
         name = checked_text(name, "name")
-        if not 0 < len(name) <= _MAX_NAME:
-            raise InvalidValue(f"a block's name has 1 to {_MAX_NAME} characters.", where=_ROOT)
+        check_key(name, "a block's name", _ROOT)
         where = f"{_ROOT}.{name}"
         text = checked_text(text, where)
         _check_length(text, where)
@@ -194,12 +192,8 @@ class Blocks:
 
 
 def _check_length(text: str, where: str) -> None:
-    if len(text) > MAX_BLOCK:
-        raise InvalidValue(
-            f"the text would have {len(text):,} characters, {MAX_BLOCK:,} are allowed. Shorten it, or"
-            " begin another block.",
-            where=where,
-        )
+    hint = "Shorten it, or begin another block."
+    check_length(len(text), MAX_BLOCK, where, "the text would have", hint)
 
 
 def is_pinned(entry: Mapping[str, Any]) -> bool:

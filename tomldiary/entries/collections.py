@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from tomldiary.entries.fields import toml_word
+from tomldiary.entries.fields import check_length, toml_word, wrong_fields
 from tomldiary.entries.kind import Collected as Collection
-from tomldiary.entries.kind import EntryKind, Listed, Rules, Tables, Writing
+from tomldiary.entries.kind import Listed, Rules, Tables, Writing
 from tomldiary.entries.kinds import KINDS, typed_kinds
 from tomldiary.errors import InvalidValue
 from tomldiary.toml.parse import MAX_DEPTH
@@ -158,40 +158,16 @@ def checked_value(collection: Collection, key: str, value: Any) -> dict[str, Any
                 where=f"{where}.{name}",
             )
     kind = KINDS[collection[0]]
-    for text in kind.texts:
-        _check_text(copied.get(text), f"{where}.{text}")
-        _check_length(kind, [copied[text]], f"{where}.{text}")
-    for flag in kind.flags:
-        given = copied.get(flag, False)
-        if not isinstance(given, bool):
-            raise InvalidValue(
-                f"expected true or false, found {toml_word(given)}.", where=f"{where}.{flag}"
-            )
-    labels = kind.labels
-    if not labels:
-        return copied
-    found = copied.setdefault(labels, [])
-    if not isinstance(found, list):
-        raise InvalidValue(
-            f"expected a list of text, found {toml_word(found)}.", where=f"{where}.{labels}"
-        )
-    for number, label in enumerate(cast("Sequence[Any]", found)):
-        _check_text(label, f"{where}.{labels}.{number}")
-    _check_length(kind, cast("Sequence[Any]", found), f"{where}.{labels}")
+    labels = [kind.labels] if kind.labels else []
+    copied.update({name: [] for name in labels if name not in copied})
+    given = {**dict.fromkeys(kind.texts), **copied}
+    for problem in wrong_fields(where, given, kind.texts, labels, flags=kind.flags):
+        raise InvalidValue(f"{problem.message}.", where=problem.where)
+    if kind.longest is not None:
+        for name in (*kind.texts, *labels):
+            size = sum(map(len, copied[name])) if name in labels else len(copied[name])
+            check_length(size, kind.longest, f"{where}.{name}", "it has")
     return copied
-
-
-def _check_text(value: Any, where: str) -> None:
-    if not isinstance(value, str):
-        raise InvalidValue(f"expected text, found {toml_word(value)}.", where=where)
-
-
-def _check_length(kind: EntryKind, texts: Sequence[Any], where: str) -> None:
-    length = sum(map(len, texts))
-    if kind.longest is not None and length > kind.longest:
-        raise InvalidValue(
-            f"it has {length:,} characters, {kind.longest:,} are allowed. Shorten it.", where=where
-        )
 
 
 def _copied(value: Any, where: str = "", depth: int = 0) -> Any:

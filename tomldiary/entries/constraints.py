@@ -18,7 +18,7 @@ from unicodedata import normalize
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from tomldiary.entries.fields import inner_value, plain, toml_word
+from tomldiary.entries.fields import MAX_KEY, inner_value, plain, toml_word
 from tomldiary.entries.schema import weight_of
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.toml.values import decode_nulls, encode_nulls, render_value
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Constraint", "FactSchema", "checked_constraint", "explained", "normal_form"]
 
-_MAX_KEY = 200
 _SECRET: tuple[Any, ...] = (Secret, SecretBytes, SecretStr)
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _WORDS = re.compile(r"[^\W_]+")
@@ -336,9 +335,9 @@ class FactSchema:
             return None
         names, compared = self.key_fields(data), self.compared(data)
         key = "/".join(_key_part(compared, name, f"{self.name}.{name}") for name in names)
-        if len(key) > _MAX_KEY:
+        if len(key) > MAX_KEY:
             raise InvalidValue(
-                f"a singleton key has at most {_MAX_KEY} characters, this one has {len(key)}. Shorten the value.",
+                f"a singleton key has at most {MAX_KEY} characters, this one has {len(key)}. Shorten the value.",
                 where=f"{self.name}.{self.constraint.keys[0]}",
             )
         return key

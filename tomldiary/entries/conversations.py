@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.fields import (
+    check_length,
     columns_of,
     last_used,
     tables_at,
@@ -185,11 +186,7 @@ def checked_summary(
     summary = summary.strip()
     if not summary:
         raise InvalidValue("the summary is blank. The stored one stays as it is.", where=where)
-    if len(summary) > limit:
-        raise InvalidValue(
-            f"the summary has {len(summary):,} characters, {limit:,} are allowed. Shorten it.",
-            where=where,
-        )
+    check_length(len(summary), limit, where, "the summary has")
     if keywords is None:
         return summary, None
     words = [keywords] if isinstance(keywords, str) else list(keywords)

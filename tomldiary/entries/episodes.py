@@ -21,7 +21,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from tomldiary.entries.facts import ALWAYS
-from tomldiary.entries.fields import session_turn, tables_at
+from tomldiary.entries.fields import check_key, check_length, session_turn, tables_at
 from tomldiary.entries.kind import Collected, EntryKind, Rules, Tables, Writing
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.views import ListView, Viewed
@@ -58,7 +58,6 @@ _FULL = 128 * 1024  # characters
 _MAX_TEXT = 100_000
 _CUT = " … (cut)"
 _STEP = ("tool", "arguments", "result")
-_MAX_KEY = 200
 
 
 class ToolStep(NamedTuple):
@@ -198,13 +197,10 @@ def new_episode(
         NotSupported: The backend could not find the episode again.
     """
     for name in ("input", "output"):
-        if len(checked_text(value.get(name), f"{_ROOT}.{name}")) > _MAX_TEXT:
-            raise InvalidValue(
-                f"the text has {len(value[name]):,} characters, {_MAX_TEXT:,} are allowed. Shorten it.",
-                where=f"{_ROOT}.{name}",
-            )
-    if key is not None and (not key or len(key) > _MAX_KEY):
-        raise InvalidValue(f"an id has 1 to {_MAX_KEY} characters.", where=_ROOT)
+        size = len(checked_text(value.get(name), f"{_ROOT}.{name}"))
+        check_length(size, _MAX_TEXT, f"{_ROOT}.{name}")
+    if key is not None:
+        check_key(key, "an id", _ROOT)
     chosen = key or id_of(when)
     known = [writing.edit(name) for name in homes_of(writing.documents, chosen)]
     while any(document.table((_ROOT, chosen)) is not None for document in known):

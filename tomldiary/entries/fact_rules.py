@@ -15,7 +15,7 @@ from tomldiary.entries.facts import (
     interval,
     short,
 )
-from tomldiary.entries.fields import author, entry_data, said_by
+from tomldiary.entries.fields import author, check_key, entry_data, said_by
 from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached, UnknownEntry, WeakClaim
 from tomldiary.text.incremental_index import put_noted
 from tomldiary.toml.values import NULL_FIELD, decode_nulls, in_utc, same_value, timestamp
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["FactRules", "Provenance", "also_said_by"]
 
 _ROOT = "facts"
-_MAX_KEY = 200
 
 
 class Provenance(NamedTuple):
@@ -370,5 +369,4 @@ def _check_key(schema: FactSchema, key: str, single: str | None) -> None:
             f"its fields say that its key is {single!r}. Put it there, or change the fields.",
             where=f"{schema.name}.{key}",
         )
-    if not key or len(key) > _MAX_KEY:
-        raise InvalidValue(f"a key has 1 to {_MAX_KEY} characters.", where=schema.name)
+    check_key(key, "a key", schema.name)

@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from tomldiary.toml.document import Path
 
 __all__ = [
+    "MAX_KEY",
     "Problem",
     "author",
+    "check_key",
+    "check_length",
     "columns_of",
     "data_text",
     "entry_data",
@@ -34,6 +37,8 @@ __all__ = [
     "wrong_fields",
 ]
 
+MAX_KEY = 200
+"""The maximum number of characters of a key."""
 _MANAGED_TIMES = ("_created", "_updated", "_valid_from", "_valid_to")
 _WORDS = {bool: "true or false", str: "text", int: "number", float: "number"}
 """The TOML names of types; `bool` is first, because it is a subclass of `int`."""
@@ -164,16 +169,43 @@ def wrong_fields(
     """Yield the fields of an entry that are not of the type that they must have, such as a time."""
     wanted: list[tuple[Iterable[str], str, Callable[[Any], bool]]] = [
         (texts, "text", lambda value: isinstance(value, str)),
-        (lists, "a list of text", _is_text_list),
+        (lists, "a list of text", lambda value: isinstance(value, list)),
         (numbers, "a whole number", lambda value: type(value) is int),
         (flags, "true or false", lambda value: isinstance(value, bool)),
         (_MANAGED_TIMES, "a time", lambda value: value == "" or moment(value) is not None),
     ]
-    for names, word, fits in wanted:
-        for name in names:
-            if name in entry and not fits(entry[name]):
-                found = toml_word(entry[name])
-                yield Problem(f"{where}.{name}", f"expected {word}, found {found}")
+    found = [
+        (f"{where}.{name}", word, entry[name])
+        for names, word, fits in wanted
+        for name in names
+        if name in entry and not fits(entry[name])
+    ]
+    for name in lists:
+        value: Any = entry.get(name)
+        items = cast("list[Any]", value) if isinstance(value, list) else []
+        found += [
+            (f"{where}.{name}.{number}", "text", item)
+            for number, item in enumerate(items)
+            if not isinstance(item, str)
+        ]
+    for place, word, value in found:
+        yield Problem(place, f"expected {word}, found {toml_word(value)}")
+
+
+def check_length(
+    size: int, longest: int, where: str, what: str = "the text has", hint: str = "Shorten it."
+) -> None:
+    """Raise InvalidValue if a text has more characters than allowed."""
+    if size > longest:
+        raise InvalidValue(
+            f"{what} {size:,} characters, {longest:,} are allowed. {hint}", where=where
+        )
+
+
+def check_key(key: str, what: str, where: str) -> None:
+    """Raise InvalidValue if the key of an entry is empty or too long; `what` begins the sentence."""
+    if not 0 < len(key) <= MAX_KEY:
+        raise InvalidValue(f"{what} has 1 to {MAX_KEY} characters.", where=where)
 
 
 def without_managed(problems: Iterable[Problem]) -> Iterator[InvalidValue]:
@@ -186,12 +218,6 @@ def without_managed(problems: Iterable[Problem]) -> Iterator[InvalidValue]:
 def columns_of(table: Mapping[str, Any]) -> tuple[list[str], list[Any]]:
     """Return the keys and the values of a table, in the order of the file."""
     return list(table), list(table.values())
-
-
-def _is_text_list(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(item, str) for item in cast("list[object]", value)
-    )
 
 
 def session_turn(place: str, entry: Mapping[str, Any]) -> tuple[str, str] | None:

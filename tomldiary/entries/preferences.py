@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from pydantic import ValidationError
 
+from tomldiary.entries.fields import check_key, check_length
 from tomldiary.entries.models import FORMAT_VERSION, PreferenceItem
 from tomldiary.errors import InvalidValue, LimitReached, UnknownCategory, UnknownEntry
 from tomldiary.text.incremental_index import (
@@ -48,7 +49,6 @@ F = TypeVar("F", bound=Following)
 T = TypeVar("T")
 MAX_TEXT = 10_000
 """The maximum number of characters of a preference."""
-_MAX_ID = 200
 NEW = "new"
 """The id that requests a new entry even if a similar one is stored."""
 _ROOT = "preferences"
@@ -336,8 +336,7 @@ class Preferences:
     def _new_id(self, category: str, wanted: str | None) -> str:
         following = self.next_number(category)
         if wanted is not None:
-            if not wanted or len(wanted) > _MAX_ID:
-                raise InvalidValue(f"an id has 1 to {_MAX_ID} characters.", where=category)
+            check_key(wanted, "an id", category)
             # A forgotten entry may have had this id of the form prefN.
             number = number_of(wanted)
             if number is None or number >= following:
@@ -434,12 +433,8 @@ def _aliases(kind: type[PreferenceItem]) -> set[str]:
 
 
 def _check_contexts(contexts: list[str], where: str) -> None:
-    length = sum(map(len, contexts))
-    if length > MAX_TEXT:
-        raise InvalidValue(
-            f"the contexts have {length:,} characters, {MAX_TEXT:,} are allowed. Give few and short ones.",
-            where=where,
-        )
+    size = sum(map(len, contexts))
+    check_length(size, MAX_TEXT, where, "the contexts have", "Give few and short ones.")
 
 
 def unknown_preference(category: str, key: str) -> UnknownEntry:
@@ -453,9 +448,5 @@ def _stored_text(text: str, where: str) -> str:
     text = checked_text(text, where).strip()
     if not escape_for_model(text):
         raise InvalidValue("the text is blank. Give a text with visible characters.", where=where)
-    if len(text) > MAX_TEXT:
-        raise InvalidValue(
-            f"the text has {len(text):,} characters, {MAX_TEXT:,} are allowed. Shorten it.",
-            where=where,
-        )
+    check_length(len(text), MAX_TEXT, where)
     return text
