@@ -38,8 +38,7 @@ from tomldiary.retrieval.embedders import local_embedder
 from tomldiary.retrieval.lexical_index import LexicalIndex
 from tomldiary.store.operations import Put, Search
 from tomldiary.store.store import ItemStore
-from tomldiary.text.stemming import porter
-from tomldiary.text.words import asked_words
+from tomldiary.text.words import asked_words, porter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

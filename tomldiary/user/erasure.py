@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import os
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
+from unicodedata import normalize
 
 from tomldiary.entries.kinds import entry_key
 from tomldiary.entries.kinds.parts import part_of
 from tomldiary.errors import DiaryError, InvalidValue
 from tomldiary.forgetting.forget import forget, preview
-from tomldiary.forgetting.selection import ForgetReceipt, Selection
-from tomldiary.forgetting.traces import traces
+from tomldiary.forgetting.selection import ForgetReceipt, Selection, folded
 from tomldiary.identifiers.namespaces import labels_up_to
-from tomldiary.toml.values import checked_flag, checked_text
+from tomldiary.runtime.sources import hidden_kinds
+from tomldiary.storage.local.layout import SYSTEM
+from tomldiary.storage.protocol import KeepsHidden, LocalFolder
+from tomldiary.toml.values import checked_flag, checked_text, render_text
 from tomldiary.user.context import UserPart
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tomldiary.storage.protocol import Backend
     from tomldiary.toml.values import When
 
 __all__ = ["UserErasure"]
@@ -100,7 +109,7 @@ class UserErasure(UserPart):
         """
         if not checked_text(text, "text").strip():
             raise InvalidValue("expected text that is not blank.", where="traces")
-        return traces(self._context.engine.backend, self._context.user_id, text)
+        return _traces(self._context.engine.backend, self._context.user_id, text)
 
     def _elsewhere(self) -> tuple[tuple[str, ...], ...]:
         """Return namespaces of other owners, cut after the label that equals this user."""
@@ -117,3 +126,47 @@ class UserErasure(UserPart):
                 places = {labels_up_to(self._context.user_id, owner, base) for base in bases}
                 found.update(place for place in places if place is not None)
         return tuple(sorted(found))
+
+
+def _traces(backend: Backend, user: str, text: str) -> list[str]:
+    """Return the places of a user that contain a text, ignoring case; in a folder also system files of all users.
+
+    Args:
+        backend: The storage.
+        user: The user.
+        text: The text to find, as written or as escaped by TOML or JSON, also inside a document that history quotes.
+
+    Returns:
+        Paths of files below the folder; names of documents, "history" and hidden documents in a database.
+    """
+    forms = {text, *(normalize(form, text) for form in ("NFC", "NFD"))}
+    for _ in range(2):  # twice, because history quotes documents whose texts are quoted already
+        forms |= {quote(each)[1:-1] for each in forms for quote in (render_text, json.dumps)}
+    wanted = {folded(form) for form in forms}
+    found: set[str] = set()
+    for name, content in _contents(backend, user):
+        stored = folded(content.decode("utf-8", "replace"))
+        if any(each in stored for each in wanted):
+            found.add(name)
+    return sorted(found)
+
+
+def _contents(backend: Backend, user: str) -> Iterator[tuple[str, bytes]]:
+    if isinstance(backend, LocalFolder):
+        top = backend.base_path
+        own = Path(backend.place(user, "preferences")).parent.name
+        folders = [top / SYSTEM, top / own]
+        for place, _, names in (step for folder in folders for step in os.walk(folder)):
+            for name in names:
+                path = Path(place) / name
+                if path.is_file() and not path.is_symlink():
+                    yield path.relative_to(top).as_posix(), path.read_bytes()
+        return
+    for kind in backend.kinds(user):
+        stored = backend.read(user, kind)
+        yield kind, (stored.text if stored is not None else "").encode()
+    for record in backend.records(user):
+        yield "history", record.encode()
+    if isinstance(backend, KeepsHidden):
+        for kind in hidden_kinds():
+            yield kind, backend.hidden(user, kind)[0].encode()
