@@ -412,6 +412,16 @@ def test_a_hand_edit_within_the_rules_is_kept(tmp_path):
     ]
 
 
+def test_a_hand_edit_that_makes_an_entry_equal_to_a_later_one_is_undone(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "tea", id="a")
+    alice.upsert_preference("likes", "jazz", id="b")
+    diary.constrain("preferences/likes", Constraint(singleton_key="text"))
+    saved(tmp_path, "preferences/likes", lambda text: text.replace('"tea"', '"jazz"'))
+    assert [each.text for each in alice.preferences("likes").values()] == ["tea", "jazz"]
+
+
 def test_facts_added_by_hand_beyond_the_limit_are_undone(tmp_path):
     diary = Diary(tmp_path, agent="rules")
     diary.register_schema("note", Note, Constraint(singleton_key="key", limit=2))

@@ -172,16 +172,9 @@ class EntryRules:
         paths = {_key(path, name): path for path in states if entry_path(name, path) == path}
         back = {key: state for key, path in paths.items() if (state := states[path]) is not None}
         after = {key: entry for key, entry in before.items() if key not in paths} | back
-        return [
-            path
-            for key, path in paths.items()
-            if (found := self.of(key)) is not None
-            and (
-                self._breaks(found[1], key, before.get(key), back.get(key), at)
-                or (key in back and not self._is_read(key, back[key]))
-                or self._is_surplus(found[0], key, before, after, at)
-            )
-        ]
+        wrong = {key for key, _ in self._wrong(before, after, paths, at)}
+        wrong |= {key for key in back if self.of(key) and not self._is_read(key, back[key])}
+        return [path for key, path in paths.items() if key in wrong]
 
     def undo_edits(
         self,
@@ -208,7 +201,10 @@ class EntryRules:
         # New entries are last, so that of two conflicting entries the new one is removed.
         after = {key: now[key] for key in [*before, *now] if key in now}
 
-        def undo(key: str) -> None:
+        for key, error in self._wrong(before, after, [*was, *mine], at):
+            found = self.of(key)
+            if isinstance(error, LimitReached) and found is not None and found[1].temporal:
+                continue  # the number of facts that hold changes with the time
             _logger.warning("a hand edit below %s breaks a rule and is undone", home)
             if key in was:
                 _put_back(edit, logged, *was[key])
@@ -217,122 +213,97 @@ class EntryRules:
                 edit.delete(mine[key][0])
                 after.pop(key, None)
 
-        places: dict[str, list[str]] = {}
-        for key in dict.fromkeys([*was, *mine]):
+    def _wrong(
+        self, before: _Entries, after: _Entries, keys: Iterable[str], at: datetime
+    ) -> Iterator[tuple[str, DiaryError]]:
+        """Yield those of some entries that a rule forbids to change, with its error.
+
+        The caller may undo the change in `after` before it continues.
+        """
+        changed: dict[str, list[str]] = {}
+        for key in dict.fromkeys(keys):
             old, new, found = before.get(key), after.get(key), self.of(key)
             if found is None or same_data(old, new):
                 continue
-            places.setdefault(found[0], []).insert(0, key)
-            if self._breaks(found[1], key, old, new, at):
-                undo(key)
-        for place, keys in places.items():
-            for key in keys:  # in reverse order
-                if not self._rules[place].temporal and self._is_surplus(
-                    place, key, before, after, at
-                ):
-                    undo(key)
+            changed.setdefault(found[0], []).insert(0, key)
+            error = self._entry_error(found[1], key, old, new, at)
+            if error is not None:
+                yield key, error
+        for place, left in changed.items():
+            while (error := self._collection_error(place, before, after, at)) is not None:
+                if isinstance(error, LimitReached):  # the last new entry exceeds the limit
+                    is_temporal = self._rules[place].temporal
+                    new = [key for key in left if key in after and key not in before]
+                    key = next(iter(left if is_temporal else new), "")
+                else:
+                    key = error.where if error.where in left else ""
+                if not key:
+                    break
+                left.remove(key)
+                yield key, error
 
-    def _breaks(
+    def _entry_error(
         self,
         rule: Constraint,
         key: str,
         old: Mapping[str, Any] | None,
         new: Mapping[str, Any] | None,
         at: datetime,
-    ) -> bool:
-        """Return whether the rule of an entry forbids its change."""
-        try:
-            self._check_entry(rule, key, old, new, at)
-        except DiaryError:
-            return True
-        return False
-
-    def _check_entry(
-        self,
-        rule: Constraint,
-        key: str,
-        old: Mapping[str, Any] | None,
-        new: Mapping[str, Any] | None,
-        at: datetime,
-    ) -> None:
+    ) -> DiaryError | None:
         # An entry that has expired or cannot be read may be replaced.
         if old is not None and not self.is_over(key, old, at) and self._is_read(key, old):
             if rule.immutable:
-                raise ImmutableEntry(key)
+                return ImmutableEntry(key)
             if rule.append_only and not _is_grown(old, new):
-                raise InvalidValue(
+                return InvalidValue(
                     "an append_only entry may only grow. Keep its content at the beginning and append to it.",
                     where=key,
                 )
         for name in rule.required_fields if new is not None else ():
             value: Any = inner_value(decode_nulls(new or {}), name)
             if value in (None, [], {}) or (isinstance(value, str) and not value.strip()):
-                raise InvalidValue(
+                return InvalidValue(
                     "expected a value, found nothing; it is required.", where=f"{key}.{name}"
                 )
+        return None
 
     def _is_read(self, key: str, entry: Mapping[str, Any]) -> bool:
         return KINDS[key.partition("/")[0]].is_read(key, entry, self._options)
 
-    def _is_surplus(
-        self, place: str, key: str, before: _Entries, after: _Entries, at: datetime
-    ) -> bool:
-        """Return whether the rule of a collection forbids an entry because of the other entries."""
-        try:
-            self._check_collection(place, before, after, at)
-        except LimitReached:
-            return key not in before  # only a new entry exceeds the limit
-        except InvalidValue as error:
-            return error.where == key
-        return False
-
     def _check_kinds(self, tx: Transaction, kinds: Iterable[str]) -> None:
         changed = {entry_kind(each).name for each in tx.changed()}.intersection(kinds)
-        documents = sorted(tx.listed()) if changed else []
-        for name in sorted(changed):
-            self._check(tx, [each for each in documents if entry_kind(each).name == name])
-
-    def _check(self, tx: Transaction, documents: Iterable[str]) -> None:
-        at = tx.engine.now()
         before: _Entries = {}
         after: _Entries = {}
-        for name in documents:
-            before.update({key: entry for key, _, entry in _entries(name, _before(tx, name))})
-            after.update({key: entry for key, _, entry in _entries(name, tx.document(name))})
-        touched: set[str] = set()
-        for key in dict.fromkeys([*before, *after]):
-            old, new = before.get(key), after.get(key)
-            found = self.of(key)
-            if found is None or same_data(old, new):
-                continue
-            touched.add(found[0])
-            self._check_entry(found[1], key, old, new, at)
-        for place in touched:
-            self._check_collection(place, before, after, at)
+        for name in sorted(tx.listed()) if changed else ():
+            if entry_kind(name).name in changed:
+                before.update({key: entry for key, _, entry in _entries(name, _before(tx, name))})
+                after.update({key: entry for key, _, entry in _entries(name, tx.document(name))})
+        for _, error in self._wrong(before, after, [*before, *after], tx.engine.now()):
+            raise error
 
-    def _check_collection(
+    def _collection_error(
         self, place: str, before: _Entries, after: _Entries, at: datetime
-    ) -> None:
-        """Check the limit and the singleton key of a collection."""
+    ) -> LimitReached | InvalidValue | None:
+        """Return the error of a collection whose limit or singleton key is not obeyed, or None."""
         rule, kind = self._rules[place], KINDS[place.partition("/")[0]]
         before, after = self._within(place, before), self._within(place, after)
         if rule.limit is not None:
             counts = [kind.counted(place, each, self._options, at) for each in (before, after)]
             if counts[1] > max(rule.limit, counts[0]):
-                raise LimitReached(place, rule.limit)
+                return LimitReached(place, rule.limit)
         # The key of a fact is derived from its fields, so no two facts have the same.
         keys = () if kind is FACTS else rule.keys
         seen: dict[str, str] = {}
         for key, entry in after.items() if keys else ():
             values = _identity(rule, entry)
-            if values is None:
-                continue
-            other = seen.setdefault(values, key)
-            if other != key and not _identity(rule, before.get(other)) == values == _identity(rule, before.get(key)):  # fmt: skip
-                raise InvalidValue(
-                    f"{other} has the same {', '.join(keys)}. Change that entry instead.",
-                    where=key,
-                )
+            other = key if values is None else seen.setdefault(values, key)
+            for one, same in ((key, other), (other, key)):  # the one that changed is wrong
+                if one != same and _identity(rule, before.get(one)) != values:
+                    return InvalidValue(
+                        f"{same} has the same {', '.join(keys)}. Change that entry instead.",
+                        where=one,
+                    )
+        return None
 
     def _within(self, place: str, entries: _Entries) -> _Entries:
         found = ((key, self.of(key), entry) for key, entry in entries.items())
