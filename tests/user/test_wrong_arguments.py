@@ -170,6 +170,7 @@ def alice() -> UserDiary:
         (lambda alice: alice.review.edit(8, {}), "id: expected text, found int. Give the `id` of"),
         (lambda alice: alice.facts.delete(Diet(role="a")), "found Diet. Give the `id` of the fact"),
         (lambda alice: alice.episodes.get(5), "found int. Give the `id` of the episode"),
+        (lambda alice: alice.episodes.delete(5), "id: expected text, found int"),
         (
             lambda alice: alice.facts.commit("diet", {"role": "a"}, source=5),
             "source: expected text",

@@ -14,12 +14,12 @@ from tomldiary.entries.episodes import (
     episode_entries,
     episode_kinds,
     happened,
-    homes_of,
     month_of,
     new_episode,
     to_episode,
 )
 from tomldiary.entries.fields import entry_data
+from tomldiary.entries.kinds import find_entry
 from tomldiary.errors import UnknownEntry
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.toml.values import checked_limit, checked_text, in_utc, same_value
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from tomldiary.engine.engine import Transaction
     from tomldiary.entries.episodes import ToolStep
+    from tomldiary.toml.document import Document
 
 __all__ = ["UserEpisodes"]
 
@@ -84,10 +85,9 @@ class UserEpisodes(Accessor):
             value["steps"] = [step._asdict() for step in checked_steps(steps)]
 
         def change(tx: Transaction) -> str:
-            for kind in homes_of(tx.listed(), id) if id else ():
-                known = tx.document(kind).table(("episodes", id or ""))
-                if known is not None and same_value(entry_data(known), value):
-                    return id or ""
+            known = find_entry(("episodes", id), tx.listed(), tx.document) if id else None
+            if known is not None and same_value(entry_data(known[2]), value):
+                return known[1][1]
             return new_episode(tx.writing(self._diary, "", session_id), value, when, id)
 
         asked = (input, output, *([id] if id else []))
@@ -103,12 +103,8 @@ class UserEpisodes(Accessor):
     def get(self, id: str) -> Episode | None:  # noqa: A002 - the word of `add`
         """Return one episode, or None; a hit of `recall` has its id as `key`."""
         written = checked_text(id, "id", "Give the `id` of the episode.")
-        for kind in homes_of(self._context.kinds(), written):
-            document = self._context.kept(kind, self._context.document(kind))
-            entry = document.table(("episodes", id))
-            if entry is not None:
-                return to_episode(id, entry)
-        return None
+        found = find_entry(("episodes", written), self._context.kinds(), self._kept)
+        return None if found is None else to_episode(written, found[2])
 
     aget = async_twin(get)
 
@@ -170,27 +166,27 @@ class UserEpisodes(Accessor):
         """
 
         def change(tx: Transaction) -> Episode:
-            path = ("episodes", id)
-            for kind in homes_of(self._context.kinds(), id):
-                entry = tx.document(kind).table(path)
-                if entry is not None:
-                    tx.edit(kind).delete(path)
-                    return to_episode(id, entry)
-            raise UnknownEntry(f"episodes/{id}", "episodes.list() returns all episodes.")
+            path = ("episodes", checked_text(id, "id"))
+            found = find_entry(path, self._context.kinds(), tx.document)
+            if found is None:
+                raise UnknownEntry(f"episodes/{id}", "episodes.list() returns all episodes.")
+            tx.edit(found[0]).delete(path)
+            return to_episode(id, found[2])
 
         why = Source("delete_episode", session_id, actor, reason, asked=(id,))
         return self._context.write(change, why)
 
     adelete = async_twin(delete)
 
+    def _kept(self, name: str) -> Document:
+        return self._context.kept(name, self._context.document(name))
+
     def _newest_first(self) -> Iterator[tuple[str, Any]]:
         """Yield the episodes by the time of their turns, newest first."""
         kinds = reversed(episode_kinds(self._context.kinds()))
         for _, parts in groupby(kinds, month_of):
             found = [
-                entry
-                for kind in reversed([*parts])
-                for entry in episode_entries(self._context.kept(kind, self._context.document(kind)))
+                entry for kind in reversed([*parts]) for entry in episode_entries(self._kept(kind))
             ]
             # the file order may differ, because an episode may be stored late or imported
             found.sort(key=lambda entry: happened(entry[1]))

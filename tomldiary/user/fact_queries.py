@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.constraints import normal_form
 from tomldiary.entries.facts import confidence_of
-from tomldiary.entries.fields import inner_value, plain
+from tomldiary.entries.fields import entry_data, inner_value, plain
 from tomldiary.errors import InvalidValue
 from tomldiary.retrieval.filters import compile_filter, fields_of, is_condition
 from tomldiary.toml.values import NULL_FIELD, decode_nulls
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tomldiary.entries.constraints import FactSchema
     from tomldiary.entries.facts import Held
 
-__all__ = ["MANAGED", "Matches", "ordered", "shown", "single_key"]
+__all__ = ["MANAGED", "Matches", "ordered", "single_key"]
 
 _ORDERING = ("$gt", "$gte", "$lt", "$lte")
 _EQUALITIES = ("$eq", "$ne", "$in", "$nin", "$not")
@@ -155,7 +155,7 @@ def _normalised(where: Mapping[str, Any], names: Collection[str]) -> dict[str, A
 def _fields(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return the data of an entry with the managed fields that a query can name."""
     managed = {name: entry[name] for name in MANAGED if name in entry}
-    return {**shown(entry), **managed, "_confidence": confidence_of(entry)}
+    return {**decode_nulls(entry_data(entry)), **managed, "_confidence": confidence_of(entry)}
 
 
 def ordered(found: list[tuple[FactSchema, Held]], order_by: str) -> list[tuple[FactSchema, Held]]:
@@ -172,8 +172,3 @@ def ordered(found: list[tuple[FactSchema, Held]], order_by: str) -> list[tuple[F
     known = [each for each in found if rank(each) != ("", "")]
     empty = [each for each in found if rank(each) == ("", "")]
     return sorted(known, key=rank, reverse=order_by.startswith("-")) + empty
-
-
-def shown(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data of an entry, without managed fields."""
-    return {key: value for key, value in decode_nulls(entry).items() if not key.startswith("_")}

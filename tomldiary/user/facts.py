@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from tomldiary.engine.transaction import Source
 from tomldiary.entries.fact_rules import FactRules, Provenance
 from tomldiary.entries.facts import Fact, FactList, Facts, Held, schema_named
-from tomldiary.entries.fields import plain
+from tomldiary.entries.fields import entry_data, plain
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.retrieval.filters import fields_of
 from tomldiary.runtime.async_bridge import async_twin
@@ -21,10 +21,11 @@ from tomldiary.toml.values import (
     checked_limit,
     checked_table,
     checked_text,
+    decode_nulls,
     timestamp,
 )
 from tomldiary.user.context import Accessor, session_name
-from tomldiary.user.fact_queries import MANAGED, Matches, ordered, shown, single_key
+from tomldiary.user.fact_queries import MANAGED, Matches, ordered, single_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -186,7 +187,7 @@ class UserFacts(Accessor):
             return FactRules(tx.entries(_KIND), self._diary.fact_schemas).delete(fact_id)
 
         why = Source("delete", session_id, actor, reason, asked=(fact_id,))
-        return shown(self._context.write(change, why, ephemeral=ephemeral))
+        return decode_nulls(entry_data(self._context.write(change, why, ephemeral=ephemeral)))
 
     adelete = async_twin(delete)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine.transaction import Source
 from tomldiary.entries.fields import plain
-from tomldiary.entries.kinds import ITEMS
+from tomldiary.entries.kinds import ITEMS, find_entry
 from tomldiary.entries.kinds.items import item_value
 from tomldiary.errors import UnknownEntry
 from tomldiary.runtime.async_bridge import async_twin
@@ -69,14 +69,12 @@ class UserItems(Accessor):
         if path is None:
             return None
         with self._context.reading():
-            names, place = ITEMS.places(path, self._context.kinds())
-            for name in names:
-                document = self._context.read(name)
-                entry = document.table(place)
-                if entry is not None:
-                    is_shown = self._current(name, document)(ITEMS.key(path), entry)
-                    return copied(item_value(entry)) if is_shown else None
-        return None
+            found = find_entry(path, self._context.kinds(), self._context.read)
+            if found is None:
+                return None
+            name, _, entry = found
+            is_shown = self._current(name, self._context.read(name))(ITEMS.key(path), entry)
+            return copied(item_value(entry)) if is_shown else None
 
     aget = async_twin(get)
 
@@ -150,15 +148,13 @@ class UserItems(Accessor):
 
     @staticmethod
     def _existing(tx: Transaction, key: str, path: Path) -> dict[str, Any]:
-        names, place = ITEMS.places(path, tx.listed())
-        for name in names:
-            entry = tx.document(name).table(place)
-            if entry is not None:
-                return copied(item_value(entry))
-        raise UnknownEntry(
-            f"{ITEMS.name}/{key.removeprefix(f'{ITEMS.name}/')}",
-            "A hit of recall() has the key as `full_key`.",
-        )
+        found = find_entry(path, tx.listed(), tx.document)
+        if found is None:
+            raise UnknownEntry(
+                f"{ITEMS.name}/{key.removeprefix(f'{ITEMS.name}/')}",
+                "A hit of recall() has the key as `full_key`.",
+            )
+        return copied(item_value(found[2]))
 
 
 def _known_path(key: str) -> Path | None:

@@ -23,9 +23,9 @@ from tomldiary.errors import UnknownEntry
 from tomldiary.toml.values import checked_text, render_path
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-    from tomldiary.entries.kind import Rules
+    from tomldiary.entries.kind import Rules, Tables
     from tomldiary.toml.document import Document, Path, Table
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "entry_key",
     "entry_kind",
     "entry_path",
+    "find_entry",
     "own_tables",
     "own_values",
     "path_of",
@@ -187,6 +188,24 @@ def path_of(key: str, categories: Collection[str], types: Collection[str] = ()) 
             " has it as `full_key`.",
         )
     return found
+
+
+def find_entry(
+    path: Path, listed: Iterable[str], read: Callable[[str], Tables]
+) -> tuple[str, Path, Mapping[str, Any]] | None:
+    """Return the document, the path in it and the fields of the entry of a key's path, or None.
+
+    Args:
+        path: A result of `path_of`.
+        listed: The names of the user's documents.
+        read: Returns a document by name.
+    """
+    documents, place = entry_kind(path[0]).places(path, listed)
+    for name in documents:
+        entry = read(name).table(place)
+        if entry is not None:
+            return name, place, entry
+    return None
 
 
 class Stored(NamedTuple):

@@ -12,7 +12,7 @@ from tomldiary.engine.transaction import Transaction
 from tomldiary.entries.collections import checked_value
 from tomldiary.entries.episodes import happened, id_of, new_episode
 from tomldiary.entries.fact_rules import FactRules, Provenance
-from tomldiary.entries.facts import confidence_of, interval
+from tomldiary.entries.facts import confidence_of, interval, same_data
 from tomldiary.entries.fields import entry_data, without_managed
 from tomldiary.entries.kinds import (
     CONVERSATIONS,
@@ -34,7 +34,7 @@ from tomldiary.history.queries import table_changes
 from tomldiary.history.record import SNAPSHOT, next_sequence
 from tomldiary.history.timeline import Timeline
 from tomldiary.toml.edit import Edit
-from tomldiary.toml.values import checked_names, checked_text, same_value, timestamp
+from tomldiary.toml.values import checked_names, checked_text, decode_nulls, same_value, timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -55,7 +55,6 @@ __all__ = [
     "check_fields",
     "check_rules",
     "claim",
-    "content",
     "drafts_of",
     "held_back",
     "hold",
@@ -274,7 +273,7 @@ def stamped(tx: Transaction, change: Callable[[Transaction], R], origin: str) ->
         edit = tx.edit(name)
         for path, was in [*edit.touched.items()]:
             entry = edit.table(path) if entry_path(name, path) == path else None
-            if entry is None or same_value(content(was), content(entry)):
+            if entry is None or same_data(was, entry):
                 continue
             if is_noted:
                 edit.put(path, {**entry, "_origin": origin})
@@ -285,13 +284,6 @@ def stamped(tx: Transaction, change: Callable[[Transaction], R], origin: str) ->
             before.setdefault(path, was)
         edit.touched = before
     return result
-
-
-def content(entry: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the fields of an entry without the managed fields."""
-    if entry is None:
-        return None
-    return {name: value for name, value in entry.items() if not name.startswith("_")}
 
 
 def claim(entry: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -324,7 +316,7 @@ def make(
     before |= {name: tx.document(name) for name in tx.engine.kinds(tx.user)}
     for each in changes:
         was = before[each.document].table(each.path)
-        if each.after and each.origin and not same_value(content(was), content(each.after)):
+        if each.after and each.origin and not same_data(was, each.after):
             each = replace(each, after={**each.after, "_origin": each.origin})  # noqa: PLW2901 - the same change
         _make(tx, each, rules)
         tx.edit(into).delete((into, each.id))
@@ -390,7 +382,7 @@ def check_place(name: str, document: str, path: Path) -> None:
 def check_fields(document: str, path: Path, entry: Mapping[str, Any], rules: Rules) -> None:
     """Raise InvalidValue if the fields of a pending entry do not fit its kind or its type."""
     kind = entry_kind(document)
-    checked_value((kind.name, *path[:-1]), path[-1], content(entry))
+    checked_value((kind.name, *path[:-1]), path[-1], decode_nulls(entry_data(entry)))
     alone = Edit(NOTHING)
     alone.put(path, entry)
     for problem in without_managed(kind.problems(alone.done(), rules)):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine.transaction import Source
-from tomldiary.entries.kinds import PREFERENCES, entry_key, entry_kind
+from tomldiary.entries.kinds import PREFERENCES, entry_key, entry_kind, find_entry
 from tomldiary.entries.kinds.pending import (
     PendingChange,
     PendingChanges,
@@ -297,14 +297,11 @@ class Verdict(UserPart):
         path = self._context.path(key)
 
         def change(tx: Transaction) -> None:
-            kind = entry_kind(path[0])
-            names, place = kind.places(path, tx.listed())
-            for name in names:
-                edit = tx.entries(name) if kind.is_split else tx.edit(name)
-                entry = edit.table(place)
-                if entry is not None:
-                    edit.put(place, {**entry, "_verified": True})
-                    return
-            raise UnknownEntry(key, "history() shows the keys.")
+            edit_of = tx.entries if entry_kind(path[0]).is_split else tx.edit
+            found = find_entry(path, tx.listed(), edit_of)
+            if found is None:
+                raise UnknownEntry(key, "history() shows the keys.")
+            name, place, entry = found
+            edit_of(name).put(place, {**entry, "_verified": True})
 
         self._context.write(change, Source("confirm", "", actor, reason))
