@@ -12,8 +12,7 @@ from tomldiary.compaction.draft import (
     operation_path,
 )
 from tomldiary.engine.engine import Source, Transaction
-from tomldiary.entries.conversations import Conversations
-from tomldiary.entries.preferences import Preferences
+from tomldiary.entries.kinds import KINDS, PREFERENCES
 from tomldiary.errors import cause_of
 from tomldiary.extraction.extractor import as_extractor, compactor_agent
 from tomldiary.extraction.operations import Operation, apply_turn
@@ -73,11 +72,12 @@ class CompactionRunner:
         parts: list[tuple[str, str]] = []
         for kind in due:
             if kind == "preferences":
-                book = Preferences(
-                    await in_thread(self._diary.engine.entries, user_id, kind),
-                    self._diary.turn_rules.preferences,
-                )
-                parts += [(kind, name) for name in self._diary.allowed if any(book.items(name))]
+                document = await in_thread(self._diary.engine.entries, user_id, kind)
+                listed = PREFERENCES.entries(document, self._diary)
+                parts += [
+                    (kind, name)
+                    for name in dict.fromkeys(key.partition("/")[0] for key, _ in listed)
+                ]
             else:
                 parts.append((kind, ""))
         return parts
@@ -105,13 +105,8 @@ class CompactionRunner:
         for kind in _KINDS:
             document = self._diary.engine.entries(user_id, kind)
             progress = document.table(("_meta", "compaction")) or {}
-            if kind == "preferences":
-                book = Preferences(document, self._diary.turn_rules.preferences)
-                entries = [entry for name in self._diary.allowed for _, entry in book.items(name)]
-                stats = CompactionStats.of(entries, "text")
-            else:
-                sessions = [entry for _, entry in Conversations(document).entries()]
-                stats = CompactionStats.of(sessions, "summary")
+            entries = [entry for _, entry in KINDS[kind].entries(document, self._diary)]
+            stats = CompactionStats.of(entries, KINDS[kind].texts[0])
             tried = self._last_run.get((user_id, kind))
             last = max(filter(None, (tried, moment(progress.get("last_run")))), default=None)
             if config.should_run(
@@ -179,11 +174,10 @@ class CompactionRunner:
         moment, session_id = timestamp(now), deps.live_session
 
         def stored(tx: Transaction, operation: Operation) -> Mapping[str, Any] | None:
-            kind, *place = operation_path(operation)
-            if kind == "conversations":
-                return Conversations(tx.edit(kind)).find(place[0])
-            found = Preferences(tx.entries(kind), self._diary.turn_rules.preferences).find(*place)
-            return found[1] if found is not None else None
+            *collection, key = operation_path(operation)
+            kind = KINDS[collection[0]]
+            tables = tx.entries(kind.name) if kind.is_split else tx.edit(kind.name)
+            return kind.get(tables, self._diary, tuple(collection), key)
 
         def change(tx: Transaction) -> None:
             # All operations are checked before the first is applied, because several may change one entry.

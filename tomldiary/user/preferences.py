@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 from pydantic import ValidationError
 
 from tomldiary.engine.transaction import Source
-from tomldiary.entries.conversations import Conversations, entry_to_conversation
-from tomldiary.entries.kinds import PREFERENCES
+from tomldiary.entries.conversations import (
+    Conversations,
+    entry_to_conversation,
+    unknown_session,
+)
+from tomldiary.entries.kinds import KINDS, PREFERENCES
 from tomldiary.entries.models import (
     ConversationItems,
     PreferenceItem,
@@ -28,6 +32,7 @@ from tomldiary.toml.values import (
     checked_names,
     checked_table,
     checked_text,
+    copied,
     timestamp,
 )
 from tomldiary.user.context import UserPart
@@ -42,6 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["ReadPreferences", "ReadPreferencesAsync", "UserConversations", "UserPreferences"]
 
 _KIND = "preferences"
+_KINDS = ("preferences", "conversations")
 _ARGUMENTS = ("text", "contexts")
 """Arguments of `upsert_preference` that `fields` must not overwrite, because they are checked separately."""
 _logger = get_logger(__name__)
@@ -230,6 +236,33 @@ class UserPreferences(UserPart):
         return Matches(
             book.similar(self._diary.similarity, category, checked_text(text, "text"), limit=limit)
         )
+
+    def entry(self, kind: str, key: str) -> dict[str, Any]:
+        """Return the fields of one entry in the form that the file stores.
+
+        Args:
+            kind: "preferences" or "conversations".
+            key: `category/id`, or the session id.
+
+        Raises:
+            UnknownCategory, UnknownEntry: The entry does not exist.
+            InvalidValue: `kind` is neither of the two.
+        """
+        key = checked_text(key, "key")
+        if kind not in _KINDS:
+            raise InvalidValue(
+                f"expected one of {', '.join(_KINDS)}, found {kind!r}.", where="kind"
+            )
+        if kind == "conversations":
+            collection, name, unknown = (kind,), key, unknown_session(key)
+        else:
+            category, _, name = key.partition("/")
+            self.stored().check_category(category)
+            collection, unknown = (kind, category), unknown_preference(category, name)
+        found = KINDS[kind].get(self._context.read(kind), self._diary, collection, name)
+        if found is None:
+            raise unknown
+        return copied(dict(found))
 
     def stored(self) -> Preferences:
         """Return the entries of the document."""

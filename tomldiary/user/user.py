@@ -10,10 +10,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine.engine import Source
-from tomldiary.entries.conversations import Conversations, unknown_session
 from tomldiary.entries.kinds import entry_kind, problems_in, typed_kinds
 from tomldiary.entries.kinds.parts import duplicates
-from tomldiary.entries.preferences import unknown_preference
 from tomldiary.errors import DiaryError, InvalidValue, NotSupported
 from tomldiary.extraction.consolidation import Consolidated, consolidate
 from tomldiary.history.as_of import PastTexts, Point
@@ -22,7 +20,7 @@ from tomldiary.history.retention import Retention
 from tomldiary.history.rollback import Undo
 from tomldiary.runtime.async_bridge import async_twin, sync_twin
 from tomldiary.runtime.views import Viewed, drawn, pretty
-from tomldiary.toml.values import checked_flag, checked_text, copied, render_path
+from tomldiary.toml.values import checked_flag, checked_text, render_path
 from tomldiary.user.blocks import UserBlocks
 from tomldiary.user.context import DraftContext, UserContext, delegated
 from tomldiary.user.deprecated import DeprecatedNames
@@ -36,7 +34,7 @@ from tomldiary.user.preferences import UserConversations, UserPreferences
 from tomldiary.user.recall import UserRecall
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Generator, Sequence
     from datetime import datetime
 
     from tomldiary.diary import Diary
@@ -439,36 +437,7 @@ class UserDiary(Viewed, DeprecatedNames):
 
     # Stored documents and entries
 
-    def entry(self, kind: str, key: str) -> dict[str, Any]:
-        """Return the fields of one entry in the form that the file stores.
-
-        Args:
-            kind: "preferences" or "conversations".
-            key: `category/id`, or the session id.
-
-        Raises:
-            UnknownCategory, UnknownEntry: The entry does not exist.
-            InvalidValue: `kind` is neither of the two.
-        """
-        key = checked_text(key, "key")
-        found: Mapping[str, Any] | None
-        if kind not in _KINDS:
-            raise InvalidValue(
-                f"expected one of {', '.join(_KINDS)}, found {kind!r}.", where="kind"
-            )
-        if kind == "conversations":
-            found = Conversations(self._context.read(kind)).find(key)
-            if found is None:
-                raise unknown_session(key)
-        else:
-            category, _, name = key.partition("/")
-            book = UserPreferences(self._context).stored()
-            book.check_category(category)
-            located = book.find(category, name)
-            if located is None:
-                raise unknown_preference(category, name)
-            found = located[1]
-        return copied(dict(found))
+    entry, aentry = delegated(UserPreferences, UserPreferences.entry)
 
     def problems(self) -> list[DiaryError]:
         """Return the errors that prevent use of documents, and those of ignored entries.
@@ -513,5 +482,5 @@ class UserDiary(Viewed, DeprecatedNames):
         return self._context.document(checked_text(kind, "kind")).text
 
     ahas_done, alast_transaction = async_twin(has_done), async_twin(last_transaction)
-    aentry, aproblems = async_twin(entry), async_twin(problems)
+    aproblems = async_twin(problems)
     adocuments, adocument = async_twin(documents), async_twin(document)

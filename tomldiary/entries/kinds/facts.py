@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -84,13 +85,9 @@ class FactKind(EntryKind):
 
     def profile(self, documents: Mapping[str, Document], rules: Rules, at: datetime) -> Any:
         document = documents[self.name]
-        counts: dict[str, int] = {}
         holds = _Current(Facts(document, rules.fact_schemas), at)
-        for name, entry in self.entries(document, rules):
-            if holds(name, entry):
-                type_ = name.partition("/")[0]
-                counts[type_] = counts.get(type_, 0) + 1
-        return counts
+        found = [name for name, entry in self.entries(document, rules) if holds(name, entry)]
+        return dict(Counter(name.partition("/")[0] for name in found))
 
     def wrong(
         self, where: str, path: Path, entry: Mapping[str, Any], rules: Rules
