@@ -126,7 +126,6 @@ class Marks:
     is_negative: bool
     comparisons: tuple[str, ...]
     """ "more", "less" and signs, sorted."""
-    compares_a_number: bool
     numbers: tuple[str, ...]
     units: tuple[str, ...]
     currencies: tuple[str, ...]
@@ -150,11 +149,10 @@ def marks_of(text: str) -> Marks:
     units, currencies = _measures(folded, tokens)
     signs = _SIGN.findall(folded)
     comparing = [sign for sign in signs if _COMPARES.intersection(sign)]
-    said, near = _compared(words)
+    said = _compared(words)
     if _IS_UNSPACED.search(folded):
-        more, less = _UNSPACED_MORE.findall(folded), _UNSPACED_LESS.findall(folded)
-        said += ["more"] * len(more) + ["less"] * len(less)
-        near = near or bool(more or less)
+        said += ["more"] * len(_UNSPACED_MORE.findall(folded))
+        said += ["less"] * len(_UNSPACED_LESS.findall(folded))
     return Marks(
         tuple(words),
         _in_one_order(
@@ -166,7 +164,6 @@ def marks_of(text: str) -> Marks:
         ),
         _is_negative(folded, words),
         tuple(sorted([*comparing, *said])),
-        near or bool(comparing),
         tuple(sorted(numbers)),
         tuple(sorted(units)),
         tuple(sorted(currencies)),
@@ -252,10 +249,9 @@ def _number_words(words: list[str]) -> list[str]:
     return found
 
 
-def _compared(words: list[str]) -> tuple[list[str], bool]:
-    """Return the comparing words as "more" and "less", and whether one compares a number."""
+def _compared(words: list[str]) -> list[str]:
+    """Return the words that compare a number as "more" and "less"."""
     said: list[str] = []
-    near = False
     for place, word in enumerate(words):
         kind = "more" if word in MORE else "less" if word in LESS else ""
         if word in {"least", "most"} and place and words[place - 1] == "at":
@@ -266,8 +262,7 @@ def _compared(words: list[str]) -> tuple[list[str], bool]:
             continue  # "30 min"
         if kind and any(each[0].isdigit() or each in NUMBERS for each in [*following, *before]):
             said.append(kind)
-            near = True
-    return said, near
+    return said
 
 
 def _measures(folded: str, tokens: list[tuple[str | None, str]]) -> tuple[list[str], list[str]]:
@@ -293,10 +288,6 @@ def _measures(folded: str, tokens: list[tuple[str | None, str]]) -> tuple[list[s
             continue  # "six in the morning"
         elif token in UNITS and (kind == "mark" or len(token) > _SHORT or behind_number):
             units.append(UNITS[token])
-        elif behind_number and kind == "word":
-            whole = token.replace("-", "").rstrip(".")
-            if whole in UNITS:
-                units.append(UNITS[whole])
     if _IS_UNSPACED.search(folded):
         for word in _UNSPACED_UNITS.findall(folded):
             (currencies if word in CURRENCIES else units).append(
@@ -337,9 +328,7 @@ def _other_measure(one: Marks, two: Marks) -> str:
     if one.numbers != two.numbers:
         is_detail = any(says_more) and not _replaces(one.numbers, two.numbers)
         return "" if is_detail else "different number"
-    if one.comparisons != two.comparisons and (
-        one.compares_a_number or two.compares_a_number or (one.comparisons and two.comparisons)
-    ):
+    if one.comparisons != two.comparisons:
         return "different comparison"
     if one.currencies != two.currencies:
         return "different currency"
@@ -347,7 +336,7 @@ def _other_measure(one: Marks, two: Marks) -> str:
     is_detail = not _replaces(one.units, two.units) and (
         not one.numbers or {*one.units} ^ {*two.units} <= _TIMES
     )
-    return "" if one.units == two.units or is_detail else "different unit"
+    return "" if is_detail else "different unit"
 
 
 def _distinctive(marks: Marks) -> set[str]:
