@@ -137,7 +137,7 @@ class Tables:
         last = self._last.get(path)
         if last is not None and path not in back:
             back.add(path)
-            made.append(self._versions.same(Block(path, last + self._versions.split(block)[1])))
+            made.append(self._versions.same(Block(path, last + split_tail(block.text)[1])))
         else:
             self._leave_out(made, block)
 
@@ -195,9 +195,9 @@ class Tables:
 
     def _leave_out(self, made: list[Block], block: Block) -> None:
         """Leave out a block, but keep the comments that a blank line separates from it."""
-        tail = self._versions.split(block)[1]
+        tail = split_tail(block.text)[1]
         before = made[-1]
-        kept, gap = self._versions.split(before)
+        kept, gap = split_tail(before.text)
         if gap.strip():
             tail = gap + tail.lstrip("\r\n") if tail.strip() else gap
         made[-1] = self._versions.same(Block(before.path, kept + tail, before.is_array))
@@ -209,9 +209,7 @@ class Tables:
         witness = self.kept.get(path, {}).get(state.content, "")
         key = (block.text, witness)
         if key not in self._changed:
-            # Most entries are one block, which has been parsed before.
-            is_whole = self._versions.is_one_block(path, block, state)
-            own = state.values if is_whole else values_at(block.text, path)
+            own = values_at(block.text, path)
             self._changed[key] = self._edited(
                 block, own, self._selection.without_name(own, witness)
             )

@@ -14,7 +14,6 @@ from tomldiary.errors import DocumentError
 from tomldiary.forgetting.selection import content
 from tomldiary.history.record import Record, redo, undo
 from tomldiary.history.timeline import EMPTY
-from tomldiary.toml.block_edit import split_tail
 from tomldiary.toml.document import Path, digest, find_table
 from tomldiary.toml.lexer import Block, may_span_lines, split_blocks
 from tomldiary.toml.parse import parse_toml
@@ -106,10 +105,8 @@ class Versions:
         self.kind = kind
         self._blocks: dict[str, Block] = {}
         self._parts: dict[str, Version | None] = {}
-        self._paths: dict[Block, Path | None] = {}
         self._states: dict[tuple[Path, str], State] = {}
-        self._inline: dict[str, dict[Path, State]] = {}
-        self._tails: dict[Block, tuple[str, str]] = {}
+        self._inline: dict[str, dict[Path, State]] = {}  # an equal state is the same object
         self._cuts: list[tuple[str, Version]] = []  # the two latest
 
     def cut(self, text: str) -> Version:
@@ -162,22 +159,9 @@ class Versions:
             version.states[path] = self._state(path, joined(group))
         return version
 
-    def split(self, block: Block) -> tuple[str, str]:
-        """Return a block's own text, and the comments after it that belong to no entry."""
-        known = self._tails.get(block)
-        if known is None:
-            known = self._tails[block] = split_tail(block.text)
-        return known
-
-    def is_one_block(self, path: Path, block: Block, state: State) -> bool:
-        """Return whether the state of an entry is written in this one block."""
-        return self._states.get((path, block.text)) is state
-
     def path(self, block: Block) -> Path | None:
         """Return the path of the entry that a block belongs to, or None."""
-        if block not in self._paths:
-            self._paths[block] = entry_path(self.kind, block.path)
-        return self._paths[block]
+        return entry_path(self.kind, block.path)
 
     def same(self, block: Block) -> Block:
         """Return the shared block with this text."""
