@@ -204,7 +204,7 @@ __getattr__, __dir__ = lazy_names(
 )
 
 # The sources are announced at import, so that every process can finish an interrupted forget job.
-announce_source("journal", "tomldiary.writer.journal_record:forget_turns")
+announce_source("journal", "tomldiary.writer.journals:forget_turns")
 announce_hidden(HOOKS, "tomldiary.hooks.delivery:redacted")
 announce_hidden(QUEUE, "tomldiary.writer.shared.turns:redacted")
 announce_hidden(DEAD_LETTERS, "tomldiary.writer.shared.turns:redacted")

@@ -13,7 +13,7 @@ from tomldiary import Diary, Turn
 from tomldiary.backends import LocalBackend
 from tomldiary.writer.dead_letters import DeadLetters
 from tomldiary.writer.journal import Journal, render_turn
-from tomldiary.writer.journal_record import forget_turns
+from tomldiary.writer.journals import forget_turns
 from tomldiary.writer.receipts import Job
 
 CANARY = "zanzibar"

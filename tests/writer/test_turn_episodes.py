@@ -14,7 +14,7 @@ from tomldiary.agents.turn_messages import ToolCall, keep_out_of_steps, tool_ste
 from tomldiary.entries.episodes import ToolStep
 from tomldiary.errors import InvalidValue, NotSupported
 from tomldiary.writer.journal import render_turn
-from tomldiary.writer.journal_record import turn_of
+from tomldiary.writer.journals import turn_of
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 STEPS = (ToolStep("search", '{"q": "trains to Oslo"}', "nine trains\nat “noon”"), ToolStep("book"))

@@ -14,7 +14,7 @@ import pytest
 
 from tomldiary import Diary
 from tomldiary.storage.log import scan_log
-from tomldiary.writer.journal_record import segment_files
+from tomldiary.writer.journals import segment_files
 
 SCRIPT = Path(__file__).parents[1] / "support/writer_process.py"
 TURNS = 50

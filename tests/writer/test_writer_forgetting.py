@@ -16,7 +16,7 @@ from tomldiary.backends import LocalBackend
 from tomldiary.entries.episodes import ToolStep
 from tomldiary.errors import BackendError, ExtractionError
 from tomldiary.storage.protocol import Rewrite
-from tomldiary.writer import journal, journal_record
+from tomldiary.writer import journal, journals
 from tomldiary.writer.attempts import RetryPolicy
 from tomldiary.writer.dead_letters import DeadLetters
 from tomldiary.writer.journal import render_turn
@@ -395,7 +395,7 @@ def test_turns_stored_since_the_token_of_an_erasure_stay(tmp_path, files):
         job = Job(Turn("alice", "s", said, "ok"), said, is_new=True)
         job.rendered = render_turn(job.turn, job.operation, "2026-11-20T00:00:00+00:00")
         made.append_turns([job], lambda _user, epoch=epoch: epoch)
-    journal_record.forget_turns(tmp_path / "journal", "alice", {"everything": True}, 1, files)
+    journals.forget_turns(tmp_path / "journal", "alice", {"everything": True}, 1, files)
     assert [each for _, each in hits(tmp_path, "jazz", "tango")] == ["tango"]
     made.drop()
 
@@ -413,7 +413,7 @@ def test_damaged_records_of_any_journal_are_erased(tmp_path, files, is_set_aside
     if is_set_aside:
         journal.Journal.adopt(made.folder, sync=False)[0].drop()
         assert path.with_suffix(".damaged").exists()
-    journal_record.forget_turns(tmp_path / "journal", "alice", {"everything": True}, 1, files)
+    journals.forget_turns(tmp_path / "journal", "alice", {"everything": True}, 1, files)
     assert [each for _, each in hits(tmp_path, "secret", "tea")] == ["tea"]
 
 
@@ -435,7 +435,7 @@ def test_a_file_removed_during_forget_is_not_recreated(tmp_path, files):
             finisher.join(0.3)  # it comes to its end if nothing holds it
 
     files.hook = finish_meanwhile
-    journal_record.forget_turns(tmp_path / "journal", "alice", {"session_id": "s"}, 1, files)
+    journals.forget_turns(tmp_path / "journal", "alice", {"session_id": "s"}, 1, files)
     finisher.join(LONG)
     assert [path.name for path in made.folder.glob("*.toml")] == ["000002.toml"]
     made.drop()

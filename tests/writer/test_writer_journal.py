@@ -32,9 +32,9 @@ from tomldiary.extraction.operations import (
 from tomldiary.storage.files import FileSystem
 from tomldiary.storage.locks import lock_file
 from tomldiary.storage.log import scan_log
-from tomldiary.writer import journal_record
+from tomldiary.writer import journals
 from tomldiary.writer.journal import Journal, render_operations, render_turn, render_turn_record
-from tomldiary.writer.journal_record import forget_turns, turn_of
+from tomldiary.writer.journals import forget_turns, turn_of
 from tomldiary.writer.receipts import Job
 from waiting import until
 
@@ -306,7 +306,7 @@ def test_without_the_owner_check_a_live_journal_is_taken_over(tmp_path, monkeypa
     """The lock is what keeps others away."""
     journal = Journal.create(tmp_path / "journal", sync=False)
     journal.append_turns(jobs_of("tea"), first_epoch)
-    monkeypatch.setattr(journal_record, "try_lock", lambda *_arguments, **_options: True)
+    monkeypatch.setattr(journals, "try_lock", lambda *_arguments, **_options: True)
     assert Journal.adopt(journal.folder, sync=False) is not None
     die(journal)
 

@@ -18,7 +18,7 @@ from tomldiary.storage.log import render_record, scan_log
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.toml.values import render_value, timestamp
 from tomldiary.writer.journal import Journal, render_turn
-from tomldiary.writer.journal_record import ERROR, turn_of
+from tomldiary.writer.journals import ERROR, turn_of
 from tomldiary.writer.receipts import Job, Turn
 from tomldiary.writer.shared.turns import Turns
 

@@ -48,7 +48,7 @@ from tomldiary.storage.files import FileSystem
 from tomldiary.storage.locks import remove_locked
 from tomldiary.storage.log import LogFile, render_record, scan_log
 from tomldiary.toml.values import render_value
-from tomldiary.writer.journal_record import (
+from tomldiary.writer.journals import (
     EARLIER,
     JournalContent,
     claim_dead,

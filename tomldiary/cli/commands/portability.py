@@ -36,7 +36,7 @@ from tomldiary.storage.copy import Copied, copy_users
 from tomldiary.storage.memory import MemoryBackend
 from tomldiary.storage.protocol import Backend, KeepsHidden, KeepsJournal
 from tomldiary.text.visible import one_line
-from tomldiary.writer.journal_record import waiting_users
+from tomldiary.writer.journals import waiting_users
 
 if TYPE_CHECKING:
     from tomldiary.history.queries import Difference

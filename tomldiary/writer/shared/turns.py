@@ -25,7 +25,7 @@ from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.storage.log import render_record, scan_log
 from tomldiary.toml.values import render_text
 from tomldiary.writer.journal import render_operations, render_turn_record
-from tomldiary.writer.journal_record import jobs_of, kept_records
+from tomldiary.writer.journals import jobs_of, kept_records
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
