@@ -38,7 +38,6 @@ __all__ = [
     "confidence_of",
     "group_of",
     "interval",
-    "same_data",
     "schema_named",
     "short",
     "stored_facts",
@@ -265,13 +264,6 @@ def confidence_of(entry: Mapping[str, Any]) -> float:
     found: Any = entry.get("_confidence", 1.0)
     is_number = isinstance(found, int | float) and not isinstance(found, bool)
     return min(1.0, max(0.0, float(found))) if is_number else 1.0
-
-
-def same_data(left: Mapping[str, Any] | None, right: Mapping[str, Any] | None) -> bool:
-    """Return whether two entries have equal data; None is a missing entry."""
-    if left is None or right is None:
-        return left is right
-    return same_value(entry_data(left), entry_data(right))
 
 
 class FactIndex(Marked):

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from tomldiary.errors import InvalidValue
-from tomldiary.toml.values import NULL_FIELD, checked_table, decode_nulls, encode_nulls, moment
+from tomldiary.toml.values import (
+    NULL_FIELD,
+    checked_table,
+    decode_nulls,
+    encode_nulls,
+    moment,
+    same_value,
+)
 
 if TYPE_CHECKING:
     from tomldiary.entries.kind import EntryKind, Tables
@@ -28,6 +35,7 @@ __all__ = [
     "last_used",
     "plain",
     "said_by",
+    "same_data",
     "session_turn",
     "sessions",
     "tables_at",
@@ -57,6 +65,13 @@ def entry_data(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: value for key, value in entry.items() if key == NULL_FIELD or not key.startswith("_")
     }
+
+
+def same_data(left: Mapping[str, Any] | None, right: Mapping[str, Any] | None) -> bool:
+    """Return whether two entries have equal data; None is a missing entry."""
+    if left is None or right is None:
+        return left is right
+    return same_value(entry_data(left), entry_data(right))
 
 
 def inner_value(entry: Mapping[str, Any], name: str) -> Any:

@@ -10,15 +10,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.fact_rules import FactRules, Provenance
-from tomldiary.entries.facts import (
-    Facts,
-    Held,
-    chained,
-    interval,
+from tomldiary.entries.facts import Facts, Held, chained, interval, stored_facts
+from tomldiary.entries.fields import (
+    Problem,
+    columns_of,
+    data_text,
     same_data,
-    stored_facts,
+    tables_at,
+    without_managed,
 )
-from tomldiary.entries.fields import Problem, columns_of, data_text, tables_at, without_managed
 from tomldiary.entries.kind import Collected, EntryKind, EntryLine, Group, Rules, Tables, Writing
 from tomldiary.errors import InvalidValue
 

@@ -13,8 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.constraints import checked_constraint
-from tomldiary.entries.facts import same_data
-from tomldiary.entries.fields import entry_data, inner_value, last_used
+from tomldiary.entries.fields import entry_data, inner_value, last_used, same_data
 from tomldiary.entries.kinds import (
     DRAFTS,
     FACTS,

@@ -12,8 +12,8 @@ from tomldiary.engine.transaction import Transaction
 from tomldiary.entries.collections import checked_value
 from tomldiary.entries.episodes import happened, id_of, new_episode
 from tomldiary.entries.fact_rules import FactRules, Provenance
-from tomldiary.entries.facts import confidence_of, interval, same_data
-from tomldiary.entries.fields import entry_data, without_managed
+from tomldiary.entries.facts import confidence_of, interval
+from tomldiary.entries.fields import entry_data, same_data, without_managed
 from tomldiary.entries.kinds import (
     CONVERSATIONS,
     EPISODES,
