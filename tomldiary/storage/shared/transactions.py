@@ -235,7 +235,7 @@ class Transactions:
                 failure = error
             group = hold.group
             if group is not None:
-                if group.is_full or not self.waiting(user):
+                if not self.waiting(user) or group.is_full:
                     self._apply_group(user, group)
             elif hold.is_assumed and (
                 failure is None

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FirestoreBackend", "FirestoreDatabase"]
 
-_HEAD_FIELDS = ("revision", "erasures", "generation", "first", "seq", "record", "trash")
 _NO_MARKS: dict[str, Any] = {"is_hidden": False, "holds": []}
 _MOST_DELETES = 400
 _LEFT_PARTS = "*"
@@ -92,6 +91,9 @@ class FirestoreHead(Head):
             "record": record if is_small else None,
             "trash": self.trash,
         }
+
+
+_HEAD_FIELDS = tuple(FirestoreHead().fields())
 
 
 class FirestoreDatabase:
