@@ -40,7 +40,7 @@ from tomldiary.agents.submission import (
 )
 from tomldiary.agents.turn_messages import Spoken, digest, exchange_of, of_memory, steps_of
 from tomldiary.diary import Diary, diary_of
-from tomldiary.errors import DiaryError, wrong_type
+from tomldiary.errors import wrong_type
 from tomldiary.logging import get_logger, tell
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.writer.writer import MemoryWriter, Turn
@@ -79,7 +79,6 @@ __all__ = ["extract_node", "recall_node", "runs", "submit_node"]
 Node = RunnableLambda[Any, dict[str, Any]]
 OnError = Literal["raise", "ignore"]
 _logger = get_logger(__name__)
-_ERRORS = (DiaryError, RuntimeError)
 
 
 def recall_node(
@@ -132,7 +131,7 @@ def recall_node(
             session = session_here() or run_id_of(config)
             submitted.first_ids(config.get("configurable"), user, session, place, asked)
         found = ""
-        with errors_logged(on_error, "the memory could not be read", _logger, _ERRORS):
+        with errors_logged(on_error, "the memory could not be read", _logger):
             submitted.begin(user, asked, memory.user(user).epoch)
             query = exchange_of(asked)[0] or None
             found = memory.user(user).render(query, max_tokens, token_counter)
@@ -363,7 +362,7 @@ class _Recorded:
         operation = _operation(config, session, said)
         session = session or operation or uuid4().hex
         with (
-            errors_logged(self._on_error, failed, _logger, _ERRORS),
+            errors_logged(self._on_error, failed, _logger),
             self._submitted.once(
                 user,
                 session,

@@ -10,10 +10,11 @@ from pydantic_ai import RunContext  # noqa: TC002 - the tools' schemas are made 
 
 from tomldiary.agents.identity import checked_id
 from tomldiary.agents.options import checked_count, checked_descriptions, checked_text
+from tomldiary.agents.submission import errors_logged
 from tomldiary.agents.turn_messages import of_memory
 from tomldiary.diary import Diary, diary_of
-from tomldiary.errors import IdentifierError, cause_of
-from tomldiary.logging import get_logger, tell
+from tomldiary.errors import IdentifierError
+from tomldiary.logging import get_logger
 from tomldiary_pydantic_ai.conversation import appending
 from tomldiary_pydantic_ai.diary_tools import call_id
 from tomldiary_pydantic_ai.identity import RunOwner, Who, no_template, session_of, user_of
@@ -146,11 +147,9 @@ class AgentMemoryToolset(RunToolset[Any]):
 
     async def get_instructions(self, ctx: RunContext[Any]) -> list[InstructionPart] | None:
         """Return the newest notes, framed as data; None if there are none or they cannot be read."""
-        try:
+        memory = None
+        with errors_logged("ignore", "a run continues without its notes", _logger):
             memory = await asyncio.to_thread(self.load, ctx)
-        except Exception as error:  # noqa: BLE001 - a run continues without its notes; the tools say what is wrong
-            tell(_logger, f"a run continues without its notes: {cause_of(error)}")
-            return None
         if memory is None:
             return None
         text = format_memory_prompt(

@@ -83,12 +83,7 @@ def _submit_without_waiting(writer: MemoryWriter, turn: Turn) -> None:
 
 
 @contextmanager
-def errors_logged(
-    on_error: str,
-    what: str,
-    logger: logging.Logger,
-    kinds: type[Exception] | tuple[type[Exception], ...] = Exception,
-) -> Generator[None]:
+def errors_logged(on_error: str, what: str, logger: logging.Logger) -> Generator[None]:
     """With `on_error="ignore"`, log an error of the block as `what` instead of raising it.
 
     A wrong user is always raised, and that the user was forgotten is always logged.
@@ -97,7 +92,7 @@ def errors_logged(
         yield
     except IdentifierError:
         raise
-    except kinds as error:
+    except Exception as error:
         if on_error == "raise" and not isinstance(error, Forgotten):
             raise
         tell(logger, f"{what}: {cause_of(error)}")

@@ -1043,6 +1043,24 @@ def test_on_error_ignore_continues_without_the_memory(mode, caplog):
             )
 
 
+@both
+def test_on_error_ignore_continues_if_the_token_counter_fails(mode, caplog):
+    def broken(text):
+        raise ValueError("no tokens")
+
+    diary = Diary("memory:", agent="rules")
+    diary.user("alice").upsert_preference("likes", "tea")
+    for on_error in ("ignore", "raise"):
+        recall = recall_node(diary, on_error=on_error, token_counter=broken)
+        graph = graph_of([("recall", recall), ("chat", chat_node(answering("hello")))])
+        if on_error == "raise":
+            with pytest.raises(ValueError, match="no tokens"):
+                run(graph, "hi", ALICE, mode)
+        else:
+            assert run(graph, "hi", ALICE, mode).get("memory", "") == ""
+    assert "the memory could not be read" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
