@@ -65,36 +65,31 @@ def diary_functions(
     Args:
         verbs: Returns the verbs for the user of a call; its second argument is the id of the call.
     """
+    return {verb: _tool(verb, verbs) for verb in VERBS}
 
-    async def answer(ctx: RunContext[Any], verb: str, *arguments: Any) -> str:
+
+def _tool(
+    verb: str, verbs: Callable[[RunContext[Any], str], MemoryVerbs]
+) -> Callable[..., Coroutine[Any, Any, str]]:
+    """Return a function with the run context as first parameter, followed by the parameters of a verb."""
+    first = Parameter("ctx", Parameter.POSITIONAL_ONLY, annotation=RunContext[Any])
+    signature = Signature([first, *parameters_of(verb)], return_annotation=str)
+
+    async def tool(*args: Any, **kwargs: Any) -> str:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        ctx, *arguments = bound.args
         with span(ctx, verb) as attributes:
             try:
                 user = verbs(ctx, call_id(ctx, verb, *arguments))
+                said: Answer = await getattr(user, f"a{verb}")(*arguments)
             except Exception as error:  # noqa: BLE001 - the host's function that names the user may fail
                 said = failure(error)
-            else:
-                said: Answer = await getattr(user, f"a{verb}")(*arguments)
             attributes["failed"] = said.is_error
         if said.data is None:
             return str(said)
         # The model gets the sentence; programs find the data in the part's metadata.
         return cast("str", ToolReturn(str(said), metadata=said.data))
-
-    return {verb: _tool(verb, answer) for verb in VERBS}
-
-
-def _tool(
-    verb: str, answer: Callable[..., Coroutine[Any, Any, str]]
-) -> Callable[..., Coroutine[Any, Any, str]]:
-    """Return a function with the run context as first parameter, followed by the parameters of a verb."""
-    ctx = Parameter("ctx", Parameter.POSITIONAL_ONLY, annotation=RunContext[Any])
-    signature = Signature([ctx, *parameters_of(verb)], return_annotation=str)
-
-    async def tool(*args: Any, **kwargs: Any) -> str:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        context, *arguments = bound.args
-        return await answer(context, verb, *arguments)
 
     tool.__doc__ = getattr(MemoryVerbs, verb).__doc__
     tool.__annotations__ = {one.name: one.annotation for one in signature.parameters.values()}

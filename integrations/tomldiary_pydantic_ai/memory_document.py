@@ -7,6 +7,7 @@ concurrent writes are all kept, and history, forgetting and hand edits work as f
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -351,8 +352,4 @@ def _lines(text: str) -> int:
 
 def _occurrences(text: str, wanted: str) -> int:
     """Return the number of occurrences of a text, including overlapping ones; 0 for an empty text."""
-    count, at = 0, text.find(wanted) if wanted else -1
-    while at >= 0:
-        count += 1
-        at = text.find(wanted, at + 1)
-    return count
+    return len(re.findall(f"(?={re.escape(wanted)})", text)) if wanted else 0
