@@ -63,7 +63,8 @@ def _said(item: PreferenceItem) -> str:
 _PREFERENCES = ("key", "text", "contexts", "said", "updated (UTC)")
 
 
-def _preference_row(key: str, item: PreferenceItem) -> Sequence[object]:
+def _preference_row(named: tuple[str, PreferenceItem]) -> Sequence[object]:
+    key, item = named
     return Key(key), item.text, quiet(_said(item)), f"{item.count}×", Moment(item.updated)
 
 
@@ -85,18 +86,17 @@ def view_preference_item(item: PreferenceItem) -> Sheet:
 
 def view_preference_items(found: Mapping[str, PreferenceItem]) -> Sheet:
     """Return the view of the preferences of one category."""
-    rows = (_preference_row(key, item) for key, item in found.items())
-    return listing("preference", _PREFERENCES, rows, "No preferences.")
+    return listing("preference", _PREFERENCES, found.items(), _preference_row, "No preferences.")
 
 
 def view_preference_tables(found: Mapping[str, Mapping[str, PreferenceItem]]) -> Sheet:
     """Return the view of all preferences of a user."""
-    rows = (
-        _preference_row(f"{category}/{key}", item)
+    every = [
+        (f"{category}/{key}", item)
         for category, items in found.items()
         for key, item in items.items()
-    )
-    sheet = listing("preference", _PREFERENCES, rows, "No preferences.")
+    ]
+    sheet = listing("preference", _PREFERENCES, every, _preference_row, "No preferences.")
     if filled := sum(map(bool, found.values())):
         sheet.title += f" in {counted(filled, 'category', 'categories')}"
     return sheet
@@ -119,20 +119,16 @@ def view_conversation_item(item: ConversationItem) -> Sheet:
     return Sheet("ConversationItem", [card(values)], line=short)
 
 
+def _conversation_row(named: tuple[str, ConversationItem]) -> Sequence[object]:
+    key, item = named
+    summary, keywords = item.summary or quiet("no summary yet"), quiet(", ".join(item.keywords))
+    return Key(key), summary, keywords, item.turns, Moment(item.updated)
+
+
 def view_conversation_items(found: Mapping[str, ConversationItem]) -> Sheet:
     """Return the view of a user's conversations."""
-    rows = (
-        (
-            Key(key),
-            item.summary or quiet("no summary yet"),
-            quiet(", ".join(item.keywords)),
-            item.turns,
-            Moment(item.updated),
-        )
-        for key, item in found.items()
-    )
     columns = ("session", "summary", "keywords", "turns", "last used (UTC)")
-    return listing("conversation", columns, rows, "No conversations.")
+    return listing("conversation", columns, found.items(), _conversation_row, "No conversations.")
 
 
 # Facts
@@ -169,14 +165,15 @@ def view_fact_list(found: Sequence[Fact]) -> Sheet:
     """Return the view of facts of one type."""
     names = list(dict.fromkeys(name for one in found for name in _data(one.data)))
     is_timed = any(one.valid_from or one.valid_to for one in found)
-    rows: list[Sequence[object]] = []
-    for one in found:
+
+    def row(one: Fact) -> Sequence[object]:
         data = _data(one.data)
         values = ("" if data.get(name) is None else data[name] for name in names)
         holds = quiet(_holds(one) if is_timed else "")  # an empty column is not shown
-        rows.append((Key(one.id), *values, holds, Moment(one.updated)))
+        return Key(one.id), *values, holds, Moment(one.updated)
+
     columns = ("fact", *names, "holds (UTC)", "updated (UTC)")
-    return listing("fact", columns, rows, "No fact of a registered type matches.")
+    return listing("fact", columns, found, row, "No fact of a registered type matches.")
 
 
 # Blocks, episodes and items
@@ -189,13 +186,15 @@ def view_text_block(one: TextBlock) -> Sheet:
     return Sheet("TextBlock", [Table(("",), rows)], line=quote(one.text), badges=pinned)
 
 
+def _block_row(named: tuple[str, TextBlock]) -> Sequence[object]:
+    name, one = named
+    return Key(name), one.text, Badge("pinned") if one.is_pinned else "", Moment(one.updated)
+
+
 def view_text_blocks(found: Mapping[str, TextBlock]) -> Sheet:
     """Return the view of a user's blocks."""
-    rows = (
-        (Key(name), one.text, Badge("pinned") if one.is_pinned else "", Moment(one.updated))
-        for name, one in found.items()
-    )
-    return listing("block", ("block", "text", "", "updated (UTC)"), rows, "No blocks.")
+    columns = ("block", "text", "", "updated (UTC)")
+    return listing("block", columns, found.items(), _block_row, "No blocks.")
 
 
 def view_episode(one: Episode) -> Sheet:
@@ -213,17 +212,23 @@ def view_episode(one: Episode) -> Sheet:
 
 def view_episodes(found: Sequence[Episode]) -> Sheet:
     """Return the view of episodes."""
-    rows = ((Moment(one.created), Key(one.session_id), one.input, one.output) for one in found)
-    return listing("episode", ("time (UTC)", "session", "user", "assistant"), rows, "No episodes.")
+    return listing(
+        "episode",
+        ("time (UTC)", "session", "user", "assistant"),
+        found,
+        lambda one: (Moment(one.created), Key(one.session_id), one.input, one.output),
+        "No episodes.",
+    )
+
+
+def _item_row(named: tuple[str, Mapping[str, Any]]) -> Sequence[object]:
+    key, value = named
+    return Key(key), ", ".join(f"{name} = {each}" for name, each in value.items())
 
 
 def view_item_values(found: Mapping[str, Mapping[str, Any]]) -> Sheet:
     """Return the view of a user's items."""
-    rows = (
-        (Key(key), ", ".join(f"{name} = {each}" for name, each in value.items()))
-        for key, value in found.items()
-    )
-    return listing("item", ("item", "value"), rows, "No items.")
+    return listing("item", ("item", "value"), found.items(), _item_row, "No items.")
 
 
 # Search

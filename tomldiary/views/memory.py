@@ -116,7 +116,7 @@ def view_diary(found: Diary) -> Sheet:
 
 def view_users(found: Sequence[str]) -> Sheet:
     """Return the view of a list of users."""
-    return listing("user", ("user",), ([Key(each)] for each in found), "No users.")
+    return listing("user", ("user",), found, lambda each: [Key(each)], "No users.")
 
 
 # One user

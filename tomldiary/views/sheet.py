@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 import re
 from dataclasses import InitVar, dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from tomldiary.runtime.views import counted
@@ -16,7 +17,7 @@ from tomldiary.text.visible import one_line, printable
 from tomldiary.toml.values import moment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
 __all__ = [
     "Badge",
@@ -253,13 +254,15 @@ def card(values: Iterable[tuple[object, object]]) -> Table:
 def listing(
     noun: str,
     columns: Sequence[str],
-    rows: Iterable[Sequence[object]],
+    found: Collection[T],
+    row: Callable[[T], Sequence[object]],
     empty: str,
     several: str = "",
 ) -> Sheet:
-    """Return the view of a list, with the number of its rows as the title."""
-    every = list(rows)
-    return Sheet(counted(len(every), noun, several), [Table(columns, every)], empty=empty)
+    """Return the view of a collection, with its size as the title; only the first rows are made."""
+    rows, left_out = map(row, islice(found, MOST_ROWS)), max(0, len(found) - MOST_ROWS)
+    table = Table(columns, rows, left_out=left_out)
+    return Sheet(counted(len(found), noun, several), [table], empty=empty)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +282,6 @@ class Listing(Generic[T]):
         table = Table(self.columns, [self.row(shown)])
         return Sheet(type(shown).__name__, [table], line=self.line(shown))
 
-    def all(self, found: Iterable[T]) -> Sheet:
+    def all(self, found: Collection[T]) -> Sheet:
         """Return the view of a list."""
-        return listing(self.noun, self.columns, map(self.row, found), self.empty, self.several)
+        return listing(self.noun, self.columns, found, self.row, self.empty, self.several)
