@@ -8,8 +8,9 @@ from pydantic import BaseModel
 from tomldiary import Constraint, Diary
 from tomldiary.engine.engine import Source
 from tomldiary.entries.collections import TypedEntries, checked_value, collections
+from tomldiary.entries.fields import entry_data
 from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached
-from tomldiary.user.fact_queries import shown
+from tomldiary.toml.values import decode_nulls
 
 LIKES = ("preferences", "likes")
 TALKS = ("conversations",)
@@ -58,7 +59,7 @@ def apply(diary, *changes):
 
 def values(diary, collection):
     stored = TypedEntries.stored(diary, "alice")
-    return {key: shown(entry) for key, entry in stored.entries(collection)}
+    return {key: decode_nulls(entry_data(entry)) for key, entry in stored.entries(collection)}
 
 
 def test_stores_and_users_share_preferences_and_conversations(diary):
