@@ -46,6 +46,26 @@ def test_an_interrupted_turn_is_not_extracted_any_further(tmp_path, call):
     assert (done.stdout, done.returncode) == ("True 0 0\n", 0), done.stderr
 
 
+START = """
+def interrupt(frame, event, _):
+    if event == "return" and frame.f_code.co_name == "run_coroutine_threadsafe":
+        sys.setprofile(None)
+        raise KeyboardInterrupt
+
+sys.setprofile(interrupt)
+"""
+
+
+def test_an_interrupt_while_a_turn_starts_stops_its_extraction(tmp_path):
+    program = PROGRAM.replace("    os.kill(os.getpid(), signal.SIGINT)\n", "")
+    program = program.replace("try:\n    CALL", f"{START}try:\n    {CALLS['turn']}")
+    # The work may also be cancelled before the extractor is called.
+    program = program.replace("deps.upsert(", "begun.append(True); deps.upsert(")
+    program = program.replace("ended.wait(20)", "ended.wait(5) or not begun")
+    done = run(f"begun = []\n{program}", str(tmp_path / "m"))
+    assert (done.stdout, done.returncode) == ("True 0 0\n", 0), done.stderr
+
+
 def run(program, *arguments):
     return subprocess.run(
         [sys.executable, "-c", program, *arguments],

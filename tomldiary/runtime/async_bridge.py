@@ -403,13 +403,22 @@ def run_coroutine(
     scope = SCOPE.get()
     if scope is not None and scope.is_owned_here():
         work = _within(scope, work)
-    running = asyncio.run_coroutine_threadsafe(work, private.loop)
     try:
-        return running.result()
+        return asyncio.run_coroutine_threadsafe(work, private.loop).result()
     except KeyboardInterrupt:
         if is_stopped:
-            running.cancel()
+            # By the coroutine, because the interrupt may have come before there was a future to cancel.
+            private.loop.call_soon_threadsafe(_cancel, work)
         raise
+
+
+def _cancel(work: Coroutine[Any, Any, object]) -> None:
+    """Cancel the task of a coroutine in the running loop, if it was started."""
+    import asyncio  # noqa: PLC0415 - see running_loop
+
+    for task in asyncio.all_tasks():
+        if task.get_coro() is work:
+            task.cancel()
 
 
 async def _within(scope: Scope, work: Coroutine[Any, Any, R]) -> R:
