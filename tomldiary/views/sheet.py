@@ -280,7 +280,7 @@ class Listing(Generic[T]):
     def one(self, shown: T) -> Sheet:
         """Return the view of one object."""
         table = Table(self.columns, [self.row(shown)])
-        return Sheet(type(shown).__name__, [table], line=self.line(shown))
+        return Sheet(self.noun.capitalize(), [table], line=self.line(shown))
 
     def all(self, found: Collection[T]) -> Sheet:
         """Return the view of a list."""
