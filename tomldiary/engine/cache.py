@@ -110,7 +110,7 @@ class DocumentCache:
         Raises:
             DocumentError: The document does not parse, is unsafe to parse, or has a newer format version.
         """
-        joined = self._readable(user)
+        joined = self.transaction_of(user)
         if joined is not None:
             return joined.document(kind)
         cached = self.load(user, kind)
@@ -153,7 +153,7 @@ class DocumentCache:
     def kinds(self, user: str) -> list[str]:
         """Return the names of a user's documents, with those that an open transaction adds."""
         stored = self.backend.kinds(user)
-        joined = self._readable(user)
+        joined = self.transaction_of(user)
         if joined is not None:
             return sorted({*stored, *joined.changed()})
         return stored
@@ -180,7 +180,7 @@ class DocumentCache:
             listed = self.backend.kinds(user)
         else:
             listed = self._folders.listing(user, f"{kind}/").kinds
-        joined = self._readable(user)
+        joined = self.transaction_of(user)
         if joined is not None:
             listed = {*listed, *joined.kinds()}
         return parts_among(kind, listed) if listed else [kind]
@@ -353,7 +353,7 @@ class DocumentCache:
         joined = open_here()
         return joined if joined is not None and joined.is_joined_by(self, user) else None
 
-    def _readable(self, user: str) -> Transaction | None:
+    def transaction_of(self, user: str) -> Transaction | None:
         """Return the open transaction whose changes a read of this user sees."""
         if SCOPE.get() is None:
             return None  # the usual case, checked first because it is cheap
@@ -387,12 +387,12 @@ class DocumentCache:
 
     def session_here(self, user: str) -> str:
         """Return the session of the transaction that a write of this user joins, or ""."""
-        joined = self._readable(user)
+        joined = self.transaction_of(user)
         return "" if joined is None else joined.session
 
     def actor_here(self, user: str) -> str:
         """Return the actor of the transaction that a write of this user joins, or ""."""
-        joined = self._readable(user)
+        joined = self.transaction_of(user)
         return "" if joined is None else joined.actor
 
     def _notice_erasure(self, user: str) -> bool:

@@ -417,7 +417,7 @@ class Engine(DocumentCache):
 
     def is_done(self, user: str, operation: str) -> bool:
         """Return whether history has an idempotency key."""
-        is_mine = self._readable(user) is not None
+        is_mine = self.transaction_of(user) is not None
         with nullcontext() if is_mine else self.backend.lock(user, self.lock_timeout):
             return operation in self.logged.of(user, is_whole=True).operations
 

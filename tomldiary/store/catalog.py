@@ -12,12 +12,10 @@ from bisect import insort
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.engine.transaction import Transaction, open_here
 from tomldiary.entries.kinds.parts import part_name, part_of
 from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary.identifiers.namespaces import ROOT, Namespace, is_hashed, kind_of, namespace_of
 from tomldiary.logging import get_logger
-from tomldiary.runtime.async_bridge import SCOPE
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.storage.protocol import Listing, ListsFolders
 from tomldiary.store.snapshot import Part, Snapshot
@@ -26,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from tomldiary.engine.engine import Engine
+    from tomldiary.engine.transaction import Transaction
     from tomldiary.store.item import Entry
     from tomldiary.toml.document import Document
 
@@ -117,14 +116,17 @@ class Catalog:
             is_recent = names_only and started - page.checked_at < _TRUSTED
             if is_recent and listing is page.listing and self._replaces:
                 return page
-            if self._joined() is None and self._tokens(page.tokens) == page.tokens:
+            if (
+                self._engine.transaction_of(self.user) is None
+                and self._tokens(page.tokens) == page.tokens
+            ):
                 page.listing, page.checked_at = listing, started
                 return page
         return self._made_page(prefix, started, names_only=names_only)
 
     def _made_page(self, prefix: Namespace, started: float, *, names_only: bool) -> _Page:
         """Return a page of the current documents, reading only those that changed."""
-        size, joined, listing = len(prefix), self._joined(), self._listed
+        size, joined, listing = len(prefix), self._engine.transaction_of(self.user), self._listed
         below = [(base, labels) for labels, base in self._sorted if labels[:size] == prefix]
         numbers = self._numbers
         read_parts = slice(1 if names_only else None)
@@ -189,7 +191,7 @@ class Catalog:
     def find(self, namespace: Namespace, key: str) -> tuple[Snapshot, Entry] | None:
         """Return a cached item with its snapshot if its document is unchanged, or None."""
         before = self._snapshots.get(kind_of(self.user, namespace))
-        if before is None or SCOPE.get() is not None:
+        if before is None or self._engine.transaction_of(self.user) is not None:
             return None
         holding = None
         for part in before.parts:
@@ -248,7 +250,7 @@ class Catalog:
     def _part(self, kind: str) -> Part | None:
         """Return the current version of a document, or None."""
         part = self._parts.get(kind)
-        joined = self._joined()
+        joined = self._engine.transaction_of(self.user)
         if joined is not None:
             document = joined.document(kind)
             if part is not None and part.document is document:
@@ -307,7 +309,7 @@ class Catalog:
 
     def _documents(self) -> Listing:
         """Return the documents and folders of all namespaces, with the documents that an open transaction adds."""
-        joined = self._joined()
+        joined = self._engine.transaction_of(self.user)
         if self._lists is not None:
             found = self._lists.listing(self.user, ROOT)
         else:
@@ -315,13 +317,6 @@ class Catalog:
         if joined is None:
             return found
         return found._replace(kinds=Listing.of({*found.kinds, *joined.kinds()}, ROOT).kinds)
-
-    def _joined(self) -> Transaction | None:
-        """Return the open transaction that reads join, or None."""
-        joined = open_here()
-        if joined is None or joined.user != self.user:
-            return None
-        return joined if joined.is_joined_by(self._engine, self.user) else None
 
     def _namespace(self, base: str, number: int) -> Namespace:
         found = namespace_of(self.user, base)

@@ -23,7 +23,7 @@ __all__ = ["Part", "Snapshot", "View"]
 class Part:
     """One document of a namespace."""
 
-    __slots__ = ("_before", "_entries", "document", "kind", "known", "tables")
+    __slots__ = ("document", "earlier", "kind", "known", "made", "tables")
 
     def __init__(
         self, kind: str, known: Known | None, document: Document, before: Part | None
@@ -33,27 +33,24 @@ class Part:
         self.document = document
         self.tables: Mapping[str, Any] = document.table(("items",)) or {}
         """The values in the document by key, including invalid items."""
-        self._before = before.read_entries if before is not None else {}
-        self._entries: dict[str, Entry] | None = None
-
-    @property
-    def read_entries(self) -> dict[str, Entry]:
-        """The entries if they were made already, otherwise those of the previous version."""
-        return self._before if self._entries is None else self._entries
+        self.made: dict[str, Entry] | None = None
+        """The items, once they are used."""
+        self.earlier = {} if before is None else before.made or before.earlier
+        """The items of the last version that made them, until this one does."""
 
     @property
     def entries(self) -> dict[str, Entry]:
         """The items by key; unchanged ones are the same objects as in the previous version."""
-        if self._entries is None:
-            old, found = self._before, dict[str, Entry]()
+        if self.made is None:
+            old, found = self.earlier, dict[str, Entry]()
             for key, table in self.tables.items():
                 known = old.get(key)
                 if known is not None and known.table is table:
                     found[key] = known
                 elif isinstance(table, Mapping):
                     found[key] = Entry(key, cast("Mapping[str, Any]", table))
-            self._entries, self._before = found, {}
-        return self._entries
+            self.made, self.earlier = found, {}
+        return self.made
 
     @property
     def is_empty(self) -> bool:
@@ -138,8 +135,11 @@ class Snapshot:
         if self._entries is not None:
             return self._entries.get(key)
         # Not from `entries`, because joining the entries of all parts is as slow as a search.
-        having = [part.entries for part in self.parts if key in part.tables]
-        found = [entries[key] for entries in having if key in entries]
+        found = [
+            entry
+            for part in self.parts
+            if key in part.tables and (entry := part.entries.get(key)) is not None
+        ]
         return max(reversed(found), key=attrgetter("updated"), default=None)
 
 
