@@ -17,7 +17,6 @@ from tomldiary.errors import IdentifierError
 from tomldiary.logging import get_logger
 from tomldiary_pydantic_ai.conversation import appending
 from tomldiary_pydantic_ai.diary_tools import call_id
-from tomldiary_pydantic_ai.identity import RunOwner, Who, no_template, session_of, user_of
 from tomldiary_pydantic_ai.memory_document import (
     DEFAULT_MAX_MEMORY_LINES,
     DEFAULT_MEMORY_DIR,
@@ -32,7 +31,15 @@ from tomldiary_pydantic_ai.memory_document import (
     get_memory_path,
 )
 from tomldiary_pydantic_ai.run import LastTurns
-from tomldiary_pydantic_ai.toolset import RETRIES, RunToolset
+from tomldiary_pydantic_ai.toolset import (
+    RETRIES,
+    RunOwner,
+    RunToolset,
+    Who,
+    no_template,
+    session_of,
+    user_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

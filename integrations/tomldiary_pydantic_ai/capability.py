@@ -36,7 +36,6 @@ from tomldiary_pydantic_ai.conversation import (
     shown_memory,
 )
 from tomldiary_pydantic_ai.diary_tools import span
-from tomldiary_pydantic_ai.identity import Who, filled, no_template
 from tomldiary_pydantic_ai.run import (
     RunState,
     UserTurn,
@@ -44,7 +43,15 @@ from tomldiary_pydantic_ai.run import (
     runs_around,
     within_tool,
 )
-from tomldiary_pydantic_ai.toolset import DEFAULT_ID, CapabilityToolset, OwnedToolset, ToolName
+from tomldiary_pydantic_ai.toolset import (
+    DEFAULT_ID,
+    CapabilityToolset,
+    OwnedToolset,
+    ToolName,
+    Who,
+    filled,
+    no_template,
+)
 
 if TYPE_CHECKING:
     import os
@@ -153,13 +160,8 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             self.writer = MemoryWriter(diary) if given is None else writer_of(given, diary)
             self._toolset.records = True
 
-    # What it adds to an agent
-
     def get_toolset(self) -> AbstractToolset[AgentDepsT]:
-        """Return the tools; in a run, bound to its owner.
-
-        The toolset inside stays the same object for every run, as durable execution needs it.
-        """
+        """Return the tools; in a run, bound to its owner. Durable execution needs the same object inside for every run."""
         offered: AbstractToolset[AgentDepsT] = self._bound() or self._toolset
         for prefix in self._prefixes:
             offered = offered.prefixed(prefix)
@@ -222,9 +224,8 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
 
         Args:
             diary: The path of the folder.
-            user_id: The user: a text, or a template such as "{{user}}", which is filled in from the deps of each
-                run; None looks in the deps and the metadata.
-            session_id: The session, given in the same ways.
+            user_id: The user or a template such as "{{user}}", which is filled in from the deps of each run; None looks
+                in the deps and the metadata.
             extractor: "rules" or the name of a model; None takes $EXTRACTOR_MODEL, or the default model.
         """
         opened = Diary(no_template("diary", diary), agent=extractor)
@@ -260,8 +261,6 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                 "two different diaries have the same id. Give each its own.", where="id"
             )
         return first
-
-    # One run
 
     async def for_run(self, ctx: RunContext[AgentDepsT]) -> DiaryCapability[AgentDepsT]:
         """Return the capability for one run, whose user and session are resolved now; this reads no memory.

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from tomldiary.diary import Diary
     from tomldiary.entries.episodes import ToolStep
-    from tomldiary_pydantic_ai.identity import RunOwner
+    from tomldiary_pydantic_ai.toolset import RunOwner
 
 __all__ = [
     "LastTurns",

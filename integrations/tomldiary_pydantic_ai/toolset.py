@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
-from pydantic_ai import RunContext, Tool
+from pydantic_ai import RunContext, TemplateStr, Tool
 from pydantic_ai.messages import InstructionPart
 from pydantic_ai.tools import AgentDepsT
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, WrapperToolset
 
+from tomldiary.agents import identity
 from tomldiary.agents.identity import checked_id
 from tomldiary.agents.options import (
     checked_count,
@@ -25,28 +28,42 @@ from tomldiary.agents.options import (
 from tomldiary.agents.turn_messages import keep_out_of_steps, of_memory
 from tomldiary.agents.verbs import VERBS, MemoryVerbs
 from tomldiary.diary import Diary, diary_of
-from tomldiary.errors import cause_of
+from tomldiary.errors import IdentifierError, InvalidValue, cause_of
 from tomldiary.logging import get_logger, tell
 from tomldiary.retrieval.injection import how_to_read
 from tomldiary.retrieval.render import render_memory
 from tomldiary.text.visible import scrub
 from tomldiary_pydantic_ai.conversation import appending, prompt_words, unanswered
 from tomldiary_pydantic_ai.diary_tools import diary_functions, with_categories
-from tomldiary_pydantic_ai.identity import RunOwner, Who, no_template, session_of, user_of
 from tomldiary_pydantic_ai.run import LastTurns, RunState
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+    from collections.abc import Collection, Generator, Mapping, Sequence
 
     from pydantic_ai.toolsets import ToolsetTool
 
     from tomldiary.retrieval.ranking import MemoryLines
     from tomldiary.user.user import UserDiary
 
-__all__ = ["RETRIES", "CapabilityToolset", "DiaryToolset", "OwnedToolset", "RunToolset", "ToolName"]
+__all__ = [
+    "DEFAULT_ID",
+    "RETRIES",
+    "CapabilityToolset",
+    "DiaryToolset",
+    "OwnedToolset",
+    "RunOwner",
+    "RunToolset",
+    "ToolName",
+    "Who",
+    "filled",
+    "no_template",
+    "session_of",
+    "user_of",
+]
 
 _logger = get_logger(__name__)
+T = TypeVar("T")
 
 ToolName: TypeAlias = Literal["recall", "remember", "update", "forget"]
 
@@ -66,6 +83,88 @@ _LOOK_UP = " Look into it before you ask the user for something they may have to
 _LOOK_UP_NAMED = (
     " Look into it with {} before you ask for something that may have been told before."
 )
+
+
+Who: TypeAlias = str | Callable[[RunContext[AgentDepsT]], str | None] | None
+"""A name, a function of the run context, or None for a look into the run's deps and metadata."""
+
+
+class RunOwner(NamedTuple):
+    """The user and the session of a run."""
+
+    user: str
+    session: str
+
+
+_HINT = (
+    "To name the user, give user_id (a text, or a function of the run context), or put a"
+    " user_id in the deps or the metadata of the run."
+)
+
+
+def user_of(ctx: RunContext[Any], explicit: Who[Any]) -> str:
+    """Return the user of a run: given explicitly, in its deps, or in its metadata, in this order.
+
+    Raises:
+        IdentifierError: The run names no user, or a name is blank or not text.
+    """
+    return identity.user_of(
+        identity.given("user", explicit, ctx), hint=_HINT, context=ctx.deps, metadata=ctx.metadata
+    )
+
+
+def session_of(ctx: RunContext[Any], explicit: Who[Any]) -> str:
+    """Return the session of a run: explicit, in its deps or metadata, its conversation, or the run itself.
+
+    Raises:
+        IdentifierError: A given name is blank or not text.
+    """
+    return identity.session_of(
+        identity.given("session", explicit, ctx),
+        context=ctx.deps,
+        metadata=ctx.metadata,
+        settings={"conversation_id": ctx.conversation_id or ctx.run_id},
+        default="",
+    )
+
+
+def no_template(option: str, given: T) -> T:
+    """Return the value of an option, unless it is a template that would not be filled in.
+
+    Raises:
+        InvalidValue: It is a template. Used literally, it would be one name for all users.
+    """
+    if isinstance(given, str) and "{{" in given:
+        raise InvalidValue(
+            f"{given!r} is a template. Templates are filled in within agent specs only; here, give a"
+            " function of the run context.",
+            where=option,
+        )
+    return given
+
+
+def filled(given: str | TemplateStr[Any] | None) -> Who[Any]:
+    """Return a name from an agent spec; a template becomes a function that fills it in from the deps.
+
+    The function raises IdentifierError if the deps leave a placeholder empty: the name could then be the same for
+    several users.
+    """
+    if not isinstance(given, TemplateStr):
+        return given
+    places = [TemplateStr[Any](place) for place in _PLACEHOLDER.findall(str(given))]
+
+    def name(ctx: RunContext[Any]) -> str:
+        for place in places:
+            if not place(ctx).strip():
+                raise IdentifierError(
+                    f"{place} in the agent spec is empty for this run. Set it in the deps."
+                )
+        return given(ctx)
+
+    return name
+
+
+_PLACEHOLDER = re.compile(r"\{\{\{?\s*[\w.]+\s*\}?\}\}")
 
 
 class RunToolset(FunctionToolset[AgentDepsT]):
