@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import multiprocessing
 import os
@@ -24,7 +25,7 @@ from store_expiry import end_of
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.entries.kinds.parts import part_name, part_of
-from tomldiary.errors import InvalidValue, NewerVersion, UnsafeDocument
+from tomldiary.errors import BackendError, InvalidValue, NewerVersion, UnsafeDocument
 from tomldiary.history.verify import verify
 from tomldiary.identifiers.namespaces import SHARED, kind_of, namespace_of
 from tomldiary.store.operations import Get, List, Put, Search
@@ -215,6 +216,24 @@ def test_items_that_a_transaction_rolled_back_are_not_listed(store, diary, tmp_p
     assert found(store, ("alice",)) == ["a"]
     put(store, ("alice", "gone"), "k", {"n": 1})
     assert namespaces(store) == [("alice", "gone"), NS]
+
+
+def test_no_namespace_is_missing_after_a_listing_that_failed(store, tmp_path, files):
+    hashed = ("alice", "a" * 150, "b" * 150)  # only its document states the labels
+    put(ItemStore(Diary(tmp_path / "m", durability="process")), hashed, "a", {"n": 1})
+    for folder in ("m/alice", "m/alice/items"):
+        age(tmp_path / folder)
+
+    def refuse(name, path, *_):
+        if name == "open" and "/items/" in path:
+            raise OSError(errno.EIO, "the disk does not answer", path)
+
+    files.hook = refuse
+    with pytest.raises(BackendError):
+        namespaces(store)
+    files.hook = None
+    assert namespaces(store) == [hashed]
+    assert found(store, ("alice",)) == ["a"]
 
 
 def test_labels_that_end_in_toml_have_documents_of_their_own(store):

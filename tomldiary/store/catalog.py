@@ -287,8 +287,8 @@ class Catalog:
     def _list(self) -> None:
         before, found = self._listed, self._documents()
         is_same = found is before or (found == before and all(self._namespaces.values()))
-        self._listed = found
         if is_same and not self._has_changes:
+            self._listed = found
             return
         kinds = found.kinds
         numbers: dict[str, list[int]] = {}
@@ -305,7 +305,8 @@ class Catalog:
             del self._parts[kind]
         for base in self._snapshots.keys() - numbers.keys():
             del self._snapshots[base]
-        self._has_changes = False
+        # Last, because a document of an unknown namespace is read above, and that can fail.
+        self._listed, self._has_changes = found, False
 
     def _documents(self) -> Listing:
         """Return the documents and folders of all namespaces, with the documents that an open transaction adds."""
