@@ -141,6 +141,26 @@ def test_text_and_values_agree_after_one_key_changed(table, key, value, source):
     assert same_value(edit.done().table(("items", "k")), wanted)
 
 
+@pytest.mark.parametrize("line", [1, 2])
+def test_two_threads_may_read_the_blocks_of_a_joined_document(line):
+    parsed = Document.parse("[a]\nn = 1\n")
+    document, seen = Document(lambda: list(parsed.blocks), parsed.data), []
+
+    def read_in_between(_frame, event, _):
+        seen.append(event)
+        if seen.count("line") == line and event == "line":
+            assert document.blocks == parsed.blocks  # as another thread at this moment
+        return read_in_between
+
+    known = sys.gettrace()
+    sys.settrace(read_in_between)
+    try:
+        found = document.blocks
+    finally:
+        sys.settrace(known)
+    assert found == parsed.blocks
+
+
 def test_an_edit_changes_only_the_touched_value():
     edit = Edit(Document.parse(HAND))
     path = ("preferences", "likes", "pref001")

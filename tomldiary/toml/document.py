@@ -96,9 +96,10 @@ class Document:
     @property
     def blocks(self) -> list[Block]:
         """The blocks of the text; if a function makes them, it is called on first access."""
-        if callable(self._blocks):
-            self._blocks = self._blocks()
-        return self._blocks
+        found = self._blocks  # read once, because another thread may replace it
+        if callable(found):
+            found = self._blocks = found()
+        return found
 
     @property
     def text(self) -> str:
