@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 import sys
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 from tomldiary import Diary
 from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.cli.app import app
+from tomldiary.entries.kinds.items import ItemKind
 from tomldiary.retrieval.lexical_index import LexicalIndex, question_of
 from tomldiary.store.operations import Put, Search
 from tomldiary.store.store import ItemStore
@@ -141,6 +143,20 @@ def test_recall_reads_only_the_documents_of_the_kinds_asked_for(monkeypatch):
     )
     assert [hit.kind for hit in alice.recall("tea", kinds=["preferences"])] == ["preferences"]
     assert read == ["preferences"]
+
+
+def test_recalls_of_a_growing_memory_keep_one_kind_for_each_document():
+    def kinds():
+        gc.collect()
+        return sum(type(each) is ItemKind for each in gc.get_objects())
+
+    diary = Diary("memory:")
+    alice, store, before, rounds = diary.user("alice"), ItemStore(diary), kinds(), 40
+    for number in range(rounds):
+        store.run([Put(("alice", f"n{number}"), "k", {"text": "tea"})])
+        alice.recall("tea")
+        alice.render("tea")
+    assert kinds() - before <= 3 * rounds
 
 
 def test_recall_finds_no_entry_of_a_transaction_that_failed():

@@ -319,15 +319,20 @@ class UserRecall:
     def _documents(self, kinds: Sequence[EntryKind]) -> list[Searched]:
         """Return the documents of some kinds, each with the kind of its entries."""
         listed = self._context.kinds() if self._context.lists_documents else ()
-        names = _names(tuple(kinds), tuple(listed))
-        return [Searched(name, kind, self._context.read(name)) for name, kind in names]
+        return [
+            Searched(name, _within(kind, name), self._context.read(name))
+            for kind in kinds
+            for name in kind.documents(listed)
+        ]
 
 
 @cleared_on_forget
-@lru_cache(maxsize=256)
-def _names(kinds: tuple[EntryKind, ...], listed: tuple[str, ...]) -> list[tuple[str, EntryKind]]:
-    """Return the documents of some kinds among all documents of a user, each with the kind of its entries."""
-    return [(name, kind.within(name)) for kind in kinds for name in kind.documents(listed)]
+@lru_cache(
+    maxsize=4096
+)  # of documents, because a cache of users' lists would keep many similar lists
+def _within(kind: EntryKind, document: str) -> EntryKind:
+    """Return the kind of the entries of a document."""
+    return kind.within(document)
 
 
 def _matches_first(facts: list[ShownFact], matches: list[tuple[str, str]]) -> list[ShownFact]:
