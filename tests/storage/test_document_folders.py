@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from tomldiary import Diary
+from tomldiary.backends import LocalBackend
 from tomldiary.doctor.doctor import check
 from tomldiary.engine.engine import Source
 from tomldiary.errors import BackendError, IdentifierError, InvalidValue
+from tomldiary.storage.files import FileSystem
 from tomldiary.storage.local.publish import staged_path
 
 
@@ -200,3 +202,41 @@ def test_a_copy_with_a_valid_name_is_reported_and_blocks_forget(tmp_path):
     assert "secret tea" in (tmp_path / "alice/preferences.toml").read_text()
     alice.forget(everything=True)
     assert not (tmp_path / "alice").exists()
+
+
+class CoarseFiles(FileSystem):
+    """A file system that stores the times of folders in even seconds."""
+
+    def folder_time(self, path):
+        found = super().folder_time(path)
+        return max(found, 0) // 2_000_000_000 * 2_000_000_000
+
+
+class TimelessFiles(FileSystem):
+    """A file system that never changes the times of folders."""
+
+    def folder_time(self, path):
+        return min(super().folder_time(path), 1)
+
+
+def test_new_documents_are_found_where_folders_have_times_in_even_seconds(tmp_path):
+    alice, other = (
+        Diary(LocalBackend(tmp_path, files=CoarseFiles()), agent="rules").user("alice")
+        for _ in range(2)
+    )
+    alice.upsert_preference("likes", "tea")
+    for user in (alice, other):
+        assert [hit.kind for hit in user.recall("tea")] == ["preferences"]
+    alice.add_episode("tea", "with milk")
+    for user in (alice, other):
+        assert {hit.kind for hit in user.recall("tea")} == {"preferences", "episodes"}
+
+
+def test_forgetting_finds_documents_that_no_folder_time_shows(tmp_path):
+    backend = LocalBackend(tmp_path, files=TimelessFiles())
+    alice = Diary(backend, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    alice.recall("tea")
+    Diary(tmp_path, agent="rules").user("alice").add_episode("tea", "with milk")
+    alice.forget(matching="tea")
+    assert "tea" not in "".join(path.read_text() for path in tmp_path.glob("alice/**/*.toml"))

@@ -33,7 +33,7 @@ class MemoryBackend(AsyncVerbs):
     is_quick = True
     is_shared = False
     replaces_files = False
-    """A commit changes `folder_times` only if it adds or removes a document."""
+    """Documents are not files."""
     durability: Durability = "none"
 
     def __init__(self) -> None:

@@ -191,11 +191,14 @@ class ListsFolders(CheapTokens, Protocol):
 
     @property
     def replaces_files(self) -> bool:
-        """Whether every commit changes what `folder_times` returns for the folders of its documents."""
+        """Whether `listing` returns another object after each commit to one of its documents."""
         ...
 
     def listing(self, user: str, folder: str) -> Listing:
-        """Return the user's documents and folders below a folder such as `items/`."""
+        """Return the user's documents and folders below a folder such as `items/`.
+
+        Callers do not change the result, because the backend may return the same object again.
+        """
         ...
 
     def folder_times(self, user: str, folders: Sequence[str]) -> tuple[object, ...] | None:

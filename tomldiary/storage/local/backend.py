@@ -39,7 +39,7 @@ from tomldiary.storage.local.layout import JOB_NAME, SYSTEM, kinds_in, listing_o
 from tomldiary.storage.local.log import End, append_records, opens_window
 from tomldiary.storage.local.publish import Staging, check_parent, checked_kind, is_being_saved
 from tomldiary.storage.local.recovery import prune, repaired, settle
-from tomldiary.storage.local.session import YOUNG, OpenedUsers, Synced
+from tomldiary.storage.local.session import OpenedUsers, Synced, is_settled
 from tomldiary.storage.protocol import Commit, Durability, Listing, Rewrite, Stored
 from tomldiary.toml.parse import decode_utf8
 from tomldiary.toml.values import checked_count
@@ -177,7 +177,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
     def listing(self, user: str, folder: str) -> Listing:
         """Return the user's documents and folders below a folder such as `items/`; other folders are not read.
 
-        The result is the same object until a name is added or removed; the caller must not change it.
+        The result is the same object until a file is added, removed or replaced; the caller must not change it.
         """
         known = self._listings.setdefault(user, {})
         before, times = known.get(folder) or (Listing([], [folder[:-1]]), None)
@@ -191,8 +191,8 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
 
     def folder_times(self, user: str, folders: Sequence[str]) -> tuple[int, ...] | None:
         """Return the modification times of folders of the user; None if one changed too recently to be reliable."""
-        times = self._times(user, folders)
-        return times if max(times, default=0) < self.environment.clock.time_ns() - YOUNG else None
+        times, now = self._times(user, folders), self.environment.clock.time_ns()
+        return times if all(is_settled(when, now) for when in times) else None
 
     def _times(self, user: str, folders: Sequence[str]) -> tuple[int, ...]:
         # Recovery may bring back a document.

@@ -42,13 +42,18 @@ if TYPE_CHECKING:
     from tomldiary.storage.files import FileSystem, FileToken
     from tomldiary.storage.protocol import Commit, Listing, Merge
 
-__all__ = ["YOUNG", "DurableNames", "OpenedUsers", "Synced"]
+__all__ = ["DurableNames", "OpenedUsers", "Synced", "is_settled"]
 
 _logger = get_logger(__name__)
 _KEY_BYTES = 32
 _MOST_USERS = 10_000  # a bound on memory; correctness does not depend on it
-YOUNG = 10_000_000
-"""Nanoseconds; a folder changed so recently may change again with the same modification time."""
+_YOUNG = 10_000_000  # nanoseconds; a folder changed so recently may change again with the same modification time
+_YOUNG_COARSE = 2_010_000_000  # the same on file systems with times in whole or even seconds
+
+
+def is_settled(when: int, now: int) -> bool:
+    """Return whether every later change of a folder changes its modification time; both times in nanoseconds."""
+    return when < now - (_YOUNG if when % 1_000_000_000 else _YOUNG_COARSE)
 
 
 class OpenedUsers:
@@ -122,7 +127,7 @@ class OpenedUsers:
         if before is not None and before[0] == when:
             return before[1]
         found: set[str] = set()  # a user may have a second folder
-        is_whole = when < self.environment.clock.time_ns() - YOUNG
+        is_whole = is_settled(when, self.environment.clock.time_ns())
         for name in self._folder_names():
             try:
                 user = decode_folder(name) or user_of(self.files, self.base_path / name)
@@ -191,6 +196,8 @@ class OpenedUsers:
     def _recover(self, user: str) -> None:
         """Publish committed documents and remove staged files; the caller holds the lock."""
         folder = self.folder(user)
+        # An erasure must not miss a document, even if the times of folders are not reliable.
+        self._listings.pop(user, None)
         try:
             names = self.files.listdir(folder)
             # Such a name was left by a process that was killed while it held the lock.
