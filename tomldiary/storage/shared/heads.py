@@ -175,7 +175,7 @@ class Heads:
 
 
 Notice = tuple[str, "int | None"]
-"""The key of a changed user (see `heads.notice_key`), and the new revision if it is known."""
+"""The key of a changed user (see `notice_key`), and the new revision if it is known."""
 EVERYTHING = ""
 """The key of a notice that any user may have changed."""
 
