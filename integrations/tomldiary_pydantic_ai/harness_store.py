@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
-import random
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import anyio
 import anyio.to_thread
 
 from tomldiary.diary import Diary, diary_of
@@ -23,9 +23,80 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
 
-__all__ = ["TomlMemoryStore"]
+__all__ = ["TomlMemoryStore", "WriteQueues"]
 
-_PAUSE = 0.005  # seconds, for each caller that pauses
+_LONGEST_WAIT = (
+    2.0  # seconds that the others wait for the first task of a queue; it may never try again
+)
+
+
+class WriteQueues:
+    """Queues of asyncio tasks whose writes conflicted, one for each path; other callers never wait."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[tuple[Any, str], deque[_Place]] = {}
+
+    def lost(self, path: str) -> None:
+        """Queue the running task, whose write conflicted."""
+        task = _task()
+        if task is None or self._place(path) is not None:
+            return
+        place = _Place(task)
+        queue = self._tasks.setdefault((task.get_loop(), path), deque())
+        queue.append(place)
+        task.add_done_callback(lambda _: self._leave(place, path))
+        if len(queue) == 1:
+            self._begin(place, path)
+
+    async def wait(self, path: str) -> None:
+        """Wait until the running task is the first of its queue; return at once if it is in none."""
+        place = self._place(path)
+        if place is not None:
+            await place.begins.wait()
+
+    def done(self, path: str) -> None:
+        """Remove the running task from its queue, after its write."""
+        place = self._place(path)
+        if place is not None:
+            self._leave(place, path)
+
+    def _place(self, path: str) -> _Place | None:
+        task = _task()
+        queue = self._tasks.get((task.get_loop(), path), ()) if task is not None else ()
+        return next((place for place in queue if place.task is task), None)
+
+    def _begin(self, place: _Place, path: str) -> None:
+        place.begins.set()
+        place.task.get_loop().call_later(_LONGEST_WAIT, self._leave, place, path)
+
+    def _leave(self, place: _Place, path: str) -> None:
+        key = (place.task.get_loop(), path)
+        queue = self._tasks.get(key, deque[_Place]())
+        if place not in queue:
+            return
+        is_first = queue[0] is place
+        queue.remove(place)
+        place.begins.set()
+        if not queue:
+            del self._tasks[key]
+        elif is_first:
+            self._begin(queue[0], path)
+
+
+class _Place:
+    """A task in a queue."""
+
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        self.task = task
+        self.begins = asyncio.Event()
+
+
+def _task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
 
 T = TypeVar("T")
 
@@ -53,8 +124,7 @@ class TomlMemoryStore:
             raise MissingExtra("TomlMemoryStore", package="pydantic-ai-harness") from error
         self.diary = diary_of(diary)
         self._files = MemoryFiles(self.diary)
-        self._losers = 0
-        """The number of callers that pause after a conflict."""
+        self._queues = WriteQueues()
 
     def __repr__(self) -> str:
         return f"TomlMemoryStore({self.diary!r})"
@@ -67,6 +137,7 @@ class TomlMemoryStore:
         """
         if max_chars <= 0:
             raise ValueError("max_chars must be positive")
+        await self._queues.wait(path)
         found = await self._call(self._files.read, path)
         if found is None:
             return None
@@ -125,7 +196,7 @@ class TomlMemoryStore:
             metadata=metadata,
             **_named(operation),
         )
-        return await self._change(change)
+        return await self._change(path, change)
 
     async def delete(
         self, path: str, *, expected_version: str | None, operation: Any = None
@@ -137,7 +208,7 @@ class TomlMemoryStore:
             MemoryOperationConflictError: The operation id was used for another operation.
         """
         change = partial(self._files.delete, path, expected=expected_version, **_named(operation))
-        return await self._change(change)
+        return await self._change(path, change)
 
     async def list_paths(self, prefix: str = "", *, limit: int) -> list[str]:
         """Return the paths that begin with `prefix`, sorted, at most `limit`.
@@ -195,17 +266,13 @@ class TomlMemoryStore:
             truncated=search.is_cut or len(search.found) > len(matches),
         )
 
-    async def _change(self, change: Callable[[], FileMutation]) -> Any:
+    async def _change(self, path: str, change: Callable[[], FileMutation]) -> Any:
         try:
             done = await self._call(change)
         except self._types.MemoryConflictError:
-            # The harness gives up after 16 attempts, so the callers that lost a race must not all try again at once.
-            self._losers += 1
-            try:
-                await anyio.sleep(random.uniform(0, _PAUSE * self._losers))  # noqa: S311 - no secret
-            finally:
-                self._losers -= 1
+            self._queues.lost(path)
             raise
+        self._queues.done(path)
         return self._mutation(done)
 
     async def _call(self, function: Callable[..., T], *arguments: Any) -> T:
