@@ -72,7 +72,7 @@ if TYPE_CHECKING:
         def __set__(self, capability: object, given: MemoryWriter | None) -> None: ...
 
 
-__tools_ = ["DiaryCapability"]
+__all__ = ["DiaryCapability"]
 
 _logger = get_logger(__name__)
 _OF_TOOLSET = (
@@ -169,7 +169,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
 
     def _bound(self) -> OwnedToolset[AgentDepsT] | None:
         run, tools = self._run, self._toolset
-        return None if run is None else OwnedToolset(tools, tools, run.owner, run)
+        return None if run is None else OwnedToolset(tools, tools, run.owner, run.turn.id, run)
 
     def prefix_tools(self, prefix: str) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride] - no wrapper
         """Return a copy whose tools have names with a prefix.
@@ -274,7 +274,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         owner = self._toolset.entered(ctx)
         diary, scope = self._toolset.diary, digest(self.id or "", owner.user)[:16]
         records, around = self.record and not is_within(LANGCHAIN), runs_around(diary, owner.user)
-        turn = UserTurn(self._toolset.id or "", owner)
+        turn = UserTurn(self._toolset.id or "", owner, ctx.run_id or "")
         run = copy.copy(self)
         run._run = RunState(diary, turn, scope, records, around)  # noqa: SLF001 - a copy of this object
         run._run.begin(ctx, self._toolset.turns)  # noqa: SLF001 - the same
