@@ -7,7 +7,7 @@ import os
 import threading
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
@@ -404,8 +404,14 @@ class LastTurns:
 
     def note(self, run: RunState, *, is_answered: bool, is_paused: bool) -> None:
         """Record that the turn of a run was submitted; a paused one waits for tool results."""
-        turn, user = run.turn, run.owner.user
-        turn.is_answered, turn.is_failed = is_answered and not is_paused, not is_answered
+        user = run.owner.user
+        # A copy, because the user may send more during the run, if an agent in one of its tools has submitted the turn.
+        turn = replace(
+            run.turn,
+            texts=[*run.turn.texts],
+            is_answered=is_answered and not is_paused,
+            is_failed=not is_answered,
+        )
         with self._lock:
             self._turns.keep(turn.owner, turn)
             self._sent.keep((turn.memory, turn.conversation, turn.id), _Sent(user, run.in_messages))

@@ -10,7 +10,7 @@ import multiprocessing
 import subprocess
 import sys
 import threading
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -1385,6 +1385,31 @@ def test_two_sub_agents_of_a_run_that_records_nothing_submit_its_words_once(tmp_
         asyncio.run(agent.run(SAID))
     said = [turn.user_msg for turn in setting.writer.turns]
     assert said == [SAID, "", SAID, ""]
+    setting.writer.close_sync()
+
+
+def test_words_that_follow_the_turn_of_a_failed_sub_agent_are_submitted(tmp_path: Path):
+    setting = Setting(tmp_path)
+    silent = DiaryCapability(setting.diary, "alice", "s1", record=False)
+    helper = Agent(FunctionModel(answer), capabilities=[setting.capability])
+    agent = Agent(FunctionModel(call_once("delegate")), capabilities=[silent])
+    is_first = [True]
+
+    @agent.tool
+    async def delegate(ctx: RunContext[None]) -> str:
+        if not is_first:
+            return (await helper.run("The user likes coffee.")).output
+        is_first.clear()
+        with suppress(ModelHTTPError):
+            await helper.run("The user likes coffee.", model=FunctionModel(fail))
+        ctx.enqueue("I like milk.")
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        asyncio.run(agent.run(SAID))
+    asyncio.run(agent.run("I like milk."))
+    said = [(turn.status, turn.user_msg) for turn in setting.writer.turns]
+    assert said == [("failed", SAID), ("completed", "I like milk.")]
     setting.writer.close_sync()
 
 
