@@ -154,7 +154,6 @@ class RunState:
         self._prompt = prompt_words(ctx.prompt)
         self.history = tuple(ctx.messages)
         self.turn.place = digest(*(text for pair in exchanges(self.history) for text in pair))
-        self.turn.id = ctx.run_id or ""
         self.turn.conversation = ctx.conversation_id or self.turn.id
         last.begin(self.turn, unanswered(ctx.messages), self._prompt or "")
         self._new_prompts(ctx.messages)

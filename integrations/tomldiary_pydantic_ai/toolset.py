@@ -187,13 +187,16 @@ class RunToolset(FunctionToolset[AgentDepsT]):
         Raises:
             IdentifierError: The run names no user, or a name is invalid.
         """
-        run = self.bound()
+        run = self.bound(ctx)
         return self.found_owner(ctx) if run is None else run.owner
 
-    def bound(self) -> OwnedToolset[AgentDepsT] | None:
-        """Return the run of this toolset that is calling it; None outside of one."""
+    def bound(self, ctx: RunContext[AgentDepsT]) -> OwnedToolset[AgentDepsT] | None:
+        """Return the run of this toolset that is calling it; None outside of one, and for the context of another run."""
         run = _CALLING.get()
-        return run if run is not None and run.toolset is self else None
+        # A copy of a toolset shares its tools, which belong to the original.
+        if run is None or run.toolset.tools is not self.tools:
+            return None
+        return run if ctx.run_id in (None, run.run_id) else None
 
     async def for_run(self, ctx: RunContext[AgentDepsT]) -> AbstractToolset[AgentDepsT]:
         """Resolve the owner of the run before its model is called; this reads no memory.
@@ -201,7 +204,7 @@ class RunToolset(FunctionToolset[AgentDepsT]):
         Raises:
             IdentifierError: See `entered`.
         """
-        return OwnedToolset(self, self, self.entered(ctx))
+        return OwnedToolset(self, self, self.entered(ctx), ctx.run_id)
 
     def entered(self, ctx: RunContext[AgentDepsT]) -> RunOwner:
         """Return the user and session of a run that begins now, and record it.
@@ -223,6 +226,7 @@ class OwnedToolset(WrapperToolset[AgentDepsT]):
 
     toolset: RunToolset[AgentDepsT]
     owner: RunOwner
+    run_id: str | None
     run: RunState | None = None
     """The run of a capability."""
 
@@ -250,6 +254,11 @@ class OwnedToolset(WrapperToolset[AgentDepsT]):
         """Call a tool for the owner of the run."""
         with self.calling():
             return await super().call_tool(name, tool_args, ctx, tool)
+
+    async def get_tools(self, ctx: RunContext[AgentDepsT]) -> dict[str, ToolsetTool[AgentDepsT]]:
+        """Return the tools for the owner of the run."""
+        with self.calling():
+            return await super().get_tools(ctx)
 
     async def get_instructions(
         self, ctx: RunContext[AgentDepsT]
@@ -370,7 +379,7 @@ class DiaryToolset(RunToolset[AgentDepsT]):
         return self.diary.user(self.owner(ctx).user)
 
     def _verbs(self, ctx: RunContext[Any], call_id: str) -> MemoryVerbs:
-        owner, bound = self.owner(ctx), self.bound()
+        owner, bound = self.owner(ctx), self.bound(ctx)
         epoch = None if bound is None or bound.run is None else bound.run.epoch
         return MemoryVerbs(self.diary.user(owner.user), owner.session, call_id, epoch=epoch)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 import subprocess
 import sys
@@ -613,3 +614,56 @@ def test_a_toolset_that_a_tool_of_another_one_calls_keeps_its_own_user(tmp_path:
     run(Caller(("note_for_bob", {})), alices)
     assert [each.text for each in diary.user("bob").preferences("likes").values()] == ["rum"]
     assert "rum" not in diary.user("alice").document("preferences")
+
+
+def test_the_run_of_another_user_in_a_tool_names_its_own_user(tmp_path: Path):
+    toolset = DiaryToolset(tmp_path)
+    helper = Agent(Caller(("whose", {})).model, deps_type=Deps)
+
+    @helper.tool
+    def whose(ctx: RunContext[Deps]) -> str:
+        return toolset.user(ctx).user_id
+
+    async def ask_the_helper() -> str:
+        return (await helper.run("hello", deps=Deps("bob"))).output
+
+    toolset.add_function(ask_the_helper)
+    assert run(Caller(("ask_the_helper", {})), toolset, deps=Deps("alice")) == "bob"
+
+
+def test_a_copy_of_a_toolset_keeps_the_user_of_its_run(tmp_path: Path):
+    diary = Diary(tmp_path)
+    calls = [("betray", {}), TEA]
+
+    def answer(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
+        done = len(messages) // 2
+        return ModelResponse(parts=[ToolCallPart(*calls[done]) if done < 2 else TextPart("done")])
+
+    agent = Agent(FunctionModel(answer), toolsets=[copy.copy(DiaryToolset(diary))])
+
+    @agent.tool
+    def betray(ctx: RunContext[Any]) -> str:
+        ctx.deps.user_id = "mallory"
+        return "done"
+
+    asyncio.run(agent.run("hello", deps=Deps("alice")))
+    assert diary.users() == ["alice"]
+
+
+def test_a_subclass_lists_its_tools_for_the_user_of_the_run(tmp_path: Path):
+    listed: list[str] = []
+
+    class Listing(DiaryToolset[Any]):
+        async def get_tools(self, ctx: RunContext[Any]) -> Any:
+            listed.append(self.user(ctx).user_id)
+            return await super().get_tools(ctx)
+
+    agent = Agent(Caller(("betray", {})).model, toolsets=[Listing(tmp_path)])
+
+    @agent.tool
+    def betray(ctx: RunContext[Any]) -> str:
+        ctx.deps.user_id = "mallory"
+        return "done"
+
+    asyncio.run(agent.run("hello", deps=Deps("alice")))
+    assert {*listed} == {"alice"}
