@@ -121,10 +121,9 @@ def recall_node(
     submitted = of_memory(memory, SubmittedMessages)
     warned: set[str] = set()
 
-    def recall(state: Any, config: RunnableConfig) -> dict[str, Any]:
+    def read(state: Any, config: RunnableConfig, user: str) -> dict[str, Any]:
         channels = state_channels(config) or {}
         _check_field(state_key, channels, config, warned)
-        user = resolve_user(user_id, state, config)
         asked: list[Spoken] = []
         if messages_key is not None:
             asked, place = unanswered(thread_of(state, messages_key, nodes_of(channels)))
@@ -145,8 +144,13 @@ def recall_node(
         is_kept = speakers and isinstance(channels.get(state_key), MemoryChannel)
         return {state_key: Recalled(found, owners) if is_kept else found}
 
+    def recall(state: Any, config: RunnableConfig) -> dict[str, Any]:
+        return read(state, config, resolve_user(user_id, state, config))
+
     async def arecall(state: Any, config: RunnableConfig) -> dict[str, Any]:
-        return await in_thread(recall, state, config)
+        # In the event loop, as in the other nodes: the host's function may use objects of this loop.
+        user = resolve_user(user_id, state, config)
+        return await in_thread(read, state, config, user)
 
     return RunnableLambda(recall, arecall, name="recall")
 

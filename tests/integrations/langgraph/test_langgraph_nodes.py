@@ -613,6 +613,25 @@ def test_a_run_without_a_session_still_needs_a_user():
         node.invoke({"messages": [HumanMessage("a"), AIMessage("b")]})
 
 
+def test_async_nodes_ask_for_the_user_in_the_event_loop():
+    diary = Diary("memory:", agent=Noted())
+    loops = []
+
+    def user(_state, _runtime):
+        loops.append(asyncio.get_running_loop())
+        return "alice"
+
+    with MemoryWriter(diary) as writer:
+        nodes = [
+            ("recall", recall_node(diary, user_id=user)),
+            ("chat", chat_node(answering("Hello."))),
+            ("submit", submit_node(writer, user_id=user)),
+        ]
+        run(graph_of(nodes), "Hi", {}, "async")
+    assert len(set(loops)) == 1
+    assert list(diary.users()) == ["alice"]
+
+
 @both
 def test_two_users_of_one_graph_never_share_memory(mode):
     diary = Diary("memory:", agent="rules")
