@@ -176,7 +176,8 @@ class DiaryStore(BaseStore):
             await self._items.aput(user, lambda: self._prepared(ops, user_here), session)
             return [None] * len(ops)
         if self._embedder is None:
-            return await in_thread(self.batch, ops)
+            # Not `self.batch`: a subclass may override both methods, to count or to change operations once.
+            return await in_thread(DiaryStore.batch, self, ops)
         work = await in_thread(self._prepared, ops, user_here)
         vectors = await self._embedder.avectors(work)
         answers = await in_thread(self._items.finish, work, *vectors, session=session)
@@ -247,7 +248,7 @@ class DiaryStore(BaseStore):
         ttl: float | NotProvided | None = NOT_PROVIDED,
     ) -> Item | None:
         """Replace a value like `update`; `fn` is called in a worker thread."""
-        return await in_thread(self.update, namespace, key, fn, index=index, ttl=ttl)
+        return await in_thread(DiaryStore.update, self, namespace, key, fn, index=index, ttl=ttl)
 
     # Time to live
 

@@ -902,3 +902,31 @@ def test_an_update_returns_what_it_stored_and_not_what_came_after(diary, store, 
     item = store.update(("alice", "stats"), "turns", lambda _: {"n": 1})
     assert item.value == {"n": 1}
     assert store.get(("alice", "stats"), "turns").value == {"n": 9}
+
+
+def test_a_subclass_sees_each_call_once(diary):
+    calls = []
+
+    class Counting(DiaryStore):
+        def batch(self, ops):
+            calls.append("batch")
+            return super().batch(ops)
+
+        async def abatch(self, ops):
+            calls.append("abatch")
+            return await super().abatch(ops)
+
+        def update(self, *args, **options):
+            calls.append("update")
+            return super().update(*args, **options)
+
+        async def aupdate(self, *args, **options):
+            calls.append("aupdate")
+            return await super().aupdate(*args, **options)
+
+    async def use(store):
+        await store.asearch(("alice",))
+        await store.aupdate(("alice", "stats"), "turns", lambda _: {"n": 1})
+
+    asyncio.run(use(Counting(diary)))
+    assert calls == ["abatch", "aupdate"]
