@@ -10,7 +10,7 @@ and session from the run (see `identity`), never from the output of a model.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -40,7 +40,7 @@ from tomldiary.agents.submission import (
 )
 from tomldiary.agents.turn_messages import Spoken, digest, exchange_of, of_memory, steps_of
 from tomldiary.diary import Diary, diary_of
-from tomldiary.errors import wrong_type
+from tomldiary.errors import IdentifierError, wrong_type
 from tomldiary.logging import get_logger, tell
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.writer.writer import MemoryWriter, Turn
@@ -130,7 +130,7 @@ def recall_node(
             session = session_here() or run_id_of(config)
             submitted.first_ids(config.get("configurable"), user, session, place, asked)
         found = ""
-        with errors_logged(on_error, "the memory could not be read", _logger):
+        with _errors(on_error, "the memory could not be read"):
             submitted.begin(user, asked, memory.user(user).epoch)
             query = exchange_of(asked)[0] or None
             found = memory.user(user).render(query, max_tokens, token_counter)
@@ -366,7 +366,7 @@ class _Recorded:
         operation = _operation(config, session, said)
         session = session or operation or uuid4().hex
         with (
-            errors_logged(self._on_error, failed, _logger),
+            _errors(self._on_error, failed),
             self._submitted.once(
                 user,
                 session,
@@ -449,3 +449,8 @@ def _check_field(
     warned.add(key)
     problem += f" Declare it as `{key}: Memory`, with `from tomldiary_langgraph import Memory`."
     tell(_logger, problem)
+
+
+def _errors(on_error: OnError, what: str) -> AbstractContextManager[None]:
+    """Apply `on_error` to a block; a wrong user always fails the run."""
+    return errors_logged(on_error, what, _logger, always_raised=IdentifierError)

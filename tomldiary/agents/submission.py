@@ -22,7 +22,7 @@ from tomldiary.agents.identity import (
     named_checkpoint,
 )
 from tomldiary.agents.turn_messages import Spoken, digest, exchange_of
-from tomldiary.errors import Forgotten, IdentifierError, WriterBusy, cause_of
+from tomldiary.errors import Forgotten, WriterBusy, cause_of
 from tomldiary.logging import tell
 from tomldiary.runtime.lru import Recent
 
@@ -83,14 +83,20 @@ def _submit_without_waiting(writer: MemoryWriter, turn: Turn) -> None:
 
 
 @contextmanager
-def errors_logged(on_error: str, what: str, logger: logging.Logger) -> Generator[None]:
+def errors_logged(
+    on_error: str,
+    what: str,
+    logger: logging.Logger,
+    *,
+    always_raised: type[Exception] | tuple[()] = (),
+) -> Generator[None]:
     """With `on_error="ignore"`, log an error of the block as `what` instead of raising it.
 
-    A wrong user is always raised, and that the user was forgotten is always logged.
+    That the user was forgotten is always logged.
     """
     try:
         yield
-    except IdentifierError:
+    except always_raised:
         raise
     except Exception as error:
         if on_error == "raise" and not isinstance(error, Forgotten):

@@ -583,6 +583,25 @@ def test_a_turn_that_cannot_be_stored_is_logged_or_fails_the_run(diary, mode, ca
         talk(agent, "Hello", mode=mode)
 
 
+@both
+def test_a_user_id_that_the_storage_refuses_does_not_fail_the_run(diary, mode, caplog):
+    class Refusing(MemoryWriter):
+        def submit_nowait(self, turn):
+            raise IdentifierError("a Firestore id has at most 1,400 bytes.")
+
+        async def submit_turn(self, turn):
+            self.submit_nowait(turn)
+
+    middleware = DiaryMiddleware(diary, user_id="alice", writer=Refusing(diary))
+    agent = create_agent(Scripted(answers=[OK, Down()]), middleware=[middleware])
+    with caplog.at_level(logging.WARNING, "tomldiary"):
+        assert talk(agent, "I like rain.", mode=mode)["messages"][-1].content == "ok"
+        with pytest.raises(Down):  # and not the writer's error
+            talk(agent, "I like rain.", mode=mode)
+    assert caplog.text.count("a turn could not be stored") == 2
+    middleware.writer.close_sync()
+
+
 # Whose memory
 
 

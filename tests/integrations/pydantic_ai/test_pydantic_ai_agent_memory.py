@@ -13,6 +13,7 @@ from pydantic_ai import Agent, FunctionToolset, RunContext, models
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
+from pydantic_ai.usage import RunUsage
 
 from tomldiary import Diary
 from tomldiary.errors import IdentifierError, InvalidValue
@@ -254,6 +255,15 @@ def test_denied_access_is_reported_and_is_no_empty_memory(tmp_path: Path):
         assert said.startswith("Error: ")
         assert str(tmp_path) not in said
     assert notes.instructions[-1] == ""
+
+
+def test_outside_of_a_run_notes_of_no_user_are_logged_and_not_shown(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    toolset = AgentMemoryToolset(memory_dir=tmp_path, user_id=lambda _: None)
+    ctx = RunContext(deps=None, model=TestModel(), usage=RunUsage())
+    assert asyncio.run(toolset.get_instructions(ctx)) is None
+    assert "a run continues without its notes" in caplog.text
 
 
 def test_a_memory_file_that_is_not_utf8_is_refused_unchanged(tmp_path: Path):
