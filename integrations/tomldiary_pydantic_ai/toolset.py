@@ -199,11 +199,7 @@ class RunToolset(FunctionToolset[AgentDepsT]):
         return run if ctx.run_id in (None, run.run_id) else None
 
     async def for_run(self, ctx: RunContext[AgentDepsT]) -> AbstractToolset[AgentDepsT]:
-        """Resolve the owner of the run before its model is called; this reads no memory.
-
-        Raises:
-            IdentifierError: See `entered`.
-        """
+        """Resolve the owner of the run before its model is called, as `entered` does; this reads no memory."""
         return OwnedToolset(self, self, self.entered(ctx), ctx.run_id)
 
     def entered(self, ctx: RunContext[AgentDepsT]) -> RunOwner:
@@ -361,11 +357,7 @@ class DiaryToolset(RunToolset[AgentDepsT]):
         return f"{type(self).__name__}({self.diary!r}{user})"
 
     def found_owner(self, ctx: RunContext[AgentDepsT]) -> RunOwner:
-        """Return the user and session that the context of a run names.
-
-        Raises:
-            IdentifierError: The run names no user, or a name is invalid.
-        """
+        """Return the user and session that the context of a run names; see `RunToolset.found_owner`."""
         owner = RunOwner(user_of(ctx, self._user_id), session_of(ctx, self._session_id))
         self.diary.user(owner.user)  # refuses an id that cannot be used
         return owner
