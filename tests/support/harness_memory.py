@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +28,6 @@ from pydantic_ai_harness.memory import (
 from processes import run_at_once
 from tomldiary import Diary
 from tomldiary_pydantic_ai import TomlMemoryStore
-from tomldiary_pydantic_ai.memory_files import MemoryFiles
 
 models.ALLOW_MODEL_REQUESTS = False
 
@@ -326,20 +324,19 @@ def test_concurrent_runs_of_one_user_keep_all_writes(tmp_path, runs):
     assert sorted(text.splitlines()) == sorted(facts)
 
 
-def test_slow_storage_keeps_the_writes_of_concurrent_runs(tmp_path, monkeypatch):
-    store = TomlMemoryStore(tmp_path)
-    agent = agent_on(store)
+def test_slow_storage_keeps_the_writes_of_concurrent_runs(tmp_path):
+    class Slow(TomlMemoryStore):
+        async def read(self, *args, **options):
+            found = await super().read(*args, **options)
+            await asyncio.sleep(0.02)  # the latency of a database
+            return found
+
+        async def write(self, *args, **options):
+            await asyncio.sleep(0.02)
+            return await super().write(*args, **options)
+
+    agent = agent_on(Slow(tmp_path))
     facts = [f"- fact {n}." for n in range(60)]
-
-    def slowly(method):
-        def call(*args, **kwargs):
-            time.sleep(0.02)  # the latency of a database
-            return method(*args, **kwargs)
-
-        return call
-
-    for name in ("read", "write"):
-        monkeypatch.setattr(MemoryFiles, name, slowly(getattr(MemoryFiles, name)))
 
     async def together():
         await asyncio.gather(*(agent.run(fact, deps=Deps("alice")) for fact in facts))
