@@ -33,6 +33,10 @@ class Note(BaseModel):
     author: str = ""
 
 
+class Sign(BaseModel):
+    text: str
+
+
 @pytest.fixture(params=["folder", "memory"])
 def diary(request, tmp_path):
     return Diary(tmp_path if request.param == "folder" else "memory:", agent="rules")
@@ -327,6 +331,34 @@ def test_a_rule_holds_for_a_category_without_the_root_table(tmp_path):
         diary.user("alice").upsert_preference("likes", "coffee", id="tea")
 
 
+def test_a_rollback_counts_the_entries_of_all_namespaces(diary, alice):
+    put(diary, "x", {"text": "one"})
+    ItemStore(diary).run([Put(("alice", "home"), "y", {"text": "two"})])
+    ItemStore(diary).run([Put(("alice", "home"), "y", None)])
+    diary.constrain("items", Constraint(limit=1))
+    assert alice.rollback(dry_run=True).forbidden == ["items/home/y"]
+    with pytest.raises(RollbackConflict):
+        alice.rollback()
+
+
+def test_an_import_in_a_transaction_keeps_its_immutable_facts(diary, alice):
+    diary.register_schema("note", Note, Constraint(singleton_key="key", immutable=True))
+    archive = alice.export()
+    with alice.transaction() as memory:
+        memory.facts.commit(Note(key="a", text="one"))
+        with pytest.raises(ImmutableEntry):
+            memory.import_(archive, replace=True)
+    assert alice.facts.get("note/a").data.text == "one"
+
+
+def test_a_fact_from_the_past_is_counted_then_whatever_other_types_require(diary, alice):
+    diary.register_schema("note", Note, Constraint(temporal=True, limit=1, singleton_key="key"))
+    diary.register_schema("sign", Sign, Constraint(required="text"))
+    alice.facts.commit(Note(key="a", text="one"))
+    alice.facts.commit(Note(key="b", text="two"), now=OLD)
+    assert len(alice.facts.query("note")) == 2
+
+
 # Hand edits
 
 FILES = {
@@ -396,6 +428,17 @@ def test_a_hand_edit_that_breaks_a_rule_is_undone_and_recorded(tmp_path, place, 
     assert f"{TABLES[place]}.y" not in stored
     assert "first" in stored
     assert "hand" in [change.actor for change in alice.history()]
+
+
+def test_a_forbidden_hand_edit_can_be_rolled_back(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    alice = diary.user("alice")
+    alice.blocks.set("x", "first")
+    diary.constrain("blocks", Constraint(immutable=True))
+    saved(tmp_path, "blocks", lambda text: text.replace("first", "second"))
+    assert alice.rollback(dry_run=True).forbidden == []
+    alice.rollback()
+    assert alice.blocks.get("x").text == "first"
 
 
 def test_a_hand_edit_within_the_rules_is_kept(tmp_path):

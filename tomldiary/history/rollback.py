@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,10 @@ class Rollback(Viewed):
     """Entries whose rule forbids the rollback, even with `force`."""
     is_done: bool = True
     """False with `dry_run`."""
+
+
+class _Discarded(Exception):
+    """Ends a nested block, whose edits are then discarded."""
 
 
 class Undo:
@@ -87,8 +92,8 @@ class Undo:
         Raises:
             InvalidValue: `steps` is not an integer of at least 1, `to` is not a point of history, both are given, or
                 `session_id` is empty.
-            Conflict: There are fewer transactions to undo, an entry was changed since (`keys` lists them), or
-                an erasure happened since. Nothing is undone.
+            Conflict: There are fewer transactions to undo, an entry was changed since (`keys` lists them), a rule
+                forbids an earlier state, also with `force`, or an erasure happened since. Nothing is undone.
             HistoryPruned: A transaction to undo is older than the kept history. Nothing is undone.
             NestedTransaction: A transaction of this user is open here.
             DocumentError: Another program has removed records of history. Nothing is undone.
@@ -154,18 +159,15 @@ class Undo:
 
     def _forbidden(self, transaction: Transaction, before: _States) -> list[str]:
         """Return the keys of the entries whose former state a rule forbids."""
-        found: dict[str, dict[Path, Any]] = {}
-        for (document, path), state in before.items():
-            kind = entry_kind(document)
-            # Rules apply to all parts of a kind together.
-            name = kind.name if kind.is_split else document
-            found.setdefault(name, {})[path] = state and state[1]
-        rules, engine = self._rules.entry_rules, transaction.engine
-        return [
-            entry_key(path, name)
-            for name, states in found.items()
-            for path in rules.forbidden(name, engine.entries(transaction.user, name), states)
-        ]
+        found: list[str] = []
+        states = {place: state and state[1] for place, state in before.items()}
+        with suppress(_Discarded), transaction.nested(Source("rollback")):
+            # An edit begins without forbidden hand edits. It is discarded, because a dry run changes nothing.
+            for document, _ in states:
+                transaction.edit(document)
+            found = self._rules.entry_rules.forbidden(transaction, states)
+            raise _Discarded
+        return found
 
     def _restore(self, transaction: Transaction, oldest: int, before: _States) -> None:
         back: dict[str, dict[Path, _State]] = {}

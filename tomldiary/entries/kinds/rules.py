@@ -1,13 +1,13 @@
 """Constraints on entries of any kind, checked for each transaction and for hand edits.
 
 A rule is set for a collection, such as `preferences/likes`, `blocks`, `blocks/persona` or `items/work`; the most
-specific rule applies. The constraints of types of facts are set by `register_schema`. This module checks only those
-parts of them that are not enforced when a fact is committed.
+specific rule applies. The constraints of types of facts are set by `register_schema`. Of these, a commit of a fact
+checks itself all but `append_only` and `required`; an import, a rollback and a hand edit are checked here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -27,6 +27,7 @@ from tomldiary.entries.kinds import (
 from tomldiary.entries.kinds.pending import held_entry, place_of
 from tomldiary.errors import DiaryError, ImmutableEntry, InvalidValue, LimitReached, SchemaError
 from tomldiary.logging import get_logger
+from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import checked_text, decode_nulls, moment
 
@@ -36,11 +37,12 @@ if TYPE_CHECKING:
     from tomldiary.engine.transaction import Transaction
     from tomldiary.entries.constraints import Constraint, FactSchema
     from tomldiary.entries.kind import Rules
-    from tomldiary.toml.document import Document, Path
+    from tomldiary.toml.document import Path
 
 __all__ = ["EntryRules", "redacted_entry"]
 
 _logger = get_logger(__name__)
+_EMPTY = Document.parse("")
 
 _Entries = dict[str, Mapping[str, Any]]
 
@@ -85,7 +87,7 @@ class EntryRules:
         if kind != "facts" and (rule.temporal or rule.multi_valued or rule.normalised):
             raise SchemaError("temporal, multi_valued and normalise are options for facts only.")
         self._rules = {**self._rules, collection: rule}
-        # The other options of facts are checked when a fact is committed.
+        # A commit of a fact checks the other options itself.
         if kind != FACTS.name or rule.append_only or rule.required:
             self._late.add(kind)
         self.has_times = any(each.ttl is not None for each in self._rules.values())
@@ -150,30 +152,47 @@ class EntryRules:
         Raises:
             ImmutableEntry, InvalidValue, LimitReached: A rule forbids a change, so nothing may be stored.
         """
-        self._check_kinds(tx, self._late)
+        for key, error in self._broken(tx, self._late, partial(_before, tx)):
+            # A commit of a fact checks the other options itself, at its own time, which may be in the past.
+            if isinstance(error, InvalidValue) or key.partition("/")[0] != FACTS.name:
+                raise error
 
-    def check(self, tx: Transaction) -> None:
-        """Check the changes of a transaction under all rules, also those of facts; see `apply`."""
-        self._check_kinds(tx, {place.partition("/")[0] for place in self._rules})
-
-    def forbidden(
-        self, name: str, document: Document, states: Mapping[Path, Mapping[str, Any] | None]
-    ) -> list[Path]:
-        """Return the entries that a rule forbids to restore to earlier states.
+    def check(self, tx: Transaction, before: Mapping[str, Document]) -> None:
+        """Check the last step of a transaction, which stored facts without a check; see `apply`.
 
         Args:
-            name: The name of the document, or of a kind for all its parts.
-            document: The present entries.
-            states: The earlier states by path; None if there was no entry. Paths of other tables are ignored.
+            tx: The transaction.
+            before: The documents before the step.
         """
-        at = self._now()
-        before = {key: entry for key, _, entry in _entries(name, document)}
-        paths = {_key(path, name): path for path in states if entry_path(name, path) == path}
-        back = {key: state for key, path in paths.items() if (state := states[path]) is not None}
-        after = {key: entry for key, entry in before.items() if key not in paths} | back
-        wrong = {key for key, _ in self._wrong(before, after, paths, at)}
+        for _, error in self._broken(tx, {FACTS.name}, lambda name: before.get(name, _EMPTY)):
+            if not isinstance(
+                error, InvalidValue
+            ):  # `apply` raises it, unless a later step corrects it
+                raise error
+        self.apply(tx)
+
+    def forbidden(
+        self, tx: Transaction, states: Mapping[tuple[str, Path], Mapping[str, Any] | None]
+    ) -> list[str]:
+        """Return the keys of the entries that a rule forbids to restore to earlier states.
+
+        Args:
+            tx: The transaction that will restore them, with an edit of each document.
+            states: The earlier states by document and path; None if there was no entry. Other tables are ignored.
+        """
+        kinds = {entry_kind(name).name for name, _ in states}
+        before, now = self._states(tx, kinds, partial(_before, tx))
+        own = [
+            (_key(path, name), entry_key(path, name), state)
+            for (name, path), state in states.items()
+            if entry_path(name, path) == path
+        ]
+        shown = {key: short for key, short, _ in own}
+        back = {key: state for key, _, state in own if state is not None}
+        after = {key: entry for key, entry in now.items() if key not in shown} | back
+        wrong = {key for key, _ in self._wrong(before, after, shown, tx.engine.now())}
         wrong |= {key for key in back if self.of(key) and not self._is_read(key, back[key])}
-        return [path for key, path in paths.items() if key in wrong]
+        return [short for key, short in shown.items() if key in wrong]
 
     def undo_edits(
         self,
@@ -269,16 +288,26 @@ class EntryRules:
     def _is_read(self, key: str, entry: Mapping[str, Any]) -> bool:
         return KINDS[key.partition("/")[0]].is_read(key, entry, self._options)
 
-    def _check_kinds(self, tx: Transaction, kinds: Iterable[str]) -> None:
+    def _broken(
+        self, tx: Transaction, kinds: Iterable[str], before_of: Callable[[str], Document]
+    ) -> Iterator[tuple[str, DiaryError]]:
+        """Yield the entries of some kinds whose changes break a rule, with the errors."""
         changed = {entry_kind(each).name for each in tx.changed()}.intersection(kinds)
+        before, after = self._states(tx, changed, before_of)
+        yield from self._wrong(before, after, [*before, *after], tx.engine.now())
+
+    @staticmethod
+    def _states(
+        tx: Transaction, kinds: Collection[str], before_of: Callable[[str], Document]
+    ) -> tuple[_Entries, _Entries]:
+        """Return the entries of some kinds before the changes, and now."""
         before: _Entries = {}
         after: _Entries = {}
-        for name in sorted(tx.listed()) if changed else ():
-            if entry_kind(name).name in changed:
-                before.update({key: entry for key, _, entry in _entries(name, _before(tx, name))})
+        for name in sorted(tx.listed()) if kinds else ():
+            if entry_kind(name).name in kinds:
+                before.update({key: entry for key, _, entry in _entries(name, before_of(name))})
                 after.update({key: entry for key, _, entry in _entries(name, tx.document(name))})
-        for _, error in self._wrong(before, after, [*before, *after], tx.engine.now()):
-            raise error
+        return before, after
 
     def _collection_error(
         self, place: str, before: _Entries, after: _Entries, at: datetime

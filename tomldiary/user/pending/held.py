@@ -423,7 +423,7 @@ def check_rules(tx: Transaction, before: Mapping[str, Document], rules: Rules) -
             old = join(kind, [before.get(part, NOTHING) for part in parts])
             new = join(kind, [tx.document(part) for part in parts])
             kind.check_import(old, new, rules)
-    rules.entry_rules.check(tx)
+    rules.entry_rules.check(tx, before)
 
 
 class Trust:
