@@ -441,6 +441,16 @@ def test_a_forbidden_hand_edit_can_be_rolled_back(tmp_path):
     assert alice.blocks.get("x").text == "first"
 
 
+def test_a_table_that_is_no_entry_can_be_rolled_back(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    alice = diary.user("alice")
+    diary.constrain("blocks", Constraint(limit=1, required="text"))
+    alice.blocks.set("x", "first")
+    saved(tmp_path, "blocks", lambda text: f"{text}\n[items]\nbad = 1\n")
+    alice.rollback()
+    assert alice.rollback().keys
+
+
 def test_a_hand_edit_within_the_rules_is_kept(tmp_path):
     diary = Diary(tmp_path, agent="rules")
     alice = diary.user("alice")

@@ -185,7 +185,7 @@ class EntryRules:
         own = [
             (_key(path, name), entry_key(path, name), state)
             for (name, path), state in states.items()
-            if entry_path(name, path) == path
+            if _is_entry(path, name)
         ]
         shown = {key: short for key, short, _ in own}
         back = {key: state for key, _, state in own if state is not None}
@@ -347,6 +347,11 @@ def _entries(name: str, document: Document) -> Iterator[tuple[str, Path, Mapping
     """Yield the key including the kind, the path and the table of each entry of a document."""
     for path, entry in entry_kind(name).tables(document).items():
         yield _key(path, name), path, entry
+
+
+def _is_entry(path: Path, name: str) -> bool:
+    kind = entry_kind(name)
+    return entry_path(name, path) == path and (kind.has_short_layout or path[0] == kind.name)
 
 
 def _key(path: Path, name: str) -> str:
