@@ -370,8 +370,8 @@ def _is_reordered(one: tuple[str, ...], two: tuple[str, ...]) -> bool:
     """Return whether two texts have the same words, or forms of them, in an order that may change the meaning.
 
     Args:
-        one: The words of one text from `in_one_order`.
-        two: The words of the other text from `in_one_order`.
+        one: The words of one text from `_in_one_order`.
+        two: The words of the other text from `_in_one_order`.
     """
     ours, theirs = one, two
     if ours == theirs or len(ours) != len(theirs):

@@ -176,9 +176,8 @@ class Workers:
         self.breaker.succeed()
         jobs = [job, *job.group]
         if getattr(self._diary, "compaction_config", None) is not None:
-            self.on_applied(
-                job
-            )  # before the turn ends, so that `flush` also waits for its compaction
+            # Before the turn ends, so that `flush` also waits for its compaction.
+            self.on_applied(job)
         with self._state:
             if self.working.pop(job, None) is None:
                 return  # `close` has abandoned the turn
