@@ -169,24 +169,22 @@ class Turns:
             checked_flag(episode, "episode")
         operation = operation or current_operation.get()
         if operation is None:
-            now_epoch = await self.current_epoch(user_id)  # read before any data
-            if epoch is not None and await in_thread(
-                is_erased, diary.engine.backend, user_id, epoch, now_epoch
-            ):
-                raise Forgotten.since_run()
             began, _ = diary.sessions.take(user_id, session_id)
             content = fingerprint(session_id, user_msg, assistant_msg) if operation_id else ""
-            operation = TurnOperation(operation_id, content, now_epoch, began=began)
-            done = await in_thread(self.find, user_id, operation) if operation_id else None
-            if done is not None:
-                return done
+            operation = TurnOperation(operation_id, content, began=began)
+            if operation_id or epoch is not None:
+                now_epoch, done = await in_thread(self._begun, user_id, operation, epoch)
+                if done is not None:
+                    return done
+                operation = replace(operation, epoch=now_epoch)
         if earlier is not None:
             known = checked_exchanges(earlier, diary.context_turns)
             operation = replace(operation, earlier=known)
-        operations = await self.extract(
+        operations, now_epoch = await self.extract(
             user_id, session_id, user_msg, assistant_msg, now=now, operation=operation,
             seconds=diary.extraction_timeout,
         )  # fmt: skip
+        operation = replace(operation, epoch=now_epoch)
         when = now or operation.said_at or datetime.now(UTC)
         turn = KeptTurn(user_msg, assistant_msg, when, called)
         done = await in_thread(
@@ -200,6 +198,20 @@ class Turns:
         )
         await diary.compaction.run_if_due(user_id, session_id, now)
         return done
+
+    def _begun(
+        self, user_id: str, operation: TurnOperation, began: int | None
+    ) -> tuple[int, Applied | None]:
+        """Return the user's fencing token, read before any data, and the result if the turn was applied before.
+
+        Raises:
+            Forgotten: Everything of the user was erased since the token was `began`.
+        """
+        backend = self._diary.engine.backend
+        now = backend.epoch(user_id)
+        if is_erased(backend, user_id, began, now):
+            raise Forgotten.since_run()
+        return now, self.find(user_id, operation) if operation.id else None
 
     async def build_deps(
         self, user_id: str, session_id: str, *, context_now: datetime | None = None
@@ -236,8 +248,8 @@ class Turns:
         now: datetime | None = None,
         operation: TurnOperation,
         seconds: float | None = None,
-    ) -> list[Operation]:
-        """Return the extractor's operations for one turn; nothing is stored.
+    ) -> tuple[list[Operation], int]:
+        """Return the extractor's operations for one turn, and the fencing token of their draft; nothing is stored.
 
         Args:
             user_id: The user.
@@ -273,7 +285,7 @@ class Turns:
                 " raise Diary(extraction_timeout=…), for the turns of a writer MemoryWriter(timeout=…)."
             ) from error
         self._diary.sessions.keep(user_id, session_id, said, epoch)
-        return operations
+        return operations, epoch
 
     def _prepared(
         self,

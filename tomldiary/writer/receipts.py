@@ -279,7 +279,7 @@ async def _extract_and_commit(
                 await in_thread(_finish, job)
                 return done
         user_msg, assistant_msg = _messages([job, *job.group])
-        operations = await diary.turns.extract(
+        operations, _ = await diary.turns.extract(
             turn.user_id, turn.session_id, user_msg, assistant_msg, now=turn.context_now,
             operation=operation, seconds=seconds,
         )  # fmt: skip
