@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tomldiary.entries.kinds import PREFERENCES
 from tomldiary.extraction.draft import MemoryDeps, preference_line, quoted
@@ -16,13 +16,14 @@ from tomldiary.text.incremental_index import Following
 from tomldiary.text.visible import escape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tomldiary.entries.preferences import Preferences
-
+    from tomldiary.retrieval.lexical_index import Question
 
 __all__ = ["MEMORY_CHARACTERS", "relevant_lines", "turn_message"]
 
+T = TypeVar("T")
 MEMORY_CHARACTERS = 8_000
 """Budget for stored preferences in a message, in characters (about 2,000 tokens)."""
 
@@ -143,6 +144,14 @@ class _CategoryLines(Following):
             self._index = index
         return self._index
 
+    def ranks(self, question: Question) -> Iterator[tuple[float, str, int]]:
+        """Yield the score, the time of the last change and the position of each matching entry."""
+        found = self.index.matches(question)
+        for words, score in {**found.estimated(), **found.scored}.items():
+            at = self._places[words.key]
+            if line := self.lines[at]:
+                yield score, line.updated, at
+
     def note(self, before: object, after: object, key: str, entry: Any) -> None:
         """Leave the change to `follow`: a turn changes a draft and then the memory, but asks once."""
 
@@ -186,40 +195,37 @@ def relevant_lines(preferences: Preferences, turn: str, budget: int) -> tuple[li
         turn: The texts of the turn.
         budget: The maximum number of characters, including line breaks.
     """
-    lines: list[_Line] = []
-    size = 0
+    if sum(_of_each(preferences, lambda category: category.size)) <= budget:
+        shown = _of_each(preferences, lambda category: [*filter(None, category.lines)])
+        return [line.text for lines in shown for line in lines], 0
+    question = question_of(turn, _of_each(preferences, lambda category: category.index))
+    lines: list[_Line | None] = []
+    ranked: list[tuple[float, str, int]] = []
 
-    def collect(category: _CategoryLines) -> None:
-        nonlocal size
-        lines.extend(filter(None, category.lines))
-        size += category.size
-
-    _for_each_category(preferences, collect)
-    if size <= budget:
-        return [line.text for line in lines], 0
-    indexes: list[LexicalIndex[_Words]] = []
-    _for_each_category(preferences, lambda category: indexes.append(category.index))
-    question = question_of(turn, indexes)
-    scores: dict[_Words, float] = {}
-
-    def compare(category: _CategoryLines) -> None:
+    def compare(category: _CategoryLines) -> int:
+        begin = len(lines)
+        lines.extend(category.lines)
         if question is not None:
-            found = category.index.matches(question)
-            scores.update({**found.estimated(), **found.scored})
+            for score, updated, at in category.ranks(question):
+                ranked.append((score, updated, begin + at))
+        return category.count
 
-    _for_each_category(preferences, compare)
-    # New entries are at the end of their category. The sort is stable, so the last one has precedence.
-    first = [line for line in reversed(lines) if line.words in scores]
-    first.sort(key=lambda line: (scores[line.words], line.updated), reverse=True)
-    chosen: set[_Line] = set()
-    for line in chain(first, (line for line in reversed(lines) if line.words not in scores)):
+    count = sum(_of_each(preferences, compare))
+    # New entries are at the end of their category, so of equal ones the last one has precedence.
+    ranked.sort(reverse=True)
+    chosen: dict[int, str] = {}
+    for at in chain((at for _, _, at in ranked), reversed(range(len(lines)))):
+        line = lines[at]
+        if line is None or at in chosen:
+            continue
         budget -= len(line.text) + 1
         if budget < 0:
             break
-        chosen.add(line)
-    return [line.text for line in lines if line in chosen], len(lines) - len(chosen)
+        chosen[at] = line.text
+    return [chosen[at] for at in sorted(chosen)], count - len(chosen)
 
 
-def _for_each_category(preferences: Preferences, use: Callable[[_CategoryLines], object]) -> None:
-    for category in preferences.rules.categories:
-        preferences.following(category, _CategoryLines, use)
+def _of_each(preferences: Preferences, query: Callable[[_CategoryLines], T]) -> list[T]:
+    """Return the result of a query to the lines of each category."""
+    categories = preferences.rules.categories
+    return [preferences.following(each, _CategoryLines, query) for each in categories]
