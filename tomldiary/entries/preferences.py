@@ -158,10 +158,10 @@ class Preferences:
 
     def columns(self, category: str) -> tuple[list[str], list[Any]]:
         """Return the ids and the values of a category, including values that are not tables."""
-        found = dict(self._tables.table((_ROOT, category)) or {})
+        found = self._tables.table((_ROOT, category)) or {}
         short = self._tables.table((category,)) if category != _ROOT else None
-        for key, entry in (short or {}).items():
-            found.setdefault(key, entry)
+        if short:
+            found = {**found, **{key: short[key] for key in short if key not in found}}
         return list(found), list(found.values())
 
     def elsewhere(self, category: str, text: str) -> tuple[str, str] | None:

@@ -100,15 +100,13 @@ def _merged(values: list[Any], levels: int) -> Any:
         return tables[0] if tables else values[0]
     found: Table = {}
     for table in tables:
-        if found.keys().isdisjoint(table):
-            found.update(table)
-        else:
-            if levels == 1:
-                _logger.warning(
-                    "two parts hold one key, and the first counts; problems() says which"
-                )
-            for key, value in table.items():
-                found[key] = _merged([found[key], value], levels - 1) if key in found else value
+        found.update(table)
+    if len(found) < sum(map(len, tables)):
+        if levels == 1:
+            _logger.warning("two parts hold one key, and the first counts; problems() says which")
+        for key in found:
+            values = [table[key] for table in tables if key in table]
+            found[key] = _merged(values, levels - 1)
     return found
 
 
