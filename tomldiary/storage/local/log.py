@@ -235,7 +235,7 @@ def damaged(files: FileSystem, folder: Path) -> list[Path]:
 
 
 _END = END.encode()
-_TAIL = 64 * 1024  # bytes read at a time when looking for the last record
+_TAIL = 8 * 1024  # bytes read at a time when looking for the last record
 
 
 def last_record(files: FileSystem, path: Path) -> tuple[str | None, int]:
