@@ -11,12 +11,12 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine.deadlines import Deadlines
 from tomldiary.engine.transaction import open_here
 from tomldiary.entries.kinds import KINDS, entry_kind
-from tomldiary.entries.kinds.parts import join, parts_among
+from tomldiary.entries.kinds.parts import JoinedEdit, join, parts_among
 from tomldiary.errors import (
     BackendError,
     DocumentError,
@@ -48,6 +48,7 @@ from tomldiary.storage.protocol import (
     ReadsOneState,
     Token,
 )
+from tomldiary.toml.document import ValueEdit
 from tomldiary.toml.edit import Edit
 
 if TYPE_CHECKING:
@@ -125,6 +126,18 @@ class DocumentCache:
         with self.reading():
             parts = [self.document(user, part) for part in self.parts(user, kind)]
         return self.join(user, kind, parts)
+
+    def draft(self, user: str, kind: str) -> JoinedEdit:
+        """Return an edit of all entries of a kind as values only, which is never stored.
+
+        Raises:
+            DocumentError: As `document`.
+        """
+        with self.reading():
+            parts: dict[str, Any] = {
+                part: ValueEdit(self.document(user, part)) for part in self.parts(user, kind)
+            }
+        return JoinedEdit(entry_kind(kind), parts, parts.__getitem__, None)
 
     def reading(self) -> AbstractContextManager[None]:
         """Return a context in which this thread reads one state of each user, if the backend supports it."""

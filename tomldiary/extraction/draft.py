@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tomldiary.entries.constraints import FactSchema
+    from tomldiary.entries.kind import EditedTables
     from tomldiary.extraction.context import Exchange
 
 __all__ = ["MOST_REMOVED", "MemoryDeps", "preference_line", "quoted"]
@@ -58,8 +59,8 @@ class MemoryDeps:
     """The argument of an extractor: the memory of one user as a draft, and the session of the turn.
 
     Args:
-        prefs: The document, or `{"_meta": …, "preferences": {category: {id: fields}}}`.
-        convs: The document, or `{"_meta": …, "conversations": {session_id: fields}}`.
+        prefs: An edit, or `{"_meta": …, "preferences": {category: {id: fields}}}`.
+        convs: An edit, or `{"_meta": …, "conversations": {session_id: fields}}`.
         allowed_cats: The categories of the preference table.
         schema_name: The name of the preference table.
         session_id: The session of the turn.
@@ -70,8 +71,8 @@ class MemoryDeps:
 
     def __init__(
         self,
-        prefs: Store | Document,
-        convs: Store | Document,
+        prefs: Store | EditedTables,
+        convs: Store | EditedTables,
         allowed_cats: Sequence[str],
         schema_name: str,
         session_id: str,
@@ -106,10 +107,10 @@ class MemoryDeps:
         self._removed = 0
         given = {"preferences": prefs, "conversations": convs}
         # Dictionaries belong to the caller; the tools keep them up to date.
-        self._stores = {
-            kind: each for kind, each in given.items() if not isinstance(each, Document)
+        self._stores = {kind: each for kind, each in given.items() if isinstance(each, dict)}
+        self._edits = {
+            kind: _edit_of(each) if isinstance(each, dict) else each for kind, each in given.items()
         }
-        self._edits = {kind: _edit_of(each) for kind, each in given.items()}
         self._operations: list[Operation] = []
         rules = PreferenceRules(tuple(self.allowed_cats), max_prefs_per_category)
         self._preferences = Preferences(self._edits["preferences"], rules)
@@ -420,9 +421,7 @@ def _walk(
                 yield from _walk((*path, key), table, depth - 1)
 
 
-def _edit_of(store: Store | Document) -> ValueEdit:
-    if isinstance(store, Document):
-        return ValueEdit(store)
+def _edit_of(store: Store) -> ValueEdit:
     edit = ValueEdit(Document.parse(""))
     for key, value in store.items():
         if isinstance(value, Mapping):

@@ -152,9 +152,6 @@ class _CategoryLines(Following):
             if line := self.lines[at]:
                 yield score, line.updated, at
 
-    def note(self, before: object, after: object, key: str, entry: Any) -> None:
-        """Leave the change to `follow`: a turn changes a draft and then the memory, but asks once."""
-
     def _put(self, number: int, key: str, entry: Any) -> None:
         if number == len(self.lines):
             self.lines.append(None)

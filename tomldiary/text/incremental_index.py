@@ -31,6 +31,7 @@ __all__ = [
 
 F = TypeVar("F", bound="Following")
 T = TypeVar("T")
+_MOST_NOTED = 64  # versions; an index that is not asked for keeps no more
 
 
 class Following:
@@ -57,15 +58,28 @@ class Following:
         """The positions of values that are not entries."""
         self._stamp: object = None
         """The version that is indexed; None during an update, and after an interrupted one."""
+        self._noted: dict[object, tuple[object, tuple[tuple[str, Any], ...]]] = {}
+        """By version: the version before it, and the entries that differ."""
 
     @property
     def count(self) -> int:
         """The number of entries."""
         return len(self._keys) - len(self._strays)
 
-    def is_at(self, stamp: object) -> bool:
-        """Return whether the index shows version `stamp`."""
-        return self._stamp == stamp  # for several documents, a tuple of their stamps
+    def reach(self, stamp: object) -> bool:
+        """Update to version `stamp` by noted changes; return False if they do not lead to it."""
+        changes: list[tuple[str, Any]] = []
+        before = stamp  # for several documents, a tuple of their stamps
+        while before != self._stamp:
+            if before not in self._noted:
+                return False
+            before, changed = self._noted[before]
+            changes += changed
+        self._stamp = None
+        for key, entry in reversed(changes):
+            self._take(self._places.get(key, len(self._keys)), key, entry)
+        self._stamp = stamp
+        return True
 
     def follow(self, stamp: object, keys: list[str], entries: list[Any]) -> None:
         """Update to version `stamp` from its ids and entries, which are in the order of the file."""
@@ -84,17 +98,14 @@ class Following:
             self._take(number, keys[number], entries[number])
         self._stamp = stamp
 
-    def note(self, before: object, after: object, key: str, entry: Any) -> None:
-        """Update to version `after`, which differs from `before` only in `entry`; a new entry is the last one."""
-        if self._stamp == before:
-            self._stamp = None
-            self._take(self._places.get(key, len(self._keys)), key, entry)
-            self._stamp = after
+    def note(self, before: object, after: object, *changed: tuple[str, Any]) -> None:
+        """Keep a change for `reach`: a turn changes a draft and then the memory, and rarely asks for both.
 
-    def advance(self, before: object, after: object) -> None:
-        """Update to version `after`, which differs from `before` in another category only."""
-        if self._stamp == before:
-            self._stamp = after
+        Version `after` differs from `before` only in the entries `changed`; a new entry is the last one.
+        """
+        if len(self._noted) == _MOST_NOTED:
+            self._noted.clear()
+        self._noted[after] = before, changed
 
     def _take(self, number: int, key: str, entry: Any) -> None:
         if number == len(self._keys):
@@ -146,7 +157,7 @@ def ask(
     if found is None:
         found = version.memo.setdefault(key, make())
     with found.lock:
-        if not found.is_at(version.stamp):
+        if not found.reach(version.stamp):
             found.follow(version.stamp, *columns())
         return question(cast("F", found))
 
@@ -161,9 +172,9 @@ def put_noted(edit: EditedTables, path: tuple[str, ...], entry: Mapping[str, Any
     for found in list(edit.memo.values()):
         with found.lock:
             if found.category != path[-2]:
-                found.advance(before, after)
+                found.note(before, after)
             elif not is_new or edit.is_last(path):  # else the next query reads the order again
-                found.note(before, after, path[-1], edit.table(path))
+                found.note(before, after, (path[-1], edit.table(path)))
 
 
 class Marked(Following):
