@@ -259,9 +259,11 @@ class ValueEdit:
         Raises:
             InvalidValue: TOML cannot represent a value, or a value above the table is not a table.
         """
-        if not same_value(self.table(path), data):
+        known = self.table(path)
+        if not same_value(known, data):
             self._check_way(path)
-            render_block(path, data)
+            old = known or {}  # its values were checked before
+            render_block(path, {k: v for k, v in data.items() if k not in old or old[k] is not v})
             self._set_data(path, dict(data))
 
     def delete(self, path: Path) -> bool:
