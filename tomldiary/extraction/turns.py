@@ -30,7 +30,7 @@ from tomldiary.extraction.operations import (
     turn_source,
 )
 from tomldiary.identifiers.user_ids import checked_user
-from tomldiary.runtime.async_bridge import in_thread
+from tomldiary.runtime.async_bridge import in_thread, running_loop
 from tomldiary.toml.document import ValueEdit
 from tomldiary.toml.values import checked_count, checked_flag, checked_text, in_utc, timestamp
 from tomldiary.user.pending.held import QUARANTINE, Why, hold, stamped
@@ -270,6 +270,7 @@ class Turns:
         if redactor is not None:  # a queued turn may be older
             said = redactor(user_msg), redactor(assistant_msg)
         now = now or operation.said_at
+        running_loop()  # before the timeout, whose error does not say how to call this from Trio
         limit = asyncio.timeout(seconds)
         try:
             async with limit:
