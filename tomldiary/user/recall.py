@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,7 +13,6 @@ from tomldiary.errors import InvalidValue
 from tomldiary.retrieval.ranking import MemoryLines, ShownFact, by_share, ranked
 from tomldiary.retrieval.render import exceeds, render_memory
 from tomldiary.retrieval.search import UserIndex, matched_words, telling_words
-from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.runtime.lru import PerUser
 from tomldiary.runtime.views import ListView, Viewed
 from tomldiary.toml.values import When, checked_count, checked_limit, checked_text, in_utc, moment
@@ -27,6 +25,8 @@ if TYPE_CHECKING:
     from tomldiary.text.words import Asked
     from tomldiary.toml.document import Document
     from tomldiary.user.context import UserContext
+
+    Place = tuple[str, EntryKind]
 
 __all__ = ["Hit", "Hits", "UserRecall", "kinds_named", "recall_indexes"]
 
@@ -126,6 +126,19 @@ class RecallIndex(UserIndex[_Entries, IndexedEntry]):
     def __init__(self) -> None:
         super().__init__()
         self._entries: dict[str, _Entries] = {}
+        self._places: tuple[Sequence[str], dict[tuple[EntryKind, ...], list[Place]]] = (), {}
+        """The names of the user's documents, and the places of some kinds among them."""
+
+    def places(self, kinds: Sequence[EntryKind], listed: Sequence[str]) -> list[Place]:
+        """Return the places of some kinds; they are only found anew if documents were added or removed."""
+        before, known = self._places
+        if before != listed:
+            known = {}
+            self._places = listed, known
+        found = known.get(tuple(kinds))
+        if found is None:
+            found = known[tuple(kinds)] = _places(kinds, listed)
+        return found
 
     def entries(self, documents: Iterable[Searched], rules: Rules) -> list[_Entries]:
         """Return the entries of documents; those of an unchanged document are the same object."""
@@ -194,7 +207,7 @@ class UserRecall:
         with context.reading():
             # Before the documents, because an index of older documents must not pass as newer than an erasure.
             index = context.indexes.of(context.user_id, context.epoch)
-            current = index.entries(self._documents(searched), rules)
+            current = index.entries(self._documents(index.places(searched, self._listed())), rules)
             prepare = context.prepare_vectors
             asked = prepare(current, query) if prepare is not None else None
             found = index.search(current, query, asked)
@@ -269,7 +282,7 @@ class UserRecall:
         """
         query = None if query is None else checked_text(query, "query")
         with self._diary.engine.reading():
-            documents = self._documents(shown_kinds())
+            documents = self._documents(_places(shown_kinds(), self._listed()))
             if query and query_above is not None:
                 found = self._lines(documents, None, but_session, valid_at)
                 if not exceeds(found.shown, query_above, token_counter):
@@ -316,23 +329,17 @@ class UserRecall:
             found = _matches_first(found, order)
         return MemoryLines([*first, *(fact.line for fact in found)], rest)
 
-    def _documents(self, kinds: Sequence[EntryKind]) -> list[Searched]:
-        """Return the documents of some kinds, each with the kind of its entries."""
-        listed = self._context.kinds() if self._context.lists_documents else ()
-        return [
-            Searched(name, _within(kind, name), self._context.read(name))
-            for kind in kinds
-            for name in kind.documents(listed)
-        ]
+    def _listed(self) -> Sequence[str]:
+        """Return the names of the user's documents, if the backend can list them."""
+        return self._context.kinds() if self._context.lists_documents else ()
+
+    def _documents(self, places: Sequence[Place]) -> list[Searched]:
+        return [Searched(name, kind, self._context.read(name)) for name, kind in places]
 
 
-@cleared_on_forget
-@lru_cache(
-    maxsize=4096
-)  # of documents, because a cache of users' lists would keep many similar lists
-def _within(kind: EntryKind, document: str) -> EntryKind:
-    """Return the kind of the entries of a document."""
-    return kind.within(document)
+def _places(kinds: Sequence[EntryKind], listed: Sequence[str]) -> list[Place]:
+    """Return the documents of some kinds among all documents of a user, each with the kind of its entries."""
+    return [(name, kind.within(name)) for kind in kinds for name in kind.documents(listed)]
 
 
 def _matches_first(facts: list[ShownFact], matches: list[tuple[str, str]]) -> list[ShownFact]:
