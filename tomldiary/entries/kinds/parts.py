@@ -247,6 +247,11 @@ class JoinedEdit:
             self._edit(name).delete(path)
         return bool(holders)
 
+    def rename(self, old: Path, new: Path) -> bool:
+        """Rename the table `old` in the part that holds it; see `Edit.rename`."""
+        name = self.holder(old)
+        return name is not None and self._edit(name).rename(old, new)
+
     def is_last(self, path: Path) -> bool:
         """Return whether no later part has tables beside the new one at `path`."""
         *_, last = (name for name, part in self._parts.items() if part.table(path[:-1]))
