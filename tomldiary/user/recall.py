@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,6 +14,7 @@ from tomldiary.errors import InvalidValue
 from tomldiary.retrieval.ranking import MemoryLines, ShownFact, by_share, ranked
 from tomldiary.retrieval.render import exceeds, render_memory
 from tomldiary.retrieval.search import UserIndex, matched_words, telling_words
+from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.runtime.lru import PerUser
 from tomldiary.runtime.views import ListView, Viewed
 from tomldiary.toml.values import When, checked_count, checked_limit, checked_text, in_utc, moment
@@ -339,7 +341,14 @@ class UserRecall:
 
 def _places(kinds: Sequence[EntryKind], listed: Sequence[str]) -> list[Place]:
     """Return the documents of some kinds among all documents of a user, each with the kind of its entries."""
-    return [(name, kind.within(name)) for kind in kinds for name in kind.documents(listed)]
+    return [(name, _within(kind, name)) for kind in kinds for name in kind.documents(listed)]
+
+
+@cleared_on_forget
+@lru_cache(maxsize=4096)
+def _within(kind: EntryKind, document: str) -> EntryKind:
+    """Return the kind of the entries of a document; a growing memory keeps one object for each document."""
+    return kind.within(document)
 
 
 def _matches_first(facts: list[ShownFact], matches: list[tuple[str, str]]) -> list[ShownFact]:
