@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tomldiary import Diary
-from tomldiary.extraction.rules.languages import LANGUAGES
+from tomldiary.extraction.rules.phrases import LANGUAGES
 from tomldiary.extraction.rules.rules import find_statements
 from tomldiary.extraction.rules.sentences import language_of
 
@@ -74,6 +74,7 @@ def test_what_a_question_asks_to_remember_is_a_statement(asked):
     ("message", "kept"),
     [
         ("Ich bin vegan, was kann ich kochen?", ["Ich bin vegan"]),
+        ("Ich bin vegan, suchst du mir ein Rezept?", ["Ich bin vegan"]),
         ("Soy vegana. ¿Qué puedo cocinar?", ["Soy vegana."]),
         ("Übersetze:\nIch liebe Hunde.", []),
         ("„Ich liebe Hunde“, sagte er.", []),

@@ -27,14 +27,15 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import InvalidValue, LimitReached
-from tomldiary.extraction.rules.languages import LANGUAGES, Language
 from tomldiary.extraction.rules.phrases import (
     ALLERGY,
     FIRST_PERSON,
-    KINDS,
+    HOMES,
+    LANGUAGES,
     LASTING,
     PASSING,
     SO,
+    Language,
     compile_phrases,
 )
 from tomldiary.extraction.rules.sentences import (
@@ -307,7 +308,7 @@ _NAME_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 def choose_category(kind: str, sentence: str, categories: Mapping[str, str]) -> str:
     """Return the category whose name and description have most words in common with the kind and the sentence."""
     said = _stems(sentence)
-    homes = KINDS[kind].homes.split()
+    homes = HOMES[kind]
     topics = [names for names, words in _topics() if words & said]
     best, best_score = "", 0
     for category, description in categories.items():

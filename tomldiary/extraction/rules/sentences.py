@@ -8,8 +8,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tomldiary.extraction.rules.languages import LANGUAGES, WORD
-from tomldiary.extraction.rules.phrases import FIRST_PERSON, LASTING, SO, compile_phrases
+from tomldiary.extraction.rules.phrases import (
+    FIRST_PERSON,
+    LANGUAGES,
+    LASTING,
+    SO,
+    WORD,
+    compile_phrases,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
