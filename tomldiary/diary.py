@@ -209,7 +209,7 @@ class Diary(Viewed, AncestorCoroutines):
         self.fact_schemas: dict[str, FactSchema] = {}
         self._twins: WeakSet[Diary] = WeakSet([self])
         """This diary and those that `with_agent` made, which share all types of facts."""
-        self.entry_rules = EntryRules(self, self.engine.now)
+        self.entry_rules = EntryRules(self)
         self.enforcement = Enforcement(self)
         self.trust = Trust(quarantine)
         self.draft_lifetime = draft_lifetime

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -489,6 +490,21 @@ def test_facts_added_by_hand_beyond_the_limit_are_undone(tmp_path):
     assert "facts.note.b" in file.read_text()
     assert "facts.note.c" not in file.read_text()
     assert [each.key for each in alice.history("facts/note/c")] == ["facts/note/c"] * 2
+
+
+def test_the_time_of_a_hand_edit_is_that_of_the_current_clock(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    rule = Constraint(immutable=True, ttl=timedelta(days=30))
+    diary.constrain("preferences/likes", rule)
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "tea")
+    diary.engine.now = lambda: datetime.now(UTC) + timedelta(days=31)
+    file = tmp_path / "alice/preferences.toml"
+    now = diary.engine.now().isoformat()
+    text = re.sub("_updated = .*", f'_updated = "{now}"', file.read_text().replace("tea", "jazz"))
+    file.write_text(text)
+    age(file)
+    assert [each.text for each in alice.preferences("likes").values()] == ["jazz"]
 
 
 def test_an_update_that_makes_two_entries_alike_is_refused(diary, alice):

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from tomldiary import Constraint, Diary
 from tomldiary.doctor.doctor import check
+from tomldiary.errors import InvalidValue
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -212,6 +213,40 @@ def test_an_entry_that_an_edit_made_invalid_is_logged_once(tmp_path: Path, caplo
     alice.upsert_preference("likes", "tea")
     alice.facts.commit(Home(who="zoe", city="Rome"))
     assert caplog.text.count("facts.home.ann.city") == 2
+
+
+def test_a_forbidden_edit_is_reported_once_with_its_line(tmp_path: Path, caplog: Any) -> None:
+    diary = Diary(tmp_path, agent="rules")
+    diary.constrain("preferences/likes", Constraint(immutable=True))
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "tea")
+    file = tmp_path / "alice/preferences.toml"
+    file.write_text(file.read_text().replace('"tea"', '"coffee"'))
+    age(file)
+    for _ in range(3):
+        assert alice.preferences("likes")["pref001"].text == "tea"
+    assert alice.rollback(dry_run=True).undone == alice.rollback().undone
+    assert alice.preferences("likes")["pref001"].text == "tea"
+    [told] = [each.getMessage() for each in caplog.records]
+    assert told.startswith(f"{file}:6: preferences/likes/pref001 is never changed")
+    assert told.endswith("The next write undoes this edit; history keeps it.")
+    file.write_text(file.read_text().replace('"tea"', '"milk"'))
+    age(file)
+    alice.upsert_preference("dislikes", "fog")
+    assert len(caplog.records) == 2
+
+
+def test_a_write_below_a_list_written_by_hand_names_the_file(tmp_path: Path) -> None:
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    file = tmp_path / "alice/preferences.toml"
+    file.write_text(
+        file.read_text().replace("[preferences.likes.pref001]", "[[preferences.likes]]")
+    )
+    age(file)
+    with pytest.raises(InvalidValue, match=f"Remove it from {file}") as refused:
+        alice.upsert_preference("likes", "milk")
+    assert refused.value.where == "preferences.likes"
 
 
 def test_a_file_that_does_not_parse_is_shown_without_logging(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ class DocumentCache:
         self.logged = HistoryIndex(backend)
         self.cheap_tokens = backend if isinstance(backend, CheapTokens) else None
         self._one_state = backend if isinstance(backend, ReadsOneState) else None
-        self.guards: dict[str, Callable[..., None]] = {}
+        self.guards: dict[str, Callable[..., bool]] = {}
         """By kind: a function that undoes forbidden hand edits in an edit of a document; see `Enforcement`."""
         self.on_edit: Callable[[str, str, Document, Document], None] | None = None
         """Called with each new hand edit that was read: user, name, the document before it, and the edited one."""
@@ -230,10 +230,12 @@ class DocumentCache:
         name = kind.partition("/")[0]
         guard = self.guards.get(name)
         before = self.before_saves(user, kind, base) if guard is not None and base else None
-        if guard is not None and before is not None:
+        if guard is not None and base is not None and before is not None:
             parts = self.parts(user, name) if entry_kind(name).is_split else []
             others = [each for each in parts if each != kind]
-            guard(kind, edit, before, [self.with_base(user, each) for each in others])
+            versions = [self.with_base(user, each) for each in others]
+            place = "" if base.is_reported else self.backend.place(user, kind)
+            base.is_reported |= guard(kind, edit, before, versions, self.now(), place)
 
     def with_base(self, user: str, kind: str) -> tuple[Document, Document]:
         """Return a document, and the same document before the latest hand edits."""
@@ -288,7 +290,10 @@ class DocumentCache:
         latest = self._latest.of(user, self._epochs.get(user, 0))
         fresh = look(self.backend, user, kind, stored, cached, latest)
         fresh.seen = changes.last if changes is not None else -1
-        if self.on_edit is not None and fresh.logged is not None and not _has_read(cached, fresh):
+        if cached is not None and cached.document.text == fresh.document.text:
+            # A file that was just saved is read several times.
+            fresh.is_reported = cached.is_reported
+        elif self.on_edit is not None and fresh.logged is not None:
             self.on_edit(user, kind, fresh.logged, fresh.document)
         self._remember(key, fresh)
         return fresh
@@ -431,11 +436,6 @@ class DocumentCache:
         self._latest.drop(user)
         for cache in (self._cache, self._joins):
             cache.drop(lambda key: key[0] == user)
-
-
-def _has_read(cached: Known | None, fresh: Known) -> bool:
-    """Return whether a hand edit was read before; a file that was just saved is read several times."""
-    return cached is not None and cached.document.text == fresh.document.text
 
 
 def _is_current(

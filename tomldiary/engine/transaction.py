@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.kind import Listed, Writing
@@ -153,6 +154,7 @@ class Transaction:
             base = self._bases[kind] = self._settled(kind)
             edit = Edit(_document_of(base))
             edit.redact = self.engine.redact
+            edit.file = partial(self.engine.backend.place, self.user, kind)
             self.engine.undo_edits(self.user, kind, edit, base)
             if edit.is_changed:
                 # The touched tables are cleared, because no caller changed them.

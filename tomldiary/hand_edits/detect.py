@@ -54,6 +54,8 @@ class Known:
     """Whether the file looks half saved; the document is then the last good one."""
     is_young: bool = False
     """Whether the file may change again without showing a new version."""
+    is_reported: bool = False
+    """Whether its forbidden hand edits were reported."""
     seen: int = -1
     """The number of the last transaction when this was read under the user's lock; -1 without the lock."""
 

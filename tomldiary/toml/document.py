@@ -238,6 +238,9 @@ def find_table(data: Table, path: Path) -> Table | None:
 class ValueEdit:
     """Collects changes to the tables of one document as values only; the result has no text and is never stored."""
 
+    file: Callable[[], str] | None = None
+    """Returns the name of the document's file, for errors."""
+
     def __init__(self, document: Document) -> None:
         self._data = document.data
         # Empty documents are shared between users, so their indexes must not be used.
@@ -289,8 +292,9 @@ class ValueEdit:
             if found is None:
                 break
             if not isinstance(found, dict):
+                place = "" if self.file is None else f" from {self.file()}"
                 raise InvalidValue(
-                    "expected a table, found a single value or a list. Remove it or choose another"
+                    f"expected a table, found a single value or a list. Remove it{place} or choose another"
                     " name.",
                     where=render_path(path[:end]),
                 )

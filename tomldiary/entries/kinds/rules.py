@@ -26,10 +26,10 @@ from tomldiary.entries.kinds import (
 )
 from tomldiary.entries.kinds.pending import held_entry, place_of
 from tomldiary.errors import DiaryError, ImmutableEntry, InvalidValue, LimitReached, SchemaError
-from tomldiary.logging import get_logger
+from tomldiary.logging import get_logger, tell
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
-from tomldiary.toml.values import checked_text, decode_nulls, moment
+from tomldiary.toml.values import checked_text, decode_nulls, moment, render_path
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -52,12 +52,10 @@ class EntryRules:
 
     Args:
         options: The options of the diary.
-        now: Returns the current time.
     """
 
-    def __init__(self, options: Rules, now: Callable[[], datetime]) -> None:
+    def __init__(self, options: Rules) -> None:
         self._options = options
-        self._now = now
         self._rules: dict[str, Constraint] = {}
         self._late = set[str]()
         """The kinds that are checked at each commit."""
@@ -200,18 +198,23 @@ class EntryRules:
         edit: Edit,
         logged: Document,
         others: Sequence[tuple[Document, Document]],
-    ) -> None:
-        """Undo the hand edits of a document that a rule forbids; history keeps them.
+        at: datetime,
+        place: str,
+    ) -> bool:
+        """Undo the hand edits of a document that a rule forbids; return whether there are any. History keeps them.
 
         Args:
             document: The name of the document.
             edit: The document with the hand edits.
             logged: The document before the hand edits.
             others: The other parts of its kind, each now and before hand edits.
+            at: The current time.
+            place: The file, for a warning of each forbidden edit; "" for no warnings.
         """
-        at, home = self._now(), entry_kind(document).name
+        home = entry_kind(document).name
         was = {key: (path, entry) for key, path, entry in _entries(document, logged)}
-        mine = {key: (path, entry) for key, path, entry in _entries(document, edit.peek())}
+        edited, is_undone = edit.peek(), False
+        mine = {key: (path, entry) for key, path, entry in _entries(document, edited)}
         before = {key: entry for _, base in others for key, _, entry in _entries(home, base)}
         before.update({key: entry for key, (_, entry) in was.items()})
         now = {key: entry for each, _ in others for key, _, entry in _entries(home, each)}
@@ -223,13 +226,20 @@ class EntryRules:
             found = self.of(key)
             if isinstance(error, LimitReached) and found is not None and found[1].temporal:
                 continue  # the number of facts that hold changes with the time
-            _logger.warning("a hand edit below %s breaks a rule and is undone", home)
+            is_undone = True
+            if place:
+                path = (mine.get(key) or was[key])[0]
+                where = edited.place_of(render_path(path), place)
+                tell(
+                    _logger, f"{where}: {error} The next write undoes this edit; history keeps it."
+                )
             if key in was:
                 _put_back(edit, logged, *was[key])
                 after[key] = was[key][1]
             else:
                 edit.delete(mine[key][0])
                 after.pop(key, None)
+        return is_undone
 
     def _wrong(
         self, before: _Entries, after: _Entries, keys: Iterable[str], at: datetime
