@@ -21,7 +21,15 @@ from capabilities import needs_exchange
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.engine.engine import Source
-from tomldiary.errors import BackendError, Conflict, InvalidTOML, LockTimeout, NewerVersion
+from tomldiary.errors import (
+    BackendError,
+    Conflict,
+    HandEditConflict,
+    InvalidTOML,
+    LockTimeout,
+    NewerVersion,
+    RevisionConflict,
+)
 from tomldiary.history.record import parse_record, redo
 from tomldiary.history.timeline import Timeline
 from tomldiary.runtime import async_bridge as twins
@@ -651,3 +659,36 @@ def test_dropped_diaries_leave_no_file_open(tmp_path):
     del alice
     gc.collect()
     assert [name for name in names() if str(tmp_path) in name] == []
+
+
+@pytest.mark.parametrize("where", ["change", "check"])
+def test_a_repeated_write_that_is_overtaken_keeps_its_lock(where):
+    """Otherwise a slow write begins anew each time that another process is faster."""
+    engine = Diary("memory:", agent="rules").engine
+    backend, locks, calls = engine.backend, [], []
+    commit, lock = backend.commit, backend.lock
+
+    def overtaken(*_):
+        calls.append(1)
+        if len(calls) == 2:
+            raise RevisionConflict.of("alice")
+
+    def refuse_first(*arguments):
+        if len(calls) == 1:
+            raise HandEditConflict.changed("preferences.toml")
+        return commit(*arguments)
+
+    def change(transaction):
+        transaction.edit("blocks").put(("blocks", "note"), {"text": "tea"})
+        if where == "change":
+            overtaken()
+
+    def counted(*arguments):
+        locks.append(1)
+        return lock(*arguments)
+
+    backend.commit, backend.lock = refuse_first, counted
+    if where == "check":
+        engine.check = overtaken
+    engine.write("alice", change, Source("set"))
+    assert (len(calls), len(locks)) == (3, 1)

@@ -279,10 +279,11 @@ class Engine(DocumentCache):
                 if time.monotonic() > deadline if is_shared else attempt >= _ATTEMPTS:
                     raise
                 if again is not None:
-                    repeated = again()
-                    if repeated is None:
+                    # A read of fresh state may notice another process's write, too.
+                    renewed = repeated(lambda: self._renewed(again), self.lock_timeout)
+                    if renewed is None:
                         return
-                    transaction, changed = repeated, self._checked(repeated)
+                    transaction, changed = renewed
                     continue
                 if is_shared:
                     raise  # the data that the block has read may have changed too
@@ -295,6 +296,12 @@ class Engine(DocumentCache):
                 raise
             else:
                 return
+
+    def _renewed(
+        self, again: Callable[[], Transaction | None]
+    ) -> tuple[Transaction, Changed] | None:
+        transaction = again()
+        return None if transaction is None else (transaction, self._checked(transaction))
 
     def _checked(self, transaction: Transaction) -> Changed:
         """Return the changes of a transaction; raise if a rule forbids them."""
