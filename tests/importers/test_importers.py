@@ -253,6 +253,17 @@ def test_facts_of_memstate_keep_type_session_and_time(alice, file):
     ]
 
 
+def test_a_fact_whose_type_cannot_be_a_name_is_left_out(alice, tmp_path):
+    facts = [{"type": name, "payload": {"k": "v"}} for name in ("a/b", "_c", "note")]
+    (tmp_path / "facts.json").write_text(json.dumps(facts))
+    done = carry_over(alice, "memstate", str(tmp_path / "facts.json"))
+    assert done.left_out == [
+        "fact of 'a/b', which cannot name a type of facts: 1",
+        "fact of '_c', which cannot name a type of facts: 1",
+    ]
+    assert [each.type for each in alice.facts.query()] == ["note"]
+
+
 def test_facts_of_loomflow_keep_their_intervals(alice, file):
     carry_over(alice, "loomflow", file("loomflow"))
     lives = {"predicate": "lives_in"}

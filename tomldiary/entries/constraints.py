@@ -26,7 +26,14 @@ from tomldiary.toml.values import decode_nulls, encode_nulls, render_value
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-__all__ = ["Constraint", "FactSchema", "checked_constraint", "explained", "normal_form"]
+__all__ = [
+    "Constraint",
+    "FactSchema",
+    "checked_constraint",
+    "explained",
+    "names_type",
+    "normal_form",
+]
 
 _SECRET: tuple[Any, ...] = (Secret, SecretBytes, SecretStr)
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -157,6 +164,11 @@ def checked_constraint(given: object) -> Constraint:
     return given
 
 
+def names_type(name: object) -> bool:
+    """Return whether a type of facts may have this name."""
+    return isinstance(name, str) and bool(name) and "/" not in name and not name.startswith("_")
+
+
 @dataclass(frozen=True)
 class FactSchema:
     """One registered type of facts: its name, pydantic model and constraint.
@@ -173,8 +185,7 @@ class FactSchema:
         model: Any = self.model
         if not (isinstance(model, type) and issubclass(model, BaseModel)) or model is BaseModel:
             raise SchemaError(f"{self.name}: expected a pydantic model class, found {model!r}.")
-        name: Any = self.name
-        if not isinstance(name, str) or not name or "/" in name or name.startswith("_"):
+        if not names_type(self.name):
             raise SchemaError(
                 f"{self.name!r} cannot name a type of facts. Use a word without a slash that does not"
                 " begin with an underscore."

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from tomldiary.entries.constraints import names_type
 from tomldiary.errors import InvalidValue
 from tomldiary.ingest.messages import message_text, messages_of
 from tomldiary.ingest.source import (
@@ -351,6 +352,8 @@ def _memstate(found: Found) -> None:
             found.leave_out("record that is not a fact")
         elif "checkpoint_ns" in payload or name in _CHECKPOINTS:
             found.leave_out("checkpoint of a LangGraph thread")
+        elif not names_type(name):
+            found.leave_out(f"fact of {name!r}, which cannot name a type of facts")
         else:
             data = {key: value for key, value in payload.items() if not key.startswith("_")}
             found.leave_out("field that begins with an underscore", len(payload) - len(data))
