@@ -96,10 +96,24 @@ def test_a_copy_into_the_source_or_around_it_is_refused(tmp_path, source, target
     assert Diary(tmp_path / source, agent="rules").users() == ["alice"]
 
 
-def test_a_copy_to_memory_is_refused(tmp_path):
-    Diary(tmp_path / "one", agent="rules").user("alice").upsert_preference("likes", "tea")
-    run = CliRunner().invoke(app, ["copy", str(tmp_path / "one"), "memory:"])
-    assert "a copy in memory is lost when this command ends" in str(run.exception)
+@pytest.mark.parametrize(
+    "command",
+    ["copy {} memory:", "copy memory: {}", "add likes tea --user alice --path memory:",
+     "import {}/export.json --user alice --path memory:", "demo --path memory:"],
+)  # fmt: skip
+def test_a_command_refuses_a_memory_that_ends_with_it(tmp_path, command):
+    alice = Diary(tmp_path / "one", agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    run = CliRunner().invoke(app, command.format(tmp_path / "one").split())
+    assert str(run.exception).startswith('"memory:" is lost when this command ends;')
+
+
+def test_the_demo_refuses_a_database_without_showing_its_password(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = CliRunner().invoke(app, ["demo", "--path", "postgresql://alice:secret@localhost/x"])
+    assert "the demo needs a folder" in str(run.exception)
+    assert "secret" not in f"{run.exception}{run.output}"
+    assert not [*tmp_path.iterdir()]
 
 
 READ_ONLY = """

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from tomldiary.errors import InvalidValue
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -33,6 +35,7 @@ __all__ = [
     "complete_key",
     "complete_user",
     "completion",
+    "lasting",
     "user_option",
 ]
 
@@ -95,9 +98,22 @@ def _user(ctx: Any) -> UserDiary:
 
 # Options
 
+
+def lasting(path: str | None) -> str | None:
+    """Return the place of a memory; a callback of options and arguments.
+
+    Raises:
+        InvalidValue: It is "memory:", which ends with the command.
+    """
+    if path == "memory:":
+        raise InvalidValue('"memory:" is lost when this command ends; name a folder or a database.')
+    return path
+
+
 MemoryPath = Annotated[
     str,
     Option(
+        callback=lasting,
         help="The folder of the memory, or the URL of its database.",
         envvar=["TOMLDIARY_URL", "TOMLDIARY_PATH"],
     ),

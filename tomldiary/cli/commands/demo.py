@@ -6,6 +6,7 @@ Frameworks and adapters are imported by name when the demo runs, so the core dep
 from __future__ import annotations
 
 import os
+import shlex
 import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,8 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Exit, Option
 
-from tomldiary.cli.options import AsJson
+from tomldiary.cli.options import AsJson, lasting
 from tomldiary.cli.output import heading, print_json, print_text, print_toml
+from tomldiary.cli.places import shown
 from tomldiary.diary import Diary
 from tomldiary.errors import InvalidValue
 from tomldiary.text.visible import one_line
@@ -43,7 +45,9 @@ _REMOTE_TRACING = ("LANGSMITH_TRACING", "LANGSMITH_TRACING_V2", "LANGCHAIN_TRACI
 
 def demo(
     *,
-    path: Annotated[str | None, Option(help="Keep the memory in this new or empty folder.")] = None,
+    path: Annotated[
+        str | None, Option(callback=lasting, help="Keep the memory in this new or empty folder.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show a chat, the resulting file, and frameworks that read it."""
@@ -87,7 +91,9 @@ def _as_text(diary: Diary, path: str | None) -> list[Reading]:
     for reading in readings:
         print_text(f"   {reading.framework:<12} {one_line(' '.join(reading.told.split()))}")
     if path is not None:
-        print_text(f"\nThe memory is kept in {path}; show it with: tomldiary show --path {path}")
+        print_text(
+            f"\nThe memory is kept in {path}; show it with: tomldiary show --path {shlex.quote(path)}"
+        )
     return readings
 
 
@@ -106,6 +112,8 @@ def _folder(path: str | None) -> Generator[Path]:
             yield Path(folder)
         return
     folder = Path(path)
+    if "://" in path:
+        raise InvalidValue("the demo needs a folder, not a database", where=shown(path))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InvalidValue("the demo needs a new or an empty folder", where=path)
     yield folder

@@ -22,6 +22,7 @@ from tomldiary.cli.options import (
     Yes,
     complete_category,
     complete_user,
+    lasting,
 )
 from tomldiary.cli.output import print_error, print_json, print_not_done, print_text, progress_bar
 from tomldiary.cli.places import open_storage, shown, writable, write_new
@@ -33,7 +34,6 @@ from tomldiary.ingest.source import decode, parse, read_text
 from tomldiary.runtime.sources import DEAD_LETTERS, QUEUE
 from tomldiary.runtime.views import counted
 from tomldiary.storage.copy import Copied, copy_users
-from tomldiary.storage.memory import MemoryBackend
 from tomldiary.storage.protocol import Backend, KeepsHidden, KeepsJournal
 from tomldiary.text.visible import one_line
 from tomldiary.writer.journals import waiting_users
@@ -299,8 +299,8 @@ def _print_preview(found: list[Difference]) -> None:
 
 
 def copy_memory(
-    source: Annotated[str, Argument(help="A folder, or the URL of a database.")],
-    target: Annotated[str, Argument(help="A folder, or the URL of a database.")],
+    source: Annotated[str, Argument(callback=lasting, help="A folder, or the URL of a database.")],
+    target: Annotated[str, Argument(callback=lasting, help="A folder, or the URL of a database.")],
     *,
     as_json: AsJson = False,
 ) -> None:
@@ -310,11 +310,6 @@ def copy_memory(
     """
     read = open_storage(source, "name the folder to copy")
     written = Diary(target, agent="rules").engine.backend
-    if isinstance(written, MemoryBackend):
-        raise InvalidValue(
-            "a copy in memory is lost when this command ends; name a folder or a database",
-            where=target,
-        )
     left = _with_turns(read)
     if left:
         print_error(
