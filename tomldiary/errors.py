@@ -141,7 +141,7 @@ class UnknownEntry(DiaryError, KeyError):
 
     def __str__(self) -> str:
         # a key comes from a caller, and may contain characters that a terminal obeys
-        key = self.where if self.where.isprintable() else repr(self.where)
+        key = self.where if self.where and self.where.isprintable() else repr(self.where)
         return f"{key} does not exist. {self.hint}".rstrip()
 
 

@@ -184,6 +184,13 @@ def test_why_names_session_turn_and_all_changes(tmp_path, call):
 # diff and show --at
 
 
+def test_an_unknown_key_is_explained_without_names_of_methods(alice, call):
+    for command in ("why", "history"):
+        for key in ("likes/pref009", "likes/"):
+            assert "()" not in call(command, key)[2]
+    assert "The history shows all keys." in call("why", "likes/pref009")[2]
+
+
 def test_diff_is_a_unified_diff_between_numbers_or_times(alice, call):
     assert '+text = "green tea"' in call("diff", "2", "3", check=0)[1]
     assert '-text = "tea"' in call("diff", "2", "3")[1]

@@ -72,7 +72,10 @@ def test_a_healthy_folder_has_only_notes_and_names_the_last_write(root):
     assert {one.level for one in found} == {"note"}
     told = {one.place: one.message for one in found}
     newest = Diary(root).user("alice").history(limit=1)[0]
-    assert told["alice"] == f"the last write is transaction 3, {newest.time[:19]} UTC."
+    assert (
+        told["alice"]
+        == f"the last write is transaction 3, {newest.time[:19].replace('T', ' ')} UTC."
+    )
     assert told["bob"].startswith("the last write is transaction 1,")
     assert "MB are free" in told[str(root)]
 

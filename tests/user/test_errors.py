@@ -45,6 +45,12 @@ def test_a_key_with_control_characters_is_escaped_in_the_message():
     assert refused.value.where == "likes/\x1b[31m\u202e"
 
 
+def test_an_empty_key_is_visible_in_the_message():
+    alice = Diary("memory:", agent="rules").user("alice")
+    with pytest.raises(errors.UnknownEntry, match=r"^'' does not exist\. A key is "):
+        alice.why("")
+
+
 def fill(folder):
     alice = Diary(folder, agent="rules", max_prefs_per_category=1).user("alice")
     alice.upsert_preference("likes", "tea")

@@ -233,7 +233,7 @@ def _check_user(diary: Diary, user: str) -> Iterator[Finding]:
         yield Finding(
             "note",
             user,
-            f"the last write is transaction {walked.newest.seq}, {walked.newest.time[:19]} UTC.",
+            f"the last write is transaction {walked.newest.seq}, {walked.newest.time[:19].replace('T', ' ')} UTC.",
         )
 
 

@@ -183,7 +183,7 @@ def evaluate_stored(
         )
         if missing:
             raise InvalidValue(
-                f"gold names entries that the user does not have: {', '.join(missing[:5])}. history() shows the keys.",
+                f"gold names entries that the user does not have: {', '.join(missing[:5])}. The history shows all keys.",
                 where=collection.name,
             )
         answers += _asked(user, user, collection, lambda key: (key,), lines, ranked, limits)

@@ -218,7 +218,7 @@ class HistoryQueries:
             kept = Retention(self._past.engine, self._past.user_id).kept_history()
             since = f", which begins with transaction {kept.first}" if kept.is_pruned else ""
             raise UnknownEntry(
-                key, f"It is not in the kept history either{since}. history() shows the keys."
+                key, f"It is not in the kept history either{since}. The history shows all keys."
             )
         count = entry.get("_count", entry.get("_turns", 1))
         return Origin(

@@ -184,8 +184,8 @@ def path_of(key: str, categories: Collection[str], types: Collection[str] = ()) 
         shapes = [kind.shape for kind in KINDS.values() if kind.shape]
         raise UnknownEntry(
             key,
-            f"A key is {', '.join(shapes[:-1])} or {shapes[-1]}; history() shows them, and a hit of recall()"
-            " has it as `full_key`.",
+            f"A key is {', '.join(shapes[:-1])} or {shapes[-1]}; the history shows them, and a hit of a"
+            " search has it as `full_key`.",
         )
     return found
 

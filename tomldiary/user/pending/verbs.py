@@ -300,7 +300,7 @@ class Verdict(UserPart):
             edit_of = tx.entries if entry_kind(path[0]).is_split else tx.edit
             found = find_entry(path, tx.listed(), edit_of)
             if found is None:
-                raise UnknownEntry(key, "history() shows the keys.")
+                raise UnknownEntry(key, "The history shows all keys.")
             name, place, entry = found
             edit_of(name).put(place, {**entry, "_verified": True})
 
