@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 from langchain_core.embeddings import Embeddings
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 
 from tomldiary import Diary
-from tomldiary.errors import BackendError
+from tomldiary.errors import BackendError, ExtractionError
 from tomldiary_langgraph import DiaryStore
 
 
@@ -93,3 +94,16 @@ def test_a_backend_with_connections_of_the_host_names_the_remedy():
             await asyncio.to_thread(diary.user("ann").preferences)
 
     asyncio.run(host())
+
+
+@pytest.mark.parametrize("agent", ["function", "chat model"])
+def test_a_stop_iteration_in_a_thread_fails_the_turn_at_once(agent):
+    answers = iter([])
+
+    def extract(message, *, deps):
+        next(answers)
+
+    model = extract if agent == "function" else GenericFakeChatModel(messages=answers)
+    diary = Diary("memory:", agent=model, extraction_timeout=5)
+    with pytest.raises(ExtractionError, match="raised StopIteration"):
+        diary.user("ann").add_turn("I like tea.", "ok", "s")

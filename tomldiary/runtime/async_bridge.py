@@ -110,6 +110,14 @@ def is_woken_by_threads(loop: asyncio.AbstractEventLoop) -> bool:
     return type(loop).call_soon_threadsafe is not asyncio.AbstractEventLoop.call_soon_threadsafe
 
 
+def _called(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call a function for a future of asyncio, which in older releases never ends if it gets a StopIteration."""
+    try:
+        return function(*args, **kwargs)
+    except StopIteration as error:
+        raise RuntimeError("function raised StopIteration") from error
+
+
 async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Run a blocking call in a worker thread and wait for it without blocking the event loop."""
     import asyncio  # noqa: PLC0415 - see running_loop
@@ -117,19 +125,19 @@ async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs)
     running_loop()
     scope = SCOPE.get()
     if scope is None:
-        return await asyncio.to_thread(function, *args, **kwargs)
+        return await asyncio.to_thread(_called, function, *args, **kwargs)
     if scope.is_owned_here():
         caller = CALLED_IN.set(scope)
         try:
             if scope.worker is None:
-                return await asyncio.to_thread(function, *args, **kwargs)
-            return await scope.worker.run(functools.partial(function, *args, **kwargs))
+                return await asyncio.to_thread(_called, function, *args, **kwargs)
+            return await scope.worker.run(functools.partial(_called, function, *args, **kwargs))
         finally:
             CALLED_IN.reset(caller)
     # The task was started inside the scope but does not own the scope, so its thread must not use it.
     outer = SCOPE.set(None)
     try:
-        return await asyncio.to_thread(function, *args, **kwargs)
+        return await asyncio.to_thread(_called, function, *args, **kwargs)
     finally:
         SCOPE.reset(outer)
 
@@ -150,7 +158,7 @@ async def in_daemon_thread(function: Callable[P, R], *args: P.args, **kwargs: P.
         if not result.set_running_or_notify_cancel():
             return
         try:
-            result.set_result(context.run(function, *args, **kwargs))
+            result.set_result(context.run(_called, function, *args, **kwargs))
         except BaseException as error:  # noqa: BLE001 - raised where it is awaited
             result.set_exception(error)
 
@@ -158,7 +166,7 @@ async def in_daemon_thread(function: Callable[P, R], *args: P.args, **kwargs: P.
         threading.Thread(target=run, name="tomldiary-call", daemon=True).start()
     except RuntimeError:
         # The interpreter is shutting down, so only the running threads of the loop can be used.
-        return await asyncio.to_thread(function, *args, **kwargs)
+        return await asyncio.to_thread(_called, function, *args, **kwargs)
     return await asyncio.wrap_future(result)
 
 
