@@ -461,6 +461,9 @@ def test_tools_answer_errors_and_never_raise(name, arguments):
     [
         ("rewrite_preference_block", "likes/pref009", {"text": "x"}),
         ("rewrite_preference_block", "likes/pref001", {"text": " \n"}),
+        ("rewrite_preference_block", "likes/pref001", {"text": 5}),
+        ("rewrite_preference_block", "likes/pref001", {"text": "tea", "contexts": 5}),
+        ("rewrite_preference_block", "likes/pref001", {"text": "tea", "contexts": [5]}),
         ("rewrite_preference_block", "likes/pref001", {"text": "half \ud800 pair"}),
         ("rewrite_preference_block", "likes/pref001", {"text": "x" * 1_000_000}),
         ("rewrite_preference_block", "likes/pref001", {"text": "x", "contexts": ["\udfff"]}),

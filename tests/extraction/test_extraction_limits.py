@@ -52,6 +52,27 @@ def test_a_blank_summary_changes_nothing():
     assert summary(diary) == "They talked about tea."
 
 
+@pytest.mark.parametrize(
+    ("verb", "arguments", "place"),
+    [
+        ("upsert", ("likes", None, 5), "likes.text"),
+        ("upsert", ("likes", None, b"tea"), "likes.text"),
+        ("upsert", ("likes", None, "tea", [5]), "contexts"),
+        ("summarise", (None, []), "conversations/s1.summary"),
+        ("summarise", ("About tea.", 5), "conversations/s1.keywords"),
+        ("summarise", ("About tea.", ["tea", 5]), "conversations/s1.keywords"),
+        ("commit_fact", ("diet", 5), "facts/diet"),
+    ],
+)
+def test_a_value_of_another_type_is_named_with_its_place(verb, arguments, place):
+    def extract(message, *, deps):
+        getattr(deps, verb)(*arguments)
+
+    with pytest.raises(InvalidValue) as refused:
+        Diary("memory:", agent=extract).user("alice").add_turn("Hi.", "Hello.", "s1")
+    assert refused.value.where == place
+
+
 @pytest.mark.parametrize(("options", "limit"), [({}, 4000), ({"max_summary_chars": 50}, 50)])
 def test_a_summary_has_a_limit(options, limit):
     async def work(ctx):

@@ -16,7 +16,15 @@ from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.extraction.operations import ForgetPreference, Operation, SetFields
 from tomldiary.text.contradiction import covers
 from tomldiary.text.similarity import Similarity, conflict, normalise
-from tomldiary.toml.values import checked_flag, checked_number, in_utc, render_value, timestamp
+from tomldiary.toml.values import (
+    checked_flag,
+    checked_names,
+    checked_number,
+    checked_text,
+    in_utc,
+    render_value,
+    timestamp,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -231,7 +239,7 @@ class CompactionDeps:
             InvalidValue: The text is blank, too long, cannot be stored, or contradicts the previous text.
         """
         entry = self._preference(block_id)
-        text = text.strip()
+        text = checked_text(text, f"{block_id}.text").strip()
         if not text:
             raise InvalidValue("the text is blank. Delete the block instead.", where=block_id)
         if len(text) > MAX_TEXT:
@@ -244,7 +252,7 @@ class CompactionDeps:
                 f"the new text has another meaning ({why}). Keep numbers, signs and negations as they are.",
                 where=block_id,
             )
-        labels = _labels(contexts)
+        labels = _labels(contexts, f"{block_id}.contexts")
         _check_storable([text, *(labels or ())], block_id)
         entry["text"] = text
         if labels is not None:
@@ -292,7 +300,7 @@ class CompactionDeps:
             InvalidValue: The summary is blank or too long, or the summary or a keyword cannot be stored.
         """
         entry = self._conversation(session_id)
-        labels = _labels(keywords)
+        labels = _labels(keywords, f"{session_id}.keywords")
         summary, labels = checked_summary(summary, labels, self.max_summary, session_id)
         _check_storable([summary, *(labels or ())], session_id)
         entry["summary"] = summary
@@ -357,10 +365,8 @@ def _split(block_id: str) -> tuple[str, str]:
     return category, key
 
 
-def _labels(words: Iterable[str] | None) -> list[str] | None:
-    if words is None:
-        return None
-    return [words] if isinstance(words, str) else list(dict.fromkeys(words))
+def _labels(words: Iterable[str] | None, where: str) -> list[str] | None:
+    return None if words is None else list(dict.fromkeys(checked_names(words, where)))
 
 
 def _check_storable(texts: list[str], where: str) -> None:

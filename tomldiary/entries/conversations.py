@@ -17,6 +17,7 @@ from tomldiary.entries.kind import EntryKind, Group
 from tomldiary.entries.models import ConversationItem
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.logging import get_logger
+from tomldiary.toml.values import checked_names, checked_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -183,13 +184,13 @@ def checked_summary(
         InvalidValue: The summary is blank or longer than `limit` characters, or there are too many keywords, or
             one is too long.
     """
-    summary = summary.strip()
+    summary = checked_text(summary, f"{where}.summary").strip()
     if not summary:
         raise InvalidValue("the summary is blank. The stored one stays as it is.", where=where)
     check_length(len(summary), limit, where, "the summary has")
     if keywords is None:
         return summary, None
-    words = [keywords] if isinstance(keywords, str) else list(keywords)
+    words = list(checked_names(keywords, f"{where}.keywords"))
     if len(words) > _MOST_KEYWORDS or any(len(word) > _LONGEST_KEYWORD for word in words):
         raise InvalidValue(
             f"expected at most {_MOST_KEYWORDS} keywords of {_LONGEST_KEYWORD} characters each. Give the"

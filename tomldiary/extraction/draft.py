@@ -38,7 +38,14 @@ from tomldiary.extraction.operations import (
 from tomldiary.text.similarity import Similarity
 from tomldiary.text.visible import escape_for_model
 from tomldiary.toml.document import Document, ValueEdit
-from tomldiary.toml.values import checked_names, encode_nulls, same_value, timestamp
+from tomldiary.toml.values import (
+    checked_names,
+    checked_table,
+    checked_text,
+    encode_nulls,
+    same_value,
+    timestamp,
+)
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -245,6 +252,7 @@ class MemoryDeps:
             InvalidValue: Also if a tool of the host removed the same statement in this turn.
         """
         key = self.preferences.wanted(category, key)
+        text = None if text is None else checked_text(text, f"{category}.text")
         if text is not None and self.redact is not None:
             text = self.redact(text)  # before it is compared with what is stored
         if text is not None and self.tool_writes.was_removed(text):
@@ -328,7 +336,8 @@ class MemoryDeps:
         Raises:
             DiaryError: The type is not registered, or a rule forbids it.
         """
-        known = {key: value for key, value in fields.items() if value is not None}
+        given = checked_table(fields, f"facts/{name}")
+        known = {key: value for key, value in given.items() if value is not None}
         return self._on_facts(CommitFact(name, tuple(known.items()), confidence))
 
     def remove_fact(self, fact_id: str) -> None:
