@@ -86,7 +86,7 @@ def test_failing_models_and_users_lose_no_turn_of_other_users(tmp_path, caplog):
     assert (stats["pending"], stats["dead_letters"]) == (0, 20)
     assert stats["retries"] == caplog.text.count("; retrying in")
     assert stats["retries"] > 50
-    assert caplog.text.count("it is in the dead letters") == 20
+    assert caplog.text.count("It is in the dead letters") == 20
     assert "no text for a model" not in caplog.text
 
 

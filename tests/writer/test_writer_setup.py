@@ -137,6 +137,21 @@ def test_a_host_with_logging_gets_a_log_record(tmp_path, caplog, capsys, monkeyp
     assert capsys.readouterr().err == ""
 
 
+def test_the_log_of_a_dead_letter_names_its_cause(tmp_path, caplog):
+    def extract(message, *, deps):
+        raise ExtractorUnusable("the model is gone.")
+
+    with (
+        caplog.at_level(logging.ERROR, "tomldiary"),
+        MemoryWriter(Diary(tmp_path, agent=extract)) as writer,
+    ):
+        writer.submit_nowait(Turn("ann", "s", "I like tea.", "ok"))
+        assert writer.flush(20)
+    assert (
+        "a turn could not be applied: the model is gone. It is in the dead letters" in caplog.text
+    )
+
+
 def test_health_names_the_last_failure_until_a_turn_is_applied(tmp_path):
     def extract(message, *, deps):
         if deps.user_msg == "bad":

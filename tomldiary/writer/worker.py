@@ -339,15 +339,14 @@ class Workers:
                         return
                 parked = len(jobs)
             await in_thread(job.journal.finish, jobs)
-        _logger.error(
-            "a turn could not be applied: %s%s", kind, "; it is in the dead letters" if parked else ""
-        )  # fmt: skip
         reason = _reason(error, kind)
+        text = f"a turn could not be applied: {reason} {_PARKED if parked else _LOST}"
+        _logger.error("%s", text)
         with self._state:
             if self.working.pop(job, None) is None:
                 return
             if reason != self._metrics.last_failure:
-                show(f"a turn could not be applied: {reason} {_PARKED if parked else _LOST}")
+                show(text)
             self._metrics.last_failure = reason
             self._metrics.dead_letters += parked
             self._end(job, jobs, error=error)
