@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages
@@ -20,10 +20,10 @@ from tomldiary.agents.turn_messages import (
     spoken,
     turn_start,
 )
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import InvalidValue, wrong_type
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection
 
 __all__ = [
     "CurrentTurn",
@@ -133,6 +133,9 @@ def _fields(channels: Mapping[str, Any] | None) -> dict[str, MemoryChannel]:
     return {name: each for name, each in known if isinstance(each, MemoryChannel)}
 
 
+_MESSAGE = (
+    "Give message objects, texts, pairs of role and text, or dictionaries with role and content."
+)
 _STRUCTURED = "Returning structured response: "
 """The beginning of the tool result by which LangChain's agents end a turn with structured output."""
 
@@ -223,7 +226,7 @@ def thread_of(state: Any, key: str, nodes: Collection[str]) -> list[Spoken]:
     models need a human message at the end.
 
     Raises:
-        InvalidValue: The state has no such field.
+        InvalidValue: The state has no such field, or what is in it is no message.
     """
     if isinstance(state, Mapping):
         held: Any = cast("Mapping[str, Any]", state).get(key)
@@ -233,9 +236,26 @@ def thread_of(state: Any, key: str, nodes: Collection[str]) -> list[Spoken]:
         raise InvalidValue(f"the state has no {key!r}. Say in messages_key where the messages are.")
     messages = [
         AIMessage(one.content, id=one.id) if one.type == "human" and one.name in nodes else one
-        for one in convert_to_messages([held] if _is_message(held) else list(held))
+        for one in _converted([held] if _is_message(held) else held, key)
     ]
     return spoken(messages, lambda all_, number: all_[number].text.startswith(_STRUCTURED))
+
+
+def _converted(held: Any, key: str) -> list[BaseMessage]:
+    """Return values as LangChain's messages.
+
+    Raises:
+        InvalidValue: One is no message, or `held` is not iterable.
+    """
+    if not isinstance(held, Iterable):
+        raise wrong_type(held, "messages", key, _MESSAGE)
+    messages: list[BaseMessage] = []
+    for number, one in enumerate(cast("Iterable[Any]", held)):
+        try:
+            messages += convert_to_messages([one])
+        except (TypeError, ValueError, LookupError, NotImplementedError) as error:
+            raise wrong_type(one, "a message", f"{key}.{number}", _MESSAGE) from error
+    return messages
 
 
 def _is_message(held: Any) -> bool:

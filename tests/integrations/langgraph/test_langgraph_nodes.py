@@ -429,6 +429,22 @@ def test_messages_and_memory_may_have_other_names():
             node.invoke(state, ALICE)
 
 
+@pytest.mark.parametrize(
+    ("messages", "sentence"),
+    [
+        (5, "messages: expected messages, found int. Give message objects"),
+        ([("user", "a"), 5], "messages.1: expected a message, found int."),
+        ([{"content": "a"}], "messages.0: expected a message, found dict."),
+        ([{"role": "tool", "content": "a"}], "messages.0: expected a message, found dict."),
+    ],
+)
+def test_a_state_without_readable_messages_is_refused_with_their_place(messages, sentence):
+    diary = Diary("memory:", agent=Noted())
+    for node in (recall_node(diary), extract_node(diary)):
+        with pytest.raises(InvalidValue, match=sentence):
+            node.invoke({"messages": messages}, ALICE)
+
+
 def test_budget_and_query_reach_the_renderer():
     diary = Diary("memory:")
     alice = diary.user("alice")
