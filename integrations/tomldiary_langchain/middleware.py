@@ -159,8 +159,8 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         names = {tool: f"{name}_{tool}" for tool in TOOL_NAMES} if name else None
         self.tools = tools_of(self.diary, self._verbs, tools, names)
         self.writer = MemoryWriter(self.diary) if writer is None else writer_of(writer, self.diary)
-        self._user_id = checked_id("user_id", user_id)
-        self._session_id = checked_id("session_id", session_id)
+        self._user_id = checked_id("user_id", user_id, "state", "runtime")
+        self._session_id = checked_id("session_id", session_id, "state", "runtime")
         self._inject = inject
         self._max_tokens = checked_count(max_tokens, "max_tokens", least=1)
         self._token_counter = checked_counter(token_counter)

@@ -77,7 +77,7 @@ class DiaryRetriever(BaseRetriever):
     @field_validator("user_id")
     @classmethod
     def _check_user(cls, user_id: Who) -> Who:
-        return checked_id("user_id", user_id)
+        return checked_id("user_id", user_id, "config")
 
     @field_validator("kinds")
     @classmethod

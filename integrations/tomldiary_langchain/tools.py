@@ -85,8 +85,8 @@ def diary_tools(
         InvalidValue: A name is not that of a tool, or two tools get the same one.
     """
     memory = diary_of(diary)
-    checked_id("user_id", user_id)
-    checked_id("session_id", session_id)
+    checked_id("user_id", user_id, "config")
+    checked_id("session_id", session_id, "config")
 
     def verbs(config: RunnableConfig) -> MemoryVerbs:
         user = memory.user(resolve_user(user_id, config))

@@ -113,7 +113,7 @@ def recall_node(
     one_of("on_error", on_error, ("raise", "ignore"))
     checked_count(max_tokens, "max_tokens", least=1)
     checked_counter(token_counter)
-    checked_id("user_id", user_id)
+    checked_id("user_id", user_id, "state", "runtime")
     checked_text(state_key, "state_key")
     if messages_key is not None:
         checked_text(messages_key, "messages_key")
@@ -281,8 +281,8 @@ class _Recorded:
     ) -> None:
         self._submitted = of_memory(diary, SubmittedMessages)
         self._runs = runs()
-        self._user_id = checked_id("user_id", user_id)
-        self._session_id = checked_id("session_id", session_id)
+        self._user_id = checked_id("user_id", user_id, "state", "runtime")
+        self._session_id = checked_id("session_id", session_id, "state", "runtime")
         self._messages_key = checked_text(messages_key, "messages_key")
         self._on_error: OnError = one_of("on_error", on_error, ("raise", "ignore"))
         self._episodes = checked_episodes(episodes)

@@ -105,7 +105,7 @@ class AgentMemoryToolset(RunToolset[Any]):
         self.diary = diary_of(memory_dir)
         self.turns = of_memory(self.diary, LastTurns)
         self._agent_name = agent_name
-        self._user_id = checked_id("user_id", no_template("user_id", user_id))
+        self._user_id = checked_id("user_id", no_template("user_id", user_id), "ctx")
         checked_count(max_lines, "max_lines")
         if max_tokens is not None:
             checked_count(max_tokens, "max_tokens")

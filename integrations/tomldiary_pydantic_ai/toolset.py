@@ -326,8 +326,8 @@ class DiaryToolset(RunToolset[AgentDepsT]):
         self.token_counter = checked_counter(token_counter)
         self.query = one_of("query", query, ("cut", "prompt", "none"))
         self.on_error = one_of("on_error", on_error, ("ignore", "raise"))
-        self._user_id = checked_id("user_id", no_template("user_id", user_id))
-        self._session_id = checked_id("session_id", no_template("session_id", session_id))
+        self._user_id = checked_id("user_id", no_template("user_id", user_id), "ctx")
+        self._session_id = checked_id("session_id", no_template("session_id", session_id), "ctx")
         self.name = "" if id == DEFAULT_ID else id
         self.records = False
         names = chosen_tools(tools, VERBS, ("recall",))

@@ -51,7 +51,12 @@ WITH_SESSION = [
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
-    [(7, "expected text, found int"), (" ", "is blank"), (async_id, "async function")],
+    [
+        (7, "expected text, found int"),
+        (" ", "is blank"),
+        (async_id, "async function"),
+        (lambda: "alice", r"a call with \((state, runtime|config|ctx)\) fails, too many"),
+    ],
 )
 @pytest.mark.parametrize("make", [*WITH_SESSION, recall_node, made_agent_memory])
 def test_an_id_is_text_or_a_plain_function(make: Any, wrong: Any, message: str) -> None:
@@ -91,6 +96,8 @@ def test_a_session_that_no_file_can_store_is_refused(make: Any) -> None:
         (DiaryStore, {"index": {"dims": 2, "embed": UUID}}, "index.embed: expected Embeddings"),
         (DiaryToolset, {"token_counter": 4}, "token_counter: expected a function"),
         (DiaryMiddleware, {"token_counter": 4}, "token_counter: expected a function"),
+        (DiaryStore, {"user_label": lambda _: "a"}, "a call with .namespace, key. fails, too many"),
+        (recall_node, {"token_counter": dict.get}, "a call with .text. fails, missing"),
         (recall_node, {"token_counter": async_id}, "token_counter: an async function"),
         (DiaryCapability, {"token_counter": async_id}, "token_counter: an async function"),
         (DiaryToolset, {"descriptions": ["recall"]}, "descriptions: expected a table"),

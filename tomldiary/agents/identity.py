@@ -18,6 +18,7 @@ from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from tomldiary.errors import IdentifierError, InvalidValue
+from tomldiary.runtime.callables import misfit
 from tomldiary.toml.values import check_unicode
 
 __all__ = [
@@ -159,15 +160,27 @@ def session_of(
     return first_id("session", found, hint=hint, default=default)
 
 
-def checked_id(option: str, explicit: T) -> T:
-    """Return an id, a function that returns one, or None, unchanged; `option` is "user_id" or "session_id".
+def checked_id(option: str, explicit: T, *parameters: str) -> T:
+    """Return an id, a function that returns one, or None, unchanged.
+
+    Args:
+        option: "user_id" or "session_id".
+        explicit: The id or function.
+        parameters: What a function is called with.
 
     Raises:
-        IdentifierError: It is blank, neither text nor a function, or an async function.
+        IdentifierError: It is blank, neither text nor a function, an async function, or one with other parameters.
     """
     if iscoroutinefunction(explicit):
         raise IdentifierError(f"{option}: an async function cannot be used. Give a plain function.")
-    if explicit is not None and not callable(explicit):
+    if callable(explicit):
+        reason = misfit(explicit, *parameters)
+        if reason:
+            called = f"({', '.join(parameters)})"
+            raise IdentifierError(
+                f"{option}: a call with {called} fails, {reason}. Give it the parameters {called}."
+            )
+    elif explicit is not None:
         first_id(option.removesuffix("_id"), [(option, explicit)])
     return explicit
 

@@ -7,6 +7,7 @@ from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.errors import InvalidValue
+from tomldiary.runtime.callables import misfit
 from tomldiary.storage.protocol import Backend, LocalFolder, WrapsBackend
 from tomldiary.toml.values import (
     check_instance,
@@ -113,7 +114,7 @@ def checked_counter(given: Callable[[str], int] | None) -> Callable[[str], int] 
     """Return the function that counts the tokens of a text, or None, unchanged.
 
     Raises:
-        InvalidValue: It is neither.
+        InvalidValue: It is neither, or has other parameters.
     """
     if given is not None and not callable(given):
         raise InvalidValue(
@@ -123,6 +124,9 @@ def checked_counter(given: Callable[[str], int] | None) -> Callable[[str], int] 
         raise InvalidValue(
             "an async function cannot be used. Give a plain function.", where="token_counter"
         )
+    reason = "" if given is None else misfit(given, "")
+    if reason:
+        raise InvalidValue(f"a call with (text) fails, {reason}.", where="token_counter")
     return given
 
 

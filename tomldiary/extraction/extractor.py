@@ -6,13 +6,13 @@ names are plain functions, which import an adapter when they are called.
 
 from __future__ import annotations
 
-import inspect
 import os
 from contextvars import ContextVar
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from tomldiary.errors import MissingExtra, SchemaError
+from tomldiary.runtime.callables import misfit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,17 +107,12 @@ def _check_arguments(run: Callable[..., Any], name: str) -> None:
     Raises:
         SchemaError: It cannot.
     """
-    try:
-        signature = inspect.signature(run)
-    except (TypeError, ValueError):  # a function in C without a signature
-        return
-    try:
-        signature.bind("", deps=None)
-    except TypeError as error:
+    reason = misfit(run, "", deps=None)
+    if reason:
         raise SchemaError(
-            f"{name} cannot extract: a call with (message, deps=…) fails, {error}. Give it the"
+            f"{name} cannot extract: a call with (message, deps=…) fails, {reason}. Give it the"
             " parameters (message, *, deps)."
-        ) from None
+        )
 
 
 def load_factory(name: str, *, extra: str = "pydantic-ai") -> Any:

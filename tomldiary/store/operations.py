@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from tomldiary.errors import IdentifierError, InvalidValue, wrong_type
 from tomldiary.identifiers.namespaces import SHARED, Namespace
 from tomldiary.retrieval.filters import Predicate, compile_filter
+from tomldiary.runtime.callables import misfit
 from tomldiary.store.item import checked_key, checked_minutes, checked_value
 from tomldiary.toml.values import checked_count, checked_limit, checked_text
 
@@ -215,7 +216,7 @@ class Owners:
     """Finds the user that a namespace belongs to.
 
     Raises:
-        InvalidValue: `user_label` is not a number from 0, a function or None.
+        InvalidValue: `user_label` is not a number from 0, a function of namespace and key, or None.
     """
 
     def __init__(self, user_label: UserLabel) -> None:
@@ -223,6 +224,12 @@ class Owners:
         if not (user_label is None or callable(user_label) or (is_number and user_label >= 0)):
             raise InvalidValue(
                 f"expected the position of a label, a function or None, found {user_label!r}.",
+                where="user_label",
+            )
+        reason = misfit(user_label, (), "") if callable(user_label) else ""
+        if reason:
+            raise InvalidValue(
+                f"a call with (namespace, key) fails, {reason}. Give it these parameters.",
                 where="user_label",
             )
         self._label = user_label
