@@ -492,7 +492,7 @@ def test_ctrl_c_in_the_editor_ends_neither_the_editor_nor_the_command(memories, 
     assert "I love light roast." in likes(memories)
 
 
-@pytest.mark.parametrize(("editor", "says"), [("'", "is not a valid command"), ("false", "the editor ended with code 1"), ("no-such-editor", "no-such-editor: the editor cannot be started (No such file or directory); nothing was stored. Set $EDITOR")])  # fmt: skip
+@pytest.mark.parametrize(("editor", "says"), [("'", "is not a valid command"), ("false", "the editor ended with code 1"), ("rm", "rm: the editor removed the text; nothing was stored."), ("no-such-editor", "no-such-editor: the editor cannot be started (No such file or directory); nothing was stored. Set $EDITOR")])  # fmt: skip
 def test_an_editor_that_fails_stores_nothing(memories, editor, says):
     before = (memories / "alice/preferences.toml").read_bytes()
     done = call("edit", "--path", memories, VISUAL=editor)

@@ -199,6 +199,18 @@ def test_an_edited_text_that_cannot_be_stored_is_kept(memories, tmp_path, monkey
     assert kept.stat().st_mode & 0o777 == 0o600
 
 
+def test_an_error_of_edit_names_the_document_and_no_copy(memories, tmp_path):
+    script = (
+        "import os, pathlib, resource, sys; file = pathlib.Path(sys.argv[1]);"
+        " file.write_text(file.read_text() + '# too large');"
+        " resource.prlimit(os.getppid(), resource.RLIMIT_FSIZE, (9, 9))"  # like a full disk
+    )
+    editor = shlex.join([sys.executable, "-c", script])
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        program("edit", "--path", memories, VISUAL=editor, TMPDIR=str(tmp_path))
+    assert f"{memories / 'alice/preferences.toml'}: File too large." in failed.value.stderr
+
+
 def test_an_export_that_does_not_fit_on_the_disk_leaves_no_file(memories, tmp_path):
     file = tmp_path / "alice.json"
     line = [sys.executable, "-m", "tomldiary", "export", "--path", memories, "--output", file]

@@ -192,12 +192,15 @@ def save_text(diary: Diary, user: str, document: str, text: str, epoch: int | No
 def replace_file(file: Path, text: str, staged: Path | None = None) -> None:
     """Replace a file atomically, with a modification time at which the engine considers the save complete."""
     fresh = staged or file.with_name(f".{file.name}.new")
-    fresh.unlink(missing_ok=True)
-    write_new(fresh, text)
-    # The engine waits before it merges a recent save with fewer entries, because it may be incomplete.
-    modified = time.time() - _SAVE_AGE
-    os.utime(fresh, (modified, modified))
-    fresh.replace(file)
+    try:
+        fresh.unlink(missing_ok=True)
+        write_new(fresh, text)
+        # The engine waits before it merges a recent save with fewer entries, because it may be incomplete.
+        modified = time.time() - _SAVE_AGE
+        os.utime(fresh, (modified, modified))
+        fresh.replace(file)
+    except OSError as error:  # name the document, not its staged copy
+        raise OSError(error.errno, error.strerror, str(file)) from None
 
 
 def _database(path: str) -> tuple[Diary, SharedBackend]:
@@ -409,5 +412,9 @@ def _edited(file: Path) -> str:
         raise InvalidValue(
             f"the editor ended with code {done.returncode}; nothing was stored", where=editor
         )
-    with file.open(encoding="utf-8", errors="surrogateescape", newline="") as saved:
-        return saved.read()
+    try:
+        return file.read_bytes().decode("utf-8", "surrogateescape")
+    except FileNotFoundError:
+        raise InvalidValue(
+            "the editor removed the text; nothing was stored", where=editor
+        ) from None
