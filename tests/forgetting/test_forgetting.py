@@ -1468,3 +1468,18 @@ def test_a_backend_of_six_methods_forgets_in_its_documents():
     assert len(texts(alice)) == 2
     alice.forget(everything=True)
     assert diary.users() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("x [", 'expected "=" after a key'), ("", "was altered"), ("x = 1", "Remove it")],
+)
+def test_an_altered_job_of_forget_is_named_with_a_remedy(tmp_path, text, says):
+    Diary(tmp_path, agent="rules").user("alice").upsert_preference("likes", "tea")
+    job = tmp_path / "alice" / JOB_NAME
+    job.write_text(text)
+    with pytest.raises(DocumentError, match=says) as refused:
+        Diary(tmp_path, agent="rules").user("alice").preferences()
+    assert str(refused.value).startswith(f"{job}:")
+    job.unlink()
+    assert Diary(tmp_path, agent="rules").user("alice").preferences("likes")

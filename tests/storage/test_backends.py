@@ -213,6 +213,7 @@ def test_a_pipe_in_place_of_a_document_is_an_error_without_waiting(tmp_path):
     os.mkfifo(path)
     with pytest.raises(BackendError, match="is not a regular file"):
         alice.preferences("likes")
+    assert alice.forget(matching="tea").records == 1  # it syncs the documents first
     path.unlink()
     age(path.parent)
     alice.upsert_preference("likes", "milk")

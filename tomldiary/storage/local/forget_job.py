@@ -18,7 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.errors import BackendError, DiaryError
+from tomldiary.errors import BackendError, DiaryError, DocumentError
 from tomldiary.history.record import stamped
 from tomldiary.runtime.sources import redact_sources
 from tomldiary.storage.local.layout import JOB_NAME, JOB_PREFIX, OWNER_NAME, SYSTEM, strays_in
@@ -71,11 +71,22 @@ def _write_job(files: FileSystem, folder: Path, job: _Job) -> None:
 
 
 def _read_job(files: FileSystem, folder: Path) -> _Job | None:
-    """Return the job in a user's folder, or None."""
-    found = files.read_file(folder / JOB_NAME)
+    """Return the job in a user's folder, or None.
+
+    Raises:
+        DocumentError: The file of the job is damaged.
+    """
+    path = str(folder / JOB_NAME)
+    found = files.read_file(path)
     if found is None:
         return None
-    return _Job(**parse_toml(decode_utf8(found[0], path=str(folder / JOB_NAME))))
+    values = parse_toml(decode_utf8(found[0], path=path), path=path)
+    try:
+        return _Job(**values)
+    except TypeError:
+        raise DocumentError(
+            "the file was altered. Remove it, and repeat the forgetting.", path=path
+        ) from None
 
 
 def _sweep_staged(files: FileSystem, folder: Path) -> None:

@@ -124,8 +124,8 @@ def settle(env: Environment, folder: Path, synced: Synced) -> None:
     kinds = list(dict.fromkeys(kind for text in window(env, folder) for kind in results_of(text)))
     paths = {kind: folder / f"{kind}.toml" for kind in kinds}
     for kind, path in paths.items():
-        if files.is_link(path):
-            continue  # not a file of this package
+        if not stat.S_ISREG(files.mode(path)):
+            continue  # removed, or no file of this package: a sync of a pipe would wait forever
         with suppress(FileNotFoundError, NotADirectoryError):  # another program has removed it
             try:
                 if kind not in synced.doubtful:
