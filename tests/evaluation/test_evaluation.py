@@ -96,7 +96,7 @@ def test_an_existing_diary_is_asked_and_not_changed(tmp_path):
     with pytest.raises(InvalidValue, match="there are no questions"):
         evaluate([])
     rows = [{"question": "tea?", "gold": ["likes/pref009"]}]
-    with pytest.raises(InvalidValue, match=r"does not have: likes/pref009\. history\(\) shows"):
+    with pytest.raises(InvalidValue, match=r"does not have: likes/pref009\. The history shows"):
         evaluate_stored(diary, load_questions(write(tmp_path / "own.jsonl", rows)))
 
 

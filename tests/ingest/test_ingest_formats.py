@@ -15,6 +15,8 @@ import pytest
 
 from tomldiary import Diary
 from tomldiary.errors import InvalidValue, UnsupportedFormat
+from tomldiary.evaluation import load_questions
+from tomldiary.importers import carry_over
 from tomldiary.ingest import KNOWN_FORMATS, read_turns
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -659,3 +661,11 @@ def test_unusual_values_give_turns_or_a_library_error(tmp_path, shape, odd):
             continue
         assert all(turn.user_msg.strip() for turn in log.turns)
         assert len({turn.position for turn in log.turns}) == len(log.turns)
+
+
+@pytest.mark.parametrize("given", [[{"role": "user", "content": "I love tea."}], b"x", None])
+def test_a_content_in_place_of_a_path_is_an_error_that_says_so(given):
+    alice = Diary("memory:", agent="rules").user("alice")
+    for call in (read_turns, load_questions, lambda place: carry_over(alice, "mem0", place)):
+        with pytest.raises(InvalidValue, match="expected the path of a file, found"):
+            call(given)

@@ -13,15 +13,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from tomldiary.errors import InvalidValue
-from tomldiary.ingest.source import parse, read_text
+from tomldiary.ingest.source import as_path, parse, read_text
 from tomldiary.toml.values import checked_names
 
 if TYPE_CHECKING:
     import os
+    from pathlib import Path
 
 __all__ = ["Collection", "Entry", "EntryKind", "Question", "load_questions", "together"]
 
@@ -78,7 +78,7 @@ def load_questions(path: str | os.PathLike[str]) -> list[Collection]:
     Raises:
         InvalidValue: The format is unknown or a line is invalid; the message has the file and the line.
     """
-    place = Path(path)
+    place = as_path(path)
     if not place.exists():
         raise InvalidValue("there is no such file or folder. Check the path.", where=str(path))
     found = list(_folder(place)) if place.is_dir() else _records(place)

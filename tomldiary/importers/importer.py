@@ -22,6 +22,7 @@ from tomldiary.entries.kinds import ITEMS, entry_key
 from tomldiary.errors import DiaryError, InvalidValue, wrong_type
 from tomldiary.identifiers.namespaces import kind_of
 from tomldiary.importers.sources import SOURCES, Block, Episode, Fact, Found, Item, Note, Record
+from tomldiary.ingest.source import as_path
 from tomldiary.runtime.views import Viewed, drawn
 from tomldiary.storage.shared.database import without_secrets
 from tomldiary.store.operations import Get, Put
@@ -107,6 +108,7 @@ def carry_over(
         raise wrong_type(alice, "a user", "alice", "Give diary.user(user_id).")
     if source not in SOURCES:
         raise InvalidValue(f"unknown source. Use one of: {', '.join(SOURCES)}", where=source)
+    as_path(place, "place")
     found = Found(place, their_user or alice.user_id)
     SOURCES[source](found)
     if found.users and not found.records and not found.documents:

@@ -7,7 +7,6 @@ messages or an export), or both. Messages with a session name are grouped by thi
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tomldiary.errors import InvalidValue, UnsupportedFormat
@@ -21,13 +20,22 @@ from tomldiary.ingest.messages import (
     messages_of,
     name_of,
 )
-from tomldiary.ingest.source import MOST_BYTES, JsonObject, as_object, first_moment, is_list, load
+from tomldiary.ingest.source import (
+    MOST_BYTES,
+    JsonObject,
+    as_object,
+    as_path,
+    first_moment,
+    is_list,
+    load,
+)
 from tomldiary.ingest.turns import ChatLog, ChatTurn, Names, Omissions, Utterance, pair
 from tomldiary.toml.values import checked_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
+    from pathlib import Path
 
 __all__ = ["KNOWN_FORMATS", "read_turns"]
 
@@ -74,7 +82,7 @@ def read_turns(
         InvalidValue: The file is missing, unreadable, too large, empty or not JSON, or `speaker` is not in the file.
         UnsupportedFormat: The name of the format is unknown, or the file has a different format.
     """
-    path = Path(path)
+    path = as_path(path)
     wanted = checked_text(format, "format").strip().lower().replace("_", "-")
     if wanted not in ("auto", *KNOWN_FORMATS):
         raise UnsupportedFormat(f"the format {format!r} is unknown. Use auto or one of: {_KNOWN}.")

@@ -5,21 +5,23 @@ from __future__ import annotations
 import codecs
 import json
 import math
+import os
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard, cast
 
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import InvalidValue, wrong_type
 from tomldiary.toml.values import moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
 __all__ = [
     "MOST_BYTES",
     "JsonObject",
     "as_list",
     "as_object",
+    "as_path",
     "as_text",
     "decode",
     "first_moment",
@@ -72,6 +74,17 @@ def load(path: Path, *, known: str, max_bytes: int) -> list[object]:
             return [parse(line, str(path), known, line=number) for number, line in lines]
         raise
     return cast("list[object]", whole) if isinstance(whole, list) else [whole]
+
+
+def as_path(given: object, where: str = "path") -> Path:
+    """Return a caller's value as the path of a file.
+
+    Raises:
+        InvalidValue: It is no path, such as the content of the file.
+    """
+    if isinstance(given, str | os.PathLike):
+        return Path(cast("str | os.PathLike[str]", given))
+    raise wrong_type(given, "the path of a file", where, "Write the content to a file.")
 
 
 def read_text(path: Path, *, max_bytes: int = MOST_BYTES) -> str:
