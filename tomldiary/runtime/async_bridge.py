@@ -131,7 +131,7 @@ async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs)
         try:
             if scope.worker is None:
                 return await asyncio.to_thread(_called, function, *args, **kwargs)
-            return await scope.worker.run(functools.partial(_called, function, *args, **kwargs))
+            return await scope.worker.run(functools.partial(function, *args, **kwargs))
         finally:
             CALLED_IN.reset(caller)
     # The task was started inside the scope but does not own the scope, so its thread must not use it.
@@ -229,7 +229,7 @@ class OwnThread:
         import asyncio  # noqa: PLC0415 - see running_loop
 
         running_loop()
-        self._last = work = self._pool.submit(contextvars.copy_context().run, function)
+        self._last = work = self._pool.submit(contextvars.copy_context().run, _called, function)
         return await asyncio.shield(asyncio.wrap_future(work))
 
     def close(self, function: Callable[[], None]) -> None:
