@@ -16,7 +16,7 @@ from pydantic_ai.messages import ModelResponse
 from pydantic_ai.tools import AgentDepsT
 
 from tomldiary.agents.delegation import LANGCHAIN, is_within
-from tomldiary.agents.options import checked_episodes, checked_flag, writer_of
+from tomldiary.agents.options import checked_episodes, checked_flag, checked_text, writer_of
 from tomldiary.agents.submission import submit_turn
 from tomldiary.agents.turn_messages import digest
 from tomldiary.diary import Diary
@@ -177,7 +177,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         The framework's wrapper would hide the durable operations from the engines.
         """
         prefixed = copy.copy(self)
-        prefixed._prefixes = (*self._prefixes, prefix)  # noqa: SLF001 - a copy of this object
+        prefixed._prefixes = (*self._prefixes, checked_text(prefix, "prefix"))  # noqa: SLF001 - a copy of this object
         return prefixed
 
     def get_instructions(self) -> AgentInstructions[AgentDepsT] | None:
@@ -228,7 +228,9 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                 in the deps and the metadata.
             extractor: "rules" or the name of a model; None takes $EXTRACTOR_MODEL, or the default model.
         """
-        opened = Diary(no_template("diary", diary), agent=extractor)
+        opened = Diary(
+            no_template("diary", diary, "Give one folder for all users."), agent=extractor
+        )
         return DiaryCapability(
             opened,
             filled(user_id),

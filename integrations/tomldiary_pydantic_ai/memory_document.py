@@ -6,7 +6,6 @@ concurrent writes are all kept, and history, forgetting and hand edits work as f
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,17 +13,18 @@ from typing import TYPE_CHECKING
 
 from tomldiary.agents.options import checked_count
 from tomldiary.agents.verbs import DoneBefore, once
-from tomldiary.diary import Diary
+from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import DiaryError, InvalidValue, UnknownEntry, without_paths
 from tomldiary.identifiers.namespaces import SHARED as SHARED_OWNER
 from tomldiary.logging import get_logger
 from tomldiary.storage.protocol import LocalFolder
 from tomldiary.text.visible import as_stored, escape_line, visible
+from tomldiary.user.user import UserDiary
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable
 
-    from tomldiary.user.user import UserDiary
 
 __all__ = [
     "DEFAULT_MAX_MEMORY_LINES",
@@ -172,9 +172,7 @@ def _text_in_file(owner: UserDiary, path: str, name: str) -> str:
 
 
 def _owner(backend: UserDiary | Diary | str | os.PathLike[str]) -> UserDiary:
-    if isinstance(backend, str | os.PathLike):
-        backend = Diary(backend)
-    return backend.user(SHARED_OWNER) if isinstance(backend, Diary) else backend
+    return backend if isinstance(backend, UserDiary) else diary_of(backend).user(SHARED_OWNER)
 
 
 def format_memory_prompt(

@@ -128,18 +128,19 @@ def session_of(ctx: RunContext[Any], explicit: Who[Any]) -> str:
     )
 
 
-def no_template(option: str, given: T) -> T:
+_FILLED = (
+    "Templates are filled in within agent specs only; here, give a function of the run context."
+)
+
+
+def no_template(option: str, given: T, remedy: str = _FILLED) -> T:
     """Return the value of an option, unless it is a template that would not be filled in.
 
     Raises:
         InvalidValue: It is a template. Used literally, it would be one name for all users.
     """
     if isinstance(given, str) and "{{" in given:
-        raise InvalidValue(
-            f"{given!r} is a template. Templates are filled in within agent specs only; here, give a"
-            " function of the run context.",
-            where=option,
-        )
+        raise InvalidValue(f"{given!r} is a template. {remedy}", where=option)
     return given
 
 

@@ -16,7 +16,7 @@ from pydantic_ai.models.test import TestModel
 from pydantic_ai.usage import RunUsage
 
 from tomldiary import Diary
-from tomldiary.errors import IdentifierError, InvalidValue
+from tomldiary.errors import BackendError, IdentifierError, InvalidValue
 from tomldiary_pydantic_ai import (
     AgentMemoryToolset,
     MemoryAccessError,
@@ -152,6 +152,9 @@ def test_notes_are_loaded_and_formatted_outside_of_an_agent(tmp_path: Path):
     Notes(tmp_path).write("- tea")
     for backend in (tmp_path, Diary(tmp_path), Diary(tmp_path).user(SHARED_OWNER)):
         assert load_memory(backend, path) == MemoryFile("main", path, "- tea")
+    wrong: Any = 5
+    with pytest.raises(BackendError, match="int is not a backend"):
+        load_memory(wrong, path)
 
 
 def test_notes_are_exported_as_a_memory_file_byte_for_byte(tmp_path: Path):

@@ -668,8 +668,14 @@ def test_an_unfilled_template_is_refused(tmp_path: Path, option: str):
             make(str(tmp_path), **given)
     with pytest.raises(InvalidValue, match="is a template"):
         AgentMemoryToolset(memory_dir=tmp_path, user_id="{{user}}")
-    with pytest.raises(InvalidValue, match="is a template"):
+    with pytest.raises(InvalidValue, match=r"is a template\. Give one folder for all users"):
         DiaryCapability.from_spec("./memories/{{tenant}}")
+
+
+def test_a_prefix_that_is_no_text_is_refused():
+    given: Any = 5
+    with pytest.raises(InvalidValue, match="prefix: expected text, found int"):
+        DiaryCapability("memory:", "alice", record=False).prefix_tools(given)
 
 
 def find(agent: Any) -> list[Any]:
