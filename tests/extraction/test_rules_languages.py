@@ -86,6 +86,26 @@ def test_questions_quotations_and_texts_to_work_on_are_left_out(message, kept):
     assert found(message) == kept
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        "Mein Geburtstag ist am 5. Mai.",
+        "Ich wohne im 3. Stock.",
+        "Meine Tochter geht in die 2. Klasse und mag Tiere.",
+        "Ich mag z.B. Tee.",
+        "J'habite av. Foch à Paris.",
+        "Vivo en la Av. Corrientes.",
+    ],
+)
+def test_an_ordinal_number_or_a_short_form_ends_no_sentence(told):
+    assert found(told) == [told]
+
+
+@pytest.mark.parametrize("first", ["Ich bin 40.", "I am 40.", "Je suis du 5."])
+def test_a_number_at_the_end_of_a_sentence_ends_it(first):
+    assert "I live in Rome." in found(f"{first} I live in Rome. I love jazz and I love tea.")
+
+
 @pytest.mark.parametrize("code", [code for code, each in LANGUAGES.items() if each.lasting])
 def test_every_table_has_all_its_parts(code):
     table = LANGUAGES[code]

@@ -65,8 +65,13 @@ _ENDINGS = {
     "'re": "are",
     "'s": "is",
 }
-_SHORT_FORMS = "dr mr mrs ms prof st vs e.g i.e eg ie approx no inc jr sr u.s u.k a.m p.m"
+_SHORT_FORMS = """dr mr mrs ms prof st vs e.g i.e eg ie approx no inc jr sr u.s u.k a.m p.m
+    z.b d.h u.a bzw nr av sra srta dra ud sig mme mlle p.ej p.ex"""
 _ABBREVIATIONS = frozenset(_SHORT_FORMS.split())
+_GERMAN_ORDINAL = re.compile(  # "am 5. Mai", "die 2. Klasse", but not "I am 40."
+    r"(?:(?<!\bi )\bam|\b(?:im|vom|zum|zur|beim|de[mnr]|die|jeden|meine?[mnrs]?|unsere?[mnrs]?)) \d\d?\Z",
+    re.IGNORECASE,
+)
 _INITIALS = "abcdefghjklmnopqrstuvwxyz"  # without "i", which ends sentences
 _QUOTE_MARKS = str.maketrans("\u2018\u2019\u02bc\u201c\u201d\u201e\u00ab\u00bb", "'" * 3 + '"' * 5)
 _HIDDEN = re.compile(  # each branch stops at the next mark of its own kind, so no scan is repeated
@@ -98,7 +103,7 @@ def split_sentences(message: str) -> Iterator[tuple[str, str]]:
     start = 0
     for boundary in _BOUNDARY.finditer(mask):
         end = boundary.end()
-        if boundary.group() == "." and _is_abbreviation(mask[max(start, end - 8) : end - 1]):
+        if boundary.group() == "." and _is_abbreviation(mask[max(start, end - 20) : end - 1]):
             continue
         if cut and not boundary.group():
             return  # a truncated sentence is not verbatim
@@ -140,9 +145,12 @@ def _label(line: str) -> str:
 
 
 def _is_abbreviation(before: str) -> bool:
+    """Return whether a full stop after this text belongs to a short form or an ordinal number."""
     word = before.lower().split()[-1:]
     return bool(word) and (
-        word[0] in _ABBREVIATIONS or (len(word[0]) == 1 and word[0] in _INITIALS)
+        word[0] in _ABBREVIATIONS
+        or (len(word[0]) == 1 and word[0] in _INITIALS)
+        or _GERMAN_ORDINAL.search(before) is not None
     )
 
 
