@@ -314,6 +314,7 @@ class _Recorded:
                 return update
             return {}
 
+        record.__name__ = name  # the repr shows it
         return RunnableLambda(record, arecord, name=name)
 
     @contextmanager

@@ -1123,6 +1123,13 @@ def test_invalid_arguments_are_refused_with_the_expected_ones(make, sentence):
         make()
 
 
+def test_a_node_is_shown_with_its_name():
+    diary = Diary("memory:", agent="rules")
+    nodes = [recall_node(diary), extract_node(diary), submit_node(MemoryWriter(diary))]
+    shown = ["RunnableLambda(recall)", "RunnableLambda(extract)", "RunnableLambda(submit)"]
+    assert [repr(node) for node in nodes] == shown
+
+
 def test_nodes_take_the_diary_of_a_store():
     diary = Diary("memory:", agent="rules")
     diary.user("alice").upsert_preference("likes", "dark roast")
