@@ -147,7 +147,7 @@ def _words(content: object) -> str:
         part if isinstance(part, str) else part.get("text") if part.get("type") in _TEXTS else None
         for part in cast("list[Any]", content)
     )
-    return _unless_blank("\n".join(filter(None, parts)))
+    return _unless_blank("\n".join(each for each in parts if each and isinstance(each, str)))
 
 
 def _unless_blank(text: str) -> str:
