@@ -142,8 +142,8 @@ class DiaryRetriever(BaseRetriever):
         fits = None if self.filter is None else compile_filter(self.filter)
         found: list[Document] = []
         kinds = self.kinds
-        if kinds is None and self.items is not None:
-            kinds = {kind.name for kind in kinds_named(None)} - {ITEMS.name}
+        if self.items is not None:
+            kinds = {kind.name for kind in kinds_named(kinds)} - {ITEMS.name}
         if kinds is None or kinds:
             most = k if fits is None else _MANY
             hits = self._diary.user(user).recall(query, most, kinds=kinds)

@@ -75,6 +75,8 @@ def test_items_of_the_user_are_found(diary, mode, items, expected):
     found = ask(DiaryRetriever(diary=diary, user_id="alice", items=items, kinds=()), "tea", mode)
     assert names(found) == expected
     assert all(0 < document.metadata["score"] <= 1 for document in found)
+    named = DiaryRetriever(diary=diary, user_id="alice", items=items, kinds=["items"])
+    assert ask(named, "tea", mode) == found
     both_found = ask(DiaryRetriever(diary=diary, user_id="alice", items=items, k=9), "tea", mode)
     assert names(both_found) == {"likes/pref001", "notes", *expected}
     assert len(both_found) == len(expected) + 2
