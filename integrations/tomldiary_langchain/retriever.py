@@ -62,7 +62,8 @@ class DiaryRetriever(BaseRetriever):
     """The namespace whose items are searched, without its first label (the user), such as `("memories",)`; `()` is all
     namespaces of the user. "{user_id}" in it is replaced by the user. The metadata of items has `namespace`."""
     filter: dict[str, Any] | None = None
-    """Conditions for the metadata of documents and the values of items, as in `DiaryStore.search`."""
+    """Conditions for the metadata of documents, as in `DiaryStore.search`. For the items that `items` names, they are for
+    the values."""
     score_threshold: float | None = Field(default=None, ge=0, le=1)
     """The minimum score, from 0 to 1."""
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
