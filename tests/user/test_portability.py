@@ -596,9 +596,8 @@ def test_export_and_import_from_the_command_line(tmp_path, call):
     assert [one["key"] for one in told] == ["blocks/persona"]
     assert "would import" in call("import", file, "--dry-run", user="carol")
     assert not (tmp_path / "m/carol").exists()
-    assert json.loads(call("import", file, "--replace", "--yes", "--json", user="bob")) == sorted(
-        alice.export()["documents"]
-    )
+    replaced = call("import", file, "--replace", "--yes", "--json", user="bob")
+    assert json.loads(replaced) == ["blocks"]
     assert documents(bob) == documents(alice)
     file.write_text("{")
     assert "this is not JSON" in call("import", file, user="bob", check=2)
@@ -719,3 +718,17 @@ def test_an_export_after_a_logged_hand_edit_waits_for_no_writer(tmp_path):
         found = alice.export()
     assert found["seq"] == 2
     assert found["documents"] == {"blocks": edited}
+
+
+def test_replacing_a_memory_by_an_equal_one_writes_nothing(tmp_path):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    alice.blocks.set("persona", "Plain.")
+    exported = alice.export()
+    bob = alice.diary.user("bob")
+    bob.import_(exported)
+    for user, last in ((alice, 2), (bob, 1)):
+        assert user.import_(exported, replace=True) == []
+        assert user.last_transaction() == last
+    bob.upsert_preference("likes", "milk")
+    assert bob.import_(exported, replace=True) == ["preferences"]

@@ -354,6 +354,8 @@ def _put(
     for kind, document in sorted(documents.items()):
         if before[kind].text and not _has_entries(before[kind]) and not _has_entries(document):
             continue  # only their `_meta` would differ
+        if before[kind].text and _numbered_like(before[kind], document).text == before[kind].text:
+            continue  # only the number of the last transaction would differ
         is_kept = tx.engine.lists_documents or kind == _home(kind)
         if is_kept and (replace or _home(kind) not in filled):
             tx.replace(kind, document)
@@ -371,6 +373,14 @@ def _put(
             " replace=True makes the memory equal to the export.",
             keys=conflicts,
         )
+
+
+def _numbered_like(one: Document, other: Document) -> Document:
+    """Return `other` with the transaction number of `one`."""
+    edit, meta = Edit(other), one.table(("_meta",)) or {}
+    if "seq" in meta:
+        edit.put(("_meta",), {**(other.table(("_meta",)) or {}), "seq": meta["seq"]})
+    return edit.done()
 
 
 def _home(document: str) -> str:
