@@ -129,7 +129,9 @@ def test_the_error_for_an_unknown_entry_says_where_the_keys_are(alice, key, call
         call(alice)
     assert caught.value.where == key
     assert str(caught.value).startswith(f"{key} does not exist. ")
-    assert re.search(r"\) (returns|shows)|full_key|These wait: none", caught.value.hint)
+    assert re.search(
+        r"\) (returns|shows)|history shows|full_key|These wait: none", caught.value.hint
+    )
 
 
 def test_blocks_read_like_a_mapping(alice):
