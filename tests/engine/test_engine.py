@@ -30,8 +30,8 @@ from tomldiary.errors import (
     NewerVersion,
     RevisionConflict,
 )
-from tomldiary.history.record import parse_record, redo
-from tomldiary.history.timeline import Timeline
+from tomldiary.history.record import parse_record
+from tomldiary.history.timeline import Timeline, redo
 from tomldiary.runtime import async_bridge as twins
 from tomldiary.storage.files import FileSystem
 from tomldiary.storage.local import log as records_module

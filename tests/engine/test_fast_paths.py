@@ -19,18 +19,17 @@ from pydantic import BaseModel
 
 from tomldiary import Constraint, Diary, PreferenceItem
 from tomldiary.backends import LocalBackend
+from tomldiary.engine.transaction import block_changes
 from tomldiary.entries.preferences import PreferenceRules, Preferences
 from tomldiary.errors import InvalidValue, LockTimeout
 from tomldiary.extraction.message import relevant_lines
 from tomldiary.history.record import (
     Change,
     Record,
-    block_changes,
     parse_record,
-    redo,
     render_record,
 )
-from tomldiary.history.timeline import Timeline
+from tomldiary.history.timeline import Timeline, redo
 from tomldiary.storage.locks import UserLocks
 from tomldiary.text.similarity import same_text
 from tomldiary.toml.document import Document

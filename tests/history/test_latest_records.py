@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -10,8 +11,16 @@ from tomldiary import Diary
 from tomldiary.backends import MemoryBackend
 from tomldiary.engine.engine import Source
 from tomldiary.errors import InvalidTOML
-from tomldiary.history.record import SNAPSHOT, Record, render_record
-from tomldiary.history.timeline import Latest, LatestRecords, Timeline
+from tomldiary.history.record import (
+    SNAPSHOT,
+    HistoryIndex,
+    Latest,
+    Record,
+    next_sequence,
+    parse_record,
+    render_record,
+)
+from tomldiary.history.timeline import Timeline
 
 
 class History:
@@ -21,15 +30,26 @@ class History:
         self.texts = []
         self.read = 0
 
-    def add(self, *kinds, type="put", seq=None):  # noqa: A002 - the name in the record
-        seq = seq or len(self.texts) + 1
+    def add(self, *kinds, type="put", operation=""):  # noqa: A002 - the name in the record
+        seq = next_sequence(self.last)
         results = {kind: f"{kind}@{seq}" for kind in kinds}
-        self.texts.append(render_record(Record(seq, type, [], dict.fromkeys(kinds, ""), results)))
+        made = Record(seq, type, [], dict.fromkeys(kinds, ""), results, operation=operation)
+        self.texts.append(render_record(made))
+        return made
+
+    @property
+    def last(self):
+        return self.texts[-1] if self.texts else None
 
     def records(self, _):
         for text in self.texts[::-1]:
             self.read += 1
             yield text
+
+
+def replaced(text):
+    """Return a record as the snapshot that retention leaves of it."""
+    return render_record(replace(parse_record(text), type=SNAPSHOT))
 
 
 def checked(history, latest, kind):
@@ -47,7 +67,7 @@ def test_many_documents_need_a_few_passes_over_history(order):
         history.add(f"items/t{number}")
     for _ in range(700):
         history.add("items/live")
-    latest = LatestRecords(history, "alice")
+    latest = HistoryIndex(history, "alice")
     for number in order:
         latest.of(f"items/t{number}")  # those from 300 on are not in history
     assert history.read < 5 * len(history.texts)
@@ -57,7 +77,7 @@ def test_writes_to_many_documents_read_the_new_records_only():
     history = History()
     for number in range(300):
         history.add(f"items/t{number}")
-    latest = LatestRecords(history, "alice")
+    latest = HistoryIndex(history, "alice")
     latest.of("items/t0")
     begun = history.read
     for number in range(300):
@@ -72,14 +92,14 @@ def test_the_newest_document_needs_one_record():
     history = History()
     for number in range(100):
         history.add(f"items/t{number}")
-    LatestRecords(history, "alice").of("items/t99")
+    HistoryIndex(history, "alice").of("items/t99")
     assert history.read == 1
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_each_answer_is_that_of_a_whole_search(seed):
     chance, history = random.Random(seed), History()
-    latest = LatestRecords(history, "alice")
+    latest = HistoryIndex(history, "alice")
     kinds = [f"items/t{number}" for number in range(12)]
     for _ in range(150):
         what = chance.random()
@@ -94,12 +114,43 @@ def test_each_answer_is_that_of_a_whole_search(seed):
             checked(history, latest, chance.choice(kinds))
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_readers_and_the_writer_share_one_index(seed):
+    chance, history = random.Random(seed), History()
+    index = HistoryIndex(history, "alice")
+    kinds = [f"items/t{number}" for number in range(8)]
+    for _ in range(150):
+        what = chance.random()
+        if what < 0.25:  # another process
+            history.add(*chance.sample(kinds[:-1], 2), operation=chance.choice(["", "o"]))
+        elif what < 0.5:
+            index.at(history.last)
+            made = history.add(chance.choice(kinds[:-1]), operation=chance.choice(["", "o"]))
+            index.note(made, history.last)
+            if chance.random() < 0.2:  # the transaction was not stored
+                history.texts.pop()
+        elif what < 0.53 and history.texts:
+            del history.texts[chance.randrange(len(history.texts)) :]
+        elif what < 0.55 and history.texts:
+            history.texts[:-1] = []
+            history.texts[0] = replaced(history.texts[0])
+        elif what < 0.75:
+            checked(history, index, chance.choice(kinds))
+        else:
+            found = index.at(history.last, is_whole=chance.random() < 0.3)
+            whole = HistoryIndex(history, "alice").at(history.last, is_whole=True)
+            for kind in kinds:
+                assert found.changed(kind) == max(whole.changed(kind), found.start), kind
+            if not found.start:
+                assert found.operations == whole.operations
+
+
 def test_a_torn_end_is_not_kept():
     history = History()
     history.add("items/a")
     history.add("items/a", "items/b")
     whole, history.texts[-1] = history.texts[-1], history.texts[-1][:-20]
-    latest = LatestRecords(history, "alice")
+    latest = HistoryIndex(history, "alice")
     assert latest.of("items/a") == (1, "put", "items/a@1")
     assert latest.of("items/b") is None
     history.texts[-1] = whole
@@ -112,7 +163,7 @@ def test_a_damaged_record_of_the_document_is_an_error():
     history.add("items/b")
     history.texts[0] = history.texts[0].replace('check = "', 'check = "0')
     with pytest.raises(InvalidTOML):
-        LatestRecords(history, "alice").of("items/a")
+        HistoryIndex(history, "alice").of("items/a")
 
 
 def test_an_altered_record_that_was_read_for_another_document_is_an_error():
@@ -120,7 +171,7 @@ def test_an_altered_record_that_was_read_for_another_document_is_an_error():
     for kind in ("items/a", "items/b", "items/c"):
         history.add(kind)
     history.texts[1] = history.texts[1].replace("items/b@2", "items/b@9")
-    latest = LatestRecords(history, "alice")
+    latest = HistoryIndex(history, "alice")
     assert latest.of("items/a") == (1, "put", "items/a@1")
     for _ in range(2):
         with pytest.raises(InvalidTOML, match="history record 2 was altered"):

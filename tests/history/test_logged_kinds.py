@@ -59,9 +59,9 @@ def test_a_document_of_a_user_who_was_recreated_is_known(diary, tmp_path):
 def test_an_index_of_records_that_were_not_stored_is_built_again(diary, tmp_path):
     put(diary, "items/a")
     put(diary, "items/b")
-    index = diary.engine.logged.of("alice")
-    index.record, index.documents["items/c"] = 1, 2  # of a step that was refused
-    assert "items/c" not in diary.engine.logged.of("alice").documents
+    index = diary.engine.whole_history("alice")
+    index.newest, index.documents["items/c"] = 1, None  # of a step that was refused
+    assert "items/c" not in diary.engine.whole_history("alice").documents
 
 
 def test_new_documents_cause_no_scan_of_history(diary, files):
@@ -119,7 +119,7 @@ def test_the_index_of_all_users_is_only_used_under_its_lock(diary):
             ask("keep")
             return super().keep(*args)
 
-    index._users = Watched(2)
+    index._known = Watched(2)
     put(diary, "items/a")
     put(diary, "items/b")
     assert ("get", True) in asked

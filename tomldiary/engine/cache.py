@@ -1,4 +1,4 @@
-"""Caches parsed documents, and an index of the history records.
+"""Caches parsed documents.
 
 A cached document is current as long as the version token of the stored document is unchanged.
 """
@@ -8,9 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine.deadlines import Deadlines
@@ -27,16 +25,10 @@ from tomldiary.errors import (
 )
 from tomldiary.hand_edits.detect import NOTHING, Known, look
 from tomldiary.hand_edits.three_way_merge import before_saves
-from tomldiary.history.record import (
-    OWN_LINES,
-    is_snapshot,
-    next_sequence,
-    operation_of,
-    results_of,
-)
-from tomldiary.history.timeline import LatestRecords, Timeline
+from tomldiary.history.record import HistoryIndex
+from tomldiary.history.timeline import Timeline
 from tomldiary.runtime.async_bridge import SCOPE
-from tomldiary.runtime.forgettable_cache import clear_caches, cleared_on_forget
+from tomldiary.runtime.forgettable_cache import clear_caches
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.runtime.lru import PerUser, Recent, RecentBySize
 from tomldiary.storage.protocol import (
@@ -56,7 +48,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from tomldiary.engine.transaction import Transaction
-    from tomldiary.history.record import Record
+    from tomldiary.history.record import Indexed
     from tomldiary.toml.document import Document
 
 __all__ = ["DocumentCache"]
@@ -82,7 +74,8 @@ class DocumentCache:
         self.backend = backend
         self.save_timeout = 3.0
         """How long a write waits for another program to finish saving a document, in seconds."""
-        self.logged = HistoryIndex(backend)
+        self.logged = PerUser(lambda user: HistoryIndex(backend, user), _CACHED_USERS)
+        """The index of each user's history."""
         self.cheap_tokens = backend if isinstance(backend, CheapTokens) else None
         self._one_state = backend if isinstance(backend, ReadsOneState) else None
         self.guards: dict[str, Callable[..., bool]] = {}
@@ -100,7 +93,6 @@ class DocumentCache:
         """The parts of each kind, and the document that joins them."""
         self._epochs: Recent[str, int] = Recent(_CACHED_EPOCHS)
         """The number of erasures of each user when their documents were cached."""
-        self._latest = PerUser(lambda user: LatestRecords(backend, user), _CACHED_USERS)
         self._deadlines: dict[str, Deadlines] = {}
         self._most_deadlines = _MOST_DEADLINES
         self._guard = fork_safe(threading.Lock())
@@ -287,8 +279,7 @@ class DocumentCache:
             return None
         if self._notice_erasure(user):
             cached = None
-        latest = self._latest.of(user, self._epochs.get(user, 0))
-        fresh = look(self.backend, user, kind, stored, cached, latest)
+        fresh = look(self.backend, user, kind, stored, cached, self.index(user))
         fresh.seen = changes.last if changes is not None else -1
         if cached is not None and cached.document.text == fresh.document.text:
             # A file that was just saved is read several times.
@@ -298,18 +289,24 @@ class DocumentCache:
         self._remember(key, fresh)
         return fresh
 
+    def index(self, user: str) -> HistoryIndex:
+        """Return the index of a user's history."""
+        return self.logged.of(user, self._epochs.get(user, 0))
+
     def _changes(self, user: str) -> Indexed | None:
         try:
-            return self.logged.of(user)
+            return self.index(user).at(self.backend.last_record(user))
         except InvalidTOML:
             return None  # history is damaged, so the cached documents cannot be validated
 
-    def may_be_logged(self, user: str, kind: str) -> bool:
-        """Return whether history may have a record of a document; the caller holds the user's lock."""
-        try:
-            return kind in self.logged.of(user, is_whole=True).documents
-        except InvalidTOML:
-            return True  # history is damaged; reading the record raises the error
+    def whole_history(self, user: str) -> Indexed:
+        """Return what is indexed of the whole history; the caller holds the user's lock.
+
+        Raises:
+            InvalidTOML: The newest record is damaged.
+        """
+        self._note_epoch(user, self.backend.epoch(user))
+        return self.index(user).at(self.backend.last_record(user), is_whole=True)
 
     def settled(self, user: str, kind: str) -> Known | None:
         """Return a document for writing; wait until other programs have finished saving it.
@@ -419,6 +416,9 @@ class DocumentCache:
             epoch = self.backend.epoch(user)
         except BackendError:
             return False  # the next write raises the error
+        return self._note_epoch(user, epoch)
+
+    def _note_epoch(self, user: str, epoch: int) -> bool:
         with self._guard:
             known = self._epochs.get(user, epoch)
             self._epochs.keep(user, epoch)
@@ -433,7 +433,7 @@ class DocumentCache:
 
     def _drop(self, user: str) -> None:
         clear_caches()
-        self._latest.drop(user)
+        self.logged.drop(user)
         for cache in (self._cache, self._joins):
             cache.drop(lambda key: key[0] == user)
 
@@ -455,108 +455,4 @@ def _is_current(
         return False
     if cached.logged is not None or cached.problem is not None:
         return False  # the file differed from the document at the end of history
-    return changes.documents.get(kind, changes.start) <= cached.seen
-
-
-# The index of history
-
-
-@dataclass(slots=True)
-class Indexed:
-    """The index of one user; it may contain keys of records that were dropped since."""
-
-    start: int = 0
-    """The number of the transaction after which the index is complete."""
-    last: int = 0
-    """The number of the newest transaction."""
-    record: int = 0
-    """The `_identity` of the newest record; it differs if the indexed history was not stored, or was replaced."""
-    epoch: int | None = None
-    """The user's fencing token if the index covers the whole history."""
-    documents: dict[str, int] = field(default_factory=dict[str, int])
-    """By document: the last transaction that changed it."""
-    operations: dict[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
-    """By idempotency key: the transaction, and the fingerprint of the request."""
-
-
-class HistoryIndex:
-    """Indexes the records after a user's first look-up, or the whole history if requested. Thread-safe.
-
-    Args:
-        backend: The storage of the histories.
-    """
-
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self._users: Recent[str, Indexed] = Recent(_CACHED_USERS)
-        self._guard = fork_safe(threading.Lock())
-
-    def drop(self, user: str) -> None:
-        """Drop a user's index; the next look-up reads the history again."""
-        with self._guard:
-            self._users.pop(user, None)
-
-    def note(self, user: str, made: Record, text: str) -> None:
-        """Add the latest transaction, whose record was stored as `text`; the caller holds the user's lock."""
-        with self._guard:
-            known = self._users.get(user)
-        if known is not None and known.last == made.seq - 1:
-            known.documents.update(dict.fromkeys(made.results, made.seq))
-            if made.operation:
-                known.operations[made.operation] = (made.seq, made.content)
-            known.last, known.record = made.seq, _identity(text)
-
-    def of(self, user: str, *, is_whole: bool = False) -> Indexed:
-        """Return a user's index, of the whole history if `is_whole`; the caller holds the user's lock.
-
-        Raises:
-            InvalidTOML: A record is damaged.
-        """
-        epoch = self._backend.epoch(user) if is_whole else None
-        record = self._backend.last_record(user)
-        last = next_sequence(record) - 1
-        with self._guard:
-            known = self._users.get(user)
-        if known is not None and is_whole and known.epoch != epoch:
-            known = None
-        if known is None or not self._extend(user, known, last, record):
-            known = Indexed(epoch=epoch) if is_whole else Indexed(last, last)
-            self._extend(user, known, last, record)
-        with self._guard:
-            self._users.keep(user, known)
-        return known
-
-    def _extend(self, user: str, known: Indexed, last: int, record: str | None) -> bool:
-        """Add the records up to the newest one; return False if history does not continue the indexed records.
-
-        This is the case if the user was removed, history was rewritten, or an indexed transaction was not stored.
-        """
-        identity = _identity(record)
-        continues = not known.record or (last == known.last and identity == known.record)
-        documents: dict[str, int] = {}
-        operations: dict[str, tuple[int, str]] = {}
-        for text in self._backend.records(user) if last > known.last else ():
-            seq = next_sequence(text) - 1
-            if seq <= known.last:
-                continues = continues or _identity(text) == known.record
-                break
-            for kind in results_of(text):
-                documents.setdefault(kind, seq)
-            operation, content = operation_of(text)
-            if operation:
-                operations.setdefault(operation, (seq, content))
-            if is_snapshot(text):
-                break
-        if continues:
-            known.documents.update(documents)  # thread-safe because the user's lock is held
-            known.operations.update(operations)
-            known.last, known.record = last, identity
-        return continues
-
-
-@cleared_on_forget
-@lru_cache(maxsize=16)  # a transaction on many documents asks for each of them
-def _identity(record: str | None) -> int:
-    """Return the hash of a record without the lines that differ between storages."""
-    head, _, rest = (record or "").partition("\nbase = ")
-    return hash((OWN_LINES.sub("", head).rstrip("\n"), rest))
+    return changes.changed(kind) <= cached.seen

@@ -406,7 +406,7 @@ class Engine(DocumentCache):
             # A refused transaction is included, because a strict hook may have seen it.
             self._notify(user)
         made = prepared.record
-        self.logged.note(user, made, prepared.commit.records[-1])
+        self.index(user).note(made, prepared.commit.records[-1])
         for kind, document in prepared.documents.items():
             base = prepared.broken.get(kind)
             if base is None and kind not in tokens:
@@ -426,12 +426,12 @@ class Engine(DocumentCache):
         """Return whether history has an idempotency key."""
         is_mine = self.transaction_of(user) is not None
         with nullcontext() if is_mine else self.backend.lock(user, self.lock_timeout):
-            return operation in self.logged.of(user, is_whole=True).operations
+            return operation in self.whole_history(user).operations
 
     def done_operations(self, user: str) -> frozenset[str]:
         """Return the idempotency keys that are in the user's history."""
         with self.backend.lock(user, self.lock_timeout):
-            return frozenset(self.logged.of(user, is_whole=True).operations)
+            return frozenset(self.whole_history(user).operations)
 
     def repetition(self, user: str, source: Source) -> int | None:
         """Return the number of the transaction that first did this operation, or None; the caller holds the lock.
@@ -441,7 +441,7 @@ class Engine(DocumentCache):
         """
         if not source.operation or source.is_new:
             return None
-        before = self.logged.of(user, is_whole=True).operations.get(source.operation)
+        before = self.whole_history(user).operations.get(source.operation)
         if before is None or self._is_dropped(user, before[0]):
             return None
         if before[1] != source.fingerprint():
@@ -480,7 +480,6 @@ class Engine(DocumentCache):
             try:
                 return repeated(run, self.lock_timeout)
             finally:
-                self.logged.drop(user)
                 self._drop(user)
                 self._notify(user)
 

@@ -6,10 +6,10 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tomldiary.engine.transaction import keep_removed_ids, prepare
+from tomldiary.engine.transaction import block_changes, keep_removed_ids, prepare
 from tomldiary.errors import HandEditConflict
 from tomldiary.hand_edits.detect import Known, is_being_saved, look
-from tomldiary.history.record import Change, Record, block_changes, next_sequence, render_record
+from tomldiary.history.record import Change, Record, next_sequence, render_record
 from tomldiary.history.timeline import EMPTY, Timeline
 from tomldiary.storage.protocol import Backend, Commit, DisplacedEdit, Token
 from tomldiary.toml.document import Document
@@ -151,19 +151,18 @@ def _hand_record(
 ) -> Record | None:
     """Return a record of the hand edits since the end of history, if any."""
     saved = Record(seq, "hand", [], {}, {}, actor="hand")
-    timeline = Timeline(engine.backend, user)
     for kind, (base, _) in changed.items():
         if base is None:
-            if seq == 1 or not engine.may_be_logged(user, kind):
+            if seq == 1 or kind not in engine.whole_history(user).documents:
                 continue
-            last = timeline.last(kind)
-            if last is None or last.results[kind] == EMPTY:
+            last = engine.index(user).of(kind)
+            if last is None or last.result == EMPTY:
                 continue
             _wait_for_return(engine.backend, user, kind, patience)
             # The file was removed permanently.
-            text = timeline.text(kind)
+            text = Timeline(engine.backend, user).text(kind)
             saved.changes.append(Change(kind, 0, text, ""))
-            saved.bases[kind], saved.results[kind] = last.results[kind], EMPTY
+            saved.bases[kind], saved.results[kind] = last.result, EMPTY
         else:
             add_save(saved, kind, base)
     return saved if saved.results else None

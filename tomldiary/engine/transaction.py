@@ -11,6 +11,8 @@ import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice, takewhile
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.kind import Listed, Writing
@@ -21,9 +23,9 @@ from tomldiary.errors import NestedTransaction
 from tomldiary.hand_edits.detect import NOTHING, Known
 from tomldiary.hand_edits.three_way_merge import merge
 from tomldiary.history.record import (
+    Change,
     Record,
     Source,
-    block_changes,
     fingerprint,
     next_sequence,
     render_record,
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from tomldiary.engine.engine import Engine
     from tomldiary.entries.kind import Rules
     from tomldiary.toml.document import Document, Path
+    from tomldiary.toml.lexer import Block
 
 __all__ = [
     "Changed",
@@ -46,6 +49,7 @@ __all__ = [
     "Prepared",
     "Source",
     "Transaction",
+    "block_changes",
     "fingerprint",
     "keep_removed_ids",
     "open_here",
@@ -392,3 +396,55 @@ def _stamp(edit: Edit, seq: int, schema_name: str) -> None:
     changed = {**meta, "version": FORMAT_VERSION}
     changed.setdefault("schema_name", schema_name)
     edit.put(("_meta",), {**changed, "seq": seq})
+
+
+# The changes between two versions
+
+
+def block_changes(doc: str, old: list[Block], new: list[Block]) -> list[Change]:
+    """Return the changes between two versions, in the order of the old one; each replaces whole blocks.
+
+    Blocks that an edit did not touch are the same objects in both versions, so most of the comparison is done
+    by comparing slices of references.
+    """
+    found: list[Change] = []
+    places: dict[int, int] = {}
+    i = j = at = 0
+    while i < len(old) or j < len(new):
+        same = _common(old, i, new, j)
+        i, j = i + same, j + same
+        if i == len(old) and j == len(new):
+            break
+        at += sum([len(block.text) for block in old[i - same : i]])
+        first, start = i, j
+        if i + 1 < len(old) and j + 1 < len(new) and old[i + 1] is new[j + 1]:
+            # One block was rewritten in place, so it is not necessary to search for removed blocks.
+            i, j = i + 1, j + 1
+        else:
+            if i < len(old) and not places:
+                places = {id(block): number for number, block in enumerate(new[j:], j)}
+            # Moves are not detected: a block that does not follow on the other side was removed or added here.
+            while i < len(old) and places.get(id(old[i]), -1) < j:
+                i += 1
+            while j < len(new) and (i == len(old) or new[j] is not old[i]):
+                j += 1
+        change = _change(doc, at, old[first:i], new[start:j])
+        if change.old != change.new:
+            found.append(change)
+        at = change.at + len(change.old)
+    return found
+
+
+def _common(old: list[Block], i: int, new: list[Block], j: int) -> int:
+    """Return the number of blocks from positions `i` and `j` on that are identical."""
+    return sum(takewhile(bool, map(is_, islice(old, i, None), islice(new, j, None))))
+
+
+def _change(doc: str, at: int, old: list[Block], new: list[Block]) -> Change:
+    """Return a change of blocks, without unchanged blocks that only get a blank line before added ones."""
+    texts = [block.text for block in new]
+    before, kept = "".join([block.text for block in old]), "".join(texts[: len(old)])
+    distance = kept[len(before) :]
+    if len(new) > len(old) and kept.startswith(before) and not distance.strip("\r\n"):
+        return Change(doc, at + len(before), "", distance + "".join(texts[len(old) :]))
+    return Change(doc, at, before, "".join(texts))

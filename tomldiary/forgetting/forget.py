@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from tomldiary.engine.hand_edits import add_save
+from tomldiary.engine.transaction import block_changes
 from tomldiary.entries.kinds import CONVERSATIONS, entry_key, entry_kind, unread_tables
 from tomldiary.errors import (
     DiaryError,
@@ -29,14 +30,13 @@ from tomldiary.forgetting.versions import Replay, joined
 from tomldiary.hand_edits.detect import Known, is_being_saved, look
 from tomldiary.history.record import (
     Change,
+    HistoryIndex,
     Record,
-    block_changes,
     next_sequence,
     parse_record,
-    redo,
     render_record,
 )
-from tomldiary.history.timeline import EMPTY, LatestRecords
+from tomldiary.history.timeline import EMPTY, redo
 from tomldiary.identifiers.namespaces import ROOT
 from tomldiary.storage.protocol import Backend, Rewrite, RewrittenDocument
 from tomldiary.toml.document import Document, Path, digest
@@ -332,13 +332,13 @@ def _documents(
 ) -> tuple[dict[str, str], dict[str, Known]]:
     """Return the text of each file, and each document as history or a hand edit has it."""
     source = _ReadableHistory(engine.backend, history)
-    latest = LatestRecords(source, user)
+    index = HistoryIndex(source, user)
     deadline = time.monotonic() + engine.save_timeout
     stored: dict[str, str] = {}
     known: dict[str, Known] = {}
     for kind in engine.backend.kinds(user):
         while (file := engine.backend.read(user, kind)) is not None:
-            found = look(source, user, kind, file, None, latest)
+            found = look(source, user, kind, file, None, index)
             if found.problem is not None:
                 raise found.problem
             if not found.is_settling:

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any, cast
 from tomldiary.entries.kinds import entry_path
 from tomldiary.errors import DocumentError
 from tomldiary.forgetting.selection import content
-from tomldiary.history.record import Record, redo, undo
-from tomldiary.history.timeline import EMPTY
+from tomldiary.history.timeline import EMPTY, redo, undo
 from tomldiary.toml.document import Path, digest, find_table
 from tomldiary.toml.lexer import Block, may_span_lines, split_blocks
 from tomldiary.toml.parse import parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from tomldiary.history.record import Record
 
 __all__ = ["Replay", "State", "Version", "Versions", "joined", "values_at"]
 

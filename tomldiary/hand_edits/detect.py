@@ -17,7 +17,8 @@ from tomldiary.entries.kinds import own_tables
 from tomldiary.entries.models import FORMAT_VERSION
 from tomldiary.errors import DocumentError, NewerVersion
 from tomldiary.hand_edits.three_way_merge import NOTHING, base_of_save, merge
-from tomldiary.history.timeline import EMPTY, LatestRecords, Timeline
+from tomldiary.history.record import HistoryIndex
+from tomldiary.history.timeline import EMPTY, Timeline
 from tomldiary.logging import get_logger, tell
 from tomldiary.storage.protocol import DetectsSaves, DocumentSource, Stored, Token
 from tomldiary.toml.document import Document
@@ -71,7 +72,7 @@ def look(
     kind: str,
     stored: Stored,
     cached: Known | None,
-    latest: LatestRecords | None = None,
+    index: HistoryIndex | None = None,
 ) -> Known:
     """Classify a stored text: unchanged, edited, being saved, or unusable.
 
@@ -81,7 +82,7 @@ def look(
         kind: The name of the document.
         stored: The text just read.
         cached: The previous result, to avoid repeated work.
-        latest: The newest records of the user's documents, if several documents are classified.
+        index: The index of the user's history, if several documents are classified.
 
     Raises:
         DocumentError: The text cannot be used, and history has no usable version either.
@@ -90,7 +91,7 @@ def look(
     place = source.place(user, kind)
     young = _age(stored.token) < _YOUNG
     timeline = Timeline(source, user)
-    last = (latest or LatestRecords(source, user)).of(kind)
+    last = (index or HistoryIndex(source, user)).of(kind)
     is_saved = last is not None and last.type == "hand"
     as_logged = partial(Known, stored.token, is_logged=True, is_saved=is_saved, is_young=young)
     document, problem = _parsed(stored, place, cached)

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.kinds import entry_path, own_tables, own_values
 from tomldiary.errors import DocumentError
-from tomldiary.history.record import Record, redo
-from tomldiary.history.timeline import EMPTY, Timeline
+from tomldiary.history.timeline import EMPTY, Timeline, redo
 from tomldiary.toml.block_edit import split_tail
 from tomldiary.toml.document import Document, Path, Table
 from tomldiary.toml.edit import Edit
@@ -28,7 +27,7 @@ from tomldiary.toml.values import render_path, same_value
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tomldiary.history.timeline import Latest
+    from tomldiary.history.record import Latest, Record
 
 __all__ = ["NOTHING", "Merged", "base_of_save", "before_saves", "merge"]
 

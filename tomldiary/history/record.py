@@ -22,16 +22,18 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, field
-from itertools import islice, takewhile
-from operator import is_
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
-from tomldiary.errors import DocumentError, InvalidTOML
+from tomldiary.errors import InvalidTOML
+from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.toml.values import checked_text, render_key, render_text, render_value, timestamp
 
 if TYPE_CHECKING:
-    from tomldiary.toml.lexer import Block
+    from collections.abc import Iterator
+
+    from tomldiary.storage.protocol import HistorySource
 
 __all__ = [
     "END",
@@ -40,9 +42,11 @@ __all__ = [
     "OWN_LINES",
     "SNAPSHOT",
     "Change",
+    "HistoryIndex",
+    "Indexed",
+    "Latest",
     "Record",
     "Source",
-    "block_changes",
     "envelope_of",
     "fingerprint",
     "is_lost",
@@ -51,12 +55,11 @@ __all__ = [
     "next_sequence",
     "operation_of",
     "parse_record",
-    "redo",
     "render_record",
     "results_of",
+    "sequence_of",
     "stamped",
     "type_of",
-    "undo",
 ]
 
 HEADER = "[[tx]]\n"
@@ -269,6 +272,14 @@ def next_sequence(last: str | None) -> int:
     return int(found.group(1)) + 1
 
 
+def sequence_of(text: str) -> int:
+    """Return the number of a record; 0 if it is torn."""
+    try:
+        return next_sequence(text) - 1
+    except InvalidTOML:
+        return 0  # parsing it raises the error
+
+
 def envelope_of(text: str | None) -> tuple[int, str]:
     """Return the number and the time of a record, without parsing the rest; 0 and "" for None."""
     found = _TIME.search(text) if text is not None else None
@@ -278,7 +289,8 @@ def envelope_of(text: str | None) -> tuple[int, str]:
 def operation_of(text: str) -> tuple[str, str]:
     """Return a record's operation id and the fingerprint of its request; "" if missing. The rest is not parsed."""
     # Every value is on one line, so no stored text can look like one of these lines.
-    found = {name: _text(value) for name, value in _OPERATION.findall(text)}
+    head = text[: text.find("\nbase = ")]
+    found = {name: _text(value) for name, value in _OPERATION.findall(head)}
     return found.get("operation", ""), found.get("content", "")
 
 
@@ -304,89 +316,162 @@ def is_lost(text: str | None) -> bool:
     return text is not None and f'"\ntype = "{LOST}"\n' in text[:200]
 
 
-def redo(text: str, record: Record, doc: str) -> str:
-    """Apply a record's changes of document `doc` to its base text.
+# The index of a history
 
-    Raises:
-        DocumentError: `text` is not the base text of the record.
+
+class Latest(NamedTuple):
+    """The newest record that changed a document."""
+
+    seq: int
+    type: str
+    result: str
+    """The fingerprint of the document after the transaction."""
+
+
+@dataclass(slots=True)
+class Indexed:
+    """What the newest records of a history say; it may contain keys of records that were dropped since."""
+
+    last: int = 0
+    """The number of the newest transaction."""
+    newest: int = 0
+    """The `_identity` of its record; it differs if the indexed history was not stored, or was replaced."""
+    start: int = -1
+    """The number of the transaction after which all records are indexed; 0 is the whole history, -1 is unknown."""
+    documents: dict[str, Latest | None] = field(default_factory=dict[str, "Latest | None"])
+    """The newest record of each document; None if it was altered."""
+    operations: dict[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
+    """By idempotency key: the transaction, and the fingerprint of the request."""
+
+    def changed(self, kind: str) -> int:
+        """Return the number of the last transaction that may have changed a document."""
+        found = self.documents.get(kind)
+        if found is not None:
+            return found.seq
+        return self.last + 1 if kind in self.documents else self.start
+
+    def add(self, text: str) -> None:
+        """Add the record before the oldest indexed one."""
+        seq = sequence_of(text)
+        if not self.newest:
+            self.last, self.newest = seq, _identity(text)
+        if seq:
+            self.start = 0 if is_snapshot(text) else seq - 1
+        type_, is_intact = type_of(text), is_whole(text)
+        for kind, result in results_of(text).items():
+            self.documents.setdefault(kind, Latest(seq, type_, result) if is_intact else None)
+        operation, content = operation_of(text)
+        if operation:
+            self.operations.setdefault(operation, (seq, content))
+
+    def then(self, newer: Indexed) -> Indexed:
+        """Return this index with newer records."""
+        documents, operations = self.documents | newer.documents, self.operations | newer.operations
+        return Indexed(newer.last, newer.newest, self.start, documents, operations)
+
+
+class HistoryIndex:
+    """The index of one user's history, which is read from the newest record backwards as far as needed.
+
+    Thread-safe: a race only repeats work.
+
+    Args:
+        source: The storage of the history.
+        user: The user.
     """
-    shift = 0
-    for change in record.changes:
-        if change.doc != doc:
-            continue
-        at = change.at + shift
-        if text[at : at + len(change.old)] != change.old:
-            raise _fingerprint_error(record, doc)
-        text = text[:at] + change.new + text[at + len(change.old) :]
-        shift += len(change.new) - len(change.old)
-    return text
 
+    def __init__(self, source: HistorySource, user: str) -> None:
+        self._source = source
+        self._user = user
+        self._known: Indexed | None = None
 
-def undo(text: str, record: Record, doc: str) -> str:
-    """Undo a record's changes of document `doc` in the resulting text.
+    def of(self, kind: str) -> Latest | None:
+        """Return the newest record that changed document `kind`, or None.
 
-    Raises:
-        DocumentError: `text` is not the result of the record.
-    """
-    changes = [change for change in record.changes if change.doc == doc]
-    shift = sum(len(change.new) - len(change.old) for change in changes)
-    for change in reversed(changes):
-        shift -= len(change.new) - len(change.old)
-        at = change.at + shift
-        if text[at : at + len(change.new)] != change.new:
-            raise _fingerprint_error(record, doc)
-        text = text[:at] + change.old + text[at + len(change.new) :]
-    return text
+        What the records say about other documents is kept. Later only the new records are read. If the answer is not
+        among them, at least twice as many records are read. So many documents need a few passes over history.
 
+        Raises:
+            InvalidTOML: The record was altered.
+        """
+        documents = self._read(kind).documents
+        if kind in documents and documents[kind] is None:
+            for text in self._texts():
+                if kind in results_of(text):
+                    parse_record(text)  # raises the error
+        return documents.get(kind)
 
-def _fingerprint_error(record: Record, doc: str) -> DocumentError:
-    return DocumentError(f"{doc}: transaction {record.seq} does not fit this text.")
+    def at(self, record: str | None, *, is_whole: bool = False) -> Indexed:
+        """Return the index of a history that ends with `record`; the caller holds the user's lock.
 
+        It covers the whole history if `is_whole`, otherwise at least the records since the first call.
 
-def block_changes(doc: str, old: list[Block], new: list[Block]) -> list[Change]:
-    """Return the changes between two versions, in the order of the old one; each replaces whole blocks.
+        Raises:
+            InvalidTOML: The record has no number.
+        """
+        last, newest = next_sequence(record) - 1, _identity(record)
+        found = self._known
+        if found is None or (found.last, found.newest) != (last, newest):
+            found = Indexed() if found is None else self._read(is_continued=True)
+            found.start = last if found.start < 0 else found.start
+        if is_whole and found.start:
+            found = self._read()
+        # The last record may be a placeholder, which is not among the stored ones.
+        found.last, found.newest = last, newest
+        self._known = found
+        return found
 
-    Blocks that an edit did not touch are the same objects in both versions, so most of the comparison is done
-    by comparing slices of references.
-    """
-    found: list[Change] = []
-    places: dict[int, int] = {}
-    i = j = at = 0
-    while i < len(old) or j < len(new):
-        same = _common(old, i, new, j)
-        i, j = i + same, j + same
-        if i == len(old) and j == len(new):
-            break
-        at += sum([len(block.text) for block in old[i - same : i]])
-        first, start = i, j
-        if i + 1 < len(old) and j + 1 < len(new) and old[i + 1] is new[j + 1]:
-            # One block was rewritten in place, so it is not necessary to search for removed blocks.
-            i, j = i + 1, j + 1
+    def note(self, made: Record, text: str) -> None:
+        """Add the latest transaction, whose record was stored as `text`; the caller holds the user's lock."""
+        known = self._known
+        if known is not None and known.last == made.seq - 1:
+            for kind, result in made.results.items():
+                known.documents[kind] = Latest(made.seq, made.type, result)
+            if made.operation:
+                known.operations[made.operation] = (made.seq, made.content)
+            known.last, known.newest = made.seq, _identity(text)
+
+    def _texts(self) -> Iterator[str]:
+        """Yield the records, newest first, without a torn end that was never acknowledged."""
+        texts = iter(self._source.records(self._user))
+        newest = next(texts, None)
+        if newest is not None and is_whole(newest):
+            yield newest
+        yield from texts
+
+    def _read(self, kind: str | None = None, *, is_continued: bool = False) -> Indexed:
+        """Read the records until the newest one of a document, or all for None, and keep what they say.
+
+        With `is_continued`, only the records after the indexed ones are read. Nothing is indexed then if they do not
+        follow those: the user was removed, history was rewritten, or an indexed transaction was not stored.
+        """
+        known = before = self._known
+        fresh, least = Indexed(), 0
+        for text in self._texts():
+            if known is not None and 0 < (seq := sequence_of(text)) <= known.last:
+                is_same = seq == known.last and _identity(text) == known.newest
+                is_found = kind in fresh.documents or kind in known.documents
+                if is_same and (is_continued or is_found or not known.start):
+                    fresh = known if not fresh.newest else known.then(fresh)
+                    break
+                if is_continued:
+                    return Indexed()
+                if is_same:
+                    least = (fresh.last or known.last) + known.last - 2 * known.start
+                known = None
+            fresh.add(text)
+            if not fresh.start or (kind in fresh.documents and fresh.last - fresh.start >= least):
+                break
         else:
-            if i < len(old) and not places:
-                places = {id(block): number for number, block in enumerate(new[j:], j)}
-            # Moves are not detected: a block that does not follow on the other side was removed or added here.
-            while i < len(old) and places.get(id(old[i]), -1) < j:
-                i += 1
-            while j < len(new) and (i == len(old) or new[j] is not old[i]):
-                j += 1
-        change = _change(doc, at, old[first:i], new[start:j])
-        if change.old != change.new:
-            found.append(change)
-        at = change.at + len(change.old)
-    return found
+            fresh.start = 0
+        if self._known is before:
+            self._known = fresh
+        return fresh
 
 
-def _common(old: list[Block], i: int, new: list[Block], j: int) -> int:
-    """Return the number of blocks from positions `i` and `j` on that are identical."""
-    return sum(takewhile(bool, map(is_, islice(old, i, None), islice(new, j, None))))
-
-
-def _change(doc: str, at: int, old: list[Block], new: list[Block]) -> Change:
-    """Return a change of blocks, without unchanged blocks that only get a blank line before added ones."""
-    texts = [block.text for block in new]
-    before, kept = "".join([block.text for block in old]), "".join(texts[: len(old)])
-    distance = kept[len(before) :]
-    if len(new) > len(old) and kept.startswith(before) and not distance.strip("\r\n"):
-        return Change(doc, at + len(before), "", distance + "".join(texts[len(old) :]))
-    return Change(doc, at, before, "".join(texts))
+@cleared_on_forget
+@lru_cache(maxsize=16)  # a transaction on many documents asks for each of them
+def _identity(record: str | None) -> int:
+    """Return the hash of a record without the lines that differ between storages."""
+    head, _, rest = (record or "").partition("\nbase = ")
+    return hash((OWN_LINES.sub("", head).rstrip("\n"), rest))

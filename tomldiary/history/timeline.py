@@ -1,24 +1,20 @@
-"""Reads one user's history: any document at any point of the kept history, and the newest record of each document."""
+"""Reads one user's history: any document at any point of the kept history."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from tomldiary.errors import DocumentError, HistoryPruned, InvalidTOML
 from tomldiary.history.record import (
     SNAPSHOT,
     Record,
     is_snapshot,
-    is_whole,
-    next_sequence,
     parse_record,
-    redo,
     results_of,
-    type_of,
-    undo,
+    sequence_of,
 )
 from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.toml.document import digest
@@ -31,12 +27,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EMPTY",
-    "Latest",
-    "LatestRecords",
     "Timeline",
     "check_follows",
     "out_of_reach",
     "pruned",
+    "redo",
+    "undo",
 ]
 
 EMPTY = digest("")
@@ -128,13 +124,13 @@ class Timeline:
         texts = enumerate(self._source.records(self._user))
         rest: list[tuple[int, str]] = []
         for number, text in texts:
-            if seq is None or _sequence_of(text) <= seq:
+            if seq is None or sequence_of(text) <= seq:
                 rest.append((number, text))
                 break
             if is_snapshot(text):
                 raise pruned(parse_record(text))
             later.append((number, text))
-        first = _sequence_of(later[-1][1]) if later else 0
+        first = sequence_of(later[-1][1]) if later else 0
         has_gap = seq is not None and first > seq + 1
         if has_gap and not rest:
             raise out_of_reach(first)
@@ -229,7 +225,7 @@ class Timeline:
     def moment_of(self, seq: int) -> datetime:
         """Return the time of transaction `seq`, or of the last one before it; the year 1 if there is none."""
         for text in self._source.records(self._user):
-            if 0 < _sequence_of(text) <= seq:
+            if 0 < sequence_of(text) <= seq:
                 return datetime.fromisoformat(parse_record(text).time)
         return datetime.min.replace(tzinfo=UTC)
 
@@ -255,18 +251,10 @@ def check_follows(seq: int, later: int) -> None:
 def _whole(texts: Iterable[tuple[int, str]], later: int) -> Iterator[tuple[int, str]]:
     """Yield the records before transaction `later`; raise an error if one is missing."""
     for number, text in texts:
-        seq = _sequence_of(text)
+        seq = sequence_of(text)
         check_follows(seq, later)
         yield number, text
         later = seq or later
-
-
-def _sequence_of(text: str) -> int:
-    """Return the number of a record; 0 if it is torn."""
-    try:
-        return next_sequence(text) - 1
-    except InvalidTOML:
-        return 0  # torn; parsing it raises the error
 
 
 def _undone(kind: str, steps: list[Record], text: str) -> str | None:
@@ -304,85 +292,40 @@ def out_of_reach(first: int) -> DocumentError:
     )
 
 
-# The newest record of each document
+def redo(text: str, record: Record, doc: str) -> str:
+    """Apply a record's changes of document `doc` to its base text.
 
-
-class Latest(NamedTuple):
-    """The newest record that changed a document."""
-
-    seq: int
-    type: str
-    result: str
-    """The fingerprint of the document after the transaction."""
-
-
-class _Read(NamedTuple):
-    """What the newest records of a history say. Never changed."""
-
-    newest: int
-    """The hash of the newest record."""
-    length: int
-    """How many records were read."""
-    is_all: bool
-    """Whether no older records were left to read."""
-    documents: dict[str, Latest | None]
-    """The newest record of each document; None if it is torn or altered."""
-
-
-class LatestRecords:
-    """The newest records of one user's documents. Thread-safe: a race only repeats work.
-
-    Args:
-        source: The storage of the history.
-        user: The user.
+    Raises:
+        DocumentError: `text` is not the base text of the record.
     """
+    shift = 0
+    for change in record.changes:
+        if change.doc != doc:
+            continue
+        at = change.at + shift
+        if text[at : at + len(change.old)] != change.old:
+            raise _fingerprint_error(record, doc)
+        text = text[:at] + change.new + text[at + len(change.old) :]
+        shift += len(change.new) - len(change.old)
+    return text
 
-    def __init__(self, source: HistorySource, user: str) -> None:
-        self._source = source
-        self._user = user
-        self._read: _Read | None = None
 
-    def of(self, kind: str) -> Latest | None:
-        """Return the newest record that changed document `kind`, or None.
+def undo(text: str, record: Record, doc: str) -> str:
+    """Undo a record's changes of document `doc` in the resulting text.
 
-        It reads from the newest record backwards, and keeps what the records say about other documents. Later it reads
-        the new records only. If the answer is not among them, it reads at least twice as many records. So many
-        documents need a few passes over history.
+    Raises:
+        DocumentError: `text` is not the result of the record.
+    """
+    changes = [change for change in record.changes if change.doc == doc]
+    shift = sum(len(change.new) - len(change.old) for change in changes)
+    for change in reversed(changes):
+        shift -= len(change.new) - len(change.old)
+        at = change.at + shift
+        if text[at : at + len(change.new)] != change.new:
+            raise _fingerprint_error(record, doc)
+        text = text[:at] + change.old + text[at + len(change.new) :]
+    return text
 
-        Raises:
-            InvalidTOML: The record was altered.
-        """
-        read = self._read
-        newest: int | None = None
-        length, least, is_all = 0, 0, False
-        documents: dict[str, Latest | None] = {}
-        for text in self._source.records(self._user):
-            this = hash(text)
-            newest = this if newest is None else newest
-            if read is not None and this == read.newest:
-                documents = {**read.documents, **documents}
-                if kind in documents or read.is_all:
-                    self._read = _Read(newest, length + read.length, read.is_all, documents)
-                    return self._answer(documents, kind)
-                least = length + 2 * read.length
-            length += 1
-            seq, type_, is_intact = _sequence_of(text), type_of(text), is_whole(text)
-            for name, result in results_of(text).items():
-                latest = Latest(seq, type_, result) if is_intact else None
-                documents.setdefault(name, latest)
-            is_all = is_snapshot(text)
-            if is_all or (kind in documents and length >= least):
-                break
-        else:
-            is_all = True
-        if newest is not None:
-            self._read = _Read(newest, length, is_all, documents)
-        return self._answer(documents, kind)
 
-    def _answer(self, documents: dict[str, Latest | None], kind: str) -> Latest | None:
-        found = documents.get(kind)
-        if found is not None or kind not in documents:
-            return found
-        # A torn record at the end was never acknowledged and is skipped; any other one raises an error.
-        last = Timeline(self._source, self._user).last(kind)
-        return None if last is None else Latest(last.seq, last.type, last.results[kind])
+def _fingerprint_error(record: Record, doc: str) -> DocumentError:
+    return DocumentError(f"{doc}: transaction {record.seq} does not fit this text.")

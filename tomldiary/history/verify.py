@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, DocumentError, InvalidTOML
-from tomldiary.history.record import END, SNAPSHOT, Record, parse_record, redo
-from tomldiary.history.timeline import EMPTY
+from tomldiary.history.record import END, SNAPSHOT, Record, parse_record
+from tomldiary.history.timeline import EMPTY, redo
 from tomldiary.storage.local.backend import LocalBackend
 from tomldiary.storage.local.layout import kinds_in
 from tomldiary.storage.local.log import damaged, named_transaction, segments

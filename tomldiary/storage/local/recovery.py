@@ -38,10 +38,9 @@ from tomldiary.history.record import (
     is_snapshot,
     next_sequence,
     parse_record,
-    redo,
     results_of,
 )
-from tomldiary.history.timeline import EMPTY
+from tomldiary.history.timeline import EMPTY, redo
 from tomldiary.logging import get_logger
 from tomldiary.storage.files import PRIVATE
 from tomldiary.storage.local.displaced_edit import history_of
