@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from langgraph.store.base import IndexConfig, Op, Result
 
-    from tomldiary.store.store import Prepared
+    from tomldiary.store.store import PreparedBatch
     from tomldiary.store.store import Result as Answer
 
 __all__ = ["Embedder", "check_written", "item", "operation", "result"]
@@ -157,13 +157,13 @@ class Embedder:
             is_cosine=given.get("ranking") == "cosine",
         )
 
-    def vectors(self, work: Prepared) -> Vectors:
+    def vectors(self, work: PreparedBatch) -> Vectors:
         """Return a vector for each text and each query of a batch."""
         texts = [text for _, text in work.texts]
         made = self.embeddings.embed_documents(texts) if texts else []
         return made, [self.embeddings.embed_query(query) for query in work.queries]
 
-    async def avectors(self, work: Prepared) -> Vectors:
+    async def avectors(self, work: PreparedBatch) -> Vectors:
         """Return the same without holding the event loop.
 
         In an event loop of this package, where an extractor may run, the sync methods are called in a thread:

@@ -17,7 +17,7 @@ from tomldiary.errors import InvalidValue
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.store.item import checked_minutes
 from tomldiary.store.operations import UserLabel, may_expire
-from tomldiary.store.store import ItemStore, Prepared
+from tomldiary.store.store import ItemStore, PreparedBatch
 from tomldiary.store.ttl import Expiry
 from tomldiary_langgraph.conversion import Embedder, check_written, item, operation, result
 from tomldiary_langgraph.identity import session_here, signed_in_here
@@ -194,7 +194,7 @@ class DiaryStore(BaseStore):
         found = self._items.cached_item(op.namespace, op.key, signed_in_here())
         return None if found is None else item(found)
 
-    def _prepared(self, ops: list[Op], user_here: str | None) -> Prepared:
+    def _prepared(self, ops: list[Op], user_here: str | None) -> PreparedBatch:
         return self._items.prepare([operation(op) for op in ops], user_here)
 
     def update(

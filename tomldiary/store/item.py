@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from tomldiary.store.operations import Put
 
 __all__ = [
-    "Clock",
     "Entry",
+    "IncreasingClock",
     "checked_key",
     "checked_minutes",
     "checked_value",
@@ -89,7 +89,7 @@ def _updated(table: Mapping[str, Any]) -> int:
     return _micros(table.get("_updated", table.get("_created"))) or 0
 
 
-class Clock:
+class IncreasingClock:
     """A strictly increasing clock in microseconds since 1970."""
 
     def __init__(self) -> None:

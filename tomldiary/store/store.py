@@ -42,7 +42,7 @@ from tomldiary.store.operations import (
 from tomldiary.store.search import Finder, as_item
 from tomldiary.store.snapshot import Snapshot, View
 from tomldiary.store.ttl import Expiry, Sweeper, sweep
-from tomldiary.store.writes import STORAGE_ERRORS, ItemPuts, Prepared
+from tomldiary.store.writes import STORAGE_ERRORS, ItemPuts, PreparedBatch
 from tomldiary.toml.values import copied
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from tomldiary.engine.transaction import Transaction
     from tomldiary.retrieval.vector_index import Embedding
 
-__all__ = ["ItemStore", "Prepared", "Result"]
+__all__ = ["ItemStore", "PreparedBatch", "Result"]
 
 _logger = get_logger(__name__)
 R = TypeVar("R")
@@ -120,7 +120,7 @@ class ItemStore(ItemPuts):
             texts, queries = found[: len(work.texts)], found[len(work.texts) :]
         return self.finish(work, texts, queries, session=session)
 
-    async def aget(self, user: str, prepare: Callable[[], Prepared]) -> list[Result]:
+    async def aget(self, user: str, prepare: Callable[[], PreparedBatch]) -> list[Result]:
         """Run a batch of gets without blocking the event loop, together with the others that wait for the user.
 
         Args:
@@ -134,12 +134,12 @@ class ItemStore(ItemPuts):
         return await self._gets.done(user, prepare)
 
     def _get_each(
-        self, user: str, batches: Sequence[Callable[[], Prepared]]
+        self, user: str, batches: Sequence[Callable[[], PreparedBatch]]
     ) -> list[list[Result] | Exception]:
         """Run batches of gets for one user, and return the results or the error of each."""
         try:
             works = [prepare() for prepare in batches]
-            found = iter(self.finish(Prepared([op for work in works for op in work.ops])))
+            found = iter(self.finish(PreparedBatch([op for work in works for op in work.ops])))
             return [list(islice(found, len(work.ops))) for work in works]
         except Exception as error:  # noqa: BLE001 - raised to the callers of the batches
             if len(batches) == 1:
@@ -162,7 +162,7 @@ class ItemStore(ItemPuts):
         known = catalog.find(namespace, key) if catalog is not None else None
         return None if known is None or known[1].expires is not None else as_item(*known)
 
-    def prepare(self, ops: Sequence[Operation], signed_in: str | None = None) -> Prepared:
+    def prepare(self, ops: Sequence[Operation], signed_in: str | None = None) -> PreparedBatch:
         """Validate operations, and determine the texts to embed for them.
 
         Args:
@@ -173,7 +173,7 @@ class ItemStore(ItemPuts):
             InvalidValue: An operation is not valid, or a value breaks the schema.
             IdentifierError: A namespace belongs to a user who is not signed in.
         """
-        work = Prepared([self._checked(op, signed_in) for op in ops], signed_in=signed_in)
+        work = PreparedBatch([self._checked(op, signed_in) for op in ops], signed_in=signed_in)
         embedding = self._finder.embedding
         if embedding is None:
             return work
@@ -195,7 +195,7 @@ class ItemStore(ItemPuts):
 
     def finish(
         self,
-        work: Prepared,
+        work: PreparedBatch,
         texts: Sequence[Sequence[float]] = (),
         queries: Sequence[Sequence[float]] = (),
         *,

@@ -20,7 +20,7 @@ from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.runtime.lru import Recent
 from tomldiary.store.batch import Batches
 from tomldiary.store.catalog import Catalog
-from tomldiary.store.item import Clock, table_of
+from tomldiary.store.item import IncreasingClock, table_of
 from tomldiary.store.operations import Operation, Owners, Put, is_typed
 from tomldiary.store.typed_namespaces import TypedNamespaces
 from tomldiary.toml.values import timestamp
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tomldiary.toml.document import Path
     from tomldiary.toml.edit import Edit
 
-__all__ = ["STORAGE_ERRORS", "ItemPuts", "Prepared", "remove_items"]
+__all__ = ["STORAGE_ERRORS", "ItemPuts", "PreparedBatch", "remove_items"]
 
 R = TypeVar("R")
 
@@ -53,7 +53,7 @@ STORAGE_ERRORS = (BackendError, Conflict, LockTimeout)
 
 
 @dataclass(slots=True)
-class Prepared:
+class PreparedBatch:
     """A validated batch, and the texts and queries to embed before it runs."""
 
     ops: list[Operation]
@@ -72,7 +72,7 @@ class ItemPuts:
         self.diary = diary
         self._owners = owners
         self._typed = TypedNamespaces(diary)
-        self._clock = Clock()
+        self._clock = IncreasingClock()
         self._catalogs: Recent[str, Catalog] = Recent(_CACHED_USERS)
         self._batches = Batches(self._put_each)
         self._guard = fork_safe(threading.Lock())
@@ -130,7 +130,7 @@ class ItemPuts:
             owners.add(owner if owner is not None and not is_typed(labels) else None)
         return owners.pop() if len(owners) == 1 else None
 
-    async def aput(self, user: str, prepare: Callable[[], Prepared], session: str) -> None:
+    async def aput(self, user: str, prepare: Callable[[], PreparedBatch], session: str) -> None:
         """Run a batch of puts that need no vectors, without blocking the event loop.
 
         Waiting batches for the same user and session are one transaction. If one of them cannot be applied,
@@ -148,7 +148,7 @@ class ItemPuts:
         await self._batches.done(user, (prepare, session))
 
     def _put_each(
-        self, user: str, batches: Sequence[tuple[Callable[[], Prepared], str]]
+        self, user: str, batches: Sequence[tuple[Callable[[], PreparedBatch], str]]
     ) -> list[Exception | None]:
         """Run batches of puts for one user, and return the error or None for each."""
         errors: list[Exception | None] = [None] * len(batches)
@@ -212,7 +212,7 @@ def _last_of_each(puts: Iterable[Put]) -> list[Put]:
 
 
 def _apply_puts(
-    tx: Transaction, catalog: Catalog, puts: Sequence[Put], clock: Clock, session: str
+    tx: Transaction, catalog: Catalog, puts: Sequence[Put], clock: IncreasingClock, session: str
 ) -> None:
     """Apply validated puts, at most one for each item.
 
@@ -257,7 +257,7 @@ class _Target:
         )
         self._most = min(self._largest, _AT_ONCE * self._limit)
 
-    def put(self, put: Put, clock: Clock, session: str) -> None:
+    def put(self, put: Put, clock: IncreasingClock, session: str) -> None:
         """Set the value of an item, or remove the item if the value is None."""
         if put.value is None:
             self.remove(put.key)
