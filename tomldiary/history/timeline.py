@@ -70,15 +70,6 @@ class Timeline:
             if record.type == SNAPSHOT:
                 return  # older records are about to be removed
 
-    def last(self, kind: str) -> Record | None:
-        """Return the newest record that changed document `kind`, or None.
-
-        A record that does not name the document is not parsed. A user may have thousands of documents, and most
-        records concern other documents.
-        """
-        about = self._about([kind], enumerate(self._source.records(self._user)))
-        return next((record for record in about if kind in record.results), None)
-
     def kinds(self) -> set[str]:
         """Return the names of all documents that the kept history mentions."""
         found: set[str] = set()
@@ -89,7 +80,10 @@ class Timeline:
         return found
 
     def _about(self, kinds: Iterable[str], texts: Iterable[tuple[int, str]]) -> Iterator[Record]:
-        """Yield the records that name a document; the others are not parsed."""
+        """Yield the records that name a document.
+
+        The others are not parsed: a user may have thousands of documents, and most records concern other documents.
+        """
         names = {kind: f"{render_key(kind)} = " for kind in kinds}.values()
         return self._parsed(
             item for item in texts if is_snapshot(item[1]) or any(name in item[1] for name in names)

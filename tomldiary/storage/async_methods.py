@@ -8,8 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tomldiary.history.record import Change, Record, next_sequence, render_record
-from tomldiary.history.timeline import Timeline
+from tomldiary.history.record import Change, HistoryIndex, Record, next_sequence, render_record
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.storage.locks import repeated
@@ -95,8 +94,8 @@ def _replace(backend: Backend, user: str, kind: str, content: str) -> None:
     if old is not None and old.text == content:
         return
     before = old.text if old is not None else ""
-    last = Timeline(backend, user).last(kind)
-    if last is not None and last.results[kind] != digest(before):
+    last = HistoryIndex(backend, user).of(kind)
+    if last is not None and last.result != digest(before):
         before = ""  # not the version that history ends at: the record has the whole text
     change = Change(kind, 0, before, content)
     record = Record(

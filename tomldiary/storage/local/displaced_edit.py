@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, Conflict, DocumentError
+from tomldiary.history.record import HistoryIndex
 from tomldiary.history.timeline import Timeline
 from tomldiary.storage.local.log import read_records
 from tomldiary.storage.local.publish import is_being_saved, take_back, target_of
@@ -115,10 +116,10 @@ def _standing(files: FileSystem, folder: Path, kind: str) -> Stored | None:
     """Return the published document if it is the version that history ends at."""
     with suppress(BackendError, DocumentError):  # the document is a hand edit that cannot be read
         found = files.read_file(folder / f"{kind}.toml")
-        last = history_of(files, folder).last(kind)
+        last = HistoryIndex(_Folder(files, folder), "").of(kind)
         if found is not None and last is not None:
             text = decode_utf8(found[0])
-            if digest(text) == last.results[kind]:
+            if digest(text) == last.result:
                 Document.parse(text)
                 return Stored(text, found[1])
     return None
