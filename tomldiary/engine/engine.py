@@ -24,7 +24,7 @@ from tomldiary.errors import (
     SequenceConflict,
 )
 from tomldiary.hand_edits.detect import NOTHING, Known
-from tomldiary.history.record import SNAPSHOT, is_lost, next_sequence, render_record
+from tomldiary.history.record import is_lost, next_sequence, render_record
 from tomldiary.history.timeline import Timeline
 from tomldiary.runtime.async_bridge import OwnThread
 from tomldiary.storage.locks import repeated
@@ -442,17 +442,11 @@ class Engine(DocumentCache):
         if not source.operation or source.is_new:
             return None
         before = self.whole_history(user).operations.get(source.operation)
-        if before is None or self._is_dropped(user, before[0]):
+        if before is None or self.index(user).is_dropped(before[0]):
             return None
         if before[1] != source.fingerprint():
             raise OperationConflict.of(source.operation)
         return before[0]
-
-    def _is_dropped(self, user: str, seq: int) -> bool:
-        """Return whether another process has dropped the record of a transaction from history."""
-        records = Timeline(self.backend, user).records()
-        found = next((each for each in records if each.seq <= seq), None)
-        return found is None or found.type == SNAPSHOT
 
     # Rewriting history
 

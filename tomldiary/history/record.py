@@ -431,6 +431,12 @@ class HistoryIndex:
                 known.operations[made.operation] = (made.seq, made.content)
             known.last, known.newest = made.seq, _identity(text)
 
+    def is_dropped(self, seq: int) -> bool:
+        """Return whether the record of a transaction was dropped from history since, for example by retention."""
+        older = (text for text in self._source.records(self._user) if 0 < sequence_of(text) <= seq)
+        found = next(older, None)
+        return found is None or is_snapshot(found)
+
     def _texts(self) -> Iterator[str]:
         """Yield the records, newest first, without a torn end that was never acknowledged."""
         texts = iter(self._source.records(self._user))
