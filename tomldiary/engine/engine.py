@@ -406,7 +406,7 @@ class Engine(DocumentCache):
             # A refused transaction is included, because a strict hook may have seen it.
             self._notify(user)
         made = prepared.record
-        self.index(user).note(made, prepared.commit.records[-1])
+        self.index(user).note(made, prepared.commit.records[-1], prepared.last)
         for kind, document in prepared.documents.items():
             base = prepared.broken.get(kind)
             if base is None and kind not in tokens:

@@ -69,6 +69,8 @@ class Prepared:
     documents: dict[str, Document]
     broken: dict[str, Known]
     """Documents whose files do not parse; these files are not overwritten."""
+    last: str | None
+    """The newest history record before it."""
 
 
 class NotStored(Exception):
@@ -382,7 +384,7 @@ def prepare(
     commit = Commit(
         contents, expected, [render_record(record)], replaces_save, fingerprints=record.results
     )
-    return Prepared(record, commit, documents, broken)
+    return Prepared(record, commit, documents, broken, last)
 
 
 def keep_removed_ids(name: str, edit: Edit, before: Document) -> None:

@@ -421,10 +421,10 @@ class HistoryIndex:
         self._known = found
         return found
 
-    def note(self, made: Record, text: str) -> None:
-        """Add the latest transaction, whose record was stored as `text`; the caller holds the user's lock."""
+    def note(self, made: Record, text: str, last: str | None) -> None:
+        """Add the latest transaction, stored as `text` after the record `last`; the caller holds the user's lock."""
         known = self._known
-        if known is not None and known.last == made.seq - 1:
+        if known is not None and known.newest == _identity(last):
             for kind, result in made.results.items():
                 known.documents[kind] = Latest(made.seq, made.type, result)
             if made.operation:
@@ -448,8 +448,8 @@ class HistoryIndex:
     def _read(self, kind: str | None = None, *, is_continued: bool = False) -> Indexed:
         """Read the records until the newest one of a document, or all for None, and keep what they say.
 
-        With `is_continued`, only the records after the indexed ones are read. Nothing is indexed then if they do not
-        follow those: the user was removed, history was rewritten, or an indexed transaction was not stored.
+        With `is_continued`, only the records after the indexed ones are read. The latter are dropped if history does
+        not continue them: the user was removed, history was rewritten, or an indexed transaction was not stored.
         """
         known = before = self._known
         fresh, least = Indexed(), 0
@@ -461,7 +461,7 @@ class HistoryIndex:
                     fresh = known if not fresh.newest else known.then(fresh)
                     break
                 if is_continued:
-                    return Indexed()
+                    break
                 if is_same:
                     least = (fresh.last or known.last) + known.last - 2 * known.start
                 known = None
