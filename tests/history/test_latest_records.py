@@ -89,6 +89,20 @@ def test_writes_to_many_documents_read_the_new_records_only():
     assert history.read - begun == 2 * 300
 
 
+def test_a_reader_of_a_new_record_keeps_the_index_of_the_whole_history():
+    history = History()
+    for number in range(300):
+        history.add(f"items/t{number}")
+    index = HistoryIndex(history, "alice")
+    index.at(history.last, is_whole=True)
+    for _ in range(5):
+        history.add("items/t0")
+        begun = history.read
+        index.of("items/t0")
+        index.at(history.last, is_whole=True)
+        assert history.read - begun == 2
+
+
 def test_the_newest_document_needs_one_record():
     history = History()
     for number in range(100):

@@ -466,7 +466,8 @@ class HistoryIndex:
                     least = (fresh.last or known.last) + known.last - 2 * known.start
                 known = None
             fresh.add(text)
-            if not fresh.start or (kind in fresh.documents and fresh.last - fresh.start >= least):
+            is_enough = known is None and fresh.last - fresh.start >= least
+            if not fresh.start or (is_enough and kind in fresh.documents):
                 break
         else:
             fresh.start = 0
