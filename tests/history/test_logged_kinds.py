@@ -12,11 +12,13 @@ from tomldiary import Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.engine.engine import Source
 from tomldiary.history.record import HEADER, Record, parse_record, render_record
+from tomldiary.history.timeline import Timeline
 from tomldiary.runtime.lru import Recent
 
 
-def put(diary, kind, value=1):
-    diary.engine.write("alice", lambda tx: tx.edit(kind).put(("x",), {"n": value}), Source("put"))
+def put(diary, kind, value=1, operation=""):
+    source = Source("put", operation=operation)
+    diary.engine.write("alice", lambda tx: tx.edit(kind).put(("x",), {"n": value}), source)
 
 
 def removed(file):
@@ -54,6 +56,20 @@ def test_a_document_of_a_user_who_was_recreated_is_known(diary, tmp_path):
     removed(tmp_path / "m/alice/items/new.toml")
     put(diary, "items/new", 2)
     assert types(diary) == ["put", "put", "hand", "put"]
+
+
+@pytest.mark.parametrize("operation", ["", "o"])
+def test_documents_that_a_restored_history_lacks_are_logged_again(diary, tmp_path, operation):
+    for key in "abc":
+        put(diary, f"items/{key}")
+    (segment,) = (tmp_path / "m/alice/history").iterdir()
+    restored = segment.read_bytes()
+    put(diary, "items/b", 2, operation)
+    put(diary, "items/c", 2)
+    segment.write_bytes(restored)
+    put(diary, "items/a", 2, operation and "p")
+    assert types(diary) == ["put", "put", "put", "hand", "put"]
+    assert Timeline(diary.engine.backend, "alice").text("items/b").endswith("n = 2\n")
 
 
 def test_an_index_of_records_that_were_not_stored_is_built_again(diary, tmp_path):

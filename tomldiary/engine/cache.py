@@ -455,4 +455,9 @@ def _is_current(
         return False
     if cached.logged is not None or cached.problem is not None:
         return False  # the file differed from the document at the end of history
-    return changes.changed(kind) <= cached.seen
+    if kind not in changes.documents:
+        return changes.start <= cached.seen
+    latest = changes.documents[kind]
+    # The number alone is not enough: history may have been replaced by another one.
+    fingerprint = cached.document.fingerprint
+    return latest is not None and latest.seq <= cached.seen and latest.result == fingerprint

@@ -21,8 +21,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
@@ -31,7 +32,7 @@ from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.toml.values import checked_text, render_key, render_text, render_value, timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from tomldiary.storage.protocol import HistorySource
 
@@ -330,7 +331,10 @@ class Latest(NamedTuple):
 
 @dataclass(slots=True)
 class Indexed:
-    """What the newest records of a history say; it may contain keys of records that were dropped since."""
+    """What the newest records of a history say; it may contain keys of records that were dropped since.
+
+    It is complete before other threads see it, and is not changed then.
+    """
 
     last: int = 0
     """The number of the newest transaction."""
@@ -343,12 +347,13 @@ class Indexed:
     operations: dict[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
     """By idempotency key: the transaction, and the fingerprint of the request."""
 
-    def changed(self, kind: str) -> int:
-        """Return the number of the last transaction that may have changed a document."""
-        found = self.documents.get(kind)
-        if found is not None:
-            return found.seq
-        return self.last + 1 if kind in self.documents else self.start
+    def ends_with(self, text: str) -> bool:
+        """Return whether a record is the newest indexed one."""
+        return self.last == sequence_of(text) and self.newest == _identity(text)
+
+    def knows(self, kind: str) -> bool:
+        """Return whether the records before the indexed ones are not needed for a document."""
+        return kind in self.documents or not self.start
 
     def add(self, text: str) -> None:
         """Add the record before the oldest indexed one."""
@@ -365,15 +370,18 @@ class Indexed:
             self.operations.setdefault(operation, (seq, content))
 
     def then(self, newer: Indexed) -> Indexed:
-        """Return this index with newer records."""
-        documents, operations = self.documents | newer.documents, self.operations | newer.operations
+        """Return this index with the records after it."""
+        documents, operations = self.documents | newer.documents, self.operations
+        if newer.operations:
+            operations = operations | newer.operations
         return Indexed(newer.last, newer.newest, self.start, documents, operations)
 
 
 class HistoryIndex:
     """The index of one user's history, which is read from the newest record backwards as far as needed.
 
-    Thread-safe: a race only repeats work.
+    Thread-safe: a race only repeats work. Readers and writers keep what they know apart, because a reader may see an
+    older or another history than the writer: without the transactions that are about to be stored, or a restored one.
 
     Args:
         source: The storage of the history.
@@ -383,7 +391,10 @@ class HistoryIndex:
     def __init__(self, source: HistorySource, user: str) -> None:
         self._source = source
         self._user = user
-        self._known: Indexed | None = None
+        self._read: Indexed | None = None
+        """What `of` has read."""
+        self._written: Indexed | None = None
+        """What `at` and `note` know, under the user's lock."""
 
     def of(self, kind: str) -> Latest | None:
         """Return the newest record that changed document `kind`, or None.
@@ -394,12 +405,22 @@ class HistoryIndex:
         Raises:
             InvalidTOML: The record was altered.
         """
-        documents = self._read(kind).documents
-        if kind in documents and documents[kind] is None:
-            for text in self._texts():
-                if kind in results_of(text):
-                    parse_record(text)  # raises the error
-        return documents.get(kind)
+        texts = self._texts()
+        newest = next(texts, None)
+        if newest is None:
+            return None
+        known = self._written
+        if known is None or not known.knows(kind) or not known.ends_with(newest):
+            known = self._read
+        self._read = found = _back_to(kind, chain([newest], texts), known)
+        latest = found.documents.get(kind)
+        if latest is not None or kind not in found.documents:
+            return latest
+        altered = next((text for text in self._texts() if kind in results_of(text)), None)
+        if altered is None:
+            return None
+        record = parse_record(altered)  # raises the error, unless the record was restored since
+        return Latest(record.seq, record.type, record.results[kind])
 
     def at(self, record: str | None, *, is_whole: bool = False) -> Indexed:
         """Return the index of a history that ends with `record`; the caller holds the user's lock.
@@ -410,26 +431,28 @@ class HistoryIndex:
             InvalidTOML: The record has no number.
         """
         last, newest = next_sequence(record) - 1, _identity(record)
-        found = self._known
-        if found is None or (found.last, found.newest) != (last, newest):
-            found = Indexed() if found is None else self._read(is_continued=True)
-            found.start = last if found.start < 0 else found.start
-        if is_whole and found.start:
-            found = self._read()
-        # The last record may be a placeholder, which is not among the stored ones.
-        found.last, found.newest = last, newest
-        self._known = found
-        return found
+        known = self._written
+        if known is None or (known.last, known.newest) != (last, newest):
+            continued = self._after(known) if known is not None else None
+            known = continued or Indexed(start=last)
+        if is_whole and known.start:
+            known = self._after(Indexed()) or known
+        if (known.last, known.newest) != (last, newest):
+            # The last record is a placeholder, which is not among the stored ones, or none was read.
+            known = replace(known, last=last, newest=newest)
+        self._written = known
+        return known
 
     def note(self, made: Record, text: str, last: str | None) -> None:
         """Add the latest transaction, stored as `text` after the record `last`; the caller holds the user's lock."""
-        known = self._known
+        known = self._written
         if known is not None and known.newest == _identity(last):
+            newer = Indexed(made.seq, _identity(text))
             for kind, result in made.results.items():
-                known.documents[kind] = Latest(made.seq, made.type, result)
+                newer.documents[kind] = Latest(made.seq, made.type, result)
             if made.operation:
-                known.operations[made.operation] = (made.seq, made.content)
-            known.last, known.newest = made.seq, _identity(text)
+                newer.operations[made.operation] = (made.seq, made.content)
+            self._written = known.then(newer)
 
     def is_dropped(self, seq: int) -> bool:
         """Return whether the record of a transaction was dropped from history since, for example by retention."""
@@ -441,39 +464,46 @@ class HistoryIndex:
         """Yield the records, newest first, without a torn end that was never acknowledged."""
         texts = iter(self._source.records(self._user))
         newest = next(texts, None)
-        if newest is not None and is_whole(newest):
+        if newest is not None and _is_whole(newest):
             yield newest
         yield from texts
 
-    def _read(self, kind: str | None = None, *, is_continued: bool = False) -> Indexed:
-        """Read the records until the newest one of a document, or all for None, and keep what they say.
+    def _after(self, known: Indexed) -> Indexed | None:
+        """Return an index with all records after its end, or None if history does not continue it.
 
-        With `is_continued`, only the records after the indexed ones are read. The latter are dropped if history does
-        not continue them: the user was removed, history was rewritten, or an indexed transaction was not stored.
+        This is the case if the user was removed, history was rewritten, or an indexed transaction was not stored.
         """
-        known = before = self._known
-        fresh, least = Indexed(), 0
+        fresh = Indexed()
         for text in self._texts():
-            if known is not None and 0 < (seq := sequence_of(text)) <= known.last:
-                is_same = seq == known.last and _identity(text) == known.newest
-                is_found = kind in fresh.documents or kind in known.documents
-                if is_same and (is_continued or is_found or not known.start):
-                    fresh = known if not fresh.newest else known.then(fresh)
-                    break
-                if is_continued:
-                    break
-                if is_same:
-                    least = (fresh.last or known.last) + known.last - 2 * known.start
-                known = None
+            if 0 < sequence_of(text) <= known.last:
+                return known.then(fresh) if known.ends_with(text) else None
             fresh.add(text)
-            is_enough = known is None and fresh.last - fresh.start >= least
-            if not fresh.start or (is_enough and kind in fresh.documents):
+            if not fresh.start:
                 break
-        else:
-            fresh.start = 0
-        if self._known is before:
-            self._known = fresh
+        fresh.start = 0
         return fresh
+
+
+def _back_to(kind: str, texts: Iterable[str], known: Indexed | None) -> Indexed:
+    """Return the index of the records, newest first, until the newest one of a document; `known` has read some."""
+    fresh, least = Indexed(), 0
+    for text in texts:
+        if known is not None and 0 < sequence_of(text) <= known.last:
+            is_same = known.ends_with(text)
+            if is_same and (kind in fresh.documents or known.knows(kind)):
+                return known.then(fresh) if fresh.newest else known
+            if is_same:
+                least = (fresh.last or known.last) + known.last - 2 * known.start
+            known = None  # its records are read again
+        fresh.add(text)
+        if not fresh.start or (kind in fresh.documents and fresh.last - fresh.start >= least):
+            return fresh
+    fresh.start = 0
+    return fresh
+
+
+# Cached, because the newest record is checked for each document that is read.
+_is_whole = cleared_on_forget(lru_cache(maxsize=4)(is_whole))
 
 
 @cleared_on_forget
