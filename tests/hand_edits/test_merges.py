@@ -17,6 +17,7 @@ from hand_edits import age, begin, texts
 from tomldiary import Diary, PreferenceItem
 from tomldiary.backends import LocalBackend
 from tomldiary.doctor.doctor import check
+from tomldiary.engine.engine import Source
 from tomldiary.errors import (
     BackendError,
     DocumentError,
@@ -458,6 +459,35 @@ def test_the_last_table_of_a_file_without_a_final_line_break_can_be_moved(alice,
     alice.upsert_preference("likes", "coffee")
     assert texts(alice) == ["tea", "coffee"]
     assert verify(alice.diary.engine.backend, "alice") is None
+
+
+def test_a_write_over_a_save_that_history_has_can_be_rebuilt(alice, tmp_path):
+    engine = alice.diary.engine
+
+    def put(value, *kinds):
+        def change(tx):
+            for kind in kinds:
+                tx.edit(kind).put(("x",), {"n": value})
+
+        engine.write("alice", change, Source("put"))
+
+    put(1, "items/a", "items/b")
+    one, other = (tmp_path / f"alice/items/{key}.toml" for key in "ab")
+    buffer = one.read_text()
+    put(2, "items/a")
+    one.write_text(buffer.replace("n = 1", "n = 2"))
+    other.write_text(other.read_text().replace("n = 1", "n = 3"))
+    age(one)
+    age(other)
+    put(4, "items/a", "items/b")
+    put(5, "items/a", "items/b")
+    timeline = Timeline(engine.backend, "alice")
+    assert [timeline.text("items/a", seq)[-6:] for seq in (3, 4, 5)] == [
+        "n = 2\n",
+        "n = 4\n",
+        "n = 5\n",
+    ]
+    assert verify(engine.backend, "alice") is None
 
 
 def test_a_second_save_of_a_merged_buffer_reverts_nothing(alice, file):

@@ -113,7 +113,7 @@ def merge_displaced(edit: DisplacedEdit) -> Commit | None:
 
 def _numbered(known: Known, seq: int) -> Known:
     """Write the number of the transaction into a merged text, because an editor may open it before the next write."""
-    if not known.is_merged:
+    if not known.is_merged or known.is_logged:
         return known
     edit = Edit(known.document)
     meta = known.document.table(("_meta",)) or {}
