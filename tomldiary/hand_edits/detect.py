@@ -17,7 +17,7 @@ from tomldiary.entries.kinds import own_tables
 from tomldiary.entries.models import FORMAT_VERSION
 from tomldiary.errors import DocumentError, NewerVersion
 from tomldiary.hand_edits.three_way_merge import NOTHING, base_of_save, merge
-from tomldiary.history.record import HistoryIndex
+from tomldiary.history.index import HistoryIndex
 from tomldiary.history.timeline import EMPTY, Timeline
 from tomldiary.logging import get_logger, tell
 from tomldiary.storage.protocol import DetectsSaves, DocumentSource, Stored, Token

@@ -8,7 +8,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tomldiary.history.record import Change, HistoryIndex, Record, next_sequence, render_record
+from tomldiary.history.index import HistoryIndex
+from tomldiary.history.record import Change, Record, next_sequence, render_record
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.storage.locks import repeated
