@@ -65,11 +65,12 @@ def test_documents_that_a_restored_history_lacks_are_logged_again(diary, tmp_pat
     (segment,) = (tmp_path / "m/alice/history").iterdir()
     restored = segment.read_bytes()
     put(diary, "items/b", 2, operation)
-    put(diary, "items/c", 2)
+    put(diary, "items/d", 2)
     segment.write_bytes(restored)
     put(diary, "items/a", 2, operation and "p")
     assert types(diary) == ["put", "put", "put", "hand", "put"]
-    assert Timeline(diary.engine.backend, "alice").text("items/b").endswith("n = 2\n")
+    timeline = Timeline(diary.engine.backend, "alice")
+    assert all(timeline.text(f"items/{key}").endswith("n = 2\n") for key in "bd")
 
 
 def test_an_index_of_records_that_were_not_stored_is_built_again(diary, tmp_path):
@@ -106,6 +107,22 @@ def test_records_of_this_process_are_not_read_back(diary, tmp_path, monkeypatch)
     removed(tmp_path / "m/alice/items/k1.toml")
     put(diary, "items/k1", 2)
     assert types(diary)[-2:] == ["hand", "put"]
+
+
+def test_the_record_of_a_hand_edit_is_not_read_back(diary, tmp_path, monkeypatch):
+    put(diary, "items/a")
+    put(diary, "items/b")
+    file = tmp_path / "m/alice/items/a.toml"
+    file.write_text(file.read_text().replace("n = 1", "n = 2"))
+    age(file)
+    put(diary, "items/a", 3)
+    read = []
+    backend = diary.engine.backend
+    records = backend.records
+    monkeypatch.setattr(backend, "records", lambda user: read.append(user) or records(user))
+    put(diary, "items/b", 2)
+    assert read == []
+    assert types(diary) == ["put", "put", "hand", "put", "put"]
 
 
 def test_records_of_another_process_are_read(diary, tmp_path):

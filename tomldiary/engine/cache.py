@@ -456,8 +456,8 @@ def _is_current(
     if cached.logged is not None or cached.problem is not None:
         return False  # the file differed from the document at the end of history
     if kind not in changes.documents:
-        return changes.start <= cached.seen
+        return 0 < changes.start <= cached.seen  # an older record may have it
     latest = changes.documents[kind]
-    # The number alone is not enough: history may have been replaced by another one.
+    # The number alone is not enough: another history may have replaced this one.
     fingerprint = cached.document.fingerprint
     return latest is not None and latest.seq <= cached.seen and latest.result == fingerprint

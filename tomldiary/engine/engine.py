@@ -343,6 +343,7 @@ class Engine(DocumentCache):
         saved = prepare_saves(self, user, changed, self.save_timeout)
         if saved is None:
             return None
+        last = self.backend.last_record(user)
         try:
             tokens = self.backend.commit(user, saved.commit)
         except CommittedUnpublished as error:
@@ -350,6 +351,7 @@ class Engine(DocumentCache):
                 f"{self.backend.place(user, next(iter(saved.saves), ''))}: a hand edit was logged, but"
                 " could not be merged into the file. Nothing else was changed."
             ) from error
+        self.index(user).note(saved.record, saved.commit.records[-1], last)
         changed = saved.rebased(tokens)
         for kind in saved.saves:
             known = changed[kind][0]

@@ -41,6 +41,7 @@ class Saves:
     the merged text must be in the file first.
     """
 
+    record: Record
     commit: Commit
     saves: dict[str, Known]
     """The edited documents that still exist."""
@@ -80,7 +81,7 @@ def prepare_saves(engine: Engine, user: str, changed: Changed, patience: float) 
         [render_record(record)],
         replaces_save=True,
     )
-    return Saves(commit, saves, changed)
+    return Saves(record, commit, saves, changed)
 
 
 def merge_displaced(edit: DisplacedEdit) -> Commit | None:
