@@ -181,13 +181,12 @@ def test_a_reader_without_a_pending_transaction_keeps_the_writers_index():
 
 def test_a_later_write_does_not_change_an_index_that_is_in_use():
     history = History()
-    history.add("items/a", operation="first")
+    history.add("items/a")
     index = HistoryIndex(history, "alice")
     found = index.at(history.last, is_whole=True)
-    last, made = history.last, history.add("items/a", "items/b", operation="second")
+    last, made = history.last, history.add("items/a", "items/b")
     index.note(made, history.last, last)
     assert found.documents == {"items/a": (1, "put", "items/a@1")}
-    assert found.operations.keys() == {"first"}
 
 
 @pytest.mark.parametrize("torn", [20, 3])

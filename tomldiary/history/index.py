@@ -42,7 +42,7 @@ class Latest(NamedTuple):
 class Indexed:
     """What the newest records of a history say; it may contain keys of records that were dropped since.
 
-    It is complete before other threads see it, and is not changed then.
+    Readers use it without a lock, so its documents are not changed once it is complete.
     """
 
     last: int = 0
@@ -54,7 +54,7 @@ class Indexed:
     documents: dict[str, Latest | None] = field(default_factory=dict[str, "Latest | None"])
     """The newest record of each document; None if it was altered."""
     operations: dict[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
-    """By idempotency key: the transaction, and the fingerprint of the request."""
+    """By idempotency key: the transaction, and the fingerprint of the request. Only used under the user's lock."""
 
     def ends_with(self, text: str) -> bool:
         """Return whether a record is the newest indexed one."""
@@ -156,12 +156,13 @@ class HistoryIndex:
         """Add the latest transaction, stored as `text` after the record `last`; the caller holds the user's lock."""
         known = self._written
         if known is not None and known.newest == _identity(last):
-            newer = Indexed(made.seq, _identity(text))
-            for kind, result in made.results.items():
-                newer.documents[kind] = Latest(made.seq, made.type, result)
+            self._written = None  # an interruption must not leave a half noted transaction
+            newer = {kind: Latest(made.seq, made.type, each) for kind, each in made.results.items()}
             if made.operation:
-                newer.operations[made.operation] = (made.seq, made.content)
-            self._written = known.then(newer)
+                known.operations[made.operation] = (made.seq, made.content)
+            self._written = replace(
+                known, last=made.seq, newest=_identity(text), documents=known.documents | newer
+            )
 
     def is_dropped(self, seq: int) -> bool:
         """Return whether the record of a transaction was dropped from history since, for example by retention."""
