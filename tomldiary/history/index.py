@@ -206,7 +206,8 @@ def _back_to(kind: str, texts: Iterable[str], known: Indexed | None) -> Indexed:
                 least = (fresh.last or known.last) + known.last - 2 * known.start
             known = None  # its records are read again
         fresh.add(text)
-        if not fresh.start or (kind in fresh.documents and fresh.last - fresh.start >= least):
+        is_enough = known is None and fresh.last - fresh.start >= least
+        if not fresh.start or (is_enough and kind in fresh.documents):
             return fresh
     fresh.start = 0
     return fresh
