@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
-__all__ = ["DiaryByteStore"]
-
 _FIELD = "bytes"
 
 

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
     from langchain_core.runnables import RunnableConfig
 
-__all__ = ["Endings", "endings"]
-
-
 Failed = Callable[[Any, BaseException], None]
 
 

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from tomldiary.extraction.draft import MemoryDeps
 
-__all__ = ["ChatModel", "ChatModelExtractor"]
-
 # The first tag keeps what this model writes out of the message stream of a graph that it runs in.
 _TAGS = ["nostream", "tomldiary"]
 

@@ -12,16 +12,6 @@ from tomldiary.agents.identity import given, places_in, session_of, user_of
 if TYPE_CHECKING:
     from langgraph.runtime import Runtime
 
-__all__ = [
-    "AgentWho",
-    "Who",
-    "agent_config",
-    "agent_session",
-    "agent_user",
-    "resolve_session",
-    "resolve_user",
-]
-
 Who = str | Callable[[RunnableConfig], str | None] | None
 """An id; a function of the run's config that returns one; or None to look it up in the run."""
 AgentWho = str | Callable[[Any, Any], str | None] | None

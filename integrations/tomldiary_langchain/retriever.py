@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from tomldiary.user.recall import Hit
 
-__all__ = ["DiaryRetriever"]
-
 _MANY = 10_000  # entries looked at where a filter chooses among them
 _USER = "{user_id}"
 

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
     from pydantic.v1 import ValidationError as ValidationErrorV1
 
-__all__ = ["TOOL_NAMES", "ToolName", "diary_tools", "tools_of"]
-
 TOOL_NAMES = (*VERBS, *BLOCK_VERBS)
 ToolName = Literal[
     "recall", "remember", "update", "forget", "read_block", "append_block", "replace_in_block"

@@ -37,23 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 
-__all__ = [
-    "Chats",
-    "DiaryState",
-    "Held",
-    "Run",
-    "Turn",
-    "as_in",
-    "ended_in",
-    "first_exchange",
-    "identified",
-    "kept",
-    "said_in",
-    "turn_of",
-    "with_memory",
-    "with_text",
-]
-
 _OURS = "tomldiary"
 
 

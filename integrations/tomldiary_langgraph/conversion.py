@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from tomldiary.store.store import PreparedBatch
     from tomldiary.store.store import Result as Answer
 
-__all__ = ["Embedder", "check_written", "item", "operation", "result"]
-
 _OPERATIONS = (GetOp, PutOp, SearchOp, ListNamespacesOp)
 
 

@@ -17,20 +17,6 @@ from tomldiary.retrieval.embedders import name_of
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
-__all__ = [
-    "Speaker",
-    "Who",
-    "nodes_of",
-    "resolve_session",
-    "resolve_user",
-    "run_id_of",
-    "session_here",
-    "signed_in_here",
-    "speakers_of",
-    "state_channels",
-    "task_here",
-]
-
 Who = str | Callable[[Any, Any], str | None] | None
 """An id; a function of the state and LangGraph's `Runtime` that returns one; or None to look it up."""
 

@@ -74,8 +74,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Mapping
 
 
-__all__ = ["extract_node", "recall_node", "runs", "submit_node"]
-
 Node = RunnableLambda[Any, dict[str, Any]]
 OnError = Literal["raise", "ignore"]
 _logger = get_logger(__name__)

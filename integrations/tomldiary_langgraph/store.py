@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
     from langgraph.store.base import IndexConfig, Item, NotProvided, Op, Result, TTLConfig
 
-__all__ = ["DiaryStore"]
-
-
 _TTL_KEYS = (
     "default_ttl", "refresh_on_read", "omit_expired", "sweep_interval_minutes", "sweep_limit",
 )  # fmt: skip

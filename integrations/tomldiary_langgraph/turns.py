@@ -25,20 +25,6 @@ from tomldiary.errors import InvalidValue, wrong_type
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-__all__ = [
-    "CurrentTurn",
-    "Ended",
-    "Memory",
-    "MemoryChannel",
-    "Recalled",
-    "asked_by_in",
-    "current_turn",
-    "ended_by",
-    "ended_in",
-    "thread_of",
-    "unanswered",
-]
-
 
 class Recalled(StateText[dict[str, str]]):
     """Recalled memory, with a digest of the user of each unanswered message.

@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import InstructionPart
 
 
-__all__ = ["AgentMemoryToolset"]
-
 _logger = get_logger(__name__)
 
 _DESCRIPTIONS = {

@@ -72,8 +72,6 @@ if TYPE_CHECKING:
         def __set__(self, capability: object, given: MemoryWriter | None) -> None: ...
 
 
-__all__ = ["DiaryCapability"]
-
 _logger = get_logger(__name__)
 _OF_TOOLSET = (
     "user_id", "session_id", "tools", "descriptions", "guidance", "heading", "inject", "max_tokens",

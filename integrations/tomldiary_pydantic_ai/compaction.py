@@ -15,8 +15,6 @@ from tomldiary_pydantic_ai.models import agent_model
 if TYPE_CHECKING:
     from tomldiary_pydantic_ai.models import ModelChoice
 
-__all__ = ["compactor_agent"]
-
 _RETRIES = 3
 # A full diary has some hundred entries, and some models call one tool per request.
 _MAX_REQUESTS = 50  # the framework's own limit

@@ -32,25 +32,6 @@ if TYPE_CHECKING:
 
     from tomldiary.entries.episodes import ToolStep
 
-__all__ = [
-    "CAN_APPEND",
-    "PAUSED",
-    "Words",
-    "answered",
-    "appending",
-    "as_data",
-    "exchanges",
-    "ids_of",
-    "prompt_words",
-    "prompts_in",
-    "resumed",
-    "returns_tools",
-    "said",
-    "shown_memory",
-    "steps_in",
-    "unanswered",
-]
-
 _logger = get_logger(__name__)
 
 ORIGIN = "tomldiary.v1"

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from tomldiary.diary import Diary
 
-__all__ = ["call_id", "diary_functions", "span", "with_categories"]
-
 
 @contextmanager
 def span(ctx: RunContext[Any], name: str) -> Generator[dict[str, int | bool | str]]:

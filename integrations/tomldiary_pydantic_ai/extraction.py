@@ -28,14 +28,6 @@ if TYPE_CHECKING:
 
     from tomldiary_pydantic_ai.models import FallbackWhen, ModelChoice
 
-__all__ = [
-    "agent_tools",
-    "build_extractor",
-    "check_requests",
-    "equipped",
-    "extractor_agent",
-]
-
 DepsT = TypeVar("DepsT")
 
 _NAMES = frozenset(function.__name__ for function in EXTRACTION_TOOLS)

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
 
-__all__ = ["TomlMemoryStore", "WriteQueues"]
-
 _LONGEST_WAIT = (
     2.0  # seconds that the others wait for the first task of a queue; it may never try again
 )

@@ -28,16 +28,6 @@ if TYPE_CHECKING:
     from tomldiary.toml.document import Document
     from tomldiary.toml.edit import Edit
 
-__all__ = [
-    "FileMutation",
-    "Found",
-    "MemoryFiles",
-    "OperationReused",
-    "Search",
-    "StoredFile",
-    "check_prefix",
-]
-
 _KIND, _RECEIPTS = "blocks", "receipts"
 _METADATA, _OPERATION = "_metadata", "_operation"
 _REMEMBERED = 4096  # operations whose owner is known without a search

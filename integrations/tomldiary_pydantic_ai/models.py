@@ -36,14 +36,6 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import ModelRequestParameters
 
-__all__ = [
-    "LoopModel",
-    "RetryingModel",
-    "agent_model",
-    "is_transient",
-    "with_own_connections",
-]
-
 _PAUSES = RetryPolicy(first_pause=0.25)
 _CAN_LIMIT_CLIENT = "max_retries" in ModelSettings.__annotations__
 """Whether this release can switch off the retries of a provider's client."""

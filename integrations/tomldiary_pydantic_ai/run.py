@@ -44,15 +44,6 @@ if TYPE_CHECKING:
     from tomldiary.entries.episodes import ToolStep
     from tomldiary_pydantic_ai.toolset import RunOwner
 
-__all__ = [
-    "LastTurns",
-    "RunState",
-    "UserTurn",
-    "durable_operation",
-    "runs_around",
-    "within_tool",
-]
-
 F = TypeVar("F", bound="Callable[..., Any]")
 
 _SESSIONS_KEPT = 4096

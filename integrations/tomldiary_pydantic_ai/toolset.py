@@ -46,22 +46,6 @@ if TYPE_CHECKING:
     from tomldiary.retrieval.ranking import MemoryLines
     from tomldiary.user.user import UserDiary
 
-__all__ = [
-    "DEFAULT_ID",
-    "RETRIES",
-    "CapabilityToolset",
-    "DiaryToolset",
-    "OwnedToolset",
-    "RunOwner",
-    "RunToolset",
-    "ToolName",
-    "Who",
-    "filled",
-    "no_template",
-    "session_of",
-    "user_of",
-]
-
 _logger = get_logger(__name__)
 T = TypeVar("T")
 

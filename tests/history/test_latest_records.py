@@ -11,9 +11,10 @@ from tomldiary import Diary
 from tomldiary.backends import MemoryBackend
 from tomldiary.engine.engine import Source
 from tomldiary.errors import InvalidTOML
-from tomldiary.history.index import HistoryIndex, Latest
 from tomldiary.history.record import (
     SNAPSHOT,
+    HistoryIndex,
+    Latest,
     Record,
     next_sequence,
     parse_record,

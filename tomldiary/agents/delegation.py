@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from uuid import UUID
 
-__all__ = ["LANGCHAIN", "PYDANTIC_AI", "RunTree", "is_within", "tell_within"]
-
 LANGCHAIN, PYDANTIC_AI = "langchain", "pydantic_ai"
 """The frameworks whose adapters detect that code runs in a tool of an agent. LangGraph counts as LangChain."""
 _within: dict[str, list[Callable[[], bool]]] = {}

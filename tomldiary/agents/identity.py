@@ -21,24 +21,6 @@ from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary.runtime.callables import misfit
 from tomldiary.toml.values import check_unicode
 
-__all__ = [
-    "begins_again",
-    "check_signed_in",
-    "checked_id",
-    "current_place",
-    "field_of",
-    "first_id",
-    "given",
-    "is_resumed",
-    "kept_thread",
-    "named_checkpoint",
-    "places_in",
-    "saves_checkpoints",
-    "session_of",
-    "signed_in",
-    "user_of",
-]
-
 T = TypeVar("T")
 _SERVER_FIELDS = ("langgraph_auth_user", "langgraph_auth_user_id")
 

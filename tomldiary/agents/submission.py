@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from tomldiary.writer.receipts import Turn
     from tomldiary.writer.writer import MemoryWriter
 
-__all__ = ["SubmittedMessages", "errors_logged", "store_turn", "submit_turn", "with_ids"]
-
 _KNOWN = 16_384  # the number of messages and turns that are remembered
 
 

@@ -24,32 +24,6 @@ if TYPE_CHECKING:
 
     from tomldiary.diary import Diary
 
-__all__ = [
-    "OTHERS_TURN",
-    "SOURCE",
-    "Spoken",
-    "StateText",
-    "ToolCall",
-    "ToolResult",
-    "digest",
-    "earlier_exchanges",
-    "exchange_of",
-    "is_before_question",
-    "is_generated",
-    "is_question",
-    "keep_out_of_steps",
-    "last_words",
-    "memory_place",
-    "of_memory",
-    "own_part",
-    "own_words",
-    "spoken",
-    "steps_of",
-    "tool_steps",
-    "turn_start",
-    "with_results",
-]
-
 T = TypeVar("T")
 _logger = get_logger(__name__)
 

@@ -49,21 +49,6 @@ if TYPE_CHECKING:
     from tomldiary.user.recall import Hit
     from tomldiary.user.user import UserDiary
 
-__all__ = [
-    "BLOCK_VERBS",
-    "MOST_HITS",
-    "READING_VERBS",
-    "VERBS",
-    "WRITING_VERBS",
-    "Answer",
-    "DoneBefore",
-    "MemoryVerbs",
-    "failure",
-    "naming_categories",
-    "once",
-    "parameters_of",
-]
-
 VERBS = ("recall", "remember", "update", "forget")
 """The names of the verbs and of their tools."""
 WRITING_VERBS = VERBS[1:]

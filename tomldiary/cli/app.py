@@ -19,8 +19,6 @@ from tomldiary.errors import DiaryError
 from tomldiary.logging import show_once
 from tomldiary.text.visible import one_line
 
-__all__ = ["app", "run"]
-
 # A command is imported when it is called, because imports dominate the start-up time.
 _COMMANDS = {
     "demo": "commands.demo:demo",

@@ -26,20 +26,6 @@ if TYPE_CHECKING:
     from tomldiary.toml.document import Document
     from tomldiary.user.user import UserDiary
 
-__all__ = [
-    "check_user",
-    "fact_key",
-    "full_key",
-    "is_stored",
-    "known_user",
-    "open_memory",
-    "overwritable",
-    "point",
-    "stored_preferences",
-    "user_in",
-    "user_to_change",
-]
-
 _CREATE = "add --user NAME to create one"
 _NAMED = 10  # the maximum number of users in an error message
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from tomldiary.diary import Diary
 
-__all__ = ["Mistake", "mistakes", "readable"]
-
 
 class Mistake(NamedTuple):
     """One mistake, with its line and a mark below its column."""

@@ -20,25 +20,6 @@ if TYPE_CHECKING:
 
     from tomldiary.user.user import UserDiary
 
-__all__ = [
-    "DEFAULT_PATH",
-    "Agent",
-    "AsJson",
-    "DryRun",
-    "MemoryPath",
-    "PreferenceTable",
-    "RequiredUser",
-    "UserName",
-    "Yes",
-    "complete_category",
-    "complete_document",
-    "complete_key",
-    "complete_user",
-    "completion",
-    "lasting",
-    "user_option",
-]
-
 DEFAULT_PATH = "./memories"
 _LIMIT = 500  # completions
 _PLAIN = re.compile(r"[\w@%+:,./][\w@%+:,./-]*")

@@ -16,24 +16,6 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
-__all__ = [
-    "Column",
-    "Row",
-    "heading",
-    "is_terminal",
-    "print_diff",
-    "print_error",
-    "print_json",
-    "print_not_done",
-    "print_note",
-    "print_rows",
-    "print_text",
-    "print_toml",
-    "progress_bar",
-    "ranges",
-    "width",
-]
-
 _WIDTH = 80
 _NARROWEST = 20
 _HANGING = 8

@@ -14,8 +14,6 @@ from tomldiary.storage.shared.database import without_secrets
 if TYPE_CHECKING:
     from tomldiary.storage.protocol import Backend
 
-__all__ = ["open_storage", "shown", "writable", "write_new"]
-
 
 def open_storage(path: str, remedy: str = "name another one with --path") -> Backend:
     """Open a database, or a folder that exists.

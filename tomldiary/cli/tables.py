@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
-__all__ = ["load_table"]
-
 _MODULE = "_tomldiary_table"
 
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from tomldiary.text.similarity import Match
 
-__all__ = ["CompactionConfig", "CompactionDeps", "CompactionStats"]
-
 Store = dict[str, Any]
 _FEWEST_DELETED = 10  # the number of blocks that every compaction may delete
 _SIMILAR = Similarity()

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from tomldiary.diary import Diary
 
-__all__ = ["CompactionRunner"]
-
 _KINDS = ("preferences", "conversations")
 _TASK = "Clean up the diary blocks you are given tools for."
 _logger = get_logger(__name__)

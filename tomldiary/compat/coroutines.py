@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from tomldiary.extraction.draft import MemoryDeps
     from tomldiary.extraction.turns import Turns
 
-__all__ = ["AncestorCoroutines"]
-
 
 class AncestorCoroutines:
     """The methods of `Diary` from TOMLDiary 0.9: preferences and conversations of one user."""

@@ -6,8 +6,6 @@ from pydantic import BaseModel, ConfigDict
 
 from tomldiary.entries.models import PreferenceItem  # noqa: TC001 - pydantic reads the annotations
 
-__all__ = ["DefaultPrefTable"]
-
 
 class DefaultPrefTable(BaseModel):
     """What an assistant usefully remembers about a person over months.

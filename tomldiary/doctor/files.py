@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from tomldiary.storage.files import FileSystem
 
-__all__ = ["FREE_BYTES", "Finding", "check_files", "check_place"]
-
 FREE_BYTES = 100 * 1024 * 1024
 """The free space in bytes below which a disk is reported."""
 _FREE_INODES = 1000

@@ -25,7 +25,7 @@ from tomldiary.errors import (
 )
 from tomldiary.hand_edits.detect import NOTHING, Known, look
 from tomldiary.hand_edits.three_way_merge import before_saves
-from tomldiary.history.index import HistoryIndex
+from tomldiary.history.record import HistoryIndex
 from tomldiary.history.timeline import Timeline
 from tomldiary.runtime.async_bridge import SCOPE
 from tomldiary.runtime.forgettable_cache import clear_caches
@@ -48,10 +48,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from tomldiary.engine.transaction import Transaction
-    from tomldiary.history.index import Indexed
+    from tomldiary.history.record import Indexed
     from tomldiary.toml.document import Document
-
-__all__ = ["DocumentCache"]
 
 _CACHED_CHARACTERS = 1 << 26  # a document takes 10 to 13 bytes of memory for each character
 _DOCUMENT_SIZE = 4096  # the size of an empty document in memory, counted as characters

@@ -22,14 +22,6 @@ if TYPE_CHECKING:
     from tomldiary.engine.transaction import Changed, Prepared
     from tomldiary.history.record import Source
 
-__all__ = [
-    "Saves",
-    "add_save",
-    "log_only",
-    "merge_displaced",
-    "prepare_saves",
-]
-
 _PAUSE = 0.05  # seconds between two checks for a missing file
 
 

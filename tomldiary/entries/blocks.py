@@ -31,17 +31,6 @@ if TYPE_CHECKING:
     from tomldiary.toml.document import Document
     from tomldiary.toml.edit import Edit
 
-__all__ = [
-    "MAX_BLOCK",
-    "BlockKind",
-    "Blocks",
-    "TextBlock",
-    "TextBlocks",
-    "is_pinned",
-    "to_block",
-    "unknown_block",
-]
-
 MAX_BLOCK = 100_000
 """The maximum number of characters of a block."""
 _ROOT = "blocks"

@@ -26,15 +26,6 @@ from tomldiary.toml.values import decode_nulls, encode_nulls, render_value
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-__all__ = [
-    "Constraint",
-    "FactSchema",
-    "checked_constraint",
-    "explained",
-    "names_type",
-    "normal_form",
-]
-
 _SECRET: tuple[Any, ...] = (Secret, SecretBytes, SecretStr)
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _WORDS = re.compile(r"[^\W_]+")

@@ -26,15 +26,6 @@ if TYPE_CHECKING:
     from tomldiary.toml.document import Document
     from tomldiary.toml.edit import Edit
 
-__all__ = [
-    "MAX_SUMMARY",
-    "ConversationKind",
-    "Conversations",
-    "checked_summary",
-    "entry_to_conversation",
-    "unknown_session",
-]
-
 MAX_SUMMARY = 4_000
 """The default maximum number of characters of a summary written by a model."""
 _ROOT = "conversations"

@@ -31,24 +31,6 @@ if TYPE_CHECKING:
     from tomldiary.toml.document import Document, Path
 
 
-__all__ = [
-    "CONSOLIDATION",
-    "Episode",
-    "EpisodeKind",
-    "Episodes",
-    "KeptTurn",
-    "ToolStep",
-    "checked_steps",
-    "episode_entries",
-    "episode_kinds",
-    "happened",
-    "homes_of",
-    "id_of",
-    "month_of",
-    "new_episode",
-    "to_episode",
-]
-
 CONSOLIDATION = "consolidation"
 """The prefix of the documents that record which episodes were consolidated."""
 _ROOT = "episodes"

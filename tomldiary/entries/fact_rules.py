@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from tomldiary.entries.constraints import FactSchema
     from tomldiary.entries.kind import EditedTables
 
-__all__ = ["FactRules", "Provenance", "also_said_by"]
-
 _ROOT = "facts"
 
 

@@ -28,21 +28,6 @@ if TYPE_CHECKING:
     from tomldiary.entries.constraints import FactSchema
     from tomldiary.entries.kind import Tables
 
-__all__ = [
-    "ALWAYS",
-    "Fact",
-    "FactList",
-    "Facts",
-    "Held",
-    "chained",
-    "confidence_of",
-    "group_of",
-    "interval",
-    "schema_named",
-    "short",
-    "stored_facts",
-]
-
 T = TypeVar("T")
 _ROOT = "facts"
 _HASHED = frozenset({str, int, bool})

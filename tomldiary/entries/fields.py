@@ -22,29 +22,6 @@ if TYPE_CHECKING:
     from tomldiary.entries.kind import EntryKind, Tables
     from tomldiary.toml.document import Path
 
-__all__ = [
-    "MAX_KEY",
-    "Problem",
-    "author",
-    "check_key",
-    "check_length",
-    "columns_of",
-    "data_text",
-    "entry_data",
-    "inner_value",
-    "last_used",
-    "plain",
-    "said_by",
-    "same_data",
-    "session_turn",
-    "sessions",
-    "tables_at",
-    "toml_word",
-    "with_value",
-    "without_managed",
-    "wrong_fields",
-]
-
 MAX_KEY = 200
 """The maximum number of characters of a key."""
 _MANAGED_TIMES = ("_created", "_updated", "_valid_from", "_valid_to")

@@ -33,21 +33,6 @@ if TYPE_CHECKING:
     from tomldiary.toml.document import Document, Path
     from tomldiary.toml.edit import Edit
 
-__all__ = [
-    "Collected",
-    "EditedTables",
-    "EntryKind",
-    "EntryLine",
-    "Group",
-    "Listed",
-    "Rank",
-    "Rules",
-    "Tables",
-    "Until",
-    "Writing",
-]
-
-
 Collected = tuple[str, ...]
 """The name of a collection of entries in stores: the kind, and a category or type if the kind has them."""
 Until = Callable[[str, str, datetime], datetime]

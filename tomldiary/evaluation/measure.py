@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from tomldiary.evaluation.questions import EntryKind
     from tomldiary.user.user import UserDiary
 
-__all__ = ["Answer", "Run", "evaluate", "evaluate_stored"]
-
 _LONGEST = {"preferences": 10_000, "episodes": 100_000}
 """The maximum number of characters of an entry by kind; longer texts are cut."""
 _USER = "evaluated"

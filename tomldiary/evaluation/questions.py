@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     import os
     from pathlib import Path
 
-__all__ = ["Collection", "Entry", "EntryKind", "Question", "load_questions", "together"]
-
 EntryKind = Literal["preferences", "episodes"]
 _KNOWN = "a .jsonl file, or JSON of LoCoMo, PrefEval or BEAM"
 _TURN = re.compile(r"D0*(\d+):0*(\d+)")

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from tomldiary.evaluation.measure import Run
 
-__all__ = ["Difference", "Report", "compare"]
-
 _FEWEST_COLLECTIONS = 3
 _SLOWEST = 20
 

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from tomldiary.extraction.operations import Operation
     from tomldiary.toml.document import Document
 
-__all__ = ["Consolidated", "consolidate"]
-
 _ATTEMPTS = 3  # after something else of the user was forgotten meanwhile
 _logger = get_logger(__name__)
 

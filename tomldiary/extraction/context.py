@@ -34,20 +34,6 @@ if TYPE_CHECKING:
 
     from tomldiary.storage.protocol import Backend
 
-__all__ = [
-    "CONTEXT_TURNS",
-    "MAX_EARLIER",
-    "MAX_EXCHANGE",
-    "NO_WRITES",
-    "Exchange",
-    "Sessions",
-    "ToolWrites",
-    "checked_exchanges",
-    "checked_turn",
-    "find_tool_writes",
-    "storable",
-]
-
 Exchange: TypeAlias = tuple[str, str]
 """The texts of the user and the assistant; either may be empty."""
 CONTEXT_TURNS = 4

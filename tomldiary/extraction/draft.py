@@ -54,8 +54,6 @@ if TYPE_CHECKING:
     from tomldiary.entries.kind import EditedTables
     from tomldiary.extraction.context import Exchange
 
-__all__ = ["MOST_REMOVED", "MemoryDeps", "preference_line", "quoted"]
-
 Store = dict[str, Any]
 MOST_REMOVED = 10
 """The maximum number of preferences and facts that the extraction of one turn may remove."""

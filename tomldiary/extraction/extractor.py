@@ -22,21 +22,6 @@ if TYPE_CHECKING:
 
     from tomldiary.extraction.draft import MemoryDeps
 
-__all__ = [
-    "DEFAULT_MODEL",
-    "Extractor",
-    "ExtractorStats",
-    "as_extractor",
-    "build_extractor",
-    "check_extractor",
-    "compactor_agent",
-    "extractor_agent",
-    "is_retried_as_a_whole",
-    "load_factory",
-    "resolve_extractor",
-    "setup_problem",
-]
-
 GROUP = "tomldiary.extractors"
 """The entry-point group in which adapters register factories; the core imports no adapter."""
 DEFAULT_MODEL = "openai-chat:gpt-5-mini"

@@ -13,8 +13,6 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["NoCompletion", "causes", "explained", "status_of"]
-
 _LONGEST = 300
 _SECRET = re.compile(
     r"(?i)(?:bearer\s+\S+|\b(?:sk|pk|rk|key|api[-_]?key|token|gsk|xai|AIza)[-_=:]\s*[\w*.\-]{4,}|://[^/\s@]+@)"

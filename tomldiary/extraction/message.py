@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from tomldiary.entries.preferences import Preferences
     from tomldiary.retrieval.lexical_index import Question
 
-__all__ = ["MEMORY_CHARACTERS", "relevant_lines", "turn_message"]
-
 T = TypeVar("T")
 MEMORY_CHARACTERS = 8_000
 """Budget for stored preferences in a message, in characters (about 2,000 tokens)."""

@@ -41,27 +41,6 @@ if TYPE_CHECKING:
     from tomldiary.entries.constraints import FactSchema
     from tomldiary.entries.kind import EditedTables
 
-__all__ = [
-    "Applied",
-    "CommitFact",
-    "ForgetPreference",
-    "Operation",
-    "RemoveFact",
-    "SetFields",
-    "SetSummary",
-    "TurnOperation",
-    "TurnRules",
-    "UpsertPreference",
-    "apply_fact",
-    "apply_turn",
-    "current_operation",
-    "from_dict",
-    "redacted",
-    "set_fields",
-    "to_table",
-    "turn_source",
-]
-
 _RULES = (LimitReached, UnknownEntry, InvalidValue, ImmutableEntry, WeakClaim, SchemaError)
 _logger = get_logger(__name__)
 

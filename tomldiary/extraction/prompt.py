@@ -17,14 +17,6 @@ from tomldiary.toml.values import in_utc
 if TYPE_CHECKING:
     from tomldiary.extraction.draft import MemoryDeps
 
-__all__ = [
-    "COMPACTION_PROMPT",
-    "EXTRACTION_PROMPT",
-    "draft_prompt",
-    "extractor_prompt_check",
-    "prompt_text",
-]
-
 _PLACEHOLDERS = ("{categories_doc}", "{current_time}")
 _LONGEST_PATH = 1024  # characters
 _HEADER = re.compile(r"\A---\n.*?^---\n", re.DOTALL | re.MULTILINE)

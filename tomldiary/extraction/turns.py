@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from tomldiary.diary import Diary
     from tomldiary.extraction.context import Exchange
 
-__all__ = ["Turns", "run_extractor"]
-
 
 class Turns:
     """Extracts turns with a diary's extractor, and commits the operations.

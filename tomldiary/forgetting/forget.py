@@ -28,9 +28,9 @@ from tomldiary.forgetting.redact_tables import Tables
 from tomldiary.forgetting.selection import ForgetReceipt, Selection
 from tomldiary.forgetting.versions import Replay, joined
 from tomldiary.hand_edits.detect import Known, is_being_saved, look
-from tomldiary.history.index import HistoryIndex
 from tomldiary.history.record import (
     Change,
+    HistoryIndex,
     Record,
     next_sequence,
     parse_record,
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
     from tomldiary.engine.engine import Engine
     from tomldiary.toml.lexer import Block
-
-__all__ = ["forget", "preview"]
 
 _PAUSE = 0.05  # seconds between two reads of a file that is being saved
 

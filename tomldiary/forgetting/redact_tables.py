@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from tomldiary.toml.document import Path
 
-__all__ = ["Tables"]
-
 
 class Tables:
     """The entries of one document in all its versions, and the states to redact.

@@ -28,8 +28,6 @@ from tomldiary.toml.values import When, in_utc, moment
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["ForgetReceipt", "Selection", "content", "folded"]
-
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ForgetReceipt(Viewed):

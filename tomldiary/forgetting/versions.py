@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from tomldiary.history.record import Record
 
-__all__ = ["Replay", "State", "Version", "Versions", "joined", "values_at"]
-
 
 class Replay:
     """The versions of one document that history can rebuild."""

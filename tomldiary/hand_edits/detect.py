@@ -17,13 +17,11 @@ from tomldiary.entries.kinds import own_tables
 from tomldiary.entries.models import FORMAT_VERSION
 from tomldiary.errors import DocumentError, NewerVersion
 from tomldiary.hand_edits.three_way_merge import NOTHING, base_of_save, merge
-from tomldiary.history.index import HistoryIndex
+from tomldiary.history.record import HistoryIndex
 from tomldiary.history.timeline import EMPTY, Timeline
 from tomldiary.logging import get_logger, tell
 from tomldiary.storage.protocol import DetectsSaves, DocumentSource, Stored, Token
 from tomldiary.toml.document import Document
-
-__all__ = ["Known", "check_version", "emptied", "is_being_saved", "is_blank", "look"]
 
 _logger = get_logger(__name__)
 _META = re.compile(r"^\ufeff?[ \t]*(?=(?:\[\[[ \t]*)?[\"']?_meta\b)", re.MULTILINE)

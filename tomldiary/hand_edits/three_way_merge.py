@@ -27,10 +27,7 @@ from tomldiary.toml.values import render_path, same_value
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tomldiary.history.index import Latest
-    from tomldiary.history.record import Record
-
-__all__ = ["NOTHING", "Merged", "base_of_save", "before_saves", "merge"]
+    from tomldiary.history.record import Latest, Record
 
 NOTHING = Document.parse("")
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from tomldiary.engine.engine import Engine
 
-__all__ = ["PastDocuments", "PastTexts", "Point", "point_of", "reread"]
-
 R = TypeVar("R")
 
 Point = int | When

@@ -27,22 +27,6 @@ if TYPE_CHECKING:
     from tomldiary.entries.kind import Rules
     from tomldiary.storage.protocol import HistorySource
 
-__all__ = [
-    "MOST_CHANGES",
-    "Changes",
-    "Difference",
-    "Differences",
-    "HistoryEntry",
-    "HistoryQueries",
-    "Made",
-    "Origin",
-    "change_made",
-    "differences",
-    "entry_changes",
-    "table_changes",
-]
-
-
 MOST_CHANGES = 50
 """The maximum number of changes that `history` returns without `limit`."""
 _State = dict[str, Any] | None

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from tomldiary.engine.engine import Engine
     from tomldiary.toml.values import When
 
-__all__ = ["KeptHistory", "Retention"]
-
 
 @dataclass(frozen=True, slots=True, repr=False)
 class KeptHistory(Viewed):

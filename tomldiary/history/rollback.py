@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from tomldiary.entries.kind import Rules
     from tomldiary.history.as_of import PastTexts, Point
 
-__all__ = ["Rollback", "Undo"]
-
 _State = tuple["Block | None", dict[str, Any]]
 """A table: its block, if the block holds nothing else, and its values; see `own_values`."""
 _States = dict[tuple[str, "Path"], "_State | None"]

@@ -25,16 +25,6 @@ if TYPE_CHECKING:
 
     from tomldiary.storage.protocol import HistorySource
 
-__all__ = [
-    "EMPTY",
-    "Timeline",
-    "check_follows",
-    "out_of_reach",
-    "pruned",
-    "redo",
-    "undo",
-]
-
 EMPTY = digest("")
 """The fingerprint of a document that does not exist; a change based on it has the whole text."""
 

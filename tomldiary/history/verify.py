@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from tomldiary.storage.protocol import Backend
 
-__all__ = ["Damage", "Walked", "stored_kinds", "stored_text", "verify", "walk"]
-
 _HEADER = re.compile(rb"^\[\[tx\]\]$", re.MULTILINE)
 _END = END.encode()
 _SEQ = re.compile(r"^seq *= *(\d+)", re.MULTILINE)

@@ -11,18 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-__all__ = [
-    "NOT_AWAITED",
-    "START",
-    "CallableHook",
-    "Change",
-    "ChangeHook",
-    "Found",
-    "IndexHook",
-    "Position",
-    "SearchHook",
-]
-
 NOT_AWAITED = "a hook runs in a thread and is not awaited. Give a function without async, or read diary.changes()"
 
 

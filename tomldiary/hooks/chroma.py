@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from tomldiary.hooks.change import Change
 
-__all__ = ["ChromaHook"]
-
 _PAGE = 1000  # entries read at a time
 _SPACES = ("cosine", "ip", "l2")
 

@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from tomldiary.hooks.change import ChangeHook
     from tomldiary.toml.document import Document
 
-__all__ = ["Cursor", "Cursors", "Delivery", "Repaired", "redacted"]
-
 _ATTEMPTS = 20  # the maximum number of deliveries for one user if other processes move the cursor
 _BATCH = 500  # changes in one call of a hook
 _TIMEOUT = 30.0  # the time limit in seconds for waiting until another process has delivered

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from tomldiary.hooks.change import Change
 
-__all__ = ["EmbeddingHook", "checked_index"]
-
 
 def checked_index(given: Any, expected: str, where: str) -> Any:
     """Return the object that a hook writes to, unchanged.

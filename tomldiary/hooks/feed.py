@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from tomldiary.engine.engine import Engine
 
-__all__ = ["Feed"]
-
 _FORMAT = 1
 _Step = tuple[str, Change | None, Position | None]
 """A user, a change, and the user's position after it was returned.

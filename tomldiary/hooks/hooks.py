@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from tomldiary.engine.engine import Engine
     from tomldiary.hooks.change import Change, Found
 
-__all__ = ["Hooks"]
-
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 _FIRST_PAUSE = 0.1  # seconds
 _DOWN_AFTER = 3  # consecutive failures, after which deliveries for all users pause

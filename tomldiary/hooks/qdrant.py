@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from tomldiary.hooks.change import Change
 
-__all__ = ["QdrantHook"]
-
 _PAGE = 1000  # entries read at a time
 
 

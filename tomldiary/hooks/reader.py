@@ -18,16 +18,6 @@ if TYPE_CHECKING:
     from tomldiary.engine.engine import Engine
     from tomldiary.toml.document import Document, Path
 
-__all__ = [
-    "changes_of",
-    "entries_now",
-    "entry_now",
-    "newest",
-    "records_after",
-    "reset_of",
-    "touched",
-]
-
 Touched = dict[str, tuple[str, "Path", Record]]
 """By key of an entry: its document, its path, and the last transaction that changed it."""
 

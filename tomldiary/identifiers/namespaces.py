@@ -21,16 +21,6 @@ from tomldiary.errors import InvalidValue
 from tomldiary.identifiers.user_ids import encode_folder
 from tomldiary.runtime.forgettable_cache import cleared_on_forget
 
-__all__ = [
-    "ROOT",
-    "SHARED",
-    "Namespace",
-    "is_hashed",
-    "kind_of",
-    "labels_up_to",
-    "namespace_of",
-]
-
 Namespace = tuple[str, ...]
 
 ROOT = "items/"

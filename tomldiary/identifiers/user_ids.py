@@ -13,16 +13,6 @@ from urllib.parse import unquote_to_bytes
 
 from tomldiary.errors import IdentifierError
 
-__all__ = [
-    "MAX_FOLDER",
-    "checked_user",
-    "decode_folder",
-    "encode_folder",
-    "is_canonical",
-    "is_plain",
-    "validate_identifier",
-]
-
 MAX_FOLDER = 180
 """The longest folder name; a longer id gets a folder named by its hash, with a file that holds the id."""
 

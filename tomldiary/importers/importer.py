@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
     from tomldiary.diary import Diary
 
-__all__ = ["Import", "carry_over"]
-
 _ACTOR = "hand"
 _CATEGORY = "biography"
 _SHORT_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")

@@ -34,8 +34,6 @@ from tomldiary.text.visible import escape_for_model
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["SOURCES", "Block", "Episode", "Fact", "Found", "Item", "Note", "Record"]
-
 _SQLITE = b"SQLite format 3\0"
 _ITEMS = (
     "SELECT * FROM store ORDER BY prefix, key"  # older tables have no columns for a time to live

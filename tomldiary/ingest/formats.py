@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-__all__ = ["KNOWN_FORMATS", "read_turns"]
-
 KNOWN_FORMATS: Final = ("openai", "langchain", "pydantic-ai", "chatgpt", "claude", "locomo")
 """The names of the formats, without "auto"."""
 _KNOWN: Final = ", ".join(KNOWN_FORMATS)

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-__all__ = ["read_dialogues", "recognises"]
-
 _SESSION: Final = re.compile(r"session_([0-9]{1,9})")
 _DATE: Final = re.compile(
     r"\s*([0-9]{1,2}):([0-9]{2})\s*([ap])\.?m\.?\s+on\s+([0-9]{1,2})\s+([a-z]+),?\s+([0-9]{4})\s*",

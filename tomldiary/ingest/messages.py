@@ -24,17 +24,6 @@ from tomldiary.ingest.turns import Omissions, Utterance
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = [
-    "CLAUDE_MESSAGES",
-    "MESSAGE_FORMATS",
-    "MOMENT_KEYS",
-    "SESSION_KEYS",
-    "MessageFormat",
-    "message_text",
-    "messages_of",
-    "name_of",
-]
-
 MOMENT_KEYS: Final = ("create_time", "created_at", "timestamp", "created")
 SESSION_KEYS: Final = ("session_id", "conversation_id", "thread_id")
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from tomldiary.diary import Diary
     from tomldiary.ingest.turns import ChatTurn
 
-__all__ = ["IngestReport", "ingest"]
-
 _ID_DIGITS = 32
 
 

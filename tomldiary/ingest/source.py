@@ -16,22 +16,6 @@ from tomldiary.toml.values import moment
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = [
-    "MOST_BYTES",
-    "JsonObject",
-    "as_list",
-    "as_object",
-    "as_path",
-    "as_text",
-    "decode",
-    "first_moment",
-    "is_list",
-    "json_time",
-    "load",
-    "parse",
-    "read_text",
-]
-
 JsonObject: TypeAlias = "dict[str, object]"
 
 MOST_BYTES = 512 * 1024 * 1024

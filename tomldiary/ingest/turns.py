@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
 
-__all__ = ["ChatLog", "ChatTurn", "Names", "Omissions", "Utterance", "pair"]
-
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 

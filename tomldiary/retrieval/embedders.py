@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from tomldiary.engine.engine import Engine
     from tomldiary.retrieval.lexical_index import Collection
 
-__all__ = ["LOCAL_DIMS", "DiaryEmbedder", "Vectors", "local_embedder", "name_of"]
-
 LOCAL_DIMS = 256
 """The number of dimensions of a vector of `local_embedder`."""
 _BATCH = 256  # the maximum number of texts in one call of the embedder

@@ -17,8 +17,6 @@ from typing import Any, cast
 
 from tomldiary.errors import InvalidValue, wrong_type
 
-__all__ = ["Predicate", "compile_filter", "fields_of", "is_condition"]
-
 Predicate = Callable[[Mapping[str, Any]], bool]
 _Test = Callable[[Any], bool]
 

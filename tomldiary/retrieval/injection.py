@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from tomldiary.retrieval.ranking import MemoryLines
 
-__all__ = ["Injection", "has_snapshot", "how_to_read", "next_injection"]
-
 _CHANGES = "<user_memory_changes"
 _ADDED = "+ "
 _WITHDRAWN = "no longer: "

@@ -24,8 +24,6 @@ from tomldiary.text.words import END_MARK, Asked, asked_words, indexed_words
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
-__all__ = ["Collection", "LexicalIndex", "Matches", "Part", "Searchable", "changes", "question_of"]
-
 _LONG = 600  # characters of a text in one row; a longer text has a row for each passage
 _PASSAGE = 400  # characters
 _MOST_WORDS = 64  # the maximum number of searched words of a question; the rarest are used

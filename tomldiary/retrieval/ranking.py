@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from tomldiary.entries.kind import EntryKind, Group, Rank, Rules
     from tomldiary.toml.document import Document
 
-__all__ = ["MemoryLines", "ShownFact", "by_share", "ranked"]
-
 
 class MemoryLines(NamedTuple):
     """A user's memory as lines for a model."""

@@ -27,8 +27,6 @@ from tomldiary.text.words import Asked, asked_words, indexed_words
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping, Sequence
 
-__all__ = ["Ranked", "UserIndex", "matched_words", "telling_words"]
-
 E = TypeVar("E", bound=Searchable)
 C = TypeVar("C", bound=Collection[Any])
 _HALF = 3.0

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from tomldiary.retrieval.lexical_index import Collection, Part
 
-__all__ = ["Embedding", "QueryVector", "VectorIndex", "numpy"]
-
 _HEAD = b"tomldiary vectors 1\n"
 _SALT = 16
 _NAME = 16

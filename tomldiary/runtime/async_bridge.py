@@ -23,28 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
     from concurrent.futures import Future, ThreadPoolExecutor
 
-__all__ = [
-    "CALLED_IN",
-    "SCOPE",
-    "LoopThread",
-    "OwnThread",
-    "Scope",
-    "async_twin",
-    "close_at_loop_end",
-    "close_private_loop",
-    "current_task",
-    "in_daemon_thread",
-    "in_thread",
-    "is_of_another_loop",
-    "is_private_loop",
-    "is_woken_by_threads",
-    "needs_threads",
-    "note_private_loop",
-    "run_coroutine",
-    "running_loop",
-    "sync_twin",
-]
-
 S = TypeVar("S")
 P = ParamSpec("P")
 R = TypeVar("R")

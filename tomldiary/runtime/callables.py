@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["misfit"]
-
 
 def misfit(function: Callable[..., Any], *arguments: object, **named: object) -> str:
     """Return why a function cannot be called with some arguments; "" if it can, or has no known signature."""

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["clear_caches", "cleared_on_forget"]
-
 
 class _Cached(Protocol):
     def cache_clear(self) -> None: ...

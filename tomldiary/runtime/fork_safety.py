@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["fork_safe", "open_lockable", "release_lockable", "renew_after_fork"]
-
 L = TypeVar("L")
 
 

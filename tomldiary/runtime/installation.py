@@ -6,8 +6,6 @@ import os
 from importlib import import_module
 from typing import Any
 
-__all__ = ["OTHER_OWNER_REMEDY", "optional", "other_owner"]
-
 OTHER_OWNER_REMEDY = (
     "Keep only one of them: run python -m pip uninstall tomldiary, and then reinstall tomldiary-kit with"
     " --force-reinstall, because the two share files."

@@ -11,8 +11,6 @@ from tomldiary.runtime.fork_safety import fork_safe
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["PerUser", "Recent", "RecentBySize"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 

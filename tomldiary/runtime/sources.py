@@ -14,17 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = [
-    "DEAD_LETTERS",
-    "HOOKS",
-    "QUEUE",
-    "announce_hidden",
-    "announce_source",
-    "hidden_kinds",
-    "redact_hidden",
-    "redact_sources",
-]
-
 DEAD_LETTERS = ".dead-letters"
 """The name of the hidden document with the turns of a user that could not be applied."""
 HOOKS = ".hooks"

@@ -10,8 +10,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, Self, SupportsIndex, TypeVar, overload
 
-__all__ = ["DictView", "ListView", "Viewed", "announce_views", "drawn", "pretty"]
-
 T = TypeVar("T")
 K = TypeVar("K")
 

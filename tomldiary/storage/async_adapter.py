@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 
-__all__ = ["SixVerbsBackend"]
-
 _REQUIRED = ("conversations", "preferences")
 _OPTIONAL = ("blocks", "facts", "receipts")
 """Kinds that are stored if the backend accepts them."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tomldiary.history.index import HistoryIndex
-from tomldiary.history.record import Change, Record, next_sequence, render_record
+from tomldiary.history.record import Change, HistoryIndex, Record, next_sequence, render_record
 from tomldiary.identifiers.user_ids import checked_user
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.storage.locks import repeated
@@ -20,8 +19,6 @@ from tomldiary.toml.values import checked_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-__all__ = ["AsyncVerbs"]
 
 _TIMEOUT = 30.0  # seconds to wait for the lock, and to repeat a write
 

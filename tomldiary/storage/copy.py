@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-__all__ = ["Copied", "copy_users"]
-
 _TIMEOUT = 30.0  # the time limit for a user's lock, in seconds
 _USERS_AT_ONCE = 8  # a copy mostly waits for a database or a disk
 _SHOWN = 20  # users

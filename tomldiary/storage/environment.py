@@ -12,8 +12,6 @@ from pathlib import Path
 
 from tomldiary.storage.files import FileSystem
 
-__all__ = ["CHECKPOINT_INTERVAL", "SEGMENT_BYTES", "Clock", "Environment"]
-
 SEGMENT_BYTES = 4 * 1024 * 1024
 """The size of a history segment at which the next one begins."""
 CHECKPOINT_INTERVAL = 256

@@ -30,18 +30,6 @@ if sys.platform == "linux":
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = [
-    "OURS",
-    "PRIVATE",
-    "READING",
-    "FileSystem",
-    "FileToken",
-    "file_on_the_way",
-    "is_same",
-    "offers",
-    "token_of",
-]
-
 OURS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOINHERIT", 0) | getattr(os, "O_BINARY", 0)
 """Flags of `os.open` for binary mode and a descriptor that child processes do not inherit."""
 PRIVATE = OURS | getattr(os, "O_NOFOLLOW", 0)

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from pathlib import Path
 
-__all__ = ["UserLocks", "is_at", "lock_file", "remove_locked", "repeated", "try_lock", "unlock"]
-
 R = TypeVar("R")
 _STRIPES = 256
 _FIRST_WAIT, _LONGEST_WAIT = 0.0002, 0.01  # seconds

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-__all__ = ["LogFile", "LogRecord", "cut_torn_tail", "render_record", "rewrite_log", "scan_log"]
-
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | PRIVATE
 _HEADER = re.compile(rb"^\[\[([a-z]+)\]\]\n", re.MULTILINE)
 _LINES = re.compile(rb"\[\[[a-z]+\]\]\n(?:[^\[\n\0][^\n\0]*\n)*")

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 
-__all__ = ["MemoryBackend"]
-
 _TIMEOUT = 30.0  # seconds to wait for a user's lock
 
 

@@ -13,8 +13,6 @@ from tomldiary.storage.protocol import Backend, BackendProtocol, Durability
 from tomldiary.storage.shared.database import without_secrets
 from tomldiary.storage.shared.urls import is_shared_url, open_url
 
-__all__ = ["open_backend"]
-
 # At least two letters, because one letter is a Windows drive.
 _SCHEME = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]+:|:memory:")
 _SIX = ("load", "save", "exists", "delete", "delete_user", "list_users")

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-__all__ = ["Batches"]
-
 T = TypeVar("T")
 R = TypeVar("R")
 _MOST = 1024  # the maximum number of calls in a run, because other writers may be waiting for the user's lock

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from tomldiary.store.item import Entry
     from tomldiary.toml.document import Document
 
-__all__ = ["Catalog"]
-
 _TRUSTED = 0.02  # seconds; a listing may miss edits in place that are more recent
 _PAGES = 256  # the maximum number of cached prefixes, to limit memory
 _logger = get_logger(__name__)

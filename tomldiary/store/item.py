@@ -40,16 +40,6 @@ from tomldiary.toml.values import (
 if TYPE_CHECKING:
     from tomldiary.store.operations import Put
 
-__all__ = [
-    "Entry",
-    "IncreasingClock",
-    "checked_key",
-    "checked_minutes",
-    "checked_value",
-    "table_of",
-    "written",
-]
-
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _MINUTE = 60_000_000  # microseconds
 _MICROSECOND = timedelta(microseconds=1)

@@ -17,22 +17,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 
-__all__ = [
-    "MARK",
-    "Condition",
-    "Get",
-    "Item",
-    "List",
-    "Operation",
-    "Owners",
-    "Put",
-    "Search",
-    "UserLabel",
-    "checked",
-    "is_typed",
-    "may_expire",
-]
-
 MARK = "diary"
 """The second label of the namespaces of typed entries."""
 

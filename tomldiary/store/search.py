@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from tomldiary.store.item import Entry
     from tomldiary.store.snapshot import Snapshot, View
 
-__all__ = ["Finder", "as_item"]
-
 Found = tuple["float | None", "Snapshot", "Entry"]
 Index = UserIndex["Snapshot", "Entry"]
 

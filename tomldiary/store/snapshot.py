@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from tomldiary.identifiers.namespaces import Namespace
     from tomldiary.toml.document import Document
 
-__all__ = ["Part", "Snapshot", "View"]
-
 
 class Part:
     """One document of a namespace."""

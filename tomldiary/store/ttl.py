@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from tomldiary.identifiers.namespaces import Namespace
     from tomldiary.store.catalog import Catalog
 
-__all__ = ["Expiry", "Sweeper", "sweep"]
-
 _logger = get_logger(__name__)
 
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from tomldiary.diary import Diary
     from tomldiary.identifiers.namespaces import Namespace
 
-__all__ = ["TypedNamespaces"]
-
 _MOST_USERS = 10_000  # the maximum number of cached users, to limit memory
 _PREFIX = 2  # the labels before the collection: the user and "diary"
 

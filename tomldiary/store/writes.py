@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from tomldiary.toml.document import Path
     from tomldiary.toml.edit import Edit
 
-__all__ = ["STORAGE_ERRORS", "ItemPuts", "PreparedBatch", "remove_items"]
-
 R = TypeVar("R")
 
 # A document at its size limit accepts no new item. Small documents make puts fast, because a put rewrites the whole

@@ -33,8 +33,6 @@ from tomldiary.text.languages import (
 from tomldiary.text.replaced_value import have_own_words, replaced_value
 from tomldiary.text.words import is_english
 
-__all__ = ["Marks", "contradiction", "covers", "marks_of", "plain_signs"]
-
 _CLOSE = 3
 """The maximum distance in words between a comparison and its number: "more than about 3"."""
 _SHORT = 2

@@ -19,16 +19,6 @@ if TYPE_CHECKING:
 
     from tomldiary.entries.kind import EditedTables, Tables
 
-__all__ = [
-    "Catalog",
-    "Following",
-    "Marked",
-    "ask",
-    "entry_text",
-    "number_of",
-    "put_noted",
-]
-
 F = TypeVar("F", bound="Following")
 T = TypeVar("T")
 _MOST_NOTED = 64  # versions; an index that is not asked for keeps no more

@@ -7,37 +7,6 @@ import tomllib
 from typing import Any, NamedTuple
 from unicodedata import normalize
 
-__all__ = [
-    "AND",
-    "ARTICLES",
-    "AVERSIONS",
-    "COPULAS",
-    "CURRENCIES",
-    "DEFINITE",
-    "ENGLISH",
-    "EXCLUDING",
-    "FAVOURITES",
-    "INDEFINITE",
-    "IRREGULAR",
-    "LESS",
-    "LINKING",
-    "MORE",
-    "NUMBERS",
-    "ONE_NO",
-    "OPPOSITES",
-    "ORIGINS",
-    "OTHERS",
-    "PARITY_NO",
-    "PART_STARTS",
-    "PLACES",
-    "PLACES_IN",
-    "RELATIVES",
-    "SINGLE",
-    "TRADES",
-    "UNITS",
-    "Value",
-]
-
 _FILE: dict[str, Any] = tomllib.loads(
     normalize("NFKC", (pkgutil.get_data(__name__, "languages.toml") or b"").decode())
 )

@@ -17,8 +17,6 @@ from typing import Any, cast
 from tomldiary.errors import InvalidValue, wrong_type
 from tomldiary.runtime.fork_safety import fork_safe
 
-__all__ = ["KINDS", "Redact", "Redactor", "redactor_of"]
-
 Redact = Callable[[str], str]
 """Returns a text without the parts that must not be stored."""
 

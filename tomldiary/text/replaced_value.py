@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from tomldiary.text.languages import Value
 
-__all__ = ["are_alike", "have_own_words", "replaced_value"]
-
 _ELIDED = re.compile(r"\b(?:[cdjlmnst]|qu|dell|nell|all|dall|sull|un)'(?=\w)|(?<=\w)'s\b")
 _WORD = re.compile(r"\d+(?:[.,:]\d+)*|[^\W_]+(?:[-'][^\W_]+)*")
 _LONGEST = 3

@@ -22,19 +22,6 @@ from tomldiary.text.contradiction import contradiction, plain_signs
 from tomldiary.text.languages import AVERSIONS, ONE_NO, PARITY_NO
 from tomldiary.text.visible import visible
 
-__all__ = [
-    "DEFAULT_THRESHOLD",
-    "NEGATIONS",
-    "Match",
-    "Matches",
-    "Scorer",
-    "Similarity",
-    "conflict",
-    "identity",
-    "normalise",
-    "same_text",
-]
-
 _logger = get_logger(__name__)
 DEFAULT_THRESHOLD = 70.0
 """The minimum score of entries that are suggested as similar to a new one."""

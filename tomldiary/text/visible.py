@@ -10,18 +10,6 @@ from __future__ import annotations
 import re
 import unicodedata
 
-__all__ = [
-    "as_stored",
-    "escape",
-    "escape_for_model",
-    "escape_line",
-    "escape_lines",
-    "one_line",
-    "printable",
-    "scrub",
-    "visible",
-]
-
 _HIDDEN = (
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
     "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\ufffe\uffff"

@@ -17,8 +17,6 @@ from tomldiary.toml.values import render_block, render_key, render_path, render_
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["edit_block", "split_tail"]
-
 _QUOTES = re.compile("\"\"\"|'''")
 _BARE = re.compile(r"(?<!\r)\n")
 _VALUE = r"""(?:"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+'|\[(?:[^\[\]"'#\n]|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')*+\]|[^\s"'#,\[\]{}]++(?:[ ][0-9:.+Z-]++)?)"""

@@ -18,17 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 
-__all__ = [
-    "META",
-    "Document",
-    "Path",
-    "Table",
-    "ValueEdit",
-    "digest",
-    "find_table",
-    "fingerprint",
-]
-
 Table = dict[str, Any]
 Path = tuple[str, ...]
 """The keys that lead to a table, outermost first."""

@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-__all__ = ["Edit"]
-
-
 class Edit(ValueEdit):
     """Collects changes to the tables of one document; `done` returns the new document."""
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from tomldiary.toml.parse import TOKEN
 
-__all__ = ["Block", "header_path", "may_span_lines", "split_blocks"]
-
 _KEY = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
 _HEADER = re.compile(
     rf"[ \t]*(\[\[?)[ \t]*({_KEY}(?:[ \t]*\.[ \t]*{_KEY})*)[ \t]*(\]\]?)[ \t]*(?:#[^\n]*)?\r?"

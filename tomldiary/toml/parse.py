@@ -11,17 +11,6 @@ from typing import Any, cast
 
 from tomldiary.errors import InvalidTOML, UnsafeDocument
 
-__all__ = [
-    "MAX_BYTES",
-    "MAX_DEPTH",
-    "MAX_KEY_PARTS",
-    "TOKEN",
-    "check_text",
-    "decode_utf8",
-    "parse_toml",
-    "too_large",
-]
-
 MAX_BYTES = 16 * 1024 * 1024
 """The maximum size of a document, in bytes of UTF-8."""
 MAX_DEPTH = 64

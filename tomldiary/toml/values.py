@@ -21,33 +21,6 @@ from tomldiary.toml.parse import MAX_DEPTH
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = [
-    "NULL_FIELD",
-    "When",
-    "check_instance",
-    "check_unicode",
-    "checked_count",
-    "checked_flag",
-    "checked_limit",
-    "checked_names",
-    "checked_number",
-    "checked_seconds",
-    "checked_table",
-    "checked_text",
-    "copied",
-    "decode_nulls",
-    "encode_nulls",
-    "in_utc",
-    "moment",
-    "render_block",
-    "render_key",
-    "render_path",
-    "render_text",
-    "render_value",
-    "same_value",
-    "timestamp",
-]
-
 When = datetime | date | str
 """A time or a date, also as ISO 8601 text. A time without a zone is in UTC."""
 NULL_FIELD = "_null"

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from tomldiary.engine.engine import Transaction
 
-__all__ = ["UserBlocks"]
-
 _KIND = "blocks"
 
 

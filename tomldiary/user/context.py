@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from tomldiary.retrieval.vector_index import QueryVector
     from tomldiary.toml.document import Document, Path
 
-__all__ = ["Accessor", "DraftContext", "UserContext", "UserPart", "delegated", "session_name"]
-
 S = TypeVar("S")
 P = ParamSpec("P")
 R = TypeVar("R")

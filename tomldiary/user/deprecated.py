@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
 
-__all__ = ["DeprecatedNames"]
-
 S = TypeVar("S")
 P = ParamSpec("P")
 R = TypeVar("R")

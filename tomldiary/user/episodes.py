@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from tomldiary.entries.episodes import ToolStep
     from tomldiary.toml.document import Document
 
-__all__ = ["UserEpisodes"]
-
 _Messages = list[dict[str, str]]
 
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from tomldiary.storage.protocol import Backend
     from tomldiary.toml.values import When
 
-__all__ = ["UserErasure"]
-
 
 class UserErasure(UserPart):
     """Erases all or parts of the memory of one user."""

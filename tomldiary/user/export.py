@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from tomldiary.toml.document import Path
     from tomldiary.user.context import UserContext
 
-__all__ = ["EXPORT_VERSION", "UserExport"]
-
 EXPORT_VERSION = 1
 _FORMAT = "tomldiary"
 _ATTEMPTS = 50

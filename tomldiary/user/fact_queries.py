@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from tomldiary.entries.constraints import FactSchema
     from tomldiary.entries.facts import Held
 
-__all__ = ["MANAGED", "Matches", "ordered", "single_key"]
-
 _ORDERING = ("$gt", "$gte", "$lt", "$lte")
 _EQUALITIES = ("$eq", "$ne", "$in", "$nin", "$not")
 MANAGED = (

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from tomldiary.entries.constraints import FactSchema
     from tomldiary.toml.values import When
 
-__all__ = ["UserFacts"]
-
 _KIND = "facts"
 
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from tomldiary.engine.engine import Transaction
     from tomldiary.toml.document import Document, Path
 
-__all__ = ["ItemValues", "UserItems"]
-
 
 class ItemValues(DictView[str, dict[str, Any]]):
     """The values of a user's items by key."""

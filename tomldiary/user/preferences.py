@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from tomldiary.engine.engine import Transaction
     from tomldiary.entries.kind import Tables
 
-__all__ = ["ReadPreferences", "ReadPreferencesAsync", "UserConversations", "UserPreferences"]
-
 _KIND = "preferences"
 _KINDS = ("preferences", "conversations")
 _ARGUMENTS = ("text", "contexts")

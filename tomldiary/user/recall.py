@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     Place = tuple[str, EntryKind]
 
-__all__ = ["Hit", "Hits", "UserRecall", "kinds_named", "recall_indexes"]
-
 _MATCHES_FIRST = 10  # more would displace the generally important entries
 _MATCHES = 60
 

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from tomldiary.toml.document import Document
     from tomldiary.user.preferences import ReadPreferences, ReadPreferencesAsync
 
-__all__ = ["UserDiary"]
-
 _KINDS = ("preferences", "conversations")
 _FOR_PROGRAMS = {
     "diary",

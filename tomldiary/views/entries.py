@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from tomldiary.text.similarity import Match
     from tomldiary.user.recall import Hit
 
-__all__ = ["own_fields"]
-
 _WHOLE = 10_000  # the maximum number of characters of a text in the view of its own entry
 
 

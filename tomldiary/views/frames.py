@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from tomldiary.entries.kinds.pending import PendingChange
     from tomldiary.history.queries import Difference, HistoryEntry
 
-__all__ = ["frame"]
-
 _Row = dict[str, Any]
 _Table = tuple[tuple[str, ...], "Callable[[Any], Iterable[_Row]]"]
 """The columns, and the function that returns the rows of an object."""

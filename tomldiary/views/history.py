@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from tomldiary.entries.kinds.pending import PendingChange
     from tomldiary.history.queries import Difference, HistoryEntry, Origin
 
-__all__ = ["text_of", "verb_of"]
-
 _BOOKKEEPING = "_"  # the prefix of fields that the engine manages
 _EMPTY: tuple[Any, ...] = (None, "", [])
 _PENDING_FIELDS = ("key", "origin", "reason")

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from tomldiary.user.recall import Hits
     from tomldiary.user.user import UserDiary
 
-__all__ = ["DiaryMagics", "load_ipython_extension"]
-
 _SESSION = "notebook"
 _DIGITS = 32
 _USAGE = "%diary FOLDER [USER] [--agent NAME]"

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from tomldiary.entries.kinds import Stored
     from tomldiary.user.user import UserDiary
 
-__all__ = ["Summary", "stored_entries", "summary_of"]
-
 _MOST_USERS = 200
 """The maximum number of users whose files a view of a diary reads."""
 _SHOWN_USERS = 20

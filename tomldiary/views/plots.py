@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from tomldiary.history.queries import HistoryEntry
     from tomldiary.user.user import UserDiary
 
-__all__ = ["growth", "history", "merges", "queue"]
-
 _ALL = 2**31
 _LINES = 5  # the maximum number of users with a separate line
 _NAME = 40  # the maximum number of characters of a name

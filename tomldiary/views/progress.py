@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-__all__ = ["reporting"]
-
 _DELAY = 1.0  # seconds until a bar appears
 
 

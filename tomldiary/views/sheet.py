@@ -19,29 +19,6 @@ from tomldiary.toml.values import moment
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
-__all__ = [
-    "Badge",
-    "Bar",
-    "Cell",
-    "Change",
-    "Code",
-    "Key",
-    "Listing",
-    "Moment",
-    "Several",
-    "Sheet",
-    "Table",
-    "Text",
-    "Tone",
-    "card",
-    "cut",
-    "escaped",
-    "listing",
-    "minute",
-    "quiet",
-    "quote",
-]
-
 T = TypeVar("T")
 
 MOST_ROWS = 50

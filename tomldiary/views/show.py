@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from tomldiary.views.sheet import Cell, Table
 
-__all__ = ["MAKERS", "STYLE", "as_html", "as_text", "sheet_of"]
-
 _MAKERS = {
     "entries": """
         ConversationItem ConversationItems Episode Episodes Fact FactList Hit Hits ItemValues Match Matches

@@ -37,19 +37,6 @@ if TYPE_CHECKING:
 
     Stats = WeakMethod[Callable[[], Mapping[str, Any]]]
 
-__all__ = [
-    "PERCENTILES",
-    "Breaker",
-    "Metrics",
-    "Options",
-    "RetryPolicy",
-    "Telemetry",
-    "is_of_the_model",
-    "is_transient",
-    "kind_of",
-    "lost_database",
-]
-
 _REMEMBERED = 1024  # turns
 PERCENTILES = (50, 95, 99)
 """The percentiles of the latency that are reported."""

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from tomldiary.storage.protocol import KeepsHidden
 
-__all__ = ["DeadLetter", "DeadLetters"]
-
 _TIMEOUT = 30.0  # the time limit in seconds for a user's lock
 
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from tomldiary.writer.attempts import Metrics, Options
     from tomldiary.writer.receipts import Job
 
-__all__ = ["CompactionJobs", "ConsolidationJobs"]
-
 _COMPACTION_ATTEMPTS = 2
 _CONSOLIDATION_ATTEMPTS = 5  # for one episode; after these, only an explicit `consolidate` reads it
 _GRACE = 1.0  # the time in seconds for a cancelled compaction to end

@@ -65,8 +65,6 @@ if TYPE_CHECKING:
 
     from tomldiary.writer.receipts import Job, Turn
 
-__all__ = ["Journal", "render_operations", "render_turn", "render_turn_record"]
-
 _SEGMENT_BYTES = 64 * 1024
 
 _logger = get_logger(__name__)

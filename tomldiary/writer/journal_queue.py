@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from tomldiary.writer.receipts import Job, Turn
 
-__all__ = ["JournalQueue", "StoringQueue", "wake"]
-
 _logger = get_logger(__name__)
 
 

@@ -29,23 +29,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-__all__ = [
-    "EARLIER",
-    "ERROR",
-    "JournalContent",
-    "claim_dead",
-    "claim_new",
-    "close_owner",
-    "forget_turns",
-    "jobs_of",
-    "kept_records",
-    "read_journal",
-    "remove_folder",
-    "segment_files",
-    "turn_of",
-    "waiting_users",
-]
-
 EARLIER = "earlier = "
 ERROR = "error = "
 _OWNER = "owner.lock"

@@ -16,14 +16,6 @@ if TYPE_CHECKING:
     from tomldiary.writer.queue import Admission
     from tomldiary.writer.worker import Workers
 
-__all__ = [
-    "Health",
-    "WriterStats",
-    "health_of",
-    "prometheus_text",
-    "stats_of",
-]
-
 
 def stats_of(
     metrics: Metrics, options: Options, workers: Workers, admission: Admission

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from tomldiary.writer.shared.queue import SharedQueue
     from tomldiary.writer.worker import Workers
 
-__all__ = ["Admission", "UserQueues"]
-
 _CLOSED = "MemoryWriter is closed. Create another one."
 
 

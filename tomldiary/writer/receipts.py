@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from tomldiary.writer.journal import Journal
     from tomldiary.writer.shared.queue import SharedQueue
 
-__all__ = ["Job", "Receipt", "Turn", "TurnStatus", "apply_turn", "is_overridden"]
-
 T = TypeVar("T")
 
 TurnStatus = Literal["completed", "cancelled", "failed", "aborted"]

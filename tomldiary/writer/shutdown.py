@@ -14,14 +14,6 @@ if TYPE_CHECKING:
 
     from tomldiary.writer.writer import MemoryWriter
 
-__all__ = [
-    "background_tasks",
-    "before_writers_close",
-    "close_at_exit",
-    "fire_and_forget",
-    "shutdown_all_background_tasks",
-]
-
 T = TypeVar("T")
 
 

@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from tomldiary.writer.dead_letters import DeadLetters
     from tomldiary.writer.receipts import Job
 
-__all__ = ["Workers"]
-
 _LEFT = "the writer was closed before this turn was finished"
 _KEPT = f"{_LEFT}; it is kept in the journal, and the next writer of this diary applies it"
 

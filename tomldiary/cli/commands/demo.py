@@ -27,8 +27,6 @@ from tomldiary.writer.writer import MemoryWriter, Turn
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-__all__ = ["demo"]
-
 _CHAT = (
     ("alice", "mon", "I love dark roast coffee in the morning.", "A good start into the day."),
     ("bob", "mon", "I hate crowded restaurants.", "I will look for quiet ones."),

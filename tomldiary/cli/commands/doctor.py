@@ -18,8 +18,6 @@ from tomldiary.runtime.views import counted
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.text.visible import one_line
 
-__all__ = ["doctor"]
-
 _COLUMNS = (Column("level", "yellow"), Column("place", "cyan"), Column("finding"))
 _NOTES = 20  # each user has one, and thousands of them would hide the problems
 

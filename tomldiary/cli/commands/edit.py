@@ -45,8 +45,6 @@ from tomldiary.toml.parse import decode_utf8
 if TYPE_CHECKING:
     from tomldiary.diary import Diary
 
-__all__ = ["add", "edit", "pull", "push"]
-
 _FORGOTTEN = (
     "data of this user was forgotten since this text was read, and the text may contain it. Nothing was stored; edit the"
     " current text."

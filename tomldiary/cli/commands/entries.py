@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from tomldiary.user.recall import Hit
     from tomldiary.user.user import UserDiary
 
-__all__ = ["review", "search", "show_memory"]
-
 _DAY = 10
 _ENTRY_COLUMNS = (
     Column("key", "cyan"),

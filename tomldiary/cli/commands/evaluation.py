@@ -17,8 +17,6 @@ from tomldiary.errors import InvalidValue
 from tomldiary.evaluation import Report, Run, evaluate, evaluate_stored, load_questions
 from tomldiary.evaluation.questions import Collection, together
 
-__all__ = ["evaluate_questions"]
-
 _WORDS = "words"
 
 

@@ -14,8 +14,6 @@ from tomldiary.errors import InvalidValue
 from tomldiary.runtime.views import counted
 from tomldiary.text.visible import one_line
 
-__all__ = ["forget"]
-
 _MOST_KEYS = 20  # the maximum number of keys that a dry run prints
 
 

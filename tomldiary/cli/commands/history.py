@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from tomldiary.history.queries import HistoryEntry
     from tomldiary.user.user import UserDiary
 
-__all__ = ["diff", "history", "rollback", "why"]
-
 _ALL = 1_000_000_000
 _COLUMNS = (
     Column("seq", "dim", is_number=True),

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from tomldiary.importers import Import
     from tomldiary.user.user import UserDiary
 
-__all__ = ["consolidate", "copy_memory", "export_memory", "import_memory", "ingest"]
-
 _LIMIT = 1_000_000  # preferences in a category, so that no entry of an import is refused
 _USUAL = 100
 _SHOWN = 20  # keys

@@ -15,8 +15,6 @@ from tomldiary.entries.schema import show_conversations_schema, show_preferences
 if TYPE_CHECKING:
     from tomldiary.entries.schema import SchemaFormat
 
-__all__ = ["schema_commands"]
-
 schema_commands = Typer(
     no_args_is_help=True, add_completion=False, help="Show the schema of stored entries."
 )

@@ -14,8 +14,6 @@ from tomldiary.errors import InvalidValue
 from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.text.visible import one_line
 
-__all__ = ["show"]
-
 
 def show(
     name: Annotated[

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from tomldiary.storage.protocol import Backend
     from tomldiary.user.user import UserDiary
 
-__all__ = ["stats", "users"]
-
 _COLUMNS = (
     Column("user", "cyan"),
     Column("entries", is_number=True),

@@ -15,8 +15,6 @@ from tomldiary.storage.protocol import KeepsHidden
 from tomldiary.text.visible import one_line
 from tomldiary.writer.dead_letters import DeadLetter, DeadLetters
 
-__all__ = ["writer_commands"]
-
 writer_commands = Typer(
     help="List, retry or drop turns that a writer could not apply.",
     no_args_is_help=True,

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from tomldiary.toml.document import Document, Path
 
-__all__ = ["FactKind"]
-
 
 class FactKind(EntryKind):
     """`[facts.type.key]`: typed facts under the constraint of their type."""

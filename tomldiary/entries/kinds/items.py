@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from tomldiary.entries.kind import Collected, Tables, Until, Writing
     from tomldiary.toml.document import Document, Path
 
-__all__ = ["ItemKind", "item_value"]
-
 _ESCAPED = ("_", "\\")
 
 

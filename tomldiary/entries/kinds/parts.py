@@ -25,17 +25,6 @@ if TYPE_CHECKING:
     from tomldiary.entries.kind import EntryKind, Tables
     from tomldiary.toml.edit import Edit
 
-__all__ = [
-    "LARGEST",
-    "JoinedEdit",
-    "depth_of",
-    "duplicates",
-    "join",
-    "part_name",
-    "part_of",
-    "parts_among",
-]
-
 LARGEST = 128 * 1024
 """The number of characters of a document above which a new entry is added to another one."""
 _PART = re.compile(r"(.+)~([2-9]|[1-9][0-9]{1,8})")

@@ -32,18 +32,6 @@ if TYPE_CHECKING:
     from tomldiary.entries.kind import Tables
     from tomldiary.toml.document import Path
 
-__all__ = [
-    "PendingChange",
-    "PendingChanges",
-    "PendingKind",
-    "Raw",
-    "held_entry",
-    "pending_entry",
-    "place_of",
-    "to_pending",
-    "waiting",
-]
-
 
 class PendingKind(EntryKind):
     """`[drafts.12]` or `[quarantine.12]`: a change that is not applied yet."""

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from tomldiary.toml.document import Document, Path
     from tomldiary.toml.edit import Edit
 
-__all__ = ["PreferenceKind"]
-
 
 class PreferenceKind(EntryKind):
     """`[preferences.likes.pref001]`: texts by category with a count and without duplicates."""

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from tomldiary.entries.kind import Rules
     from tomldiary.toml.document import Path
 
-__all__ = ["EntryRules", "redacted_entry"]
-
 _logger = get_logger(__name__)
 _EMPTY = Document.parse("")
 

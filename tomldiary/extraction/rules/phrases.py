@@ -16,19 +16,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = [
-    "ALLERGY",
-    "FIRST_PERSON",
-    "HOMES",
-    "LANGUAGES",
-    "LASTING",
-    "PASSING",
-    "SO",
-    "WORD",
-    "Language",
-    "compile_phrases",
-]
-
 _FILE: dict[str, Any] = tomllib.loads((pkgutil.get_data(__name__, "phrases.toml") or b"").decode())
 WORD = re.compile(r"[^\W\d_]+|\d+")
 SO = r"(?:(?:and|but|so|well|ok|okay|hi|hey|hello|also|now|then|btw|by the way) )?"

@@ -20,20 +20,6 @@ from tomldiary.extraction.rules.phrases import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = [
-    "ENGLISH",
-    "MAX_CHARACTERS",
-    "MAX_SENTENCE",
-    "asks_to_forget",
-    "hands_over",
-    "is_request",
-    "is_small_talk",
-    "language_of",
-    "plain_form",
-    "points_back",
-    "split_sentences",
-]
-
 ENGLISH = "en"
 MAX_CHARACTERS = 20_000  # of a message; the rest is ignored
 MAX_SENTENCE = 600  # characters; anything longer is a pasted text, not a statement

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, Conflict, DocumentError
-from tomldiary.history.index import HistoryIndex
+from tomldiary.history.record import HistoryIndex
 from tomldiary.history.timeline import Timeline
 from tomldiary.storage.local.log import read_records
 from tomldiary.storage.local.publish import is_being_saved, take_back, target_of
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from tomldiary.storage.environment import Environment
     from tomldiary.storage.files import FileSystem
-
-__all__ = ["history_of", "merge_displaced_edits"]
 
 _ATTEMPTS = 20
 _IN_A_ROW = 20

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from tomldiary.storage.local.session import OpenedUsers
     from tomldiary.storage.protocol import Rewrite
 
-__all__ = ["finish", "forget"]
-
 _STAGED = f"{JOB_PREFIX}-"
 """The prefix of the names of files that the job has staged."""
 _HEAD = "# Something is being forgotten here. The next process that opens this user finishes it; leave this file alone.\n"

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from tomldiary.storage.files import FileSystem, FileToken
 
-__all__ = ["LOCK_TIMEOUT", "HiddenFiles", "redact"]
-
 LOCK_TIMEOUT = 30.0
 """The time limit for a user's lock, in seconds."""
 _OWNER = "# user: "

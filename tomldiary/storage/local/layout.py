@@ -17,23 +17,6 @@ if TYPE_CHECKING:
 
     from tomldiary.storage.files import FileSystem
 
-__all__ = [
-    "HISTORY",
-    "JOB_NAME",
-    "JOB_PREFIX",
-    "KIND",
-    "LONGEST_KIND",
-    "OWNER_NAME",
-    "SEGMENT",
-    "SUFFIX",
-    "SYSTEM",
-    "kinds_in",
-    "listing_of",
-    "name_owner",
-    "strays_in",
-    "user_of",
-]
-
 SYSTEM = ".tomldiary"
 """The folder next to the users' folders, for locks, journals, fencing tokens and derived data."""
 JOB_PREFIX = ".forgetting"

@@ -35,24 +35,6 @@ if TYPE_CHECKING:
 
     from tomldiary.storage.environment import Environment
 
-__all__ = [
-    "DAMAGED",
-    "End",
-    "HistoryTails",
-    "append_records",
-    "cut_off",
-    "damaged",
-    "end_after",
-    "last_record",
-    "named_transaction",
-    "new_segment",
-    "newest_segment",
-    "opens_window",
-    "read_records",
-    "segments",
-    "split_records",
-]
-
 _logger = get_logger(__name__)
 _FLAGS = os.O_WRONLY | os.O_CREAT | PRIVATE
 DAMAGED = ".damaged-"

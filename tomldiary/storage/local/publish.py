@@ -39,23 +39,6 @@ if TYPE_CHECKING:
     from tomldiary.storage.environment import Environment
     from tomldiary.storage.protocol import Commit
 
-__all__ = [
-    "STAGED",
-    "Held",
-    "Staging",
-    "check_parent",
-    "checked_kind",
-    "is_as_staged",
-    "is_being_saved",
-    "make_parent",
-    "put_in_place",
-    "staged_files",
-    "staged_for",
-    "staged_path",
-    "take_back",
-    "target_of",
-]
-
 STAGED = ".staged-"
 """The prefix of the names of staged files."""
 _MARK = 8  # digits of the fingerprint in the name of a staged file

@@ -70,17 +70,6 @@ if TYPE_CHECKING:
     from tomldiary.storage.files import FileSystem, FileToken
     from tomldiary.storage.local.session import Synced
 
-__all__ = [
-    "drop_superseded",
-    "is_left_over",
-    "may_lack_writes",
-    "prune",
-    "repaired",
-    "roll_forward",
-    "settle",
-    "window_records",
-]
-
 _logger = get_logger(__name__)
 _WRITTEN = re.compile(rb"[^\0]+")
 _LONG_AFTER = 60.0  # seconds; a document is written immediately after its record

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from tomldiary.storage.files import FileSystem, FileToken
     from tomldiary.storage.protocol import Commit, Listing, Merge
 
-__all__ = ["DurableNames", "OpenedUsers", "Synced", "is_settled"]
-
 _logger = get_logger(__name__)
 _KEY_BYTES = 32
 _MOST_USERS = 10_000  # a bound on memory; correctness does not depend on it

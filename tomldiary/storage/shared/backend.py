@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from tomldiary.storage.protocol import Commit, Durability, Rewrite, Token
     from tomldiary.storage.shared.database import Database
 
-__all__ = ["SharedBackend"]
-
 _CACHED = 1024  # hidden documents in memory
 _PAGE = 50  # history records read at a time, at most
 _LARGE_PAGE = 800  # the same for a transaction that reads the whole history

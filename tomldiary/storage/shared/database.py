@@ -24,28 +24,6 @@ if TYPE_CHECKING:
 
     from tomldiary.storage.protocol import Token
 
-__all__ = [
-    "ERASED",
-    "RESERVED",
-    "WHOLE_HISTORY",
-    "Database",
-    "DatabaseAway",
-    "DatabaseLost",
-    "Head",
-    "Step",
-    "answer",
-    "check_options",
-    "is_hidden",
-    "not_an_address",
-    "outcome",
-    "pause",
-    "stored_id",
-    "unknown_outcome",
-    "unreachable",
-    "user_of",
-    "without_secrets",
-]
-
 R = TypeVar("R")
 _FIRST_PAUSE = 0.005  # seconds
 _LONGEST_PAUSE = 0.5  # seconds

@@ -29,18 +29,6 @@ if TYPE_CHECKING:
 
     from tomldiary.storage.shared.database import Head
 
-__all__ = [
-    "CALM",
-    "EVERYTHING",
-    "Heads",
-    "Listener",
-    "Notice",
-    "Notifies",
-    "Remembered",
-    "Watch",
-    "notice_key",
-]
-
 _logger = get_logger(__name__)
 _CACHED_USERS = 1024
 CALM = 8

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from tomldiary.storage.protocol import Token
     from tomldiary.storage.shared.heads import Listener, Notice
 
-__all__ = ["RedisBackend", "RedisDatabase"]
-
 R = TypeVar("R")
 _logger = get_logger(__name__)
 _PAGE = 1000

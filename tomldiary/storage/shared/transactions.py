@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from tomldiary.storage.protocol import Token
     from tomldiary.storage.shared.database import Database
 
-__all__ = ["Hold", "PendingVersion", "Transactions", "check_user"]
-
 R = TypeVar("R")
 _TURN = 0.05  # seconds that an attempt waits for the lock before it checks its group again
 _LONG = 1.0  # seconds after which a refused transaction reserves the user

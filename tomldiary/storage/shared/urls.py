@@ -12,8 +12,6 @@ from tomldiary.storage.shared.database import without_secrets
 if TYPE_CHECKING:
     from tomldiary.storage.shared.backend import SharedBackend
 
-__all__ = ["is_shared_url", "open_url"]
-
 _LONGEST = 86_400  # seconds
 _SCHEMES = {
     "postgresql": ("postgres", "PostgresBackend"),

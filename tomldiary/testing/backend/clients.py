@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from tomldiary.user.user import UserDiary
 
-__all__ = ["Clients"]
-
 _CLIENT = """
 import sys
 {opening}

@@ -22,8 +22,6 @@ from tomldiary.store.operations import Get, Put
 from tomldiary.store.store import ItemStore
 from tomldiary.testing.backend.fixtures import BackendFixtures
 
-__all__ = ["Capabilities", "Documents"]
-
 _TOML = '[_meta]\nversion = "0.3"\n\n# kept\n[preferences.likes.pref001]\ntext = "{text}"\n'
 
 

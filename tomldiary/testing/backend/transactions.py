@@ -23,8 +23,6 @@ from tomldiary.testing.backend.fixtures import BackendFixtures
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Diet", "History", "Transactions"]
-
 _HOSTILE = (
     "..",
     "../../etc/passwd",

@@ -13,8 +13,6 @@ from tomldiary.testing.store.surface import Calls, StoreFixtures, keys
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Basics", "Listing", "Searching"]
-
 NS = ("users", "ada")
 _VALUES: list[dict[str, Any]] = [
     {},

@@ -11,8 +11,6 @@ import pytest
 
 from tomldiary.testing.store.surface import Calls, StoreFixtures, async_only, sync_only
 
-__all__ = ["Concurrency"]
-
 NS = ("shared",)
 _THREADS = 8
 

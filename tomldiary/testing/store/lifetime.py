@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-__all__ = ["Lifetime"]
-
 NS = ("short",)
 SHORT = 0.002
 """A time to live in minutes: 0.12 seconds."""

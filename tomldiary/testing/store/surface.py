@@ -15,18 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-__all__ = [
-    "Calls",
-    "Embedder",
-    "StoreFixtures",
-    "async_only",
-    "awaited",
-    "cosine",
-    "keys",
-    "sync_only",
-    "until",
-]
-
 _VERBS = ("put", "get", "search", "delete", "list_namespaces", "batch")
 _TIME_LIMIT = 20.0  # seconds
 sync_only = pytest.mark.parametrize("surface", ["sync"], indirect=True)

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-__all__ = ["Vectors"]
-
 NS = ("docs",)
 _SCRIPTS = {
     "zh": "这是中文的文本", "ja": "これは日本語です", "ko": "이것은 한국어입니다", "ru": "это русский текст",

@@ -45,24 +45,6 @@ if TYPE_CHECKING:
     from tomldiary.entries.kinds.pending import PendingChange
     from tomldiary.toml.document import Document, Path
 
-__all__ = [
-    "DRAFTS",
-    "ORIGINS",
-    "QUARANTINE",
-    "Overlay",
-    "Trust",
-    "Why",
-    "check_fields",
-    "check_rules",
-    "claim",
-    "drafts_of",
-    "held_back",
-    "hold",
-    "is_entry",
-    "make",
-    "stamped",
-]
-
 R = TypeVar("R")
 
 ORIGINS = frozenset({"assistant", "import", "model", "rule", "tool", "user", "web"})

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from tomldiary.engine.transaction import Transaction
     from tomldiary.entries.kind import Tables
 
-__all__ = ["UserDrafts", "UserReview", "Verdict"]
-
 _Choice = Callable[[PendingChanges], PendingChanges]
 _HINT = "Give the `id` of the change."
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from tomldiary.storage.shared.backend import SharedBackend
     from tomldiary.writer.receipts import Job
 
-__all__ = ["Claims", "Heartbeats"]
-
 _logger = get_logger(__name__)
 _BEATS = 5  # heartbeats per lease
 _FORGET_AFTER = 20  # leases without a heartbeat until a writer's document is removed

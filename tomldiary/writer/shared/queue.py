@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from tomldiary.writer.receipts import Job
     from tomldiary.writer.shared.turns import Turns
 
-__all__ = ["SharedQueue"]
-
 _logger = get_logger(__name__)
 _POLL = 1.0  # the time in seconds between two searches for users without an owner
 

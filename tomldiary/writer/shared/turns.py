@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from tomldiary.storage.log import LogRecord
     from tomldiary.writer.receipts import Job
 
-__all__ = ["Turns", "redacted"]
-
 
 @dataclass(slots=True)
 class Turns:

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from tomldiary.storage.protocol import Token
     from tomldiary.storage.shared.firestore.connection import Connection
 
-__all__ = ["ANY", "LARGEST", "Batch"]
-
 LARGEST = 900_000
 """The maximum bytes of text in one document; Firestore allows 1 MiB with all fields."""
 _LARGEST_BATCH = 3_000_000  # bytes of text; Firestore allows 10 MiB, its emulator 4 MiB

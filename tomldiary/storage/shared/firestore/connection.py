@@ -15,8 +15,6 @@ from tomldiary.toml.values import checked_table
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["HEAD", "HISTORY", "PARTS", "SUFFIX", "Connection", "Refused", "user_of"]
-
 R = TypeVar("R")
 HEAD = "_tomldiary"
 """The name of a user's state document, and of the collection with the marks of all users."""

@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 
     from tomldiary.storage.protocol import Token
 
-__all__ = ["FirestoreBackend", "FirestoreDatabase"]
-
 _NO_MARKS: dict[str, Any] = {"is_hidden": False, "holds": []}
 _MOST_DELETES = 400
 _LEFT_PARTS = "*"

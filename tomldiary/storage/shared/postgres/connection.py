@@ -11,8 +11,6 @@ import psycopg
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-__all__ = ["Bounded", "connection_class"]
-
 R = TypeVar("R")
 # Seconds to cancel a statement, which would otherwise occupy a connection of the server.
 _CANCELLING = 2.0

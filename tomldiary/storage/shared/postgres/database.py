@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from tomldiary.storage.protocol import Token
     from tomldiary.storage.shared.heads import Listener
 
-__all__ = ["PostgresBackend", "PostgresDatabase"]
-
 R = TypeVar("R")
 _logger = get_logger(__name__)
 _VERSION = 1

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from tomldiary.storage.shared.heads import Notice
 
-__all__ = ["PostgresListener", "reason"]
-
 _LOST = re.compile(
     r"Connection refused|[Tt]imeout expired|Name or service not known|No route to host|no answer within [^?]+\?|FATAL: .+"
     r"|(?:(?<=failed: )|(?<=is bad: ))(?!connection ).+"

@@ -4,33 +4,6 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-__all__ = [
-    "APPLY_ANY",
-    "APPLY_ONE",
-    "CREATE",
-    "CREATE_SCHEMA",
-    "DROP",
-    "ERASED",
-    "FOUND",
-    "GET_VERSION",
-    "HAS_LZ4",
-    "HAS_SCHEMA",
-    "HEAD",
-    "HOLDERS",
-    "IS_WATCHED",
-    "LISTEN",
-    "LOCK",
-    "MAY_LOSE",
-    "READ",
-    "READ_ONE",
-    "RECORDS",
-    "SET_VERSION",
-    "TOUCH",
-    "USERS",
-    "USE_LZ4",
-    "WATCH",
-]
-
 HAS_SCHEMA: LiteralString = "SELECT FROM pg_namespace WHERE nspname = %s"
 CREATE_SCHEMA: LiteralString = "CREATE SCHEMA IF NOT EXISTS {schema}"
 CREATE: LiteralString = """
