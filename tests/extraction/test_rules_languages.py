@@ -101,7 +101,9 @@ def test_an_ordinal_number_or_a_short_form_ends_no_sentence(told):
     assert found(told) == [told]
 
 
-@pytest.mark.parametrize("first", ["Ich bin 40.", "I am 40.", "Je suis du 5."])
+@pytest.mark.parametrize(
+    "first", ["Ich bin 40.", "I am 40.", "Im 40.", "I really am 40.", "Je suis du 5."]
+)
 def test_a_number_at_the_end_of_a_sentence_ends_it(first):
     assert "I live in Rome." in found(f"{first} I live in Rome. I love jazz and I love tea.")
 

@@ -64,6 +64,7 @@ class Patterns:
     keeps: re.Pattern[str]
     supposes: re.Pattern[str]
     hands_over: re.Pattern[str]
+    ordinal: re.Pattern[str] | None
     splice: re.Pattern[str]
     """Matches the beginning of a question after a statement."""
 
@@ -82,6 +83,7 @@ class Language:
     keeps: str = ""
     supposes: str = ""
     hands_over: str = ""
+    ordinals: str = ""
     lasting: Mapping[str, str] = field(default_factory=dict[str, str])
     passing: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -114,6 +116,7 @@ class Language:
             compile_phrases(self.keeps),
             compile_phrases(self.supposes),
             compile_phrases(self.hands_over),
+            re.compile(rf"\b(?:{self.ordinals}) \d\d?\Z", re.IGNORECASE) if self.ordinals else None,
             re.compile(rf",\s*(?=(?:{_either(self.opens)})\s)|\s*¿", re.IGNORECASE),
         )
 

@@ -206,7 +206,7 @@ def _sentences_in(language: Language, message: str) -> Iterator[tuple[str, str]]
     said = language.patterns
     kept: list[tuple[str, str, bool]] = []
     asked = False
-    for text, mask in split_sentences(message):
+    for text, mask in split_sentences(message, said.ordinal):
         plain = language.plain_form(mask)
         if said.forgets.search(plain):
             continue

@@ -54,10 +54,6 @@ _ENDINGS = {
 _SHORT_FORMS = """dr mr mrs ms prof st vs e.g i.e eg ie approx no inc jr sr u.s u.k a.m p.m
     z.b d.h u.a bzw nr av sra srta dra ud sig mme mlle p.ej p.ex"""
 _ABBREVIATIONS = frozenset(_SHORT_FORMS.split())
-_GERMAN_ORDINAL = re.compile(  # "am 5. Mai", "die 2. Klasse", but not "I am 40."
-    r"(?:(?<!\bi )\bam|\b(?:im|vom|zum|zur|beim|de[mnr]|die|jeden|meine?[mnrs]?|unsere?[mnrs]?)) \d\d?\Z",
-    re.IGNORECASE,
-)
 _INITIALS = "abcdefghjklmnopqrstuvwxyz"  # without "i", which ends sentences
 _QUOTE_MARKS = str.maketrans("\u2018\u2019\u02bc\u201c\u201d\u201e\u00ab\u00bb", "'" * 3 + '"' * 5)
 _HIDDEN = re.compile(  # each branch stops at the next mark of its own kind, so no scan is repeated
@@ -82,14 +78,24 @@ _BULLETS = re.compile(
 _PLAIN_WORD = re.compile(r"[a-z]+(?:'[a-z]+)*|\d+")
 
 
-def split_sentences(message: str) -> Iterator[tuple[str, str]]:
-    """Yield each sentence as typed, and with code, quotations and addresses blanked out."""
+def split_sentences(
+    message: str, ordinal: re.Pattern[str] | None = None
+) -> Iterator[tuple[str, str]]:
+    """Yield each sentence as typed, and with code, quotations and addresses blanked out.
+
+    Args:
+        message: The text.
+        ordinal: Matches a number whose full stop makes it an ordinal, with the word before it.
+    """
     cut, message = len(message) > MAX_CHARACTERS, message[:MAX_CHARACTERS]
     mask = _mask(message)
     start = 0
     for boundary in _BOUNDARY.finditer(mask):
         end = boundary.end()
-        if boundary.group() == "." and _is_abbreviation(mask[max(start, end - 20) : end - 1]):
+        before = mask[max(start, end - 20) : end - 1]
+        if boundary.group() == "." and (
+            _is_abbreviation(before) or (ordinal and ordinal.search(before))
+        ):
             continue
         if cut and not boundary.group():
             return  # a truncated sentence is not verbatim
@@ -131,12 +137,9 @@ def _label(line: str) -> str:
 
 
 def _is_abbreviation(before: str) -> bool:
-    """Return whether a full stop after this text belongs to a short form or an ordinal number."""
     word = before.lower().split()[-1:]
     return bool(word) and (
-        word[0] in _ABBREVIATIONS
-        or (len(word[0]) == 1 and word[0] in _INITIALS)
-        or _GERMAN_ORDINAL.search(before) is not None
+        word[0] in _ABBREVIATIONS or (len(word[0]) == 1 and word[0] in _INITIALS)
     )
 
 
