@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from typing import Any, cast
+from unittest.mock import MagicMock
 from uuid import UUID
 
 import pytest
@@ -64,6 +66,48 @@ def test_an_id_is_text_or_a_plain_function(make: Any, wrong: Any, message: str) 
     for option in ("user_id", "session_id") if make in WITH_SESSION else ("user_id",):
         with pytest.raises(IdentifierError, match=f"{option}.*{message}"):
             make(diary, **{option: wrong})
+
+
+def with_database(function: Any) -> Any:
+    """Give a function an argument of the host, as decorators of applications do."""
+
+    @functools.wraps(function)
+    def called(*arguments: Any) -> Any:
+        return function("database", *arguments)
+
+    return called
+
+
+class LateAnnotations:
+    """A function whose annotations cannot be evaluated, as with TYPE_CHECKING on Python 3.14."""
+
+    @property
+    def __signature__(self) -> Any:
+        raise NameError("Deps")
+
+    def __call__(self, *_: Any) -> str:
+        return "alice"
+
+
+def with_keywords(*_: Any, strict: bool = True) -> str:
+    return "alice"
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        with_database(lambda database, *given: "alice"),
+        with_database(lambda database, given, *, strict: "alice"),
+        LateAnnotations(),
+        functools.partial(lambda database, *given: "alice", "database"),
+        with_keywords,
+        MagicMock(return_value="alice"),
+    ],
+)
+@pytest.mark.parametrize("make", [*WITH_SESSION, recall_node, made_agent_memory])
+def test_any_function_that_can_be_called_names_the_user(make: Any, function: Any) -> None:
+    make(Diary("memory:", agent="rules"), user_id=function)
+    DiaryStore("memory:", user_label=function)
 
 
 @pytest.mark.parametrize("make", WITH_SESSION)

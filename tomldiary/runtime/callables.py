@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 def misfit(function: Callable[..., Any], *arguments: object, **named: object) -> str:
     """Return why a function cannot be called with some arguments; "" if it can, or has no known signature."""
     try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # a function in C
+        # A decorator with functools.wraps may give arguments of its own to what it wraps.
+        signature = inspect.signature(function, follow_wrapped=False)
+    except Exception:  # noqa: BLE001 - a function in C, or one whose annotations cannot be evaluated
         return ""
     try:
         signature.bind(*arguments, **named)
