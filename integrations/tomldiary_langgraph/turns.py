@@ -238,7 +238,7 @@ def _converted(held: Any, key: str) -> list[BaseMessage]:
     messages: list[BaseMessage] = []
     for number, one in enumerate(cast("Iterable[Any]", held)):
         try:
-            messages += convert_to_messages([one])
+            messages += [one] if isinstance(one, BaseMessage) else convert_to_messages([one])
         except (TypeError, ValueError, LookupError, NotImplementedError) as error:
             raise wrong_type(one, "a message", f"{key}.{number}", _MESSAGE) from error
     return messages
