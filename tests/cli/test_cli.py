@@ -108,7 +108,7 @@ def toml_in(output):
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory):
     """A folder, and what the demo printed that wrote to it."""
-    folder = tmp_path_factory.mktemp("demo") / "kept"
+    folder = tmp_path_factory.mktemp("demo") / "kept here"
     return folder, demo("--path", folder)
 
 
@@ -129,7 +129,8 @@ def test_the_demo_reads_one_memory_through_every_adapter_without_a_network(shown
 
 
 def test_the_demo_writes_to_a_new_folder_only(shown):
-    folder, _ = shown
+    folder, done = shown
+    assert f"tomldiary show --path '{folder}'" in done.stdout
     assert Diary(folder).users() == ["alice", "bob"]
     again = demo("--path", folder)
     assert (again.returncode, again.stdout) == (2, "")

@@ -15,7 +15,7 @@ from tomldiary import Conflict, Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.errors import DiaryError, LimitReached, LockTimeout, NestedTransaction
 from tomldiary.history.record import parse_record
-from tomldiary.runtime.async_bridge import in_thread
+from tomldiary.runtime.async_bridge import OwnThread, in_thread
 from tomldiary.storage.locks import UserLocks
 
 
@@ -217,6 +217,14 @@ def test_a_transaction_of_a_task_joins_the_one_around_it(diary):
 
     asyncio.run(nested())
     assert alice.last_transaction() == 1
+
+
+def test_a_stop_iteration_in_the_thread_of_a_transaction_ends_its_call():
+    async def work():
+        await asyncio.wait_for(OwnThread().run(lambda: next(iter([]))), 5)
+
+    with pytest.raises(RuntimeError, match="raised StopIteration"):
+        asyncio.run(work())
 
 
 def test_a_task_started_in_a_transaction_is_not_part_of_it(diary):
