@@ -236,6 +236,22 @@ def test_a_forbidden_edit_is_reported_once_with_its_line(tmp_path: Path, caplog:
     assert len(caplog.records) == 2
 
 
+def test_the_report_of_a_forbidden_edit_is_one_line_without_escapes(
+    tmp_path: Path, caplog: Any
+) -> None:
+    diary = Diary(tmp_path, agent="rules")
+    diary.constrain("preferences/likes", Constraint(required="note"))
+    alice = diary.user("alice")
+    alice.upsert_preference("dislikes", "fog")
+    file = tmp_path / "alice/preferences.toml"
+    file.write_text(file.read_text() + '\n[preferences.likes."a\\u001b[31m\\nb"]\ntext = "tea"\n')
+    age(file)
+    assert not alice.preferences("likes")
+    assert (
+        r"preferences/likes/a\x1b[31m\nb.note: expected a value" in caplog.records[0].getMessage()
+    )
+
+
 def test_a_write_below_a_list_written_by_hand_names_the_file(tmp_path: Path) -> None:
     alice = Diary(tmp_path, agent="rules").user("alice")
     alice.upsert_preference("likes", "tea")

@@ -27,6 +27,7 @@ from tomldiary.entries.kinds import (
 from tomldiary.entries.kinds.pending import held_entry, place_of
 from tomldiary.errors import DiaryError, ImmutableEntry, InvalidValue, LimitReached, SchemaError
 from tomldiary.logging import get_logger, tell
+from tomldiary.text.visible import one_line
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import checked_text, decode_nulls, moment, render_path
@@ -228,9 +229,8 @@ class EntryRules:
             if place:
                 path = (mine.get(key) or was[key])[0]
                 where = edited.place_of(render_path(path), place)
-                tell(
-                    _logger, f"{where}: {error} The next write undoes this edit; history keeps it."
-                )
+                told = f"{where}: {error} The next write undoes this edit; history keeps it."
+                tell(_logger, one_line(told))  # a key may contain characters that a terminal obeys
             if key in was:
                 _put_back(edit, logged, *was[key])
                 after[key] = was[key][1]
