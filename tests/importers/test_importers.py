@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import traceback
 from contextlib import closing
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from pydantic import BaseModel
 
 from tomldiary import Constraint, Diary
 from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached, UnknownCategory
+from tomldiary.evaluation import load_questions
 from tomldiary.importers import SOURCES, carry_over
 from tomldiary.store.operations import Get, Search
 from tomldiary.store.store import ItemStore
@@ -161,7 +163,7 @@ def test_a_markdown_file_is_found_whatever_the_case_of_its_ending(alice, tmp_pat
 def test_items_keep_namespace_key_and_value(alice, file):
     theirs = json.loads(Path(file("langmem")).read_text("utf-8"))
     carry_over(alice, "langmem", file("langmem"))
-    carry_over(alice, "langgraph-store", file("langgraph-store"))
+    carry_over(alice, "langgraph-store", Path(file("langgraph-store")))
     store = ItemStore(alice.diary)
     work = store.run([Get(("alice", "notes", "work"), "n/1")])[0]
     assert work.value == {"text": "walnuts 🏔", "none": None, "deep": {"list": [1, 2.5]}}
@@ -451,6 +453,16 @@ def test_a_file_that_is_something_else_is_refused_or_empty(alice, tmp_path, sour
             carry_over(alice, source, str(file))
     else:
         assert len(carry_over(alice, source, str(file)).added) <= 1
+
+
+@pytest.mark.parametrize("source", ["mem0", "memory-md", "memstate", "chatgpt", "questions"])
+def test_an_address_in_place_of_a_file_is_named_without_its_password(alice, source):
+    address = "postgresql://ann:secret@localhost/db"
+    with pytest.raises(InvalidValue, match="there is no such file") as refused:
+        load_questions(address) if source == "questions" else carry_over(alice, source, address)
+    shown = "".join(traceback.format_exception(refused.value))
+    assert "localhost/db" in shown
+    assert "secret" not in shown
 
 
 @pytest.mark.parametrize(

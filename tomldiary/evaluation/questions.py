@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from tomldiary.errors import InvalidValue
 from tomldiary.ingest.source import as_path, parse, read_text
+from tomldiary.storage.shared.database import without_secrets
 from tomldiary.toml.values import checked_names
 
 if TYPE_CHECKING:
@@ -78,7 +79,9 @@ def load_questions(path: str | os.PathLike[str]) -> list[Collection]:
     """
     place = as_path(path)
     if not place.exists():
-        raise InvalidValue("there is no such file or folder. Check the path.", where=str(path))
+        raise InvalidValue(
+            "there is no such file or folder. Check the path.", where=without_secrets(str(path))
+        )
     found = list(_folder(place)) if place.is_dir() else _records(place)
     found = [each for each in found if each.questions]
     if not found:

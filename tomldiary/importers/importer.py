@@ -7,6 +7,7 @@ import of the same records adds nothing.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import Counter
 from contextlib import suppress
@@ -75,7 +76,7 @@ class Import(Viewed):
 def carry_over(
     alice: UserDiary,
     source: str,
-    place: str,
+    place: str | os.PathLike[str],
     *,
     their_user: str | None = None,
     category: str | None = None,
@@ -107,6 +108,7 @@ def carry_over(
     if source not in SOURCES:
         raise InvalidValue(f"unknown source. Use one of: {', '.join(SOURCES)}", where=source)
     as_path(place, "place")
+    place = os.fspath(place)
     found = Found(place, their_user or alice.user_id)
     SOURCES[source](found)
     if found.users and not found.records and not found.documents:

@@ -248,7 +248,9 @@ def _markdown(found: Found) -> None:
     """Read `CLAUDE.md`, `MEMORY.md`, or a folder of such files; the name of a block is the path without `.md`."""
     root = Path(found.place)
     if not root.exists():
-        raise InvalidValue("there is no such file. Check the path.", where=found.place)
+        raise InvalidValue(
+            "there is no such file. Check the path.", where=without_secrets(found.place)
+        )
     inside = sorted(path for path in root.rglob("*") if path.suffix.lower() == ".md")
     for path in inside if root.is_dir() else [root]:
         inner = path.relative_to(root) if root.is_dir() else Path(path.name)

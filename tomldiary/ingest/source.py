@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard, cast
 
 from tomldiary.errors import InvalidValue, wrong_type
+from tomldiary.storage.shared.database import without_secrets
 from tomldiary.toml.values import moment
 
 if TYPE_CHECKING:
@@ -88,8 +89,10 @@ def _read(path: Path, max_bytes: int) -> bytes:
             while size <= max_bytes and (chunk := file.read(_CHUNK)):
                 size += len(chunk)
                 chunks.append(chunk)
-    except FileNotFoundError as error:
-        raise InvalidValue("there is no such file. Check the path.", where=str(path)) from error
+    except FileNotFoundError:  # its own text has the password, if the path is an address
+        raise InvalidValue(
+            "there is no such file. Check the path.", where=without_secrets(str(path))
+        ) from None
     except IsADirectoryError as error:
         raise InvalidValue("this is a folder. Name one file in it.", where=str(path)) from error
     except (OSError, ValueError) as error:
