@@ -238,7 +238,7 @@ def test_a_replacing_import_removes_what_the_export_lacks(place):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        (lambda data: data.clear(), InvalidValue, "this is not an export"),
+        (lambda data: data.clear(), InvalidValue, "is missing. Give what an export returned; another"),
         (lambda data: data.update(version=2), InvalidValue, "expected 1, found 2"),
         (lambda data: data.update(documents=["x"]), InvalidValue, "expected a table of documents"),
         (

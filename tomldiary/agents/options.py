@@ -126,7 +126,9 @@ def checked_counter(given: Callable[[str], int] | None) -> Callable[[str], int] 
         )
     reason = "" if given is None else misfit(given, "")
     if reason:
-        raise InvalidValue(f"a call with (text) fails, {reason}.", where="token_counter")
+        raise InvalidValue(
+            f"a call with (text) fails, {reason}. Give it this parameter.", where="token_counter"
+        )
     return given
 
 

@@ -260,7 +260,7 @@ def _checked(data: Mapping[str, Any]) -> dict[str, Document]:
     """
     if not isinstance(data, Mapping) or data.get("format") != _FORMAT:  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
         raise InvalidValue(
-            'this is not an export: format = "tomldiary" is missing. Give what export() returned; another'
+            'this is not an export: format = "tomldiary" is missing. Give what an export returned; another'
             " program's memory needs its source, as in: tomldiary import FILE --from mem0.",
             where="import",
         )
