@@ -24,7 +24,7 @@ from tomldiary.history.verify import Damage, Walked, stored_kinds, stored_text, 
 from tomldiary.identifiers.namespaces import ROOT as ITEMS
 from tomldiary.identifiers.namespaces import namespace_of
 from tomldiary.runtime.installation import OTHER_OWNER_REMEDY, other_owner
-from tomldiary.runtime.views import counted
+from tomldiary.runtime.views import counted, to_second
 from tomldiary.storage.local.backend import LocalBackend
 from tomldiary.storage.local.layout import strays_in, user_of
 from tomldiary.storage.protocol import KeepsHidden
@@ -233,7 +233,7 @@ def _check_user(diary: Diary, user: str) -> Iterator[Finding]:
         yield Finding(
             "note",
             user,
-            f"the last write is transaction {walked.newest.seq}, {walked.newest.time[:19].replace('T', ' ')} UTC.",
+            f"the last write is transaction {walked.newest.seq}, {to_second(walked.newest.time)} UTC.",
         )
 
 

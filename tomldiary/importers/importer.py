@@ -108,7 +108,7 @@ def carry_over(
     if source not in SOURCES:
         raise InvalidValue(f"unknown source. Use one of: {', '.join(SOURCES)}", where=source)
     as_path(place, "place")
-    place = os.fspath(place)
+    place = os.fspath(place)  # not the path itself, which would change the slashes of an address
     found = Found(place, their_user or alice.user_id)
     SOURCES[source](found)
     if found.users and not found.records and not found.documents:

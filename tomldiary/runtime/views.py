@@ -90,6 +90,11 @@ class DictView(Viewed, dict[K, T]):
         return drawn("frames:frame", self)
 
 
+def to_second(stored: str) -> str:
+    """Return a stored time for people, such as "2026-11-26 11:40:24"."""
+    return stored[:19].replace("T", " ")
+
+
 def counted(number: int, one: str, several: str = "") -> str:
     """Return a number with its noun, such as "1 entry" or "2 entries"."""
     return f"{number:,} {one if number == 1 else several or f'{one}s'}"

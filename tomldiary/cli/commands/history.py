@@ -30,6 +30,7 @@ from tomldiary.cli.output import (
     ranges,
 )
 from tomldiary.errors import InvalidValue
+from tomldiary.runtime.views import to_second
 from tomldiary.text.visible import one_line
 from tomldiary.views.history import text_of
 
@@ -164,7 +165,7 @@ def _drop(
     dropped = f"transactions {ranges(gone)}" if gone else "nothing"
     print_text(
         f"{'dropped' if is_done else 'would drop'}: {dropped};"
-        f" transactions {kept.first} ({_second(kept.since)}) to {kept.last} are kept"
+        f" transactions {kept.first} ({to_second(kept.since)}) to {kept.last} are kept"
     )
     if not is_done:
         print_not_done()
@@ -262,15 +263,11 @@ def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     return [name for name in names if name != "_said_by"] or names
 
 
-def _second(time: str) -> str:
-    return time[:19].replace("T", " ")
-
-
 def _print_changes(changes: Iterable[HistoryEntry]) -> None:
     """Print changes, each with session, actor and reason below it."""
     rows: list[Row] = []
     for change in changes:
-        moment = _second(change.time)
+        moment = to_second(change.time)
         mark = "  (replaced by a hand edit)" if change.is_conflict else ""
         text = f"{_change_text(change.key, change.before, change.after)}{mark}"
         who = [

@@ -12,7 +12,7 @@ from tomldiary.cli.output import Column, print_error, print_json, print_rows, pr
 from tomldiary.cli.places import shown
 from tomldiary.entries.kinds import BLOCKS, KINDS
 from tomldiary.errors import DocumentError
-from tomldiary.runtime.views import counted
+from tomldiary.runtime.views import counted, to_second
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.text.visible import one_line
 
@@ -143,7 +143,7 @@ def _counted(alice: UserDiary) -> dict[str, Any]:
 
 
 def _minute(time: str) -> str:
-    return one_line(time[:16].replace("T", " "))
+    return one_line(to_second(time)[:16])
 
 
 def _entries(kind: str, count: int | dict[str, int]) -> int:

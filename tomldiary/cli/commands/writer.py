@@ -10,7 +10,7 @@ from tomldiary.cli.options import DEFAULT_PATH, AsJson, DryRun, MemoryPath, Yes
 from tomldiary.cli.output import Column, Row, print_error, print_json, print_rows, print_text
 from tomldiary.cli.places import open_storage
 from tomldiary.errors import InvalidValue
-from tomldiary.runtime.views import counted
+from tomldiary.runtime.views import counted, to_second
 from tomldiary.storage.protocol import KeepsHidden
 from tomldiary.text.visible import one_line
 from tomldiary.writer.dead_letters import DeadLetter, DeadLetters
@@ -93,7 +93,7 @@ def drop(
 
 
 def _row(letter: DeadLetter) -> Row:
-    turn, parked = letter.turn, letter.parked[:19].replace("T", " ")
+    turn, parked = letter.turn, to_second(letter.parked)
     text = f"{one_line(letter.error)}\nsaid: {one_line(turn.user_msg)}"
     return letter.id, parked, str(letter.attempts), turn.user_id, turn.session_id, text
 

@@ -1,4 +1,4 @@
-"""The newest record of a document is found without reading history once for each document."""
+"""The index of a history: the newest record of each document and the keys are found in few passes over history."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_each_answer_is_that_of_a_whole_search(seed):
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_readers_and_the_writer_share_one_index(seed):
+def test_readers_and_the_writer_see_what_a_whole_search_sees(seed):
     chance, history = random.Random(seed), History()
     index = HistoryIndex(history, "alice")
     kinds = [f"items/t{number}" for number in range(8)]
