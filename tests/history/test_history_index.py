@@ -275,3 +275,24 @@ def test_a_record_that_was_altered_for_a_while_is_found_again():
         latest.of("items/b")
     history.texts[1] = whole  # from a backup
     assert latest.of("items/b") == (2, "put", "items/b@2")
+
+
+class InterruptedText(str):
+    """A record whose indexing is interrupted."""
+
+    __slots__ = ()
+
+    def partition(self, _):
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_note_leaves_no_key_of_a_refused_transaction():
+    history = History()
+    history.add("items/a")
+    index = HistoryIndex(history, "alice")
+    index.at(history.last, is_whole=True)
+    last, made = history.last, history.add("items/a", operation="refused")
+    text = InterruptedText(history.texts.pop())
+    with pytest.raises(KeyboardInterrupt):
+        index.note(made, text, last)
+    assert index.at(last, is_whole=True).operations == {}

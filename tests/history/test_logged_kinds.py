@@ -14,6 +14,8 @@ from tomldiary.engine.engine import Source
 from tomldiary.history.record import HEADER, Record, parse_record, render_record
 from tomldiary.history.timeline import Timeline
 from tomldiary.runtime.lru import Recent
+from tomldiary.store.operations import Put
+from tomldiary.store.store import ItemStore
 
 
 def put(diary, kind, value=1, operation=""):
@@ -44,6 +46,19 @@ def test_a_removed_document_of_another_process_is_not_new(diary, tmp_path):
     removed(tmp_path / "m/alice/items/c.toml")
     put(diary, "items/c", 2)
     assert types(diary) == ["put", "put", "put", "hand", "put"]
+
+
+def test_a_document_that_another_process_has_forgotten_is_new(tmp_path):
+    one = Diary(tmp_path, agent="rules")
+    put(one, "items/a")
+    ItemStore(one).run([Put(("alice", "b"), "k", {"text": "secret"})])
+    put(one, "items/a", 2)
+    two = Diary(tmp_path, agent="rules")
+    put(two, "items/a", 3, "known")  # the whole history is indexed now
+    one.user("alice").forget(key="items/b/k")
+    last = two.user("alice").last_transaction()
+    ItemStore(two).run([Put(("alice", "b"), "j", {"text": "new"})])
+    assert two.user("alice").last_transaction() == last + 1  # and no hand edit
 
 
 def test_a_document_of_a_user_who_was_recreated_is_known(diary, tmp_path):
