@@ -175,27 +175,27 @@ def test_every_turn_of_many_users_is_applied_once_and_nothing_blocks(server):
 
 def test_a_signed_in_user_sees_only_its_own_memory(server):
     async def use():
-        await outcome(server.client("alice"), "chat", said("my secret is 4711"))
+        await outcome(server.client("alice"), "chat", said("my secret is quokka"))
         async with server.client("alice") as alice:
-            await alice.store.put_item(["alice", "notes"], "k", {"text": "secret 4712"})
+            await alice.store.put_item(["alice", "notes"], "k", {"text": "secret quokkas"})
         await outcome(server.client("alice"), "telling", {})
         told = await outcome(server.client("alice"), "chat", said("what do you know?"))
-        assert "4711" in str(told["messages"][-1])
+        assert "quokka" in str(told["messages"][-1])
         for name, more in FORGED.items():
             for graph, given in (("chat", said("hi")), ("retrieving", {})):
                 found = str(await outcome(server.client("mallory"), graph, given, **more))
-                assert "471" not in found, (name, graph)
+                assert "quokka" not in found, (name, graph)
                 if not name.startswith(("server", "checkpoint")):
                     assert found.startswith("IdentifierError"), (name, graph, found)
         for namespace in (["alice"], ["alice", "notes"], ["alice", "diary", "preferences"], []):
             found = await outcome(server.client("mallory"), "probing", {"namespace": namespace})
-            assert "471" not in str(found), namespace
+            assert "quokka" not in str(found), namespace
         await outcome(server.client("alice"), "telling", {})
 
     asyncio.run(use())
     diary = Diary(server.folder / "memories")
     kept = [item.text for item in diary.user("alice").preferences("likes").values()]
-    assert sorted(kept) == ["my secret is 4711", "what do you know?"]
+    assert sorted(kept) == ["my secret is quokka", "what do you know?"]
 
 
 def test_a_last_node_leaves_no_memory_in_the_values_of_a_thread(server):
@@ -215,9 +215,9 @@ def test_a_last_node_leaves_no_memory_in_the_values_of_a_thread(server):
 def test_store_routes_of_the_server_show_only_the_signed_in_user(server):
     async def use():
         async with server.client("carol") as carol:
-            await carol.store.put_item(["carol", "notes"], "k", {"text": "secret 4713"})
+            await carol.store.put_item(["carol", "notes"], "k", {"text": "secret wombat"})
             found = await carol.store.search_items(["carol"])
-            assert [item["value"] for item in found["items"]] == [{"text": "secret 4713"}]
+            assert [item["value"] for item in found["items"]] == [{"text": "secret wombat"}]
         async with server.client("mallory") as mallory:
             for reach in (
                 mallory.store.get_item(["carol", "notes"], "k"),
@@ -229,11 +229,11 @@ def test_store_routes_of_the_server_show_only_the_signed_in_user(server):
                 with pytest.raises(httpx.HTTPStatusError):
                     await reach
             everything = await mallory.store.search_items([])
-            assert "4713" not in str(everything)
+            assert "wombat" not in str(everything)
             assert "carol" not in str(await mallory.store.list_namespaces())
         async with server.client("carol") as carol:
             item = await carol.store.get_item(["carol", "notes"], "k")
-            assert item["value"] == {"text": "secret 4713"}
+            assert item["value"] == {"text": "secret wombat"}
 
     asyncio.run(use())
 
