@@ -24,9 +24,9 @@ from tomldiary.agents.options import (
     checked_episodes,
     memory_name,
     one_of,
-    writer_of,
 )
 from tomldiary.agents.submission import (
+    AgentWriter,
     SubmittedMessages,
     errors_logged,
     store_turn,
@@ -115,7 +115,8 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             metadata.
         session_id: The session, given in the same ways; None takes `session_id` or `thread_id` of the run, or else
             the id of the chat's first question.
-        writer: Extracts the turns in the background; None makes a writer, as the attribute `writer`.
+        writer: Extracts the turns in the background; None takes the writer that all agents of the diary share. It is
+            the attribute `writer`.
         tools: The tools for the model: "none", "read" (those that change nothing), "all", or names.
         inject: "user" shows the memory as a user message, "instructions" in the system message; False does not
             show it.
@@ -158,7 +159,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         self._memory_name = memory_name(name)
         names = {tool: f"{name}_{tool}" for tool in TOOL_NAMES} if name else None
         self.tools = tools_of(self.diary, self._verbs, tools, names)
-        self.writer = MemoryWriter(self.diary) if writer is None else writer_of(writer, self.diary)
+        self._writer = AgentWriter(writer, self.diary, MemoryWriter)
         self._user_id = checked_id("user_id", user_id, "state", "runtime")
         self._session_id = checked_id("session_id", session_id, "state", "runtime")
         self._inject = inject
@@ -184,6 +185,11 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         """The name of the middleware, which is unique in an agent."""
         kind = type(self).__name__
         return f"{kind}[{self._memory_name}]" if self._memory_name else kind
+
+    @property
+    def writer(self) -> MemoryWriter:
+        """The writer that gets the turns."""
+        return self._writer.current
 
     # Before the model
 
@@ -343,7 +349,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         run = self._end(state, runtime)
         with self._errors(_NOT_STORED), self._turn(run, state, "completed") as turn:
             if turn is not None:
-                store_turn(self.writer, turn)
+                store_turn(self._writer.open(), turn)
         return self._ended(state, run)
 
     async def aafter_agent(
@@ -353,7 +359,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         run = self._end(state, runtime)
         with self._errors(_NOT_STORED), self._turn(run, state, "completed") as turn:
             if turn is not None:
-                await submit_turn(self.writer, turn)
+                await submit_turn(self._writer.open(), turn)
         return self._ended(state, run)
 
     def _end(self, state: AgentState[Any], runtime: Runtime[ContextT]) -> Run:
@@ -384,7 +390,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         # The run's own error is the one to raise.
         with errors_logged("ignore", _NOT_STORED, _logger), self._turn(run, state, status) as turn:
             if turn is not None:
-                self.writer.submit_nowait(turn)
+                self._writer.open().submit_nowait(turn)
 
     def _errors(self, what: str) -> AbstractContextManager[None]:
         return errors_logged(self._on_error, what, _logger)

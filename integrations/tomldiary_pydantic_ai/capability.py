@@ -16,8 +16,8 @@ from pydantic_ai.messages import ModelResponse
 from pydantic_ai.tools import AgentDepsT
 
 from tomldiary.agents.delegation import LANGCHAIN, is_within
-from tomldiary.agents.options import checked_episodes, checked_flag, checked_text, writer_of
-from tomldiary.agents.submission import submit_turn
+from tomldiary.agents.options import checked_episodes, checked_flag, checked_text
+from tomldiary.agents.submission import AgentWriter, submit_turn
 from tomldiary.agents.turn_messages import digest
 from tomldiary.diary import Diary
 from tomldiary.entries.episodes import ToolStep
@@ -65,19 +65,25 @@ if TYPE_CHECKING:
     from pydantic_ai.tools import ToolDefinition
     from pydantic_ai.toolsets import AbstractToolset
 
-    class _Writer:
-        """For type checkers: the option may be None, but the attribute is a writer unless `record` is False."""
-
-        def __get__(self, capability: object, owner: object = None) -> MemoryWriter: ...
-        def __set__(self, capability: object, given: MemoryWriter | None) -> None: ...
-
-
 _logger = get_logger(__name__)
 _OF_TOOLSET = (
     "user_id", "session_id", "tools", "descriptions", "guidance", "heading", "inject", "max_tokens",
     "token_counter", "query", "on_error", "approve",
 )  # fmt: skip
 """The options that are those of the toolset."""
+
+
+class _Writer:
+    """The option `writer`, which may be None. The attribute is the agent's writer, or None if `record` is False."""
+
+    def __get__(self, capability: object, owner: object = None) -> MemoryWriter:
+        if capability is None:
+            return cast("Any", None)  # the option's default
+        held = vars(capability)["writer"]
+        return held.current if isinstance(held, AgentWriter) else held
+
+    def __set__(self, capability: object, given: MemoryWriter | AgentWriter | None) -> None:
+        vars(capability)["writer"] = given
 
 
 @dataclass
@@ -96,8 +102,9 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         diary: A `Diary`, or the path of its folder.
         user_id, session_id, tools, descriptions, guidance, heading, max_tokens, token_counter, query, on_error, approve:
             As for `DiaryToolset`.
-        writer: Extracts the turns in the background; None makes a writer, as the attribute `writer`. Flush or
-            close it when the program no longer needs it; otherwise the interpreter closes it at exit.
+        writer: Extracts the turns in the background; None takes the writer that all agents of the diary share, as the
+            attribute `writer`. Flush or close it when the program no longer needs it; otherwise the interpreter
+            closes it at exit.
         record: Whether turns are recorded; False stores only what the model writes with its tools.
         inject: "user" puts the memory into the conversation; "instructions" puts it into the instructions, for
             memory whose authors you trust; False does not show it.
@@ -115,10 +122,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     user_id: Who[AgentDepsT] = None
     session_id: Who[AgentDepsT] = None
     _: KW_ONLY
-    if TYPE_CHECKING:
-        writer: _Writer = _Writer()
-    else:
-        writer: MemoryWriter | None = field(default=None, compare=False)
+    writer: _Writer = _Writer()
     record: bool = True
     tools: Literal["all", "read", "none"] | Collection[ToolName] = "all"
     descriptions: Mapping[str, str] | None = None
@@ -154,8 +158,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             **{name: getattr(self, name) for name in _OF_TOOLSET},
         )
         if self.record:
-            diary = self._toolset.diary
-            self.writer = MemoryWriter(diary) if given is None else writer_of(given, diary)
+            self.writer = AgentWriter(given, self._toolset.diary, MemoryWriter)
             self._toolset.records = True
 
     def get_toolset(self) -> AbstractToolset[AgentDepsT]:
@@ -496,4 +499,5 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             episode=self.episodes,
             epoch=epoch,
         )
-        await submit_turn(self.writer, turn)
+        held = vars(self)["writer"]  # of all copies of this object
+        await submit_turn(held.open() if isinstance(held, AgentWriter) else held, turn)

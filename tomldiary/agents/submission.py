@@ -1,4 +1,4 @@
-"""Submits the turn of an agent's run to a writer once, and waits until the turn is stored.
+"""Submits the turn of an agent's run to the agent's writer once, and waits until the turn is stored.
 
 Several agents may work on one turn, and a run may be repeated. `SubmittedMessages` ensures that each message is
 submitted once.
@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
+from weakref import WeakValueDictionary
 
 from tomldiary.agents.identity import (
     begins_again,
@@ -21,19 +22,59 @@ from tomldiary.agents.identity import (
     kept_thread,
     named_checkpoint,
 )
+from tomldiary.agents.options import writer_of
 from tomldiary.agents.turn_messages import Spoken, digest, exchange_of
 from tomldiary.errors import Forgotten, WriterBusy, cause_of
 from tomldiary.logging import tell
+from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.runtime.lru import Recent
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Generator, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
+    from tomldiary.diary import Diary
     from tomldiary.writer.receipts import Turn
     from tomldiary.writer.writer import MemoryWriter
 
 _KNOWN = 16_384  # the number of messages and turns that are remembered
+_shared: WeakValueDictionary[int, MemoryWriter] = WeakValueDictionary()
+"""The last shared writer by the id of its diary. A writer holds its diary, so no other object has this id."""
+# Reentrant, because the garbage collector may end a run, whose turn is then submitted, at any time.
+_making = fork_safe(threading.RLock())
+
+
+class AgentWriter:
+    """The writer that an agent was given, or the one that all agents with the same `Diary` object share.
+
+    Args:
+        given: The writer; None is the shared one, which is made if there is none.
+        diary: The diary of the agent.
+        make: Makes the writer of a diary: the class `MemoryWriter`.
+
+    Raises:
+        InvalidValue: `given` is not a writer, or it writes to another storage.
+    """
+
+    def __init__(
+        self, given: MemoryWriter | None, diary: Diary, make: Callable[[Diary], MemoryWriter]
+    ) -> None:
+        self._diary, self._make = diary, make
+        self._is_shared = given is None or given is _shared.get(id(diary))
+        self.current = self._open_shared() if given is None else writer_of(given, diary)
+
+    def open(self) -> MemoryWriter:
+        """Return the writer for a turn; if the shared one was closed, for example by another agent, a new one."""
+        if self._is_shared and not self.current.is_running:
+            self.current = self._open_shared()
+        return self.current
+
+    def _open_shared(self) -> MemoryWriter:
+        with _making:
+            found = _shared.get(id(self._diary))
+            if found is None or not found.is_running:
+                found = _shared[id(self._diary)] = self._make(self._diary)
+            return found
 
 
 async def submit_turn(writer: MemoryWriter, turn: Turn) -> None:

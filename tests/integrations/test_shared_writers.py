@@ -1,0 +1,114 @@
+"""Agents of one diary that are given no writer share one: a user's turns stay in order, and closing it loses none."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import weakref
+
+import pytest
+from langchain.agents import create_agent
+from langchain_core.language_models import FakeListChatModel
+from pydantic_ai import Agent
+from pydantic_ai.models.test import TestModel
+
+from tomldiary import Diary, MemoryWriter
+from tomldiary_langchain import DiaryMiddleware
+from tomldiary_pydantic_ai import DiaryCapability
+
+
+class WithMiddleware:
+    def __init__(self, diary):
+        self.memory = DiaryMiddleware(diary, user_id="alice")
+        model = FakeListChatModel(responses=["ok"])
+        self.agent = create_agent(model, middleware=[self.memory])
+
+    def ask(self, text):
+        self.agent.invoke({"messages": text})
+
+
+class WithCapability:
+    def __init__(self, diary):
+        self.memory = DiaryCapability(diary, user_id="alice")
+        model = TestModel(call_tools=[], custom_output_text="ok")
+        self.agent = Agent(model, capabilities=[self.memory])
+
+    def ask(self, text):
+        self.agent.run_sync(text)
+
+
+pairs = pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (WithMiddleware, WithMiddleware),
+        (WithCapability, WithCapability),
+        (WithMiddleware, WithCapability),
+    ],
+)
+
+
+@pairs
+def test_turns_of_a_user_with_several_agents_are_applied_in_order(tmp_path, first, second):
+    answered, applied = threading.Event(), []
+
+    async def slow_at_first(message, deps):
+        if "rain" in message:
+            await asyncio.to_thread(answered.wait, 20)
+        applied.append("rain" if "rain" in message else "tea")
+
+    diary = Diary(tmp_path, agent=slow_at_first)
+    agents = first(diary), second(diary)
+    agents[0].ask("I like rain.")
+    agents[1].ask("I like tea.")
+    answered.set()
+    assert agents[0].memory.writer.flush(20)
+    assert applied == ["rain", "tea"]
+    agents[0].memory.writer.close_sync()
+
+
+@pairs
+def test_a_turn_after_another_agent_closed_the_writer_is_applied(tmp_path, first, second):
+    diary = Diary(tmp_path, agent="rules")
+    agents = first(diary), second(diary)
+    with agents[0].memory.writer:
+        agents[0].ask("I like rain.")
+    agents[1].ask("I like tea.")
+    agents[0].ask("I like snow.")
+    assert agents[0].memory.writer is agents[1].memory.writer
+    agents[1].memory.writer.close_sync()
+    texts = [item.text for item in diary.user("alice").preferences("likes").values()]
+    assert texts == ["I like rain.", "I like tea.", "I like snow."]
+
+
+def test_agents_of_other_diaries_have_other_writers(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    one, other = WithMiddleware(diary), WithMiddleware(Diary(tmp_path, agent="rules"))
+    own = MemoryWriter(diary)
+    given = DiaryMiddleware(diary, user_id="alice", writer=own)
+    writers = {one.memory.writer, other.memory.writer, given.writer}
+    assert len(writers) == 3
+    for writer in writers:
+        writer.close_sync()
+
+
+def test_a_given_writer_is_not_replaced_when_it_is_closed(tmp_path, caplog):
+    diary = Diary(tmp_path, agent="rules")
+    with MemoryWriter(diary) as writer:
+        memory = DiaryCapability(diary, user_id="alice", writer=writer)
+    Agent(TestModel(call_tools=[]), capabilities=[memory]).run_sync("I like rain.")
+    assert "MemoryWriter is closed" in caplog.text
+    assert memory.writer is writer
+
+
+def test_a_shared_writer_is_released_with_its_last_agent(tmp_path):
+    agents = [WithMiddleware(Diary(tmp_path, agent="rules"))]
+    agents.append(WithMiddleware(agents[0].memory.diary))
+    writer = weakref.ref(agents[0].memory.writer)
+    agents.pop()
+    gc.collect()
+    assert writer() is not None
+    agents.clear()
+    for _ in range(3):  # what a finalizer releases takes another collection
+        gc.collect()
+    assert writer() is None
