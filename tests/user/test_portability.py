@@ -22,6 +22,7 @@ from tomldiary.backends import LocalBackend
 from tomldiary.cli.app import app, run
 from tomldiary.cli.commands.edit import save_text
 from tomldiary.errors import (
+    BackendError,
     DocumentError,
     IdentifierError,
     ImmutableEntry,
@@ -464,6 +465,18 @@ def test_an_unreadable_document_fails_the_export(tmp_path):
     (tmp_path / "alice/blocks.toml").write_text("[broken")
     with pytest.raises(DocumentError, match=r"blocks\.toml:1"):
         alice.export()
+
+
+def test_a_folder_in_place_of_a_document_fails_the_export(tmp_path):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    alice.blocks.set("persona", "Brief.")
+    place = tmp_path / "alice/blocks.toml"
+    place.unlink()
+    place.mkdir()
+    with pytest.raises(BackendError, match=r"blocks\.toml: is not a regular file"):
+        alice.export()
+    assert [str(place) in str(problem) for problem in alice.problems()] == [True]
 
 
 def test_past_states_and_open_transactions_can_be_exported(place):

@@ -6,7 +6,7 @@ import functools
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from tomldiary.entries.kinds import entry_kind, path_of
+from tomldiary.entries.kinds import KINDS, entry_kind, path_of
 from tomldiary.entries.kinds.pending import held_entry
 from tomldiary.errors import InvalidValue
 from tomldiary.history.queries import Made, change_made
@@ -104,6 +104,12 @@ class UserContext:
         if self.past is not None:
             return self.past.kinds
         return self.diary.engine.kinds(self.user_id)
+
+    def expected_kinds(self) -> list[str]:
+        """Return the names of the user's documents and of those that reads look for, since only files are listed."""
+        listed = self.kinds()
+        looked_for = (name for kind in KINDS.values() for name in kind.documents(listed))
+        return list(dict.fromkeys([*looked_for, *listed]))
 
     @property
     def epoch(self) -> int:

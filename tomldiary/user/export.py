@@ -213,7 +213,7 @@ class UserExport(UserPart):
     def _documents(self) -> dict[str, Document]:
         documents: dict[str, Document] = {}
         with self._context.reading():
-            for kind in self._context.kinds():
+            for kind in self._context.expected_kinds():
                 problem = self._context.problem(kind)
                 if problem is not None:
                     raise problem

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from tomldiary.toml.document import Document
     from tomldiary.user.preferences import ReadPreferences, ReadPreferencesAsync
 
-_KINDS = ("preferences", "conversations")
 _FOR_PROGRAMS = {
     "diary",
     "diff_text",
@@ -446,7 +445,7 @@ class UserDiary(Viewed, DeprecatedNames):
         broken: list[DiaryError] = []
         documents: dict[str, Document] = {}
         with self._context.reading():
-            for kind in dict.fromkeys([*_KINDS, *self._context.kinds()]):
+            for kind in self._context.expected_kinds():
                 try:
                     problem: DiaryError | None = self._context.problem(kind)
                     documents[kind] = self._context.document(kind)
