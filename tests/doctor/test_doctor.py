@@ -19,6 +19,7 @@ from processes import as_user
 from tomldiary import Diary, PreferenceItem
 from tomldiary.backends import LocalBackend, MemoryBackend
 from tomldiary.doctor.doctor import Damage, check, verify
+from tomldiary.errors import BackendError
 from tomldiary.history.record import parse_record, render_record
 from tomldiary.store.operations import Put
 from tomldiary.store.store import ItemStore
@@ -358,6 +359,19 @@ def test_what_is_no_file_in_place_of_a_document_is_a_problem(root, make):
     found = only(wrong(root))
     assert (found.level, found.place) == ("problem", str(file))
     assert found.remedy == "Replace it with a regular file, or remove it."
+
+
+def test_a_damaged_key_of_the_fencing_tokens_is_a_problem(root):
+    key = root / ".tomldiary/epochs.key"
+    Diary(root).user("alice").forget(session_id="s1")
+    assert wrong(root) == []
+    key.write_bytes(b"short")
+    found = only(wrong(root))
+    assert (found.level, found.place) == ("problem", str(key))
+    with pytest.raises(BackendError, match="no valid key, so nothing can be forgotten"):
+        Diary(root).user("alice").forget(session_id="s2")
+    key.unlink()
+    assert wrong(root) == []
 
 
 def test_a_link_in_place_of_a_document_is_a_problem(root, tmp_path):

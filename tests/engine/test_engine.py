@@ -464,6 +464,14 @@ def test_a_file_where_the_folder_should_be_gives_one_clear_error(tmp_path):
         Diary(tmp_path / "m", agent="rules").user("alice").upsert_preference("likes", "tea")
 
 
+def test_a_file_in_place_of_a_user_s_folder_gives_one_clear_error(tmp_path):
+    (tmp_path / "alice").write_text("not a folder")
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    for call in (alice.preferences, lambda: alice.upsert_preference("likes", "tea")):
+        with pytest.raises(BackendError, match=r"a parent folder is a file\. Move that file away"):
+            call()
+
+
 def test_a_lock_held_too_long_is_a_timeout(tmp_path):
     diary = Diary(tmp_path, agent="rules", lock_timeout=0.05)
     with (

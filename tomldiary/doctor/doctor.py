@@ -84,6 +84,7 @@ def findings(
         yield Finding("problem", "the package tomldiary", message, OTHER_OWNER_REMEDY)
     if isinstance(backend, LocalBackend):
         yield from check_place(backend.files, backend.base_path, Path(mounts))
+        yield from _check_key(backend)
         if users is None:
             yield from check_files(backend.base_path)
         else:
@@ -101,6 +102,14 @@ def findings(
     # A check of a user mostly waits for the database.
     with ThreadPoolExecutor(_USERS_AT_ONCE, "tomldiary-doctor") as threads:
         yield from chain.from_iterable(threads.map(found_of, names))
+
+
+def _check_key(backend: LocalBackend) -> Iterator[Finding]:
+    try:
+        backend.epochs.check_key()
+    except BackendError as error:
+        place, _, message = str(error).rpartition(": ")
+        yield Finding("problem", place, message)
 
 
 def _connected(backend: SharedBackend) -> Iterator[Finding]:

@@ -20,9 +20,10 @@ from tomldiary.errors import BackendError, DiaryError, LockTimeout
 from tomldiary.history.record import parse_record
 from tomldiary.identifiers.user_ids import MAX_FOLDER, decode_folder, encode_folder, is_canonical
 from tomldiary.logging import get_logger
+from tomldiary.storage.files import file_on_the_way
 from tomldiary.storage.local.displaced_edit import merge_displaced_edits
 from tomldiary.storage.local.forget_job import finish
-from tomldiary.storage.local.layout import JOB_PREFIX, SYSTEM, name_owner, user_of
+from tomldiary.storage.local.layout import HISTORY, JOB_PREFIX, SYSTEM, name_owner, user_of
 from tomldiary.storage.local.log import HistoryTails, read_records
 from tomldiary.storage.local.publish import STAGED, staged_files
 from tomldiary.storage.local.recovery import (
@@ -204,6 +205,8 @@ class OpenedUsers:
                 self._repair(user, folder, names)
         except FileNotFoundError:
             return  # the user does not exist yet, or another program has just removed the folder
+        except NotADirectoryError as error:
+            raise file_on_the_way(folder / HISTORY) from error
         except OSError as error:
             raise BackendError(
                 f"{error.filename or folder}: recovery after a crash failed ({error.strerror})."
@@ -408,6 +411,16 @@ class Epochs:
                 f"{self._folder}: cannot be written ({error.strerror}). Nothing was forgotten."
             ) from error
 
+    def check_key(self) -> None:
+        """Raise BackendError if the file of the key contains no valid key."""
+        if self._files.read_file(self._key_file) is not None and self._key() is None:
+            raise self._no_key()
+
+    def _no_key(self) -> BackendError:
+        return BackendError(
+            f"{self._key_file}: contains no valid key, so nothing can be forgotten. Restore or remove it."
+        )
+
     def _key(self) -> bytes | None:
         found = self._files.read_file(self._key_file)
         return found[0] if found is not None and len(found[0]) >= _KEY_BYTES else None
@@ -426,7 +439,7 @@ class Epochs:
         self._files.sync_folder(folder)
         key = self._key()
         if key is None:
-            raise BackendError(f"{self._key_file}: contains no valid key. Remove it.")
+            raise self._no_key()
         return key
 
     def _file(self, key: bytes, user: str) -> Path:
