@@ -320,6 +320,16 @@ def test_a_diff_of_counters_alone_says_so(memories):
     assert "+_count = 2" in call("diff", "--all", "--path", memories, check=0).stdout
 
 
+def test_a_dry_run_that_finds_nothing_offers_no_yes_for_it(memories):
+    for selector in (["--session", "none"], ["--key", "likes/none"], ["--matching", "none"]):
+        told = call("forget", "--user", "alice", *selector, "--path", memories, check=0).stdout
+        assert "Add --yes" not in told
+        assert "turns that wait in a queue" in told
+    kept = call("history", "--keep", "1000", "--path", memories, check=0).stdout
+    assert kept.startswith("would drop: nothing; ")
+    assert "Add --yes" not in kept
+
+
 # edit
 
 EDITOR = """
@@ -372,8 +382,15 @@ def test_the_page_shows_how_a_mistake_is_explained():
     assert written is not None
     text = written.text.replace('text = "I', 'text "I')
     found = mistakes(diary, "preferences", text, "")
-    assert [each.is_fatal for each in found] == [True]
+    assert [each.problem for each in found] == [""]
     assert f"{found[0].explained}\nOpen it again?" in PAGE
+
+
+def test_edit_shows_a_mistake_that_is_kept_only_once(memories, edit):
+    done = edit('"I love dark roast."', "3", answers="n\n")
+    assert done.exit_code == 0
+    assert done.output.count("pref001.text: expected text, found number") == 1
+    assert done.stdout.endswith("stored: preferences\n")
 
 
 def test_edit_stores_nothing_that_does_not_parse(memories, edit):

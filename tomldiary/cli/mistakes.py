@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from tomldiary.entries.kinds import problems_in
@@ -12,29 +13,26 @@ from tomldiary.toml.document import Document
 from tomldiary.toml.parse import decode_utf8
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tomldiary.diary import Diary
+    from tomldiary.entries.fields import Problem
 
 
 class Mistake(NamedTuple):
     """One mistake, with its line and a mark below its column."""
 
     explained: str
-    is_fatal: bool = False
-    """Whether the document cannot be parsed; otherwise only its entry is ignored."""
+    problem: str = ""
+    """The entry and what is wrong with it; "" if the document cannot be parsed, so that it cannot be stored."""
 
 
-def _mistake(
-    message: str, text: str, line: int | None, column: int | None = None, *, is_fatal: bool = False
-) -> Mistake:
+def _explained(message: str, text: str, line: int | None, column: int | None = None) -> str:
     lines = text.split("\n")
     if line is None or line > len(lines):
-        return Mistake(one_line(message), is_fatal)
+        return one_line(message)
     front = f"  {line} | "
     mark = f"\n{' ' * (len(front) + column - 1)}^" if column else ""
     shown = one_line(lines[line - 1].removesuffix("\r"))
-    return Mistake(f"{one_line(message)}\n{front}{shown}{mark}", is_fatal)
+    return f"{one_line(message)}\n{front}{shown}{mark}"
 
 
 def readable(text: str, path: str) -> Document:
@@ -67,21 +65,14 @@ def mistakes(diary: Diary, document: str, text: str, before: str) -> list[Mistak
     try:
         parsed = readable(text, name)
     except DocumentError as error:
-        return [_mistake(str(error), text, error.line, error.column, is_fatal=True)]
-    known = set(_problems(diary, document, before))
+        return [Mistake(_explained(str(error), text, error.line, error.column))]
+    known: set[Problem] = set()
+    with suppress(DocumentError):
+        known.update(problems_in(document, Document.parse(before), diary))
     found: list[Mistake] = []
-    for where, message in _problems(diary, document, text):
-        if (where, message) not in known:
-            line = parsed.line_of(where)
-            place = name if line is None else f"{name}:{line}"
-            found.append(_mistake(f"{place}: {where}: {message}", text, line))
+    for each in problems_in(document, parsed, diary):
+        if each not in known:
+            problem = f"{each.where}: {each.message}. {each.remedy}"
+            told = f"{parsed.place_of(each.where, name)}: {problem}"
+            found.append(Mistake(_explained(told, text, parsed.line_of(each.where)), problem))
     return found
-
-
-def _problems(diary: Diary, document: str, text: str) -> Iterator[tuple[str, str]]:
-    try:
-        parsed = Document.parse(text)
-    except DocumentError:
-        return
-    for problem in problems_in(document, parsed, diary):
-        yield problem.where, f"{problem.message}. {problem.remedy}"

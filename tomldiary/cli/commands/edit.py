@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Abort, Argument, Option, confirm
 
 from tomldiary.cli.memory import known_user, open_memory, user_to_change
-from tomldiary.cli.mistakes import mistakes, readable
+from tomldiary.cli.mistakes import Mistake, mistakes, readable
 from tomldiary.cli.options import (
     DEFAULT_PATH,
     AsJson,
@@ -125,11 +125,12 @@ def edit(
         file.write_text(stored.text, "utf-8", newline="")
         file.chmod(0o600)
         text = _edited(file)
+        found: list[Mistake] = []
         while text != stored.text and (found := mistakes(alice.diary, document, text, stored.text)):
             for mistake in found:
                 (print_error if as_json else print_text)(mistake.explained)
             if not _is_wanted_again():
-                if any(mistake.is_fatal for mistake in found):
+                if not all(mistake.problem for mistake in found):
                     raise InvalidValue("the text has mistakes; nothing was stored", where=document)
                 break
             text = _edited(file)
@@ -148,7 +149,8 @@ def edit(
         print_json({"document": document, "is_changed": is_changed, "problems": problems})
         return
     for problem in problems:
-        print_text(problem)
+        if not any(problem.endswith(one_line(mistake.problem)) for mistake in found):
+            print_text(problem)
     print_text(f"{'stored' if is_changed else 'unchanged'}: {one_line(document)}")
 
 
@@ -164,6 +166,7 @@ def _is_wanted_again() -> bool:
 def save_text(diary: Diary, user: str, document: str, text: str, epoch: int | None) -> None:
     """Store a hand edit as an editor would; the engine merges it with the writes since the text was read."""
     engine, backend = diary.engine, diary.engine.backend
+    engine.on_edit = None  # the callers print all problems
 
     def save() -> None:
         engine.document(user, document)  # raises an error if it cannot be read

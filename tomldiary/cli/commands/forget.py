@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
@@ -13,6 +13,10 @@ from tomldiary.cli.places import shown
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.views import counted
 from tomldiary.text.visible import one_line
+
+if TYPE_CHECKING:
+    from tomldiary.forgetting.selection import ForgetReceipt
+    from tomldiary.user.user import UserDiary
 
 _MOST_KEYS = 20  # the maximum number of keys that a dry run prints
 
@@ -55,7 +59,6 @@ def forget(
     for name, value in given.items():
         if not value:
             raise InvalidValue("expected a non-empty text", where=name)
-    is_done = yes and not dry_run
     diary = open_memory(path)
     is_known = is_stored(diary, user)
     # Everything can be erased even if a document cannot be read.
@@ -67,13 +70,17 @@ def forget(
         key=None if key is None else fact_key(key, alice),
         matching=matching,
         everything=everything,
-        dry_run=not is_done,
+        dry_run=dry_run or not yes,
     )
     if as_json:
         print_json(receipt)
         return
     if not is_known:  # no error, because an erasure may be repeated
         print_text(f"nothing is stored for {one_line(user)} in {one_line(shown(path))}")
+    _print(alice, receipt, matching)
+
+
+def _print(alice: UserDiary, receipt: ForgetReceipt, matching: str | None) -> None:
     if receipt.hint:
         print_text(one_line(receipt.hint))
     numbers = (
@@ -81,14 +88,17 @@ def forget(
         f" {counted(receipt.conversations, 'conversation')};"
         f" {counted(receipt.records, 'transaction')} in history"
     )
-    if is_done:
+    if receipt.is_done:
         print_text(f"forgotten: {numbers} emptied")
         for place in alice.traces(matching) if matching else ():
             print_text(f"the text is still in {one_line(place)}")
-    else:
-        print_text(f"would forget: {numbers} would be emptied")
-        for each in receipt.keys[:_MOST_KEYS]:
-            print_text(f"  {one_line(each)}")
-        if len(receipt.keys) > _MOST_KEYS:
-            print_text(f"  … {len(receipt.keys) - _MOST_KEYS:,} more; --json names all")
+        return
+    print_text(f"would forget: {numbers} would be emptied")
+    for each in receipt.keys[:_MOST_KEYS]:
+        print_text(f"  {one_line(each)}")
+    if len(receipt.keys) > _MOST_KEYS:
+        print_text(f"  … {len(receipt.keys) - _MOST_KEYS:,} more; --json names all")
+    if receipt.entries or receipt.conversations or receipt.records:
         print_not_done()
+    else:  # a dry run does not search the queues of writers
+        print_text("Nothing was changed. --yes would only erase turns that wait in a queue.")

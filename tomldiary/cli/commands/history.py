@@ -167,7 +167,7 @@ def _drop(
         f"{'dropped' if is_done else 'would drop'}: {dropped};"
         f" transactions {kept.first} ({to_second(kept.since)}) to {kept.last} are kept"
     )
-    if not is_done:
+    if gone and not is_done:
         print_not_done()
 
 
