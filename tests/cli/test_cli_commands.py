@@ -103,6 +103,16 @@ def test_json_has_the_documented_keys(memories, command):
     done.stdout.encode("ascii")
 
 
+def test_users_are_listed_beside_one_that_cannot_be_read(memories):
+    Diary(memories).user("bob").upsert_preference("likes", "tea")
+    document = memories / "alice/preferences.toml"
+    document.unlink()
+    document.mkdir()
+    done = call("users", "--path", memories, check=1)
+    assert done.stdout.startswith("bob  1  ")
+    assert str(document) in done.stderr
+
+
 def test_the_json_of_users_counts_each_kind(memories):
     found = json.loads(call("users", "--path", memories, "--json", check=0).stdout)
     assert [each["user"] for each in found] == ["alice"]

@@ -11,7 +11,7 @@ from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, user_option
 from tomldiary.cli.output import Column, print_error, print_json, print_rows, print_text
 from tomldiary.cli.places import shown
 from tomldiary.entries.kinds import BLOCKS, KINDS
-from tomldiary.errors import DocumentError
+from tomldiary.errors import DiaryError
 from tomldiary.runtime.views import counted, to_second
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.text.visible import one_line
@@ -49,7 +49,7 @@ def users(
     for name in names[:limit]:
         try:
             found.append(_figures(diary, path, name))
-        except DocumentError as error:  # of one user, so the others are listed
+        except DiaryError as error:  # of one user, so the others are listed
             print_error(one_line(error))
             broken += 1
     if as_json:
