@@ -33,7 +33,7 @@ from tomldiary.agents.submission import (
     submit_turn,
     with_ids,
 )
-from tomldiary.agents.turn_messages import Spoken, digest, exchange_of, of_memory, steps_of
+from tomldiary.agents.turn_messages import Spoken, digest, exchange_of, of_memory
 from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import IdentifierError
@@ -412,22 +412,26 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         whole = exchange_of(turn, is_over=is_over)
         operation = digest(self.name, status, run.session, *run.ids, run.turn.behind, *whole)
         with self._submitted.once(
-            run.user, run.session, operation, turn, run.as_said, outlives_cancellation=True
+            run.user,
+            run.session,
+            operation,
+            turn,
+            run.as_said,
+            is_over=is_over,
+            outlives_cancellation=True,
         ) as new:
-            said = exchange_of(new, is_over=is_over)
-            if not any(said):
-                yield None
-                return
-            yield WriterTurn(
-                run.user,
-                run.session,
-                *said,
-                status=status,
-                operation_id=operation if said == whole else digest(operation, *said),
-                earlier=run.turn.earlier or None,
-                steps=steps_of(new),
-                episode=self._episodes,
-                epoch=run.epoch,
+            yield (
+                None
+                if new is None
+                else WriterTurn(
+                    run.user,
+                    run.session,
+                    **new._asdict(),
+                    status=status,
+                    earlier=run.turn.earlier or None,
+                    episode=self._episodes,
+                    epoch=run.epoch,
+                )
             )
 
     # The tools

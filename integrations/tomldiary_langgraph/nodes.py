@@ -38,7 +38,7 @@ from tomldiary.agents.submission import (
     submit_turn,
     with_ids,
 )
-from tomldiary.agents.turn_messages import Spoken, digest, exchange_of, of_memory, steps_of
+from tomldiary.agents.turn_messages import Spoken, digest, exchange_of, of_memory
 from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import IdentifierError, wrong_type
 from tomldiary.logging import get_logger, tell
@@ -374,19 +374,14 @@ class _Recorded:
                 outlives_cancellation=outlives,
             ) as new,
         ):
-            exchange = exchange_of(new)
-            if not any(exchange):
+            if new is None:
                 yield None, update
                 return
-            if operation and exchange != exchange_of(said.messages):
-                operation = f"node-{digest(operation, *exchange)}"
             turn = Turn(
                 user,
                 session,
-                *exchange,
-                operation_id=operation,
+                **new._asdict(),
                 earlier=said.earlier or None,
-                steps=steps_of(new),
                 episode=self._episodes,
                 epoch=epoch,
             )

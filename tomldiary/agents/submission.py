@@ -11,7 +11,7 @@ import asyncio
 import threading
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
@@ -23,7 +23,7 @@ from tomldiary.agents.identity import (
     named_checkpoint,
 )
 from tomldiary.agents.options import writer_of
-from tomldiary.agents.turn_messages import Spoken, digest, exchange_of
+from tomldiary.agents.turn_messages import Spoken, digest, exchange_of, steps_of
 from tomldiary.errors import Forgotten, WriterBusy, cause_of
 from tomldiary.logging import tell
 from tomldiary.runtime.fork_safety import fork_safe
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
     from tomldiary.diary import Diary
+    from tomldiary.entries.episodes import ToolStep
     from tomldiary.writer.receipts import Turn
     from tomldiary.writer.writer import MemoryWriter
 
@@ -141,6 +142,16 @@ def errors_logged(
         if on_error == "raise" and not isinstance(error, Forgotten):
             raise
         tell(logger, f"{what}: {cause_of(error)}")
+
+
+class NewPart(NamedTuple):
+    """What a writer's `Turn` has of the messages of a turn that were not submitted before."""
+
+    user_msg: str
+    assistant_msg: str
+    operation_id: str
+    """The id of the turn; another one for a part of it. "" if the turn has none."""
+    steps: tuple[ToolStep, ...]
 
 
 class SubmittedMessages:
@@ -290,37 +301,43 @@ class SubmittedMessages:
         turn: Sequence[Spoken],
         as_said: Iterable[Spoken] = (),
         *,
+        is_over: bool = True,
         outlives_cancellation: bool = False,
-    ) -> Generator[list[Spoken]]:
-        """Yield the new messages of a turn, to be submitted in the block; none if the turn was submitted with this id.
+    ) -> Generator[NewPart | None]:
+        """Yield the new part of a turn, to be submitted in the block; None if there is none.
 
         If the block raises, the messages count as not submitted. Other threads do not wait for it.
 
         Args:
             user: The user of the session.
             session: The session; message ids are unique in it.
-            operation: The id of the turn; "" is none.
+            operation: The id of the turn, which has no new part if it was submitted with this id; "" is none.
             turn: The messages of the turn.
             as_said: The messages before redaction, which another run may read again.
+            is_over: As for `exchange_of`.
             outlives_cancellation: Whether the block submits the turn also if it is cancelled, as `submit_turn` does.
         """
         keys = [_key(user, session, one) if one.id else "" for one in turn]
-        said = [_key(user, session, one) for one in as_said if one.id]
+        redacted = [_key(user, session, one) for one in as_said if one.id]
         whole = digest(user, operation) if operation else ""
         with self._guard:
             is_known = whole in self._known
             new = [
                 key
-                for key in dict.fromkeys([whole, *keys, *said])
+                for key in dict.fromkeys([whole, *keys, *redacted])
                 if key and key not in self._known
             ]
             for key in () if is_known else new:
                 self._known.keep(key, None)
         if is_known:
-            yield []
+            yield None
             return
+        part = [one for one, key in zip(turn, keys, strict=True) if not key or key in new]
+        said = exchange_of(part, is_over=is_over)
+        if operation and said != exchange_of(turn, is_over=is_over):
+            operation = digest(operation, *said)
         try:
-            yield [one for one, key in zip(turn, keys, strict=True) if not key or key in new]
+            yield NewPart(*said, operation, steps_of(part)) if any(said) else None
         except BaseException as error:
             if not (outlives_cancellation and isinstance(error, asyncio.CancelledError)):
                 with self._guard:
