@@ -66,7 +66,8 @@ class DiaryRetriever(BaseRetriever):
     """The minimum score, from 0 to 1."""
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
-    _items: ItemStore | None = PrivateAttr(default=None)
+    _stores: dict[tuple[Diary, int], ItemStore] = PrivateAttr({})
+    """By the diary and the place of the user in a namespace, which may change in a copy of the retriever."""
 
     @field_validator("diary", mode="before")
     @classmethod
@@ -161,11 +162,12 @@ class DiaryRetriever(BaseRetriever):
             prefix = tuple(user if label == _USER else label for label in labels)
         else:
             place, prefix = 0, (user, *labels)
-        if self._items is None:
-            self._items = ItemStore(self._diary, user_label=place)
+        key = self._diary, place
+        if key not in self._stores:
+            self._stores[key] = ItemStore(self._diary, user_label=place)
         most = k if labels else _MANY  # below the user alone are the typed entries, too
         search = Search(prefix, filter=self.filter, limit=most, query=query)
-        found = cast("list[Item]", self._items.run([search])[0])
+        found = cast("list[Item]", self._stores[key].run([search])[0])
         return [
             _item_document(each) for each in found if each.score and not is_typed(each.namespace)
         ]

@@ -91,6 +91,18 @@ def test_items_with_the_user_as_second_label_are_found(tmp_path):
     assert [document.page_content for document in found] == ["tea of bob"]
 
 
+def test_a_copy_of_a_retriever_searches_its_own_diary_and_items(diary, tmp_path):
+    options = {"items": ("memories",), "kinds": (), "user_id": "alice"}
+    retriever = DiaryRetriever(diary=diary, **options)
+    assert names(ask(retriever, "tea")) == {"m1"}
+    DiaryStore(diary, user_label=1).put(("shared", "alice"), "s1", {"content": "tea of alice"})
+    other = Diary(tmp_path / "other", agent="rules")
+    DiaryStore(other).put(("alice", "memories"), "o1", {"content": "tea"})
+    for update, found in (({"items": ("shared", "{user_id}")}, "s1"), ({"diary": other}, "o1")):
+        assert names(ask(retriever.model_copy(update=update), "tea")) == {found}
+    assert names(ask(retriever, "tea")) == {"m1"}
+
+
 def test_a_filter_applies_to_metadata_and_values(diary):
     def found(**options):
         return names(ask(DiaryRetriever(diary=diary, user_id="alice", **options), "tea"))
