@@ -9,13 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tomldiary.extraction.rules import rules
-from tomldiary.extraction.rules.rules import (
-    MAX_CHARACTERS,
-    MAX_SENTENCE,
-    MAX_STATEMENTS,
-    Statement,
-    find_statements,
-)
+from tomldiary.extraction.rules.rules import MAX_STATEMENTS, Statement, find_statements
+from tomldiary.extraction.rules.sentences import MAX_CHARACTERS, MAX_SENTENCE
 
 TASTES = {"likes": "", "dislikes": "", "allergies": "", "routines": "", "biography": ""}
 CARE = {"dietary": "", "medical": "", "interests": "", "goals": "", "family": "", "work": ""}

@@ -102,6 +102,17 @@ def test_an_ordinal_number_or_a_short_form_ends_no_sentence(told):
 
 
 @pytest.mark.parametrize(
+    ("told", "second"),
+    [
+        ("Ich bin geboren am 12. Ich mag Tee.", "Ich mag Tee."),
+        ("Ich bin am 3. Mai geboren und wohne im 5. Meine Frau mag Tee.", "Meine Frau mag Tee."),
+    ],
+)
+def test_a_common_word_with_a_capital_after_a_number_begins_a_sentence(told, second):
+    assert second in found(told)
+
+
+@pytest.mark.parametrize(
     "first", ["Ich bin 40.", "I am 40.", "Im 40.", "I really am 40.", "Je suis du 5."]
 )
 def test_a_number_at_the_end_of_a_sentence_ends_it(first):

@@ -42,6 +42,7 @@ def _phrases(name: str) -> dict[str, str]:
     return {kind: table[name] for kind, table in _FILE["kinds"].items() if name in table}
 
 
+SHORT_FORMS = frozenset(_FILE["short_forms"].split())
 HOMES = {kind: homes.split() for kind, homes in _phrases("homes").items()}
 """Words of the names of categories for each kind of statement, best first."""
 LASTING = compile_phrases(_phrases("lasting"))

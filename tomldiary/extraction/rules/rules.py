@@ -41,7 +41,6 @@ from tomldiary.extraction.rules.phrases import (
 from tomldiary.extraction.rules.sentences import (
     ENGLISH,
     MAX_CHARACTERS,
-    MAX_SENTENCE,
     asks_to_forget,
     hands_over,
     is_request,
@@ -58,15 +57,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from tomldiary.extraction.draft import MemoryDeps
-
-__all__ = [
-    "MAX_CHARACTERS",
-    "MAX_SENTENCE",
-    "MAX_STATEMENTS",
-    "RulesExtractor",
-    "Statement",
-    "find_statements",
-]
 
 _logger = get_logger(__name__)
 MAX_STATEMENTS = 20  # of a turn
@@ -206,7 +196,7 @@ def _sentences_in(language: Language, message: str) -> Iterator[tuple[str, str]]
     said = language.patterns
     kept: list[tuple[str, str, bool]] = []
     asked = False
-    for text, mask in split_sentences(message, said.ordinal):
+    for text, mask in split_sentences(message, language):
         plain = language.plain_form(mask)
         if said.forgets.search(plain):
             continue

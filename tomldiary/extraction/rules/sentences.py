@@ -12,8 +12,10 @@ from tomldiary.extraction.rules.phrases import (
     FIRST_PERSON,
     LANGUAGES,
     LASTING,
+    SHORT_FORMS,
     SO,
     WORD,
+    Language,
     compile_phrases,
 )
 
@@ -51,9 +53,7 @@ _ENDINGS = {
     "'re": "are",
     "'s": "is",
 }
-_SHORT_FORMS = """dr mr mrs ms prof st vs e.g i.e eg ie approx no inc jr sr u.s u.k a.m p.m
-    z.b d.h u.a bzw nr av sra srta dra ud sig mme mlle p.ej p.ex"""
-_ABBREVIATIONS = frozenset(_SHORT_FORMS.split())
+_LOOK = 20  # characters around a full stop
 _INITIALS = "abcdefghjklmnopqrstuvwxyz"  # without "i", which ends sentences
 _QUOTE_MARKS = str.maketrans("\u2018\u2019\u02bc\u201c\u201d\u201e\u00ab\u00bb", "'" * 3 + '"' * 5)
 _HIDDEN = re.compile(  # each branch stops at the next mark of its own kind, so no scan is repeated
@@ -79,23 +79,20 @@ _PLAIN_WORD = re.compile(r"[a-z]+(?:'[a-z]+)*|\d+")
 
 
 def split_sentences(
-    message: str, ordinal: re.Pattern[str] | None = None
+    message: str, language: Language | None = None
 ) -> Iterator[tuple[str, str]]:
     """Yield each sentence as typed, and with code, quotations and addresses blanked out.
 
     Args:
         message: The text.
-        ordinal: Matches a number whose full stop makes it an ordinal, with the word before it.
+        language: The language of the text; None is English.
     """
     cut, message = len(message) > MAX_CHARACTERS, message[:MAX_CHARACTERS]
     mask = _mask(message)
     start = 0
     for boundary in _BOUNDARY.finditer(mask):
         end = boundary.end()
-        before = mask[max(start, end - 20) : end - 1]
-        if boundary.group() == "." and (
-            _is_abbreviation(before) or (ordinal and ordinal.search(before))
-        ):
+        if boundary.group() == "." and _is_within_sentence(mask, start, end, language):
             continue
         if cut and not boundary.group():
             return  # a truncated sentence is not verbatim
@@ -136,11 +133,19 @@ def _label(line: str) -> str:
     return found.group(1).lower() if found is not None else ""
 
 
-def _is_abbreviation(before: str) -> bool:
-    word = before.lower().split()[-1:]
-    return bool(word) and (
-        word[0] in _ABBREVIATIONS or (len(word[0]) == 1 and word[0] in _INITIALS)
-    )
+def _is_within_sentence(mask: str, start: int, end: int, language: Language | None) -> bool:
+    """Return whether the full stop before `end` belongs to a short form, an initial or an ordinal number."""
+    before = mask[max(start, end - _LOOK) : end - 1]
+    last = "".join(before.lower().split()[-1:])
+    if last in SHORT_FORMS or (len(last) == 1 and last in _INITIALS):
+        return True
+    ordinal = language.patterns.ordinal if language else None
+    if language is None or ordinal is None or not ordinal.search(before):
+        return False
+    # A common word with a capital begins a sentence: "am 12. Ich mag", but "am 12. Mai".
+    following = WORD.search(mask[end : end + _LOOK])
+    word = following.group() if following else ""
+    return not (word.istitle() and word.lower() in language.words)
 
 
 def plain_form(sentence: str) -> str:
