@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from tomldiary.entries.constraints import Constraint
     from tomldiary.toml.document import Document
 
-__all__ = ["Enforcement"]
-
 _logger = get_logger(__name__)
 
 

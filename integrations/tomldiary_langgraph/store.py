@@ -17,7 +17,7 @@ from tomldiary.errors import InvalidValue
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.store.item import checked_minutes
 from tomldiary.store.operations import UserLabel, may_expire
-from tomldiary.store.store import ItemStore, PreparedBatch
+from tomldiary.store.store import ItemStore
 from tomldiary.store.ttl import Expiry
 from tomldiary_langgraph.conversion import Embedder, check_written, item, operation, result
 from tomldiary_langgraph.identity import session_here, signed_in_here
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from langgraph.store.base import IndexConfig, Item, NotProvided, Op, Result, TTLConfig
+
+    from tomldiary.store.writes import PreparedBatch
 
 _TTL_KEYS = (
     "default_ttl", "refresh_on_read", "omit_expired", "sweep_interval_minutes", "sweep_limit",

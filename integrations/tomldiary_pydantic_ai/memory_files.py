@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.engine.transaction import Source
 from tomldiary.entries.blocks import Blocks
+from tomldiary.entries.fields import entry_text
 from tomldiary.entries.models import timestamp
-from tomldiary.entries.preferences import entry_text
 from tomldiary.errors import Conflict, InvalidValue
 from tomldiary.runtime.lru import Recent
 from tomldiary.text.visible import visible

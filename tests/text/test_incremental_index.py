@@ -8,10 +8,10 @@ import pytest
 from pydantic import BaseModel
 
 from tomldiary import Diary
-from tomldiary.entries import facts
+from tomldiary.entries import facts, preferences
 from tomldiary.text import incremental_index
 
-UPDATES = {incremental_index.__file__, facts.__file__}
+UPDATES = {incremental_index.__file__, facts.__file__, preferences.__file__}
 
 
 class Likes(BaseModel):

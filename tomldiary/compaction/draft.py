@@ -11,7 +11,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from tomldiary.entries.conversations import MAX_SUMMARY, checked_summary
-from tomldiary.entries.preferences import MAX_TEXT, entry_text
+from tomldiary.entries.fields import entry_text
+from tomldiary.entries.preferences import MAX_TEXT
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.extraction.operations import ForgetPreference, Operation, SetFields
 from tomldiary.text.contradiction import covers

@@ -16,9 +16,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.fact_rules import also_said_by
-from tomldiary.entries.fields import check_key, check_length, entry_data, tables_at, with_value
+from tomldiary.entries.fields import (
+    check_key,
+    check_length,
+    entry_data,
+    entry_text,
+    tables_at,
+    with_value,
+)
 from tomldiary.entries.kind import EntryKind, EntryLine
-from tomldiary.entries.preferences import entry_text
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.runtime.views import DictView, Viewed
 from tomldiary.toml.values import checked_flag, checked_text

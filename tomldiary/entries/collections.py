@@ -12,8 +12,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from tomldiary.entries.fields import check_length, toml_word, wrong_fields
-from tomldiary.entries.kind import Collected as Collection
-from tomldiary.entries.kind import Listed, Rules, Tables, Writing
+from tomldiary.entries.kind import Collected, Listed, Rules, Tables, Writing
 from tomldiary.entries.kinds import KINDS, typed_kinds
 from tomldiary.errors import InvalidValue
 from tomldiary.toml.parse import MAX_DEPTH
@@ -22,19 +21,11 @@ if TYPE_CHECKING:
     from tomldiary.diary import Diary
     from tomldiary.engine.engine import Transaction
 
-__all__ = [
-    "Change",
-    "Collection",
-    "TypedEntries",
-    "checked_value",
-    "collections",
-]
-
-Change = tuple[Collection, str, "dict[str, Any] | None"]
+Change = tuple[Collected, str, "dict[str, Any] | None"]
 """The collection, the key and the new value; None removes the entry."""
 
 
-def collections(rules: Rules) -> list[Collection]:
+def collections(rules: Rules) -> list[Collected]:
     """Return all collections of a diary: one for each category, type of facts and other kind."""
     return [each for kind in typed_kinds() for each in kind.collections(rules)]
 
@@ -81,7 +72,7 @@ class TypedEntries:
         """Return the entries of a transaction's user, for reading and writing."""
         return cls(diary, tx.entries, tx.listed, session, tx)
 
-    def get(self, collection: Collection, key: str) -> Mapping[str, Any] | None:
+    def get(self, collection: Collected, key: str) -> Mapping[str, Any] | None:
         """Return an entry unchanged, or None; a temporal fact also by its singleton key."""
         kind = KINDS[collection[0]]
         for name in kind.documents_of(key, self._listed):
@@ -90,10 +81,10 @@ class TypedEntries:
                 return found
         return None
 
-    def _is_hidden(self, collection: Collection, key: str, entry: Mapping[str, Any]) -> bool:
+    def _is_hidden(self, collection: Collected, key: str, entry: Mapping[str, Any]) -> bool:
         return self._is_over is not None and self._is_over("/".join((*collection, key)), entry)
 
-    def entries(self, collection: Collection) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def entries(self, collection: Collected) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the entries of a collection by key, in the order of the file.
 
         Temporal facts that do not hold now are omitted.
@@ -110,7 +101,7 @@ class TypedEntries:
         Raises:
             UnknownCategory, LimitReached, ImmutableEntry, InvalidValue: A rule forbids it; nothing may be committed.
         """
-        late: list[tuple[Collection, str, dict[str, Any]]] = []
+        late: list[tuple[Collected, str, dict[str, Any]]] = []
         for collection, key, value in changes:
             if value is None:
                 self.delete(collection, key)
@@ -120,12 +111,12 @@ class TypedEntries:
         for collection, key, value in late:
             self.put(collection, key, value, now)
 
-    def delete(self, collection: Collection, key: str) -> None:
+    def delete(self, collection: Collected, key: str) -> None:
         """Remove an entry if there is one."""
         if self.get(collection, key) is not None:
             KINDS[collection[0]].delete(self._writing(), collection, key)
 
-    def put(self, collection: Collection, key: str, value: Mapping[str, Any], now: str) -> None:
+    def put(self, collection: Collected, key: str, value: Mapping[str, Any], now: str) -> None:
         """Set an entry to a checked value; its count and its time of creation stay.
 
         Raises:
@@ -138,7 +129,7 @@ class TypedEntries:
         return self._tx.writing(self._rules, now, self._session)
 
 
-def checked_value(collection: Collection, key: str, value: Any) -> dict[str, Any]:
+def checked_value(collection: Collected, key: str, value: Any) -> dict[str, Any]:
     """Return a copy of a value that fits its collection.
 
     Raises:

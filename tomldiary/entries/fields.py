@@ -216,3 +216,17 @@ def session_turn(place: str, entry: Mapping[str, Any]) -> tuple[str, str] | None
     """Return the session that first wrote an entry, with its position in it; None if there was no session."""
     session = entry.get("_created_by")
     return (session, place) if isinstance(session, str) and session else None
+
+
+def entry_text(entry: Mapping[str, Any]) -> str:
+    """Return the text of an entry, also if it was written as a number by hand; "" if it has none."""
+    text = entry.get("text", "")
+    return text if isinstance(text, str) else str(text)
+
+
+def number_of(key: str) -> int | None:
+    """Return N of an id of the form prefN, or None."""
+    digits = key[4:]
+    if key.startswith("pref") and digits.isdecimal() and digits.isascii() and len(digits) <= 9:  # noqa: PLR2004
+        return int(digits)
+    return None

@@ -10,40 +10,19 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from pydantic import ValidationError
 
-from tomldiary.entries.fields import check_key, check_length
+from tomldiary.entries.fields import check_key, check_length, entry_text, number_of
 from tomldiary.entries.models import FORMAT_VERSION, PreferenceItem
 from tomldiary.errors import InvalidValue, LimitReached, UnknownCategory, UnknownEntry
-from tomldiary.text.incremental_index import (
-    Catalog,
-    Following,
-    ask,
-    entry_text,
-    number_of,
-    put_noted,
-)
+from tomldiary.text.incremental_index import Following, Marked, ask, put_noted
+from tomldiary.text.similarity import identity, normalise
 from tomldiary.text.visible import escape_for_model
 from tomldiary.toml.values import checked_names, checked_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Hashable, Iterable, Mapping
 
     from tomldiary.entries.kind import EditedTables, Tables
     from tomldiary.text.similarity import Match, Similarity
-
-__all__ = [
-    "MAX_TEXT",
-    "NEW",
-    "Outcome",
-    "PreferenceRules",
-    "Preferences",
-    "by_category",
-    "entry_count",
-    "entry_text",
-    "entry_to_item",
-    "number_of",
-    "reserve_ids",
-    "unknown_preference",
-]
 
 F = TypeVar("F", bound=Following)
 T = TypeVar("T")
@@ -75,6 +54,48 @@ class Outcome:
     category: str
     id: str
     count: int
+
+
+class Catalog(Marked):
+    """Indexes the texts and the numbers of a category, to find equal texts and unused ids."""
+
+    def _clear(self) -> None:
+        super()._clear()
+        self._highest: int | None = 0
+
+    @property
+    def highest(self) -> int:
+        """The highest N of the ids of the form prefN; 0 if there is none."""
+        if self._highest is None:
+            self._highest = max([number_of(key) or 0 for key in self._keys], default=0)
+        return self._highest
+
+    @property
+    def normalised(self) -> tuple[list[str], list[str | None]]:
+        """Copies of the ids and of the normalised texts, which are None for values that are not entries."""
+        texts = [
+            None if number in self._strays else normalise(entry_text(entry))
+            for number, entry in enumerate(self._entries)
+        ]
+        return self._keys.copy(), texts
+
+    def same(self, text: str) -> str | None:
+        """Return the id of the first entry whose text has the same `identity`, or None."""
+        places = self._marked.get(identity(text))
+        return self._keys[min(places)] if places else None
+
+    def _marks_of(self, key: str, entry: Mapping[str, Any]) -> tuple[Hashable, ...]:  # noqa: ARG002 - found by its text
+        return (identity(entry_text(entry)),)
+
+    def _put(self, number: int, key: str, entry: Any) -> None:
+        super()._put(number, key, entry)
+        # A value that is not an entry has an id as well: a new entry cannot be stored in its place.
+        if self._highest is not None:
+            self._highest = max(self._highest, number_of(key) or 0)
+
+    def _forget(self, known: int) -> None:
+        super()._forget(known)
+        self._highest = None if known else 0
 
 
 class Preferences:

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from tomldiary.entries.fields import entry_text
 from tomldiary.entries.kinds import PREFERENCES, entry_kind
-from tomldiary.entries.preferences import entry_text
 from tomldiary.errors import InvalidValue
 from tomldiary.history.queries import HistoryEntry, entry_changes
 from tomldiary.history.record import SNAPSHOT, parse_record

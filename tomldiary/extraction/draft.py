@@ -14,14 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.conversations import MAX_SUMMARY, Conversations, checked_summary
 from tomldiary.entries.fact_rules import FactRules, Provenance
-from tomldiary.entries.fields import data_text
-from tomldiary.entries.preferences import (
-    Outcome,
-    PreferenceRules,
-    Preferences,
-    entry_count,
-    entry_text,
-)
+from tomldiary.entries.fields import data_text, entry_text
+from tomldiary.entries.preferences import Outcome, PreferenceRules, Preferences, entry_count
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.extraction.context import NO_WRITES, ToolWrites
 from tomldiary.extraction.operations import (

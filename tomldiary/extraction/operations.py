@@ -13,14 +13,8 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.fact_rules import FactRules, Provenance
-from tomldiary.entries.fields import data_text
-from tomldiary.entries.preferences import (
-    Outcome,
-    PreferenceRules,
-    Preferences,
-    entry_text,
-    unknown_preference,
-)
+from tomldiary.entries.fields import data_text, entry_text
+from tomldiary.entries.preferences import Outcome, PreferenceRules, Preferences, unknown_preference
 from tomldiary.errors import (
     ImmutableEntry,
     InvalidValue,

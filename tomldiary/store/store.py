@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from tomldiary.engine.transaction import Transaction
     from tomldiary.retrieval.vector_index import Embedding
 
-__all__ = ["ItemStore", "PreparedBatch", "Result"]
-
 _logger = get_logger(__name__)
 R = TypeVar("R")
 Owned = dict[str, None]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine.transaction import open_here
-from tomldiary.entries.collections import Collection, TypedEntries, collections
+from tomldiary.entries.collections import TypedEntries, collections
 from tomldiary.entries.kinds import KINDS, typed_kinds
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.lru import PerUser
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tomldiary.diary import Diary
+    from tomldiary.entries.kind import Collected
     from tomldiary.identifiers.namespaces import Namespace
 
 _MOST_USERS = 10_000  # the maximum number of cached users, to limit memory
@@ -33,7 +34,7 @@ class _TypedEntry(Entry):
 
     __slots__ = ("_kind", "_name")
 
-    def __init__(self, collection: Collection, key: str, table: Mapping[str, Any]) -> None:
+    def __init__(self, collection: Collected, key: str, table: Mapping[str, Any]) -> None:
         super().__init__(key, table)
         self._kind = KINDS[collection[0]]
         self._name = "/".join((*collection[1:], key))
@@ -63,7 +64,7 @@ class TypedNamespaces:
         self._without: dict[str, Any] = {}
         """The folder time of each user who had no typed entries at that time."""
 
-    def collection(self, namespace: Namespace) -> Collection:
+    def collection(self, namespace: Namespace) -> Collected:
         """Return the collection that a typed namespace shows.
 
         Raises:
@@ -133,7 +134,7 @@ def _snapshot(
     seen: dict[Namespace, Snapshot],
     stored: TypedEntries,
     namespace: Namespace,
-    collection: Collection,
+    collection: Collected,
 ) -> Snapshot:
     """Return the current snapshot of a namespace, which is the last one if nothing has changed."""
     before = seen.get(namespace)

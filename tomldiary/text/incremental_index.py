@@ -12,7 +12,6 @@ from operator import is_not
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tomldiary.runtime.fork_safety import renew_after_fork
-from tomldiary.text.similarity import identity, normalise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
@@ -200,59 +199,3 @@ class Marked(Following):
             if not places:
                 del self._marked[mark]
         self._marks[number] = ()
-
-
-class Catalog(Marked):
-    """Indexes the texts and the numbers of a category, to find equal texts and unused ids."""
-
-    def _clear(self) -> None:
-        super()._clear()
-        self._highest: int | None = 0
-
-    @property
-    def highest(self) -> int:
-        """The highest N of the ids of the form prefN; 0 if there is none."""
-        if self._highest is None:
-            self._highest = max([number_of(key) or 0 for key in self._keys], default=0)
-        return self._highest
-
-    @property
-    def normalised(self) -> tuple[list[str], list[str | None]]:
-        """Copies of the ids and of the normalised texts, which are None for values that are not entries."""
-        texts = [
-            None if number in self._strays else normalise(entry_text(entry))
-            for number, entry in enumerate(self._entries)
-        ]
-        return self._keys.copy(), texts
-
-    def same(self, text: str) -> str | None:
-        """Return the id of the first entry whose text has the same `identity`, or None."""
-        places = self._marked.get(identity(text))
-        return self._keys[min(places)] if places else None
-
-    def _marks_of(self, key: str, entry: Mapping[str, Any]) -> tuple[Hashable, ...]:  # noqa: ARG002 - found by its text
-        return (identity(entry_text(entry)),)
-
-    def _put(self, number: int, key: str, entry: Any) -> None:
-        super()._put(number, key, entry)
-        # A value that is not an entry has an id as well: a new entry cannot be stored in its place.
-        if self._highest is not None:
-            self._highest = max(self._highest, number_of(key) or 0)
-
-    def _forget(self, known: int) -> None:
-        super()._forget(known)
-        self._highest = None if known else 0
-
-
-def entry_text(entry: Mapping[str, Any]) -> str:
-    """Return the text of an entry, also if it was written as a number by hand; "" if it has none."""
-    text = entry.get("text", "")
-    return text if isinstance(text, str) else str(text)
-
-
-def number_of(key: str) -> int | None:
-    """Return N of an id of the form prefN, or None."""
-    digits = key[4:]
-    if key.startswith("pref") and digits.isdecimal() and digits.isascii() and len(digits) <= 9:  # noqa: PLR2004
-        return int(digits)
-    return None

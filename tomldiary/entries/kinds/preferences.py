@@ -11,15 +11,20 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import ValidationError
 
-from tomldiary.entries.fields import Problem, last_used, tables_at, with_value
+from tomldiary.entries.fields import (
+    Problem,
+    entry_text,
+    last_used,
+    number_of,
+    tables_at,
+    with_value,
+)
 from tomldiary.entries.kind import EntryKind, EntryLine, Group
 from tomldiary.entries.preferences import (
     MAX_TEXT,
     Preferences,
     entry_count,
-    entry_text,
     entry_to_item,
-    number_of,
     reserve_ids,
 )
 from tomldiary.errors import InvalidValue, LimitReached

@@ -78,9 +78,7 @@ _BULLETS = re.compile(
 _PLAIN_WORD = re.compile(r"[a-z]+(?:'[a-z]+)*|\d+")
 
 
-def split_sentences(
-    message: str, language: Language | None = None
-) -> Iterator[tuple[str, str]]:
+def split_sentences(message: str, language: Language | None = None) -> Iterator[tuple[str, str]]:
     """Yield each sentence as typed, and with code, quotations and addresses blanked out.
 
     Args:

@@ -13,7 +13,7 @@ from tomldiary.entries.collections import checked_value
 from tomldiary.entries.episodes import happened, id_of, new_episode
 from tomldiary.entries.fact_rules import FactRules, Provenance
 from tomldiary.entries.facts import confidence_of, interval
-from tomldiary.entries.fields import entry_data, same_data, without_managed
+from tomldiary.entries.fields import entry_data, number_of, same_data, without_managed
 from tomldiary.entries.kinds import (
     CONVERSATIONS,
     EPISODES,
@@ -27,7 +27,7 @@ from tomldiary.entries.kinds import (
 )
 from tomldiary.entries.kinds.parts import join, parts_among
 from tomldiary.entries.kinds.pending import Raw, held_entry, pending_entry, place_of, waiting
-from tomldiary.entries.preferences import Preferences, number_of, reserve_ids
+from tomldiary.entries.preferences import Preferences, reserve_ids
 from tomldiary.errors import EntryConflict, InvalidValue
 from tomldiary.hand_edits.detect import NOTHING, Known
 from tomldiary.history.queries import table_changes
