@@ -280,6 +280,15 @@ def test_a_transaction_and_its_reads_include_items(store, diary):
     assert alice.last_transaction() == 1
 
 
+def test_listings_over_all_users_include_the_transaction_of_a_new_user(store, diary):
+    put(store, ("bob", "memories"), "k", {"n": 1})
+    with diary.user("alice").transaction():
+        put(store, NS, "k", {"n": 2})
+        assert namespaces(store) == [NS, ("bob", "memories")]
+        assert sorted(item.value["n"] for item in store.run([Search(())])[0]) == [1, 2]
+    assert namespaces(store) == [NS, ("bob", "memories")]
+
+
 def test_a_namespace_that_a_transaction_rolled_back_is_not_listed(store, diary, tmp_path, files):
     put(store, NS, "a", {"n": 1})
     remember(lambda: namespaces(store), tmp_path, files)

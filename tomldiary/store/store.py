@@ -13,6 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.engine.engine import Source
+from tomldiary.engine.transaction import open_here
 from tomldiary.entries.collections import TypedEntries, checked_value
 from tomldiary.errors import (
     DiaryError,
@@ -441,8 +442,11 @@ class ItemStore(ItemPuts):
     # Owners and prefixes
 
     def _all_owners(self) -> list[str]:
-        folder = self._folder
-        return folder.known_users() if folder is not None else self.diary.engine.backend.users()
+        engine, folder, joined = self.diary.engine, self._folder, open_here()
+        stored = folder.known_users() if folder is not None else engine.backend.users()
+        if joined is None or engine.transaction_of(joined.user) is None:
+            return stored
+        return sorted({*stored, joined.user})  # the transaction may be the first of its user
 
     def below(self, prefix: Namespace, signed_in: str | None = None) -> list[Snapshot]:
         """Return the current non-empty namespaces that begin with a prefix.
