@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+from math import nan
+
 import pytest
 from pydantic import BaseModel
 
@@ -105,12 +108,14 @@ def test_a_reader_keeps_the_document_it_read_first(diary):
         (LIKES, {"text": "a", "contexts": "b"}, "likes.k.contexts: expected a list of text, found text."),
         (LIKES, {"text": "a", "contexts": ["b", True]}, "likes.k.contexts.1: expected text, found true or false."),
         (LIKES, {"text": "a", "_count": 9}, "likes.k._count: fields that begin with an underscore"),
-        (LIKES, {"text": "a", 7: 1}, "likes.k: expected text as a key, found number."),
+        (LIKES, {"text": "a", 7: 1}, "likes.k: expected text as a key, found int."),
         (TALKS, {"summary": ["a"]}, "conversations.k.summary: expected text, found a list."),
         (BLOCKS, {}, "blocks.k.text: expected text, found nothing."),
         (BLOCKS, {"text": "a", "pinned": "no"}, "blocks.k.pinned: expected true or false, found text."),
         (EPISODES, {"input": "a"}, "episodes.k.output: expected text, found nothing."),
         (DIET, [1], "diet.k: expected a table, found a list."),
+        (DIET, {"role": "u", "at": Decimal(1)}, "diet.k.at: expected text, a number,"),
+        (DIET, {"role": "u", "at": [nan]}, "diet.k.at.0: nan is not a number."),
     ],
 )  # fmt: skip
 def test_an_invalid_value_is_named_in_the_words_of_the_file(collection, value, message):

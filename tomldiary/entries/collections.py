@@ -7,17 +7,19 @@ manages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 from tomldiary.entries.fields import check_length, toml_word, wrong_fields
 from tomldiary.entries.kind import Collected, Listed, Rules, Tables, Writing
 from tomldiary.entries.kinds import KINDS, typed_kinds
 from tomldiary.errors import InvalidValue
-from tomldiary.toml.parse import MAX_DEPTH
+from tomldiary.toml.values import storable_copy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
     from tomldiary.diary import Diary
     from tomldiary.engine.engine import Transaction
 
@@ -139,10 +141,8 @@ def checked_value(collection: Collected, key: str, value: Any) -> dict[str, Any]
     where = f"{collection[-1]}.{key}"
     if not isinstance(value, Mapping):
         raise InvalidValue(f"expected a table, found {toml_word(value)}.", where=where)
-    copied: dict[str, Any] = _copied(value, where)
+    copied = storable_copy(value, where)
     for name in copied:
-        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-            raise InvalidValue(f"expected text as a key, found {toml_word(name)}.", where=where)
         if name.startswith("_"):
             raise InvalidValue(
                 "fields that begin with an underscore belong to the diary. Leave it out.",
@@ -159,20 +159,3 @@ def checked_value(collection: Collected, key: str, value: Any) -> dict[str, Any]
             size = sum(map(len, copied[name])) if name in labels else len(copied[name])
             check_length(size, kind.longest, f"{where}.{name}", "it has")
     return copied
-
-
-def _copied(value: Any, where: str = "", depth: int = 0) -> Any:
-    """Return a deep copy with text and numbers as plain built-in types, because files have only these."""
-    if depth > MAX_DEPTH:  # also stops at a value that contains itself
-        raise InvalidValue(f"nested deeper than {MAX_DEPTH}. Flatten it.", where=where)
-    if isinstance(value, Mapping):
-        table = cast("Mapping[Any, Any]", value)
-        return {key: _copied(item, where, depth + 1) for key, item in table.items()}
-    if isinstance(value, list | tuple):
-        return [_copied(item, where, depth + 1) for item in cast("Sequence[Any]", value)]
-    if isinstance(value, str):
-        return str.__str__(value)
-    for kind in (bool, int, float):
-        if isinstance(value, kind):
-            return kind(value)
-    return value

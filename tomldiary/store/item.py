@@ -16,28 +16,25 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
-from datetime import time as time_of_day
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from math import isnan
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.fields import session_turn
 from tomldiary.errors import InvalidValue, wrong_type
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.text.json_paths import searched_names, searched_text
-from tomldiary.toml.parse import MAX_DEPTH
 from tomldiary.toml.values import (
     NULL_FIELD,
     check_unicode,
     decode_nulls,
     encode_nulls,
     moment,
-    render_value,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tomldiary.store.operations import Put
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
@@ -48,8 +45,6 @@ _LATEST = datetime(8000, 1, 1, tzinfo=UTC)
 _LONGEST_TTL = 1e9
 """The maximum time to live in minutes, about two thousand years."""
 _ESCAPED = ("_", "\\")
-_DEEPEST = MAX_DEPTH - 4
-_BITS = 13_000  # about 3,900 digits, the longest integer in a TOML file
 _PLAIN = frozenset({str, int, float, bool})
 
 
@@ -163,7 +158,7 @@ def table_of(
     """Return the TOML table of an item to put.
 
     Args:
-        value: The result of `checked_value`.
+        value: The result of `storable_copy`.
         put: The times of the item, and its fields to index.
         old: The previous table; None for a new item.
         now: The time in microseconds since 1970; the update time of an item never decreases.
@@ -225,73 +220,3 @@ def checked_key(key: Any, *, is_new: bool = True) -> str:
     if is_new and not key.isascii():
         check_unicode(key, "key")
     return str.__str__(key)
-
-
-def checked_value(value: Any, where: str) -> dict[str, Any]:
-    """Return a deep copy of a value that can be stored and is read back equal.
-
-    Raises:
-        InvalidValue: The value is not a mapping, or contains a value that TOML cannot represent; names the place.
-    """
-    if type(value) is not dict and not isinstance(value, Mapping):
-        raise wrong_type(value, "a mapping as the value", where)
-    return _checked(value, where, 0)
-
-
-def _checked(value: Any, where: str, depth: int) -> Any:
-    kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType] - any JSON value
-    if kind is str:
-        if not value.isascii():
-            check_unicode(value, where)
-        return value
-    if kind is bool or value is None:
-        return value
-    if kind is dict or isinstance(value, Mapping):
-        _check_depth(depth, where)
-        table: dict[str, Any] = {}
-        for key, item in cast("Mapping[Any, Any]", value).items():
-            if not isinstance(key, str):
-                raise wrong_type(key, "text as a key", where)
-            place = f"{where}.{key}"
-            name = key if type(key) is str and key.isascii() else _scalar(key, place)
-            table[name] = _checked(item, place, depth + 1)
-        return table
-    if isinstance(value, list | tuple):
-        _check_depth(depth, where)
-        items = cast("Sequence[Any]", value)
-        return [_checked(item, f"{where}.{n}", depth + 1) for n, item in enumerate(items)]
-    return _scalar(value, where)
-
-
-def _scalar(value: Any, where: str) -> Any:
-    """Return a scalar as a plain `str`, `int`, `float` or `bool`, because files do not store subclasses."""
-    if isinstance(value, str):
-        check_unicode(value, where)
-        return str.__str__(value)
-    if isinstance(value, int):
-        if value.bit_length() > _BITS:
-            raise InvalidValue(
-                "an integer has more than 3,900 digits. Store it as text.", where=where
-            )
-        return int(value)
-    if isinstance(value, float):
-        if isnan(value):
-            raise InvalidValue(f"{value!r} is not a number. Use null or a text.", where=where)
-        return float(value)
-    if isinstance(value, date | time_of_day):
-        return value if type(value) is date else _written_time(value, where)
-    raise wrong_type(value, "a JSON value", where, "Convert it to text, numbers, lists and tables.")
-
-
-def _written_time(value: date | time_of_day, where: str) -> Any:
-    """Return a time as it is read back from a file, without subclass and named zone."""
-    text = render_value(value, where=where)
-    for kind in (datetime, time_of_day):
-        if isinstance(value, kind):
-            return kind.fromisoformat(text)
-    return date.fromisoformat(text)
-
-
-def _check_depth(depth: int, where: str) -> None:
-    if depth > _DEEPEST:  # also reached by a value that contains itself
-        raise InvalidValue(f"nested deeper than {_DEEPEST}. Flatten it.", where=where[:200])

@@ -10,8 +10,8 @@ from tomldiary.errors import IdentifierError, InvalidValue, wrong_type
 from tomldiary.identifiers.namespaces import SHARED, Namespace
 from tomldiary.retrieval.filters import Predicate, compile_filter
 from tomldiary.runtime.callables import misfit
-from tomldiary.store.item import checked_key, checked_minutes, checked_value
-from tomldiary.toml.values import checked_count, checked_limit, checked_text
+from tomldiary.store.item import checked_key, checked_minutes
+from tomldiary.toml.values import checked_count, checked_limit, checked_text, storable_copy
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -143,7 +143,7 @@ def _checked_put(op: Put) -> Put:
     key = checked_key(op.key, is_new=op.value is not None)
     value = op.value
     if value is not None:
-        value = checked_value(value, f"{'/'.join(namespace)}/{key}")
+        value = storable_copy(value, f"{'/'.join(namespace)}/{key}")
     index: Any = op.index
     if index is not None and not isinstance(index, bool):
         if not isinstance(index, list | tuple) or not all(

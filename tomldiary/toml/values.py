@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from json.encoder import encode_basestring
-from math import isfinite
+from math import isfinite, isnan
 from numbers import Integral
 from sys import maxsize
 from typing import TYPE_CHECKING, Any, cast
@@ -46,6 +46,7 @@ _SHORT = {
 # How Python passes on bytes of the command line and of file names that it cannot decode (PEP 383).
 _ESCAPED_BYTES = range(0xDC80, 0xDD00)
 _MAX_DIGITS = 4000  # Python refuses to read integers of more than 4300 digits
+_DEEPEST = MAX_DEPTH - 4  # levels of the value of an entry
 _TIMES = (datetime, date, time)
 _A_MINUTE = timedelta(minutes=1)
 _LISTS = (list, tuple)
@@ -117,7 +118,9 @@ def render_value(value: Any, *, where: str = "", lines: bool = False, depth: int
         return "true" if value else "false"
     if isinstance(value, int):
         if abs(value) >> 64 and value.bit_length() > _MAX_DIGITS * 3.32:
-            raise InvalidValue(f"an integer of more than {_MAX_DIGITS} digits.", where=where)
+            raise InvalidValue(
+                f"an integer of more than {_MAX_DIGITS} digits. Store it as text.", where=where
+            )
         return int.__repr__(value)
     if isinstance(value, float):
         return float.__repr__(value)  # also nan, inf and -inf, which TOML writes as Python does
@@ -139,8 +142,59 @@ def render_value(value: Any, *, where: str = "", lines: bool = False, depth: int
         return f"[{', '.join(items)}]"
     found = "nothing (null)" if value is None else type(value).__name__
     raise InvalidValue(
-        f"expected text, a number, true or false, a list or a table, found {found}.", where=where
+        f"expected text, a number, true or false, a list or a table, found {found}. Use one of these.",
+        where=where,
     )
+
+
+def storable_copy(value: Any, where: str) -> dict[str, Any]:
+    """Return a deep copy of a table that can be stored and is read back equal.
+
+    Raises:
+        InvalidValue: It is no table, or contains a value that TOML cannot represent; names the place.
+    """
+    if not isinstance(value, dict | Mapping):  # `dict` first, which is checked faster
+        raise wrong_type(value, "a table", where)
+    return _as_read_back(value, where, 0)
+
+
+def _as_read_back(value: Any, where: str, depth: int) -> Any:
+    kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType] - any JSON value
+    if kind is str:
+        if not value.isascii():
+            check_unicode(value, where)
+        return value
+    if kind is bool or value is None:
+        return value
+    if isinstance(value, dict | list | tuple | Mapping) and depth > _DEEPEST:
+        # Also reached by a value that contains itself.
+        raise InvalidValue(f"nested deeper than {_DEEPEST}. Flatten it.", where=where[:200])
+    if isinstance(value, dict | Mapping):
+        table: dict[str, Any] = {}
+        for key, item in cast("Mapping[Any, Any]", value).items():
+            if not isinstance(key, str):
+                raise wrong_type(key, "text as a key", where)
+            place = f"{where}.{key}"
+            name = key if type(key) is str and key.isascii() else _scalar(key, place)
+            table[name] = _as_read_back(item, place, depth + 1)
+        return table
+    if isinstance(value, _LISTS):
+        items = cast("Sequence[Any]", value)
+        return [_as_read_back(item, f"{where}.{n}", depth + 1) for n, item in enumerate(items)]
+    return _scalar(value, where)
+
+
+def _scalar(value: Any, where: str) -> Any:
+    """Return a scalar as it is read back from a file, without its subclass and its named zone."""
+    if isinstance(value, float) and isnan(value):
+        raise InvalidValue(f"{value!r} is not a number. Use null or a text.", where=where)
+    text = render_value(value, where=where)  # raises an error for other types
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int | float):
+        return int(value) if isinstance(value, int) else float(value)
+    kind = next(each for each in _TIMES if isinstance(value, each))
+    return kind.fromisoformat(text)
 
 
 def render_block(path: tuple[str, ...], data: Mapping[str, Any], *, newline: str = "\n") -> str:

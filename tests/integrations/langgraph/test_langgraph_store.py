@@ -205,7 +205,7 @@ BROKEN = [
     ({"text": "a", 5: 1}, "expected text as a key"),
     ({"text": "a", "x": {5: 1}}, "expected text as a key"),
     ({"text": "a\ud800"}, "half of a surrogate pair"),
-    ({"text": "a", "x": _LOOP}, "likes.k: nested deeper than"),
+    ({"text": "a", "x": _LOOP}, "nested deeper than"),
     ("text", "likes.k: expected a table, found text."),
     ([], "likes.k: expected a table, found a list."),
 ]
@@ -394,7 +394,6 @@ VALUES = {
     "nolist": {"v": []},
     "table": {"v": {"x": 1, "y": None}},
     "notable": {"v": {}},
-    "nan": {"v": math.nan},
     "inf": {"v": math.inf},
     "big": {"v": 10**100},
     "minus": {"v": -3.5},
