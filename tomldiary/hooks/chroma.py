@@ -69,15 +69,8 @@ class ChromaHook(EmbeddingHook):
                 ids=[*kept], documents=texts, metadatas=fields, embeddings=vectors
             )
 
-    def stored(self, user: str) -> dict[str, str]:
-        """Return the digest of each entry of a user by key."""
-        return {each["key"]: each["digest"] for each in self._read({"user": user})}
-
-    def users(self) -> set[str]:
-        """Return the ids of all users with entries."""
-        return {each["user"] for each in self._read(None)}
-
-    def _read(self, where: dict[str, Any] | None) -> list[dict[str, Any]]:
+    def _read(self, user: str | None) -> list[dict[str, Any]]:
+        where = None if user is None else {"user": user}
         found: list[dict[str, Any]] = []
         while True:
             page = self.collection.get(

@@ -53,6 +53,18 @@ class EmbeddingHook:
         """Return whether the entry has a text to embed."""
         return bool(self.text_of(change))
 
+    def stored(self, user: str) -> dict[str, str]:
+        """Return the digest of each entry of a user by key."""
+        return {each["key"]: each["digest"] for each in self._read(user)}
+
+    def users(self) -> set[str]:
+        """Return the ids of all users with entries."""
+        return {each["user"] for each in self._read(None)}
+
+    def _read(self, user: str | None) -> list[dict[str, Any]]:
+        """Return the stored fields of the entries of a user, or of all users."""
+        raise NotImplementedError
+
     def text_of(self, change: Change) -> str:
         """Return the text to embed for an entry; "" if it was removed or is left out."""
         if change.after is None:

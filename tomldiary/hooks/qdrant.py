@@ -91,15 +91,8 @@ class QdrantHook(EmbeddingHook):
         match = models.FieldCondition(key="user", match=models.MatchValue(value=user))
         return models.Filter(must=[match])
 
-    def stored(self, user: str) -> dict[str, str]:
-        """Return the digest of each entry of a user by key."""
-        return {each["key"]: each["digest"] for each in self._read(self._of(user))}
-
-    def users(self) -> set[str]:
-        """Return the ids of all users with entries."""
-        return {each["user"] for each in self._read(None)}
-
-    def _read(self, only: Any) -> list[dict[str, Any]]:
+    def _read(self, user: str | None) -> list[dict[str, Any]]:
+        only = None if user is None else self._of(user)
         found: list[dict[str, Any]] = []
         offset: Any = None
         with self._guard:
