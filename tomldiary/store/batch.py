@@ -36,18 +36,10 @@ class Batches(Generic[T, R]):
 
     Args:
         run: The function that executes calls for a user, and returns the result or the error of each.
-        first_alone: Whether a call that finds none for its user runs at once, and only the next ones are joined. This
-            saves a single call two passes of the event loop. Otherwise all calls of a pass are joined.
     """
 
-    def __init__(
-        self,
-        run: Callable[[str, Sequence[T]], Sequence[R | Exception]],
-        *,
-        first_alone: bool = False,
-    ) -> None:
+    def __init__(self, run: Callable[[str, Sequence[T]], Sequence[R | Exception]]) -> None:
         self._run = run
-        self._first_alone = first_alone
         self.renew()
         renew_after_fork(self)
 
@@ -64,24 +56,11 @@ class Batches(Generic[T, R]):
         with self._guard:
             lanes = self._loops.setdefault(loop, {})
         lane = lanes.get(user)
-        if lane is None and self._first_alone:
+        if lane is None:
             lane = lanes[user] = _Lane()
-            try:
-                (result,) = await in_thread(self._run, user, [call])
-            finally:
-                if all(future.cancelled() for _, future in lane.waiting):
-                    del lanes[user]
-                else:
-                    lane.worker = loop.create_task(self._work(lanes, user, lane))
-            if isinstance(result, Exception):
-                raise result
-            return result
-        future: asyncio.Future[R] = loop.create_future()
-        if lane is not None:
-            lane.waiting.append((call, future))
-        else:
-            lane = lanes[user] = _Lane([(call, future)])
             lane.worker = loop.create_task(self._work(lanes, user, lane))
+        future: asyncio.Future[R] = loop.create_future()
+        lane.waiting.append((call, future))
         return await future
 
     async def _work(self, lanes: dict[str, _Lane[T, R]], user: str, lane: _Lane[T, R]) -> None:

@@ -87,7 +87,7 @@ class ItemStore(ItemPuts):
         self.expiry = expiry or Expiry()
         self.sweeper = Sweeper(self.sweep)
         self._finder = Finder(diary, embedding)
-        self._gets = Batches(self._get_each, first_alone=True)
+        self._gets = Batches(self._get_each)
         backend = diary.engine.backend
         self._folder = backend if isinstance(backend, LocalFolder) else None
 
