@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 import sys
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from functools import partial
 
 import pytest
@@ -533,6 +533,11 @@ def test_the_local_embedder_works_offline(tmp_path):
         ({"at": {"$gte": datetime(2026, 5, 1, tzinfo=UTC)}}, True),
         ({"at": {"$gte": datetime(2026, 5, 1, 12)}}, True),  # noqa: DTZ001 - taken for UTC
         ({"at": {"$lt": datetime(2026, 5, 1, tzinfo=UTC)}}, False),
+        ({"at": {"$gte": date(2026, 5, 1), "$lt": date(2026, 5, 2)}}, True),
+        ({"stored": {"$gte": datetime(2026, 5, 1, tzinfo=UTC)}}, True),
+        ({"stored": {"$lt": datetime(2026, 5, 1, 1, tzinfo=UTC)}}, True),
+        ({"hour": {"$gt": time(7)}}, True),
+        ({"text": {"$gt": time(7)}}, False),
         ({"text": {"$gt": date(2026, 1, 1)}}, False),
         ({"n": {"$gt": "0"}}, False),
     ],
@@ -542,6 +547,7 @@ def test_a_filter_matches_values_as_documented(condition, expected):
     value = {
         "n": 1, "on": True, "null": None, "u": {"x": 1, "y": {"z": "d"}}, "a.b": "dotted",
         "a": {"b": "nested"}, "day": "2026-05-01", "at": "2026-05-01T14:00:00Z", "text": "tea",
+        "stored": date(2026, 5, 1), "hour": "07:30",
     }  # fmt: skip
     assert compile_filter(condition)(value) is expected
 

@@ -1,8 +1,8 @@
 """Filters of a search, compiled once and applied to values: `{"status": "open", "n": {"$gt": 3}}`.
 
 A field is a key or a dotted path (`user.name`; a key that contains the dots has precedence). A missing field
-meets only `$exists: False`. Order is defined for numbers, for text, and for dates, also against text with a
-date; other comparisons are false. True is not 1, and NaN equals nothing. A table without operators is a filter
+meets only `$exists: False`. Order is defined for numbers, for text, and for dates and times, also against text with
+one; a date means its start in UTC. Other comparisons are false. True is not 1, and NaN equals nothing. A table without operators is a filter
 for the table in that field.
 
 A filter is interpreted, and never converted to code, a regular expression or a query.
@@ -16,6 +16,7 @@ from datetime import UTC, date, datetime, time
 from typing import Any, cast
 
 from tomldiary.errors import InvalidValue, wrong_type
+from tomldiary.toml.values import in_utc, moment
 
 Predicate = Callable[[Mapping[str, Any]], bool]
 _Test = Callable[[Any], bool]
@@ -144,7 +145,7 @@ def _operation(name: Any, operand: Any, where: str, depth: int) -> _Test:
         return _membership(operand, where, is_in=name == "$in")
     if _order(operand) is None:
         raise wrong_type(operand, f"a number, text or a date for {name}", where)
-    return _compared(_COMPARISONS[name], operand)
+    return _compared(_COMPARISONS[name], operand, where)
 
 
 def _equals(wanted: Any) -> _Test:
@@ -164,23 +165,26 @@ def _membership(operand: Any, where: str, *, is_in: bool) -> _Test:
     return check
 
 
-def _compared(compare: Callable[[Any, Any], bool], wanted: Any) -> _Test:
+def _compared(compare: Callable[[Any, Any], bool], wanted: Any, where: str) -> _Test:
     kind = _order(wanted)
+    if kind is datetime:
+        start = in_utc(wanted, where)
+
+        def check_time(found: Any) -> bool:
+            at = moment(found)
+            return at is not None and compare(at, start)
+
+        return check_time
 
     def check(found: Any) -> bool:
         if kind is float and type(found) in _NUMBERS:
             return compare(found, wanted)
-        have = _order(found)
         try:
-            if have is kind:
-                return compare(*_same_zone(found, wanted))
-            if have is str and kind is not float:
-                return compare(
-                    *_same_zone(cast("type[date]", type(wanted)).fromisoformat(found), wanted)
-                )
-        except (TypeError, ValueError):  # the text is not a date
+            if kind is time and isinstance(found, str):
+                return compare(time.fromisoformat(found), wanted)
+            return _order(found) is kind and compare(found, wanted)
+        except (TypeError, ValueError):  # not a time of day, or only one has a zone
             return False
-        return False
 
     return check
 
@@ -207,12 +211,14 @@ def _equal(left: Any, right: Any) -> bool:
 
 
 def _order(value: Any) -> type[Any] | None:
-    """Return the type that a value can be ordered with, or None if it has no order."""
+    """Return the type that a value can be ordered with, or None if it has no order; dates count as times."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
         return float
-    return next((kind for kind in (str, datetime, date, time) if isinstance(value, kind)), None)
+    if isinstance(value, date):
+        return datetime
+    return next((kind for kind in (str, time) if isinstance(value, kind)), None)
 
 
 def _check_depth(depth: int, where: str) -> None:
