@@ -93,6 +93,9 @@ def test_questions_quotations_and_texts_to_work_on_are_left_out(message, kept):
         "Ich wohne im 3. Stock.",
         "Meine Tochter geht in die 2. Klasse und mag Tiere.",
         "Ich mag z.B. Tee.",
+        "I live at No. 5 High Street.",
+        "I live near a U.S. Army base.",
+        "I am pescatarian, i.e. I eat fish.",
         "J'habite av. Foch à Paris.",
         "Vivo en la Av. Corrientes.",
     ],
@@ -104,11 +107,14 @@ def test_an_ordinal_number_or_a_short_form_ends_no_sentence(told):
 @pytest.mark.parametrize(
     ("told", "second"),
     [
+        ("No. I'm vegan.", "I'm vegan."),
+        ("I wake up at 6 a.m. I drink coffee.", "I drink coffee."),
+        ("I take vitamin C. My wife is a nurse.", "My wife is a nurse."),
         ("Ich bin geboren am 12. Ich mag Tee.", "Ich mag Tee."),
         ("Ich bin am 3. Mai geboren und wohne im 5. Meine Frau mag Tee.", "Meine Frau mag Tee."),
     ],
 )
-def test_a_common_word_with_a_capital_after_a_number_begins_a_sentence(told, second):
+def test_a_common_word_with_a_capital_after_a_short_form_begins_a_sentence(told, second):
     assert second in found(told)
 
 

@@ -43,6 +43,7 @@ def _phrases(name: str) -> dict[str, str]:
 
 
 SHORT_FORMS = frozenset(_FILE["short_forms"].split())
+LAST_FORMS = frozenset(_FILE["last_forms"].split())
 HOMES = {kind: homes.split() for kind, homes in _phrases("homes").items()}
 """Words of the names of categories for each kind of statement, best first."""
 LASTING = compile_phrases(_phrases("lasting"))

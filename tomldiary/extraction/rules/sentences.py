@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tomldiary.extraction.rules.phrases import (
     FIRST_PERSON,
     LANGUAGES,
+    LAST_FORMS,
     LASTING,
     SHORT_FORMS,
     SO,
@@ -135,15 +136,17 @@ def _is_within_sentence(mask: str, start: int, end: int, language: Language | No
     """Return whether the full stop before `end` belongs to a short form, an initial or an ordinal number."""
     before = mask[max(start, end - _LOOK) : end - 1]
     last = "".join(before.lower().split()[-1:])
-    if last in SHORT_FORMS or (len(last) == 1 and last in _INITIALS):
+    if last in SHORT_FORMS:
         return True
     ordinal = language.patterns.ordinal if language else None
-    if language is None or ordinal is None or not ordinal.search(before):
+    is_initial = len(last) == 1 and last in _INITIALS
+    if not (last in LAST_FORMS or is_initial or (ordinal and ordinal.search(before))):
         return False
-    # A common word with a capital begins a sentence: "am 12. Ich mag", but "am 12. Mai".
+    # A common word with a capital begins a sentence: "at 6 a.m. I run", but "at 6 a.m. Eastern Time".
     following = WORD.search(mask[end : end + _LOOK])
     word = following.group() if following else ""
-    return not (word.istitle() and word.lower() in language.words)
+    common = language.words if language else _ENGLISH_WORDS
+    return not (word.istitle() and word.lower() in common)
 
 
 def plain_form(sentence: str) -> str:
