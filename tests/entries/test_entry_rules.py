@@ -249,6 +249,51 @@ def test_an_empty_list_is_no_value_of_a_required_field(tmp_path):
     assert alice.preferences("likes")[key].contexts == ["morning"]
 
 
+def test_a_turn_skips_what_a_constraint_forbids_and_keeps_the_rest(diary, alice):
+    diary.constrain("preferences/likes", Constraint(limit=1))
+    alice.upsert_preference("likes", "tea")
+    done = alice.add_turn("I love jazz. I'm allergic to nuts.", "Noted.", session_id="s")
+    assert (done.applied, len(done.skipped)) == (1, 1)
+    assert done.skipped[0].startswith("preferences/likes is full (1/1).")
+    assert [each.text for each in alice.preferences("likes").values()] == ["tea"]
+    assert len(alice.preferences("allergies")) == 1
+    assert alice.conversations()["s"].turns == 1
+
+
+def test_operations_of_a_turn_may_break_a_constraint_before_they_meet_it(diary, alice):
+    key, _ = alice.upsert_preference("likes", "tea")
+
+    def replaces(_, deps):
+        deps.upsert("likes", "new", "coffee")
+        deps.forget("likes", key)
+
+    diary.constrain("preferences/likes", Constraint(limit=1))
+    diary.agent = replaces
+    done = alice.add_turn("Rather coffee.", "Noted.", session_id="s")
+    assert (done.applied, done.skipped) == (2, [])
+    assert [each.text for each in alice.preferences("likes").values()] == ["coffee"]
+
+
+@pytest.mark.parametrize("quarantine", [(), {"model"}])
+def test_a_fact_that_a_constraint_forbids_does_not_undo_others(tmp_path, quarantine):
+    diary = Diary(tmp_path, quarantine=quarantine)
+    diary.register_schema("note", Note, Constraint(singleton_key="key", required="author"))
+
+    def commits(_, deps):
+        deps.commit_fact("note", {"key": "a", "text": "one", "author": "x"})
+        deps.commit_fact("note", {"key": "b", "text": "two"})
+        deps.remove_fact("note/a")
+        deps.commit_fact("note", {"key": "c", "text": "three", "author": "x"})
+
+    alice = diary.with_agent(commits).user("alice")
+    done = alice.add_turn("Hm.", "Yes.", session_id="s")
+    if quarantine:
+        alice.review.accept(*(each.id for each in alice.review()))
+    assert (done.applied, len(done.skipped)) == (3, 1)
+    assert "facts/note/b.author: expected a value" in done.skipped[0]
+    assert [each.data.key for each in alice.facts("note")] == ["c"]
+
+
 def test_facts_have_the_same_rules(diary, alice):
     rules = Constraint(singleton_key="key", append_only=True, required="author", limit=2)
     diary.register_schema("note", Note, rules)

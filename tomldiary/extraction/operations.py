@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast, get_args
 
+from tomldiary.engine.transaction import Source
 from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.fact_rules import FactRules, Provenance
 from tomldiary.entries.fields import data_text, entry_text
@@ -205,7 +206,7 @@ class Applied(Viewed):
 
     applied: int = 0
     skipped: list[str] = field(default_factory=list[str])
-    """One sentence for each operation that was skipped because its entry had changed."""
+    """One sentence for each operation that was skipped, because its entry had changed or a rule forbids it."""
     transaction: int | None = field(default=None, compare=False)
     """The number of the transaction in the user's history."""
     is_repeated: bool = field(default=False, compare=False)
@@ -226,7 +227,7 @@ def apply_turn(
     """Apply operations to the current state, and count their turns.
 
     An entry that was forgotten meanwhile is not restored. A new entry whose id was assigned meanwhile gets another
-    one, which later operations of the same turn then use.
+    one, which later operations of the same turn then use. An operation that a rule forbids is skipped.
 
     Args:
         transaction: The current state.
@@ -238,39 +239,83 @@ def apply_turn(
         schemas: The registered types of facts.
         origin: The source of the content if it is no turn, such as `episodes/id`.
     """
-    preferences = Preferences(transaction.entries("preferences"), rules.preferences)
     conversations = Conversations(transaction.edit("conversations"), rules.max_conversations)
     for _ in range(turns):
         conversations.count_turn(session_id, now=now)
     by = Provenance(now, session_id, turn_source(conversations, session_id) if turns else origin)
-    ids: dict[tuple[str, str], str] = {}
-    facts: dict[str | None, str] = {}
-    done = Applied()
-    for operation in operations:
-        try:
-            if isinstance(operation, UpsertPreference):
-                _upsert(preferences, operation, ids, by)
-            elif isinstance(operation, ForgetPreference):
-                _forget(preferences, operation, ids)
-            elif isinstance(operation, SetSummary):
-                conversations.set_summary(
-                    operation.session_id, operation.summary, operation.keywords, now=now
-                )
-            elif isinstance(operation, CommitFact | RemoveFact):
-                book = FactRules(transaction.entries("facts"), schemas or {})
-                if isinstance(operation, CommitFact):
-                    facts[operation.created_as] = apply_fact(book, operation, by)
+    changes = _Changes(transaction, rules, schemas or {}, by)
+    check = transaction.engine.check
+    if check is None:
+        return changes.apply(operations)
+    try:
+        with transaction.nested(Source("turn")):
+            done = changes.apply(operations)
+            check(transaction)
+            return done
+    except _RULES:  # a rule of a collection forbids some of them, which are then skipped
+        return changes.apply(operations, check)
+
+
+class _Changes:
+    """The changes of one turn to a transaction."""
+
+    def __init__(
+        self,
+        transaction: Transaction,
+        rules: TurnRules,
+        schemas: Mapping[str, FactSchema],
+        by: Provenance,
+    ) -> None:
+        self._transaction = transaction
+        self._rules = rules
+        self._schemas = schemas
+        self._by = by
+
+    def apply(
+        self, operations: Sequence[Operation], check: Callable[[Transaction], None] | None = None
+    ) -> Applied:
+        """Apply operations in order, each with its own check if there is one, and skip those that a rule forbids."""
+        self._ids: dict[tuple[str, str], str] = {}
+        self._facts: dict[str | None, str] = {}
+        done = Applied()
+        for operation in operations:
+            try:
+                if check is None:
+                    self._apply(operation)
                 else:
-                    mine = facts.get(operation.id)
-                    apply_fact(book, operation if mine is None else RemoveFact(mine), by)
+                    with self._transaction.nested(Source("turn")):
+                        self._apply(operation)
+                        check(self._transaction)
+            except _RULES as error:
+                done.skipped.append(str(error))
+                _logger.warning(
+                    "an operation no longer fits and was skipped: %s", type(error).__name__
+                )
             else:
-                _set(transaction, preferences, operation, ids, by.source)
-        except _RULES as error:
-            done.skipped.append(str(error))
-            _logger.warning("an operation no longer fits and was skipped: %s", type(error).__name__)
+                done.applied += 1
+        return done
+
+    def _apply(self, operation: Operation) -> None:
+        transaction, ids, by = self._transaction, self._ids, self._by
+        # Not kept, because an undone block ends the edits that began in it.
+        preferences = Preferences(transaction.entries("preferences"), self._rules.preferences)
+        if isinstance(operation, UpsertPreference):
+            _upsert(preferences, operation, ids, by)
+        elif isinstance(operation, ForgetPreference):
+            _forget(preferences, operation, ids)
+        elif isinstance(operation, SetSummary):
+            Conversations(transaction.edit("conversations")).set_summary(
+                operation.session_id, operation.summary, operation.keywords, now=by.now
+            )
+        elif isinstance(operation, SetFields):
+            _set(transaction, preferences, operation, ids, by.source)
         else:
-            done.applied += 1
-    return done
+            book = FactRules(transaction.entries("facts"), self._schemas)
+            if isinstance(operation, CommitFact):
+                self._facts[operation.created_as] = apply_fact(book, operation, by)
+            else:
+                mine = self._facts.get(operation.id)
+                apply_fact(book, operation if mine is None else RemoveFact(mine), by)
 
 
 def apply_fact(book: FactRules, operation: CommitFact | RemoveFact, by: Provenance) -> str:
