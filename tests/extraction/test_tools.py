@@ -404,6 +404,28 @@ def test_an_extractor_may_change_the_dictionaries_directly(tmp_path):
     assert alice.conversations()["s"].summary == "written directly"
 
 
+@pytest.mark.parametrize(
+    ("category", "entry", "reason"),
+    [
+        ("zzz", {"text": "tea"}, "unknown category 'zzz'."),
+        ("likes", {"text": 5}, "preferences.likes.x.text: expected text, found number."),
+        ("likes", {"contexts": []}, "preferences.likes.x.text: expected text, found nothing."),
+        ("likes", {"text": "tea", "_count": "2"}, "preferences.likes.x._count: expected a whole number"),
+    ],
+)  # fmt: skip
+def test_a_direct_change_that_is_no_entry_is_skipped_with_a_reason(category, entry, reason):
+    def direct(_, deps):
+        deps.prefs["preferences"].setdefault(category, {})["x"] = entry
+        deps.convs["conversations"]["s"]["summary"] = "about tea"
+
+    alice = Diary("memory:", Table, agent=direct).user("alice")
+    done = alice.add_turn("Hi.", "Hello.", session_id="s")
+    assert (done.applied, len(done.skipped)) == (1, 1)
+    assert done.skipped[0].startswith(reason)
+    assert alice.document("preferences") == ""
+    assert alice.conversations()["s"].summary == "about tea"
+
+
 def test_code_gets_typed_errors_and_a_model_gets_sentences(tmp_path):
     alice = Diary(tmp_path, Table, agent="rules", max_prefs_per_category=1).user("alice")
     with pytest.raises(UnknownCategory, match="Use one of: likes, dislikes"):

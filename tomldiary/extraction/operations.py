@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 from tomldiary.engine.transaction import Source
 from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.fact_rules import FactRules, Provenance
-from tomldiary.entries.fields import data_text, entry_text
+from tomldiary.entries.fields import data_text, entry_text, wrong_fields
+from tomldiary.entries.kinds import KINDS
 from tomldiary.entries.preferences import Outcome, PreferenceRules, Preferences, unknown_preference
 from tomldiary.errors import (
     ImmutableEntry,
     InvalidValue,
     LimitReached,
     SchemaError,
+    UnknownCategory,
     UnknownEntry,
     WeakClaim,
 )
@@ -36,7 +38,9 @@ if TYPE_CHECKING:
     from tomldiary.entries.constraints import FactSchema
     from tomldiary.entries.kind import EditedTables
 
-_RULES = (LimitReached, UnknownEntry, InvalidValue, ImmutableEntry, WeakClaim, SchemaError)
+_RULES = (
+    LimitReached, UnknownEntry, UnknownCategory, InvalidValue, ImmutableEntry, WeakClaim, SchemaError,
+)  # fmt: skip
 _logger = get_logger(__name__)
 
 
@@ -420,6 +424,7 @@ def _set(
     said = dict(operation.values)
     if operation.kind == "preferences":
         category, key = path[-2:]
+        preferences.check_category(category)
         key = ids.get((category, key), key)
         found = preferences.find(category, key)  # it may stand at another place, in a short form
         path = found[0] if found is not None else (*path[:-1], key)
@@ -427,8 +432,14 @@ def _set(
             said.setdefault("_source", source)
         if found is not None and not operation.delete:
             preferences.check_fit(category, key, {**found[1], **said})
-    operation = replace(operation, path=path, values=tuple(said.items()))
-    set_fields(transaction.entries(operation.kind), operation)
+    edit, kind = transaction.entries(operation.kind), KINDS[operation.kind]
+    if not operation.delete and not operation.existing:
+        said = {**dict.fromkeys(kind.needed), **said}
+    for problem in wrong_fields(
+        ".".join(path), said, kind.texts, (kind.labels,), kind.numbers, kind.flags
+    ):
+        raise InvalidValue(f"{problem.message}.", where=problem.where)
+    set_fields(edit, replace(operation, path=path, values=tuple(said.items())))
 
 
 def turn_source(conversations: Conversations, session_id: str) -> str:
