@@ -40,6 +40,17 @@ def test_a_pushed_edit_is_merged_with_what_was_written_meanwhile(engine, alice, 
     assert [entry.type for entry in alice.history(limit=9)][:2] == ["upsert", "hand"]
 
 
+def test_an_edit_that_takes_a_pushed_one_back_is_stored(engine, alice, tmp_path):
+    run(engine, "pull", str(tmp_path))
+    file = tmp_path / "alice" / "preferences.toml"
+    alice.upsert_preference("likes", "coffee")
+    for old, new in (("tea", "juice"), ("juice", "tea")):
+        file.write_text(file.read_text().replace(f'"{old}"', f'"{new}"'))
+        assert run(engine, "push", str(tmp_path)).stdout == "stored 1 edited document\n"
+        assert texts(alice) == [new, "coffee"]
+    assert file.read_text() == alice.document("preferences")
+
+
 @pytest.mark.parametrize("user", ["preferences.toml", "中" * 200])
 def test_a_user_with_an_unusual_id_is_pulled_and_pushed(engine, opened, tmp_path, user):
     memory = Diary(opened(), agent="rules").user(user)

@@ -277,6 +277,10 @@ def push(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = 
     for name, user, kind, text, epoch in edited:
         save_text(diary, user, kind, text, epoch)
         pulled.note(name, text.encode(), epoch)
+        # The next edit of this file begins with what is stored now, as in a folder.
+        stored = backend.read(user, kind)
+        if stored is not None and (folder / name).read_bytes() == text.encode():
+            pulled.write(name, stored.text, epoch)
     problems = [
         one_line(problem)
         for user in sorted({each[1] for each in edited})
