@@ -20,7 +20,10 @@ class FirestoreProxy(grpc.GenericRpcHandler):
 
     def __init__(self, emulator: str) -> None:
         self.faults: list[tuple[str, str]] = []
-        """Methods with a code each, used up in this order; the code `HANG` never answers."""
+        """Methods with a code each, used up in this order.
+
+        The code `HANG` never answers, and `BROKEN` breaks a stream after its first message.
+        """
         self.always: tuple[str, str] = ("", "")
         """A method, or "*", and its code."""
         self.calls: list[str] = []
@@ -69,8 +72,13 @@ class FirestoreProxy(grpc.GenericRpcHandler):
         return self._passed(lambda: ask(request, metadata=_headers(context)), context)
 
     def _stream(self, ask: Any, request: bytes, context: Any, code: str) -> Any:
-        self._refuse(context, code)
-        yield from self._passed(lambda: [*ask(request, metadata=_headers(context))], context)
+        if code != "BROKEN":
+            self._refuse(context, code)
+        answers = self._passed(lambda: [*ask(request, metadata=_headers(context))], context)
+        if code == "BROKEN":
+            yield answers[0]
+            self._refuse(context, "UNAVAILABLE")
+        yield from answers
 
     @staticmethod
     def _passed(ask: Any, context: Any) -> Any:

@@ -63,6 +63,17 @@ def test_a_read_is_repeated_after_a_code_that_the_client_repeats(proxy, alice, c
     assert ("a quota of the project" in str(caught.value)) == (code == "RESOURCE_EXHAUSTED")
 
 
+@pytest.mark.parametrize("method", ["RunQuery", "BatchGetDocuments"])
+def test_a_read_that_breaks_between_two_documents_is_repeated(proxy, alice, method):
+    alice.set_block("persona", "a pilot")
+    elsewhere = Diary(f"{alice.diary.engine.backend.database}", agent="rules").user("alice")
+    proxy.faults = [(method, "BROKEN")] * 2
+    assert texts(elsewhere) == ["tea"]
+    assert elsewhere.export()["documents"].keys() == {"preferences", "blocks"}
+    assert proxy.faults == []
+    elsewhere.diary.close()
+
+
 @pytest.mark.parametrize(
     ("code", "message"),
     [

@@ -73,12 +73,15 @@ class Connection:
                 f"Example: '{base_path}/memory' (if your current path is just one segment)"
             )
         try:
-            from google.cloud import firestore  # noqa: PLC0415 - an optional dependency
+            from google.api_core.retry import Retry, if_exception_type  # noqa: PLC0415 - an optional dependency
+            from google.cloud import firestore  # noqa: PLC0415 - see above
         except ImportError as error:
             raise MissingExtra("a Firestore backend", "firestore") from error
         self._project = project_id
         # No retries of the client, which take a minute: `answer` and `outcome` repeat requests until their own limit.
-        self.once: dict[str, Any] = {"retry": None, "timeout": timeout}
+        # A query that breaks between two documents needs this object; with None the client raises `AttributeError`.
+        never: Any = Retry(predicate=if_exception_type())
+        self.once: dict[str, Any] = {"retry": never, "timeout": timeout}
         credentials = _credentials(credentials_path, credentials_dict)
         self._new_client = partial(
             firestore.Client, project=project_id, database=database, credentials=credentials
