@@ -208,7 +208,11 @@ class OwnThread:
 
         running_loop()
         self._last = work = self._pool.submit(contextvars.copy_context().run, _called, function)
-        return await asyncio.shield(asyncio.wrap_future(work))
+        future = asyncio.wrap_future(work)
+        # asyncio logs an error that is not read, and nobody awaits the call of a cancelled task.
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.wait([future])
+        return future.result()
 
     def close(self, function: Callable[[], None]) -> None:
         """Run a last, non-blocking call, either at once or after the call that is still running."""
