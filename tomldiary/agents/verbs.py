@@ -13,6 +13,7 @@ from html import unescape
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self
 
 from tomldiary.engine.engine import is_erased
+from tomldiary.engine.transaction import repeated_whole
 from tomldiary.entries.fields import data_text
 from tomldiary.entries.kind import EntryKind, EntryLine
 from tomldiary.entries.kinds import (
@@ -134,8 +135,11 @@ def _answering(
 ) -> Callable[Concatenate[MemoryVerbs, P], Answer]:
     @functools.wraps(verb)
     def answer(self: MemoryVerbs, *args: P.args, **kwargs: P.kwargs) -> Answer:
+        user = self._user  # pyright: ignore[reportPrivateUsage] - this decorates its methods
         try:
-            return verb(self, *args, **kwargs)
+            return repeated_whole(
+                lambda: verb(self, *args, **kwargs), user.diary.engine.lock_timeout
+            )
         except Exception as error:  # noqa: BLE001 - no error may end the host's run
             return failure(error)
 

@@ -11,6 +11,7 @@ from tomldiary.errors import EntryConflict, InvalidValue, RollbackConflict
 from tomldiary.history.record import SNAPSHOT, Record, Source, is_lost
 from tomldiary.history.timeline import check_follows, out_of_reach, pruned
 from tomldiary.runtime.views import Viewed, counted
+from tomldiary.storage.locks import repeated
 from tomldiary.toml.block_edit import split_tail
 from tomldiary.toml.document import Document, Path
 from tomldiary.toml.lexer import Block, split_blocks
@@ -93,6 +94,7 @@ class Undo:
             Conflict: There are fewer transactions to undo, an entry was changed since (`keys` lists them), a rule
                 forbids an earlier state, also with `force`, or an erasure happened since. Nothing is undone.
             HistoryPruned: A transaction to undo is older than the kept history. Nothing is undone.
+            RevisionConflict: Other machines changed the user's memory all the time. Nothing is undone.
             NestedTransaction: A transaction of this user is open here.
             DocumentError: Another program has removed records of history. Nothing is undone.
         """
@@ -110,50 +112,57 @@ class Undo:
         # With lost records, the transactions to undo are unknown, and the error below says so.
         if not is_lost(engine.backend.last_record(user)):
             engine.log_hand_edits(user, self._past.kinds())
-        with engine.transaction(user, source) as transaction:
-            records = self._undoable(steps, session_id, to)
-            if not records:
-                raise RollbackConflict("there is no transaction to undo.")
-            before, expected = (_placed(transaction, each) for each in _inverse(records))
-            wanted = {place: state and state[1] for place, state in expected.items()}
-            found = {
-                (kind, path): _state_of(
-                    kind, path, own_values(kind, transaction.document(kind), path)
-                )
-                for kind, path in wanted
-            }
-            changed = [
-                place
-                for place in wanted
-                if not same_value(found[place], wanted[place])
-                and (found[place] is not None or place not in transaction.expired)
-            ]
-            conflicts = [entry_key(path, kind) for kind, path in changed]
-            done = Rollback(
-                [record.seq for record in records],
-                sorted({entry_key(path, kind) for kind, path in before}),
-                conflicts,
-                self._forbidden(transaction, before),
-                is_done=not dry_run,
-            )
-            if dry_run:
-                return done
-            if done.forbidden:
-                raise RollbackConflict(
-                    f"{', '.join(done.forbidden)} cannot be rolled back: a constraint forbids it."
-                    " Nothing was undone.",
-                    keys=done.forbidden,
-                )
-            if conflicts and not force:
-                raise EntryConflict(
-                    f"{', '.join(conflicts)} changed since. Nothing was undone;",
-                    keys=conflicts,
-                    expected={entry_key(path, kind): wanted[kind, path] for kind, path in changed},
-                    found={entry_key(path, kind): found[kind, path] for kind, path in changed},
-                    hint="force=True overwrites.",
-                )
-            self._restore(transaction, records[-1].seq, before)
+
+        def attempt() -> Rollback:
+            with engine.transaction(user, source) as transaction:
+                records = self._undoable(steps, session_id, to)
+                return self._undo(transaction, records, dry_run=dry_run, force=force)
+
+        return repeated(attempt, engine.lock_timeout)
+
+    def _undo(
+        self, transaction: Transaction, records: list[Record], *, dry_run: bool, force: bool
+    ) -> Rollback:
+        if not records:
+            raise RollbackConflict("there is no transaction to undo.")
+        before, expected = (_placed(transaction, each) for each in _inverse(records))
+        wanted = {place: state and state[1] for place, state in expected.items()}
+        found = {
+            (kind, path): _state_of(kind, path, own_values(kind, transaction.document(kind), path))
+            for kind, path in wanted
+        }
+        changed = [
+            place
+            for place in wanted
+            if not same_value(found[place], wanted[place])
+            and (found[place] is not None or place not in transaction.expired)
+        ]
+        conflicts = [entry_key(path, kind) for kind, path in changed]
+        done = Rollback(
+            [record.seq for record in records],
+            sorted({entry_key(path, kind) for kind, path in before}),
+            conflicts,
+            self._forbidden(transaction, before),
+            is_done=not dry_run,
+        )
+        if dry_run:
             return done
+        if done.forbidden:
+            raise RollbackConflict(
+                f"{', '.join(done.forbidden)} cannot be rolled back: a constraint forbids it."
+                " Nothing was undone.",
+                keys=done.forbidden,
+            )
+        if conflicts and not force:
+            raise EntryConflict(
+                f"{', '.join(conflicts)} changed since. Nothing was undone;",
+                keys=conflicts,
+                expected={entry_key(path, kind): wanted[kind, path] for kind, path in changed},
+                found={entry_key(path, kind): found[kind, path] for kind, path in changed},
+                hint="force=True overwrites.",
+            )
+        self._restore(transaction, records[-1].seq, before)
+        return done
 
     def _forbidden(self, transaction: Transaction, before: _States) -> list[str]:
         """Return the keys of the entries whose former state a rule forbids."""

@@ -15,11 +15,13 @@ import engines
 from capabilities import needs_fork
 from counted_requests import Counting
 from tomldiary import Diary
+from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.errors import BackendError, IdentifierError, RevisionConflict
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.storage.shared.database import DatabaseLost, Head, Step, outcome
 from tomldiary.store.operations import Put, Search
 from tomldiary.store.store import ItemStore
+from tomldiary_pydantic_ai.memory_document import AgentMemory
 
 
 def texts(diary):
@@ -41,6 +43,42 @@ def test_a_block_whose_user_was_changed_elsewhere_is_refused(opened):
     with one.transaction() as transaction:
         transaction.upsert_preference("likes", "coffee")
     assert [item.text for item in two.preferences("likes").values()] == ["tea", "coffee"]
+
+
+def verbs(alice):
+    """What an agent's tools call, with the id of the call."""
+    return MemoryVerbs(alice, "s", "call-1", epoch=alice.epoch)
+
+
+def notes(alice, call=""):
+    return AgentMemory(alice, "pilot", "MEMORY.md", operation_id=call)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda alice: alice.rollback(),
+        lambda alice: verbs(alice).remember("juice", "likes"),
+        lambda alice: verbs(alice).update("likes/pref001", "juice"),
+        lambda alice: verbs(alice).forget("likes/pref001"),
+        lambda alice: notes(alice, "call-1").update("old", "new"),
+    ],
+    ids=["rollback", "remember", "update", "forget", "notes"],
+)
+def test_a_single_call_is_run_again_if_another_machine_is_faster(opened, call):
+    backend = opened()
+    alice, elsewhere = (Diary(each, agent="rules").user("alice") for each in (backend, opened()))
+    alice.upsert_preference("likes", "tea")
+    notes(alice).write("old notes")
+    backend.transactions.database = database = Counting(backend.database)
+
+    def write():
+        database.before = lambda: None
+        elsewhere.upsert_preference("goals", "a garden")
+
+    database.before = write
+    answer = call(alice)
+    assert [change.seq for change in alice.history(limit=2)] == [4, 3], answer
 
 
 class Unreliable:
