@@ -14,7 +14,7 @@ from tomldiary.backends import LocalBackend
 from tomldiary.history.record import parse_record
 from tomldiary.history.timeline import Timeline
 from tomldiary.history.verify import verify
-from tomldiary.storage.environment import Environment
+from tomldiary.storage.environment import Clock, Environment
 from tomldiary.storage.files import FileSystem
 from tomldiary.storage.local import log as records
 from tomldiary.storage.local import log as segments
@@ -114,6 +114,24 @@ def test_a_log_tail_dropped_by_a_reader_is_still_returned(tmp_path, monkeypatch)
 
 def newest_text(root):
     return next(records.read_records(FileSystem(), root / "alice/history"))
+
+
+@pytest.mark.parametrize("month", ["this month", "2100-01"])
+def test_a_history_whose_folder_is_from_1970_is_continued(tmp_path, alice, monkeypatch, month):
+    """Some archives and file systems give all folders the time 0."""
+    alice.add_episode("a tea", "with milk")
+    for folder in ("alice/history", "alice/episodes", "alice"):
+        os.utime(tmp_path / folder, (0, 0))
+    if month != "this month":
+        monkeypatch.setattr(Clock, "month", lambda _: month)
+    others = [opened(tmp_path, segment_bytes=1500) for _ in range(2)]
+    for _ in range(3):
+        for other in others:
+            os.utime(tmp_path / "alice/history", (0, 0))
+            write(other)
+            assert [hit.kind for hit in other.recall("milk")] == ["episodes"]
+    assert sequences(tmp_path) == [*range(1, 11)]
+    assert verify(LocalBackend(tmp_path), "alice") is None
 
 
 @pytest.mark.parametrize("segment_bytes", [4_000_000, 3000], ids=["a record", "a segment"])

@@ -302,7 +302,8 @@ class FileSystem:
     def folder_time(self, path: str) -> int:
         """Return when a name was last added or removed, in nanoseconds; 0 without a folder, -1 if unknown."""
         try:
-            return self.stat(path).st_mtime_ns
+            # Some archives and file systems give every folder the time 0, which shows no change.
+            return self.stat(path).st_mtime_ns or -1
         except (FileNotFoundError, NotADirectoryError):
             return 0
         except OSError:

@@ -180,7 +180,8 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         The result is the same object until a file is added, removed or replaced; the caller must not change it.
         """
         known = self._listings.setdefault(user, {})
-        before, times = known.get(folder) or (Listing([], [folder[:-1]]), None)
+        # Until its first listing, a folder counts as missing.
+        before, times = known.setdefault(folder, (Listing([], [folder[:-1]]), (0,)))
         if times == self._times(user, before.folders):
             return before
         times = self.folder_times(user, before.folders)

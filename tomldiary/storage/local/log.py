@@ -375,7 +375,7 @@ class HistoryTails:
         changed = self._files.folder_time(place)
         if (
             cached is not None
-            and cached.folder_time == changed  # no segment was added since
+            and 0 < cached.folder_time == changed  # no segment was added since
             and cached.end.is_there(self._files)
         ):
             return cached

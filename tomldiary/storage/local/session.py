@@ -52,7 +52,7 @@ _YOUNG_COARSE = 2_010_000_000  # the same on file systems with times in whole or
 
 def is_settled(when: int, now: int) -> bool:
     """Return whether every later change of a folder changes its modification time; both times in nanoseconds."""
-    return when < now - (_YOUNG if when % 1_000_000_000 else _YOUNG_COARSE)
+    return 0 <= when < now - (_YOUNG if when % 1_000_000_000 else _YOUNG_COARSE)
 
 
 class OpenedUsers:
