@@ -36,7 +36,7 @@ from tomldiary.history.record import (
     parse_record,
     render_record,
 )
-from tomldiary.history.timeline import EMPTY, redo
+from tomldiary.history.timeline import EMPTY
 from tomldiary.identifiers.namespaces import ROOT
 from tomldiary.storage.protocol import Backend, Rewrite, RewrittenDocument
 from tomldiary.toml.document import Document, Path, digest
@@ -233,8 +233,6 @@ def _parts(document: Tables, replay: Replay) -> Iterator[_Part]:
         changes = [change for change in record.changes if change.doc == document.kind]
         if (old_text, new_text) != (before, after):
             changes = block_changes(document.kind, old, new)
-            if redo(old_text, replace(record, changes=changes), document.kind) != new_text:
-                changes = [Change(document.kind, 0, old_text, new_text)]
         new_digest = digest(new_text)
         base = EMPTY if record.bases[document.kind] == EMPTY else old_digest
         yield _Part(number, changes, base, new_digest, document.is_touched(before, after))

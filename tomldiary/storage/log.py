@@ -12,7 +12,7 @@ can look like the first line of a record, and a record ends where its lines end.
 the last whole record: a part of a record, or zeros. A torn tail was never acknowledged and is cut off.
 
 Two kinds of process use a file at once: one appends, another rewrites it without forgotten records. Both lock it.
-`rewrite_log` replaces the file. So an append compares inodes under the lock and opens the new file if they differ.
+`rewrite_log` replaces the file. So an append checks under the lock that its file is still there, and opens the new one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from zlib import crc32
 
 from tomldiary.runtime.forgettable_cache import cleared_on_forget
 from tomldiary.storage.files import PRIVATE, FileSystem
-from tomldiary.storage.locks import lock_file, try_lock, unlock
+from tomldiary.storage.locks import is_at, lock_file, try_lock, unlock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -162,7 +162,6 @@ class LogFile:
         """The reason why no more records can be appended."""
         self._path = ""
         self._descriptor = -1
-        self._inode = 0
 
     def open(self, path: str) -> None:
         """Open or create another file, or the file that replaced this one.
@@ -173,8 +172,7 @@ class LogFile:
         descriptor = self._files.open(path, _FLAGS, 0o600)
         self.close()
         self._path, self._descriptor = path, descriptor
-        found = self._files.fstat(descriptor)
-        self._inode, self.end = found.st_ino, found.st_size
+        self.end = self._files.fstat(descriptor).st_size
 
     def create(self, path: str) -> None:
         """Open a new file with private permissions, regardless of the umask."""
@@ -212,10 +210,8 @@ class LogFile:
         """Lock the file that is currently at the path, and return its length in bytes."""
         while True:
             try_lock(self._descriptor, inf)
-            with contextlib.suppress(FileNotFoundError):
-                found = self._files.stat(self._path)
-                if found.st_ino == self._inode:
-                    return found.st_size
+            if is_at(self._files, self._descriptor, self._path):
+                return self._files.fstat(self._descriptor).st_size
             unlock(self._descriptor)
             self.open(self._path)
 

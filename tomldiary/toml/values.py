@@ -418,8 +418,7 @@ def _same_items(left: Sequence[Any], right: Sequence[Any]) -> bool:
 def encode_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return `data` without None; the positions of None are stored in `_null`."""
     found: list[str] = []
-    encoded = {key: _without_nulls(value, f"/{_token(key)}", found) for key, value in data.items()}
-    encoded = {key: value for key, value in encoded.items() if value is not _GONE}
+    encoded: dict[str, Any] = _without_nulls(data, "", found)
     if found:
         encoded[NULL_FIELD] = found
     return encoded

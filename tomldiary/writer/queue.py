@@ -322,10 +322,11 @@ class UserQueues:
         self._queues.setdefault(job.turn.user_id, deque()).appendleft(job)
         self._count += 1 + len(job.group)
 
-    def pop(self, together: int = 1) -> Job | None:
-        """Return the next turn, grouped with up to `together - 1` later turns, and hold its user."""
-        if not self._ready:
-            return None
+    def pop(self, together: int = 1) -> Job:
+        """Return the next turn, grouped with up to `together - 1` later turns, and hold its user.
+
+        Call it only if `is_ready`.
+        """
         user = self._ready.popleft()
         queue = self._queues[user]
         job = queue.popleft()

@@ -138,8 +138,6 @@ class Workers:
                     self._timer = asyncio.get_running_loop().call_later(wait, self._dispatch)
                     return
                 job = self.queues.pop(self._options.coalesce)
-                if job is None:
-                    return
                 self.breaker.begin()
                 self.working[job] = asyncio.get_running_loop().create_task(
                     self._process(job), context=self._context.copy()
