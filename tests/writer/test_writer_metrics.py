@@ -14,7 +14,7 @@ from opentelemetry import metrics, trace
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan
 
 from tomldiary import Diary, MemoryWriter, Turn
-from tomldiary.errors import ExtractionError
+from tomldiary.errors import ExtractionError, InvalidValue
 from tomldiary.writer.metrics import health_of
 
 LONG = 120
@@ -233,6 +233,13 @@ def test_health_names_its_reasons(tmp_path, change, status, reason):
     assert verdict.http_status == (503 if status == "unhealthy" else 200)
     assert reason is None or any(reason in each for each in verdict.reasons)
     assert verdict.to_dict()["status"] == status
+
+
+@pytest.mark.parametrize("wrong", [{"longest_wait": "300"}, {"most_errors": 5}])
+def test_a_health_check_with_a_wrong_limit_says_which_one(tmp_path, wrong):
+    said = pytest.raises(InvalidValue, match=f"{next(iter(wrong))}: expected")
+    with MemoryWriter(Diary(tmp_path, agent=remember)) as writer, said:
+        writer.health(**wrong)
 
 
 def test_a_turn_blocked_by_a_hanging_disk_counts_as_queued(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.runtime.views import DictView, Viewed
+from tomldiary.toml.values import checked_number
 from tomldiary.writer.attempts import PERCENTILES
 
 if TYPE_CHECKING:
@@ -85,13 +86,9 @@ class Health(Viewed):
 def health_of(
     stats: Mapping[str, Any], *, longest_wait: float = 300.0, most_errors: float = 0.05
 ) -> Health:
-    """Return the health of a writer, derived from its `stats()`.
-
-    Args:
-        stats: The result of `MemoryWriter.stats`.
-        longest_wait: The maximum age of the oldest turn in seconds.
-        most_errors: The maximum share of failed turns.
-    """
+    """Return the health of a writer, derived from its `stats()`; see `MemoryWriter.health`."""
+    checked_number(longest_wait, "longest_wait", "0 or more seconds", lambda each: each >= 0)
+    checked_number(most_errors, "most_errors", "a share from 0 to 1", lambda each: 0 <= each <= 1)
     fatal: list[str] = []
     worries: list[str] = []
     if not stats["is_running"]:

@@ -348,6 +348,9 @@ class MemoryWriter(Viewed):
         Args:
             longest_wait: The maximum age of the oldest turn in seconds.
             most_errors: The maximum share of failed turns.
+
+        Raises:
+            InvalidValue: An argument is not a number, or out of its range.
         """
         return health_of(self.stats(), longest_wait=longest_wait, most_errors=most_errors)
 
