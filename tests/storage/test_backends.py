@@ -261,6 +261,11 @@ class YieldingUsers(Dictionary):
         yield "alice"
 
 
+class NoUsers(Dictionary):
+    async def list_users(self):
+        return None
+
+
 @pytest.mark.parametrize(
     ("make", "named"),
     [
@@ -274,10 +279,11 @@ class YieldingUsers(Dictionary):
             lambda: Diary(YieldingUsers()).users(),
             "YieldingUsers has a method that is not a coroutine function",
         ),
+        (lambda: Diary(NoUsers()).users(), "list_users of NoUsers: expected a list of names"),
     ],
 )
 def test_a_backend_that_is_written_wrongly_is_told_what_is_wrong(make, named):
-    with pytest.raises(BackendError, match=named):
+    with pytest.raises((BackendError, InvalidValue), match=named):
         make()
 
 

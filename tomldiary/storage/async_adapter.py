@@ -20,6 +20,7 @@ from tomldiary.runtime.lru import RecentBySize
 from tomldiary.storage.locks import UserLocks
 from tomldiary.storage.protocol import BackendProtocol, Commit, Durability, Rewrite, Stored
 from tomldiary.toml.document import digest
+from tomldiary.toml.values import checked_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -158,7 +159,8 @@ class SixVerbsBackend:
 
     def users(self) -> list[str]:
         """Return all user ids."""
-        return sorted(self._call(self.wrapped.list_users()))
+        found = self._call(self.wrapped.list_users())
+        return sorted(checked_names(found, f"list_users of {type(self.wrapped).__name__}"))
 
     def erase(self, user: str, kind: str | None = None) -> bool:
         """Remove a document, or everything of the user."""
@@ -166,7 +168,7 @@ class SixVerbsBackend:
             existed = bool(self._call(self.wrapped.exists(user, kind)))
             self._call(self.wrapped.delete(user, kind))
             return existed
-        existed = user in self.users()
+        existed = bool(self.kinds(user))
         self._call(self.wrapped.delete_user(user))
         self._records.pop(user)
         return existed
