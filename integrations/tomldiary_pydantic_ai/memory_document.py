@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tomldiary.agents.options import checked_count
-from tomldiary.agents.verbs import DoneBefore, once
+from tomldiary.agents.options import checked_count, checked_text
+from tomldiary.agents.verbs import ACTOR, WAITS, DoneBefore, once
 from tomldiary.diary import Diary, diary_of
 from tomldiary.engine.transaction import repeated_whole
 from tomldiary.errors import DiaryError, InvalidValue, UnknownEntry, without_paths
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable
 
+    from tomldiary.entries.blocks import TextBlock
 
 __all__ = [
     "DEFAULT_MAX_MEMORY_LINES",
@@ -102,8 +103,9 @@ def checked_agent_name(name: str) -> str:
     """Return the name of an agent, which is one part of a path.
 
     Raises:
-        InvalidValue: It is empty, or leads out of its folder.
+        InvalidValue: It is empty or no text, or leads out of its folder.
     """
+    checked_text(name, "agent_name")
     if not name.strip() or name.strip(".") == "" or set(name) & set("/\\\0\n\r"):
         raise InvalidValue(
             f'{name!r} cannot be the name of an agent. Use a plain name, such as "main".',
@@ -284,9 +286,9 @@ class AgentMemory:
                 return f"Memory says this already ({_lines(text)} lines total)."
             gap = "\n" if text and not text.endswith("\n\n") else ""
             written = self._user.blocks.append(
-                self._name, gap + content, session_id=self._session, actor="agent"
+                self._name, gap + content, session_id=self._session, actor=ACTOR
             )
-            return f"Memory updated ({_lines(written.text)} lines total)."
+            return self._updated(written)
 
         return self._changed(change)
 
@@ -307,20 +309,23 @@ class AgentMemory:
                     f" context to '{quoted}' so it matches exactly once."
                 )
             changed = self._user.blocks.replace(
-                self._name, stored, new_text, session_id=self._session, actor="agent"
+                self._name, stored, new_text, session_id=self._session, actor=ACTOR
             )
-            return f"Memory updated ({_lines(changed.text)} lines total)."
+            return self._updated(changed)
 
         return self._changed(change)
+
+    def _updated(self, notes: TextBlock) -> str:
+        if self._user.diary.trust.waits(ACTOR):
+            return WAITS
+        return f"Memory updated ({_lines(notes.text)} lines total)."
 
     def _take_over(self, memory: MemoryFile) -> None:
         """Copy notes from a file into the diary."""
         try:
             self._user.blocks[self._name]
         except UnknownEntry:
-            self._user.blocks.set(
-                self._name, memory.content, session_id=self._session, actor="agent"
-            )
+            self._user.blocks.set(self._name, memory.content, session_id=self._session, actor=ACTOR)
             _logger.info(
                 "notes of agent %s were taken over from a file, which is not read any more",
                 self._name,

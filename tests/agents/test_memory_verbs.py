@@ -15,6 +15,7 @@ from tomldiary.agents.verbs import (
     BLOCK_VERBS,
     MOST_HITS,
     VERBS,
+    WAITS,
     WRITING_VERBS,
     Answer,
     MemoryVerbs,
@@ -414,3 +415,24 @@ def test_a_recalled_block_over_the_budget_is_cut_with_a_mark(alice, verbs):
     text = verbs.recall("walnuts")
     assert "- blocks/persona:\n  Line 0 about walnuts.\n" in text
     assert "more lines are stored" in text
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments"),
+    [
+        ("remember", ("likes coffee", "likes")),
+        ("update", ("likes/pref001", "likes green tea")),
+        ("forget", ("likes/pref001",)),
+        ("append_block", ("notes", "two")),
+        ("replace_in_block", ("notes", "one", "two")),
+    ],
+)
+def test_a_change_that_waits_for_a_review_is_not_called_done(tmp_path, verb, arguments):
+    alice = Diary(tmp_path, quarantine={"agent"}).user("alice")
+    alice.upsert_preference("likes", "likes tea")
+    alice.blocks.set("notes", "one")
+    verbs = MemoryVerbs(alice, "s1")
+    answer = getattr(verbs, verb)(*arguments)
+    assert (str(answer), answer.is_error) == (f"✅ {WAITS}", False)
+    assert "likes/pref001: likes tea" in verbs.recall("tea")
+    assert [change.origin for change in alice.review()] == ["agent"]

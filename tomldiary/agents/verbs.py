@@ -63,7 +63,9 @@ _ANSWER_TOKENS = 4_000
 _ANSWER_CHARACTERS = 16_000
 _SIMILAR_SHOWN = 3
 _KEY_SHOWN = 200  # characters of a key that a model made up
-_ACTOR = "agent"
+ACTOR = "agent"
+"""The actor of what a model writes with tools."""
+WAITS = "This change waits for a review. Until a person accepts it, the memory stays as it is."
 _logger = get_logger(__name__)
 
 P = ParamSpec("P")
@@ -99,7 +101,7 @@ def once(user: UserDiary, session: str, operation: str) -> Generator[None]:
     Raises:
         DoneBefore: A call with this id was already made. Nothing was changed.
     """
-    with user.transaction(session_id=session, actor=_ACTOR, operation_id=operation) as tx:
+    with user.transaction(session_id=session, actor=ACTOR, operation_id=operation) as tx:
         if operation and tx.has_done(operation):
             raise DoneBefore
         yield
@@ -137,9 +139,11 @@ def _answering(
     def answer(self: MemoryVerbs, *args: P.args, **kwargs: P.kwargs) -> Answer:
         user = self._user  # pyright: ignore[reportPrivateUsage] - this decorates its methods
         try:
-            return repeated_whole(
+            answered = repeated_whole(
                 lambda: verb(self, *args, **kwargs), user.diary.engine.lock_timeout
             )
+            is_write = answered.startswith(("✅", "🗑️"))
+            return Answer(f"✅ {WAITS}", answered.data) if is_write and self.waits else answered
         except Exception as error:  # noqa: BLE001 - no error may end the host's run
             return failure(error)
 
@@ -172,9 +176,14 @@ class MemoryVerbs:
     ) -> None:
         self._user = user
         self._session = session_id
-        self._why: dict[str, Any] = {"session_id": session_id, "actor": _ACTOR}
+        self._why: dict[str, Any] = {"session_id": session_id, "actor": ACTOR}
         self._operation = operation_id
         self._epoch = epoch
+
+    @property
+    def waits(self) -> bool:
+        """Whether changes wait for a review."""
+        return self._user.diary.trust.waits(ACTOR)
 
     @contextmanager
     def _once(self) -> Generator[None]:
@@ -382,7 +391,7 @@ class MemoryVerbs:
             return data_text(value), {"id": name, **value}
         if kind is CONVERSATIONS:
             found = self._user.conversations().get(name)
-            self._user.remove_conversation(name, actor=_ACTOR)
+            self._user.remove_conversation(name, actor=ACTOR)
             return ("", {"id": name}) if found is None else (found.summary, {"id": name})
         episode = self._user.episodes.delete(name, **self._why)
         return f"{episode.input} {episode.output}", asdict(episode)

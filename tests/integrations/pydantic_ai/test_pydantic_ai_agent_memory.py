@@ -16,6 +16,7 @@ from pydantic_ai.models.test import TestModel
 from pydantic_ai.usage import RunUsage
 
 from tomldiary import Diary
+from tomldiary.agents.verbs import WAITS
 from tomldiary.errors import BackendError, IdentifierError, InvalidValue
 from tomldiary_pydantic_ai import (
     AgentMemoryToolset,
@@ -386,3 +387,15 @@ def test_the_names_of_pydantic_deep_are_exported():
     assert package.DEFAULT_MEMORY_FILENAME == "MEMORY.md"
     for name in ("READ", "WRITE", "UPDATE"):
         assert getattr(package, f"{name}_MEMORY_DESCRIPTION")
+
+
+def test_a_note_that_waits_for_a_review_is_not_called_saved(tmp_path):
+    diary = Diary(tmp_path, quarantine={"agent"})
+    notes = Notes(diary)
+    assert notes.write("Prefers short answers.") == [WAITS]
+    assert notes.read() == "No memory saved yet."
+
+
+def test_the_name_of_an_agent_must_be_text(tmp_path):
+    with pytest.raises(InvalidValue, match="agent_name"):
+        load_memory(tmp_path, "MEMORY.md", 5)  # type: ignore[arg-type]
