@@ -209,7 +209,7 @@ class OwnThread:
         running_loop()
         self._last = work = self._pool.submit(contextvars.copy_context().run, _called, function)
         future = asyncio.wrap_future(work)
-        # asyncio logs an error that is not read, and nobody awaits the call of a cancelled task.
+        # asyncio logs an error that is not read, and a cancelled task does not await its call.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.wait([future])
         return future.result()
