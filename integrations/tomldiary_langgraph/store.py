@@ -77,16 +77,14 @@ class DiaryStore(BaseStore):
         self.diary = diary_of(diary)
         self._has_opened = self.diary is not diary
         self.ttl_config = _checked_ttl(ttl)
-        self._embedder = Embedder(index) if index is not None else None
-        self.index_config: IndexConfig | None = None
-        if index is not None:
-            self.index_config = cast("IndexConfig", dict(index))
-        self.embeddings = self._embedder.embeddings if self._embedder is not None else None
+        self._embedder = embedder = None if index is None else Embedder(index)
+        self.index_config = None if index is None else cast("IndexConfig", dict(index))
+        self.embeddings = None if embedder is None else embedder.embeddings
         self._items = ItemStore(
             self.diary,
             user_label=user_label,
             expiry=_expiry(self.ttl_config),
-            embedding=self._embedder.embedding if self._embedder is not None else None,
+            embedding=None if embedder is None else embedder.embedding,
         )
 
     def __repr__(self) -> str:

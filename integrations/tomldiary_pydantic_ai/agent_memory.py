@@ -160,7 +160,7 @@ class AgentMemoryToolset(RunToolset[Any]):
         text = format_memory_prompt(
             memory, self._max_lines, max_tokens=self._max_tokens, pin_marker=self._pin_marker
         )
-        return [appending(text, "memory")]
+        return [appending(text)]
 
     def load(self, ctx: RunContext[Any]) -> MemoryFile | None:
         """Return the notes of a run's agent; None if there are none.

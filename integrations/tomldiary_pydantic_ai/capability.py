@@ -192,7 +192,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     async def _memory_instruction(self, ctx: RunContext[AgentDepsT]) -> Any:
         bound = self._bound()
         with nullcontext() if bound is None else bound.calling():
-            part = appending(await self._toolset.memory(ctx), "memory")
+            part = appending(await self._toolset.memory(ctx))
         # Releases that cannot append changes accept only a text.
         return part if CAN_APPEND else part.content
 

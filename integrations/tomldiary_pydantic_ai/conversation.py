@@ -96,9 +96,9 @@ def as_data(text: str, ctx: RunContext[Any], scope: str, memory: str | None) -> 
     return message
 
 
-def appending(text: str, name: str) -> InstructionPart:
+def appending(text: str) -> InstructionPart:
     """Return an instruction whose later changes are appended to the conversation, if the framework can do so."""
-    options: dict[str, Any] = {"name": name, "on_change": "append"} if CAN_APPEND else {}
+    options: dict[str, Any] = {"name": "memory", "on_change": "append"} if CAN_APPEND else {}
     return InstructionPart(text, dynamic=True, **options)
 
 

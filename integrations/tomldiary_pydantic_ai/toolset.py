@@ -371,13 +371,10 @@ class DiaryToolset(RunToolset[AgentDepsT]):
         if guidance:
             parts.append(InstructionPart(guidance))
         memory = await self.memory(ctx) if self.inject else ""
-        if memory:
-            is_appended = self.inject == "instructions"
-            parts.append(
-                appending(memory, "memory")
-                if is_appended
-                else InstructionPart(memory, dynamic=True)
-            )
+        if memory and self.inject == "instructions":
+            parts.append(appending(memory))
+        elif memory:
+            parts.append(InstructionPart(memory, dynamic=True))
         return parts or None
 
     def tool_names(self, ctx: RunContext[AgentDepsT]) -> dict[str, str]:

@@ -194,8 +194,7 @@ def full_key(written: str, user: UserDiary) -> str:
             where="key",
         )
     written = fact_key(written, user)
-    first = written.partition("/")[0]
-    is_short = "/" in written and first not in KINDS
-    if first == PREFERENCES.name and written.count("/") == 1:
-        is_short = True  # a category may have this name
-    return f"{PREFERENCES.name}/{written}" if is_short else written
+    first, _, rest = written.partition("/")
+    # A category may have the name of the kind.
+    is_long = first in KINDS and (first != PREFERENCES.name or "/" in rest)
+    return written if is_long else f"{PREFERENCES.name}/{written}"

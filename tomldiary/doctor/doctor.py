@@ -93,7 +93,7 @@ def findings(
     if isinstance(backend, SharedBackend):
         yield from _connected(backend)
     if isinstance(backend, KeepsHidden):
-        yield from _dead_letters(backend, backend, users)
+        yield from _dead_letters(backend, users)
     names = _users(backend) if users is None else sorted(users)
     found_of = partial(_findings_of, diary)
     if not isinstance(backend, SharedBackend):
@@ -136,11 +136,9 @@ def _connected(backend: SharedBackend) -> Iterator[Finding]:
         yield Finding("problem", place, str(error).removeprefix(f"{place}: "))
 
 
-def _dead_letters(
-    backend: Backend, hidden: KeepsHidden, users: Collection[str] | None
-) -> Iterator[Finding]:
+def _dead_letters(backend: KeepsHidden, users: Collection[str] | None) -> Iterator[Finding]:
     try:
-        counts = DeadLetters(hidden).counts()
+        counts = DeadLetters(backend).counts()
     except PermissionError as error:
         yield Finding(
             "problem", str(error.filename), "permission denied.", "Check the permissions."
@@ -334,7 +332,7 @@ def _shown_at(backend: Backend, user: str, seq: int) -> str:
     return f"tomldiary show --user {shlex.quote(user)} --at {seq} --raw{_path_option(backend)}"
 
 
-def _path_option(backend: Backend) -> str:
+def _path_option(backend: object) -> str:
     """Return the option of a command that names a folder; "" for a database, whose address may contain a password."""
     if not isinstance(backend, LocalBackend):
         return ""

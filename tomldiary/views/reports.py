@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from tomldiary.writer.receipts import Receipt
     from tomldiary.writer.writer import MemoryWriter
 
-__all__: list[str] = []
-
 _MOST_KEYS = 20
 _TONES: Mapping[str, Tone] = {"healthy": "good", "degraded": "warn", "unhealthy": "bad"}
 
