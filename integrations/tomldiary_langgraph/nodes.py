@@ -327,30 +327,15 @@ class _Recorded:
         user = resolve_user(self._user_id, state, config)
         named = resolve_session(self._session_id, state, config)
         session = named or run_id_of(config)
-        speakers = speakers_of(self._user_id, user, config)
-        if isinstance(self._user_id, str):
-            speakers = []  # a node with a fixed user records the messages of all users
-        channels, node = state_channels(config), _node(config)
-        thread = thread_of(state, self._messages_key, nodes_of(channels))
-        said = current_turn(
-            thread,
-            lambda one: any(
-                _owner(self._submitted, config, one, each) != each.user for each in speakers
-            ),
-            ended_in(channels, node),
-        )
-        if said is None and not self._has_warned and thread and thread[-1].by == "user":
-            self._has_warned = True
-            tell(
-                _logger,
-                "a node records no turn, because the user's last message has no answer yet."
-                " Place the node behind the model.",
-            )
+        # A node with a fixed user records the messages of all users.
+        is_fixed = isinstance(self._user_id, str)
+        speakers = [] if is_fixed else speakers_of(self._user_id, user, config)
+        said = self._current(state, config, speakers)
         if said is None or self._runs.is_delegated(config):
             yield None, {}
             return
         said = said.identified(task_here())
-        update = ended_by(channels, node, said.end) if said.end else {}
+        update = ended_by(state_channels(config), _node(config), said.end) if said.end else {}
         asked = [one for one in said.messages if one.by == "user"]
         epoch = self._submitted.began(user, asked)
         first = self._submitted.first_ids(
@@ -388,6 +373,28 @@ class _Recorded:
             yield turn, update
         for where in {"", *(each.function for each in speakers)}:
             self._submitted.answered(config.get("configurable"), where, asked)
+
+    def _current(
+        self, state: Any, config: RunnableConfig, speakers: list[Speaker]
+    ) -> CurrentTurn | None:
+        """Return the current turn; None, with a warning the first time, if it has no answer yet."""
+        channels = state_channels(config)
+        thread = thread_of(state, self._messages_key, nodes_of(channels))
+        said = current_turn(
+            thread,
+            lambda one: any(
+                _owner(self._submitted, config, one, each) != each.user for each in speakers
+            ),
+            ended_in(channels, _node(config)),
+        )
+        if said is None and not self._has_warned and thread and thread[-1].by == "user":
+            self._has_warned = True
+            tell(
+                _logger,
+                "a node records no turn, because the user's last message has no answer yet."
+                " Place the node behind the model.",
+            )
+        return said
 
 
 def _note(speaker: Speaker, message: Spoken) -> str:
