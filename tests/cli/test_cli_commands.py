@@ -323,10 +323,11 @@ def test_a_search_shows_the_date_of_an_episode(tmp_path):
     assert "updated 2026-01-02" in call("search", "zebras", "--path", tmp_path, check=0).stdout
 
 
-def test_a_diff_of_counters_alone_says_so(memories):
+def test_changes_of_counters_alone_are_named(memories):
     Diary(memories).user("alice").upsert_preference("likes", id="long")
     told = call("diff", "--path", memories, check=0).stdout
     assert told == "Only counters and times differ; --all shows them.\n"
+    assert told == call("history", "conversations/s1", "--path", memories, check=0).stdout
     assert "+_count = 2" in call("diff", "--all", "--path", memories, check=0).stdout
 
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from tomldiary.user.user import UserDiary
 
 _ALL = 1_000_000_000
+_ROUTINE = "Only counters and times differ; --all shows them."
 _COLUMNS = (
     Column("seq", "dim", is_number=True),
     Column("time (UTC)", "dim"),
@@ -102,25 +103,28 @@ def history(
     start, end = (None if each is None else point(each, alice) for each in (since, before))
 
     def read(most: int) -> list[HistoryEntry]:
-        found = alice.history(
-            wanted, limit=most, session_id=session, since=start, until=_until(end)
-        )
+        return alice.history(wanted, limit=most, session_id=session, since=start, until=_until(end))
+
+    def matching(changes: list[HistoryEntry]) -> list[HistoryEntry]:
         return [
             change
-            for change in found
+            for change in changes
             if (every or as_json or not _is_routine(change))
             and (grep is None or _holds(change, grep))
         ]
 
-    found = read(limit + 1)
+    changes = read(limit + 1)
+    found = matching(changes)
     if len(found) <= limit:  # omitted changes count towards the limit, so read all
-        found = read(_ALL)
+        changes = read(_ALL)
+        found = matching(changes)
     if as_json:
         print_json(found[:limit])
     else:
         _print_changes(found[:limit])
         if not found:
-            print_text("No changes found.")
+            is_routine = bool(changes) and grep is None
+            print_text(_ROUTINE if is_routine else "No changes found.")
     if len(found) > limit:
         print_error("There are older changes; a larger --limit shows them.")
 
@@ -234,7 +238,7 @@ def diff(
     if shown:
         print_diff(shown)
     elif not every and alice.diff(first, last):
-        print_text("Only counters and times differ; --all shows them.")
+        print_text(_ROUTINE)
     else:
         print_text("No differences.")
 
