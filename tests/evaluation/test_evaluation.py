@@ -301,6 +301,12 @@ def test_options_for_texts_are_refused_without_texts(tmp_path, option):
     assert f"{option[0]}: requires a file" in str(result.exception)
 
 
+def test_an_unknown_embedder_is_refused_before_any_text_is_stored(own, tmp_path):
+    given = ["eval", str(own), "--embedder", "words", "--embedder", "openai"]
+    result = CliRunner().invoke(app, given)
+    assert str(result.exception).startswith("--embedder: 'openai' is unknown. Use one of: 'words'")
+
+
 def test_the_command_prints_a_table_and_json(own, tmp_path):
     result = CliRunner().invoke(app, ["eval", str(own), "-k", "1", "--budget", "400", "--together"])
     assert result.exit_code == 0

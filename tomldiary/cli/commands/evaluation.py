@@ -9,6 +9,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from tomldiary.agents.options import one_of
 from tomldiary.cli.memory import known_user
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath
 from tomldiary.cli.output import print_json, print_text
@@ -18,6 +19,7 @@ from tomldiary.evaluation import Report, Run, evaluate, evaluate_stored, load_qu
 from tomldiary.evaluation.questions import Collection, together
 
 _WORDS = "words"
+_EMBEDDERS = (_WORDS, "local")
 
 
 def evaluate_questions(
@@ -28,7 +30,7 @@ def evaluate_questions(
     *,
     embedder: Annotated[
         list[str] | None,
-        Option(help='"words" (no embedder), "local" or another name; repeat it to compare.'),
+        Option(help='"words" (no embedder) or "local"; repeat it to compare.'),
     ] = None,
     k: Annotated[
         list[int] | None,
@@ -51,6 +53,8 @@ def evaluate_questions(
 
     Prints recall, rank, coverage of the prompt block and time. Texts of the file are stored in a temporary diary. Without texts, the questions search the diary at --path, which is not changed.
     """
+    for name in embedder or ():
+        one_of("--embedder", name, _EMBEDDERS)
     collections = load_questions(questions)
     has_texts = any(each.entries for each in collections)
     for option, given in (("--embedder", embedder), ("--together", as_one)):
