@@ -43,6 +43,8 @@ from tomldiary.text.visible import one_line
 from tomldiary.toml.parse import decode_utf8
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tomldiary.diary import Diary
 
 _FORGOTTEN = (
@@ -124,16 +126,8 @@ def edit(
         file = Path(folder) / f"{document.replace('/', '-')}.toml"
         file.write_text(stored.text, "utf-8", newline="")
         file.chmod(0o600)
-        text = _edited(file)
-        found: list[Mistake] = []
-        while text != stored.text and (found := mistakes(alice.diary, document, text, stored.text)):
-            for mistake in found:
-                (print_error if as_json else print_text)(mistake.explained)
-            if not _is_wanted_again():
-                if not all(mistake.problem for mistake in found):
-                    raise InvalidValue("the text has mistakes; nothing was stored", where=document)
-                break
-            text = _edited(file)
+        tell = print_error if as_json else print_text
+        text, kept = _corrected(alice.diary, document, stored.text, file, tell)
         is_changed = text != stored.text
         try:
             if is_changed:
@@ -149,9 +143,29 @@ def edit(
         print_json({"document": document, "is_changed": is_changed, "problems": problems})
         return
     for problem in problems:
-        if not any(problem.endswith(one_line(mistake.problem)) for mistake in found):
+        if not any(problem.endswith(one_line(mistake.problem)) for mistake in kept):
             print_text(problem)
     print_text(f"{'stored' if is_changed else 'unchanged'}: {one_line(document)}")
+
+
+def _corrected(
+    diary: Diary, document: str, before: str, file: Path, tell: Callable[[str], None]
+) -> tuple[str, list[Mistake]]:
+    """Open a file in the editor until its mistakes are corrected or kept; return its text and those that are kept.
+
+    Raises:
+        InvalidValue: A text that cannot be parsed is kept.
+    """
+    while True:
+        text = _edited(file)
+        found = [] if text == before else mistakes(diary, document, text, before)
+        for mistake in found:
+            tell(mistake.explained)
+        if not found or not _is_wanted_again():
+            break
+    if not all(mistake.problem for mistake in found):
+        raise InvalidValue("the text has mistakes; nothing was stored", where=document)
+    return text, found
 
 
 def _is_wanted_again() -> bool:
