@@ -6,11 +6,13 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 import typer
@@ -404,12 +406,15 @@ def test_edit_shows_a_mistake_that_is_kept_only_once(memories, edit):
     assert done.stdout.endswith("stored: preferences\n")
 
 
-def test_edit_stores_nothing_that_does_not_parse(memories, edit):
+def test_edit_keeps_a_text_that_does_not_parse_beside_the_memory(memories, edit):
     before = (memories / "alice/preferences.toml").read_bytes()
     for answers in ("n\n", ""):
         done = edit("[preferences.likes", "[preferences..likes", answers=answers)
         assert "nothing was stored" in str(done.exception)
         assert (memories / "alice/preferences.toml").read_bytes() == before
+        kept = Path(re.search(r"The edited text is kept in (.*)\.\n", done.stderr)[1])
+        assert "[preferences..likes" in kept.read_text()
+        shutil.rmtree(kept.parent)
     assert not [*(memories / "alice").glob(".*edit")]
 
 

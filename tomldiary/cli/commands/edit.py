@@ -130,13 +130,16 @@ def edit(
         text, kept = _corrected(alice.diary, document, stored.text, file, tell)
         is_changed = text != stored.text
         try:
+            if not all(mistake.problem for mistake in kept):
+                raise InvalidValue("the text has mistakes; nothing was stored", where=document)
             if is_changed:
                 save_text(alice.diary, alice.user_id, document, text, epoch)
         except Forgotten:
             raise
         except (DiaryError, OSError):
-            cleaned_up.pop_all()
-            print_error(f"The edited text is kept in {file}.")
+            if text.strip():
+                cleaned_up.pop_all()
+                print_error(f"The edited text is kept in {file}.")
             raise
     problems = [one_line(problem) for problem in alice.problems()] if is_changed else []
     if as_json:
@@ -151,21 +154,14 @@ def edit(
 def _corrected(
     diary: Diary, document: str, before: str, file: Path, tell: Callable[[str], None]
 ) -> tuple[str, list[Mistake]]:
-    """Open a file in the editor until its mistakes are corrected or kept; return its text and those that are kept.
-
-    Raises:
-        InvalidValue: A text that cannot be parsed is kept.
-    """
+    """Open a file in the editor until its mistakes are corrected or kept; return its text and those that are kept."""
     while True:
         text = _edited(file)
         found = [] if text == before else mistakes(diary, document, text, before)
         for mistake in found:
             tell(mistake.explained)
         if not found or not _is_wanted_again():
-            break
-    if not all(mistake.problem for mistake in found):
-        raise InvalidValue("the text has mistakes; nothing was stored", where=document)
-    return text, found
+            return text, found
 
 
 def _is_wanted_again() -> bool:
