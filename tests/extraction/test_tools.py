@@ -404,6 +404,12 @@ def test_an_extractor_may_change_the_dictionaries_directly(tmp_path):
     assert alice.conversations()["s"].summary == "written directly"
 
 
+def test_the_record_of_a_turn_lists_preferences_before_the_conversation():
+    alice = Diary("memory:", agent="rules").user("alice")
+    alice.add_turn("I love jazz.", "Noted.", session_id="s")
+    assert [each.key for each in alice.history()] == ["likes/pref001", "conversations/s"]
+
+
 @pytest.mark.parametrize(
     ("category", "entry", "reason"),
     [
