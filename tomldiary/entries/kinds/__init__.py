@@ -28,33 +28,6 @@ if TYPE_CHECKING:
     from tomldiary.entries.kind import Rules, Tables
     from tomldiary.toml.document import Document, Path, Table
 
-__all__ = [
-    "BLOCKS",
-    "CONVERSATIONS",
-    "DRAFTS",
-    "EPISODES",
-    "FACTS",
-    "ITEMS",
-    "KINDS",
-    "PREFERENCES",
-    "QUARANTINE",
-    "Stored",
-    "entries_in",
-    "entry_key",
-    "entry_kind",
-    "entry_path",
-    "find_entry",
-    "own_tables",
-    "own_values",
-    "path_of",
-    "problems_in",
-    "register",
-    "shown_kinds",
-    "typed_kinds",
-    "unread_tables",
-]
-
-
 KINDS: dict[str, EntryKind] = {}
 """The registered kinds by name; the name of a document begins with the name of its kind."""
 
