@@ -268,6 +268,7 @@ def test_a_flag_may_be_left_to_the_setting(
         {"context_turns": True},
         {"lock_timeout": "soon"},
         {"lock_timeout": inf},
+        {"lock_timeout": 10**400},
         {"extraction_timeout": 0},
         {"similarity": 0.7},
         {"similarity": nan},

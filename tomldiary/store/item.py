@@ -21,12 +21,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.fields import session_turn
-from tomldiary.errors import InvalidValue, wrong_type
+from tomldiary.errors import wrong_type
 from tomldiary.runtime.fork_safety import fork_safe
 from tomldiary.text.json_paths import searched_names, searched_text
 from tomldiary.toml.values import (
     NULL_FIELD,
     check_unicode,
+    checked_number,
     decode_nulls,
     encode_nulls,
     moment,
@@ -196,13 +197,10 @@ def checked_minutes(given: Any, where: str) -> float | None:
     Raises:
         InvalidValue: It is no number, not above 0, or too long.
     """
-    is_number = isinstance(given, int | float) and not isinstance(given, bool)
-    if given is None or (is_number and 0 < given <= _LONGEST_TTL):
-        return None if given is None else float(given)
-    raise InvalidValue(
-        f"expected minutes above 0 and up to {_LONGEST_TTL:,.0f}, or None, found {given!r}.",
-        where=where,
-    )
+    if given is None:
+        return None
+    expected = f"minutes above 0 and up to {_LONGEST_TTL:,.0f}, or None"
+    return float(checked_number(given, where, expected, lambda each: 0 < each <= _LONGEST_TTL))
 
 
 def checked_key(key: Any, *, is_new: bool = True) -> str:

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from json.encoder import encode_basestring
-from math import isfinite, isnan
+from math import isnan
 from numbers import Integral
-from sys import maxsize
+from sys import float_info, maxsize
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.errors import InvalidValue, wrong_type
@@ -291,8 +291,8 @@ def checked_number(value: Any, where: str, expected: str, fits: Callable[[float]
     Raises:
         InvalidValue: The value is not a finite number, or `fits` returns False for it.
     """
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
-    if not is_number or not fits(value):
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not abs(value) <= float_info.max or not fits(value):
         raise InvalidValue(f"expected {expected}, found {value!r}.", where=where)
     return value
 
