@@ -189,14 +189,6 @@ def _compared(compare: Callable[[Any, Any], bool], wanted: Any, where: str) -> _
     return check
 
 
-def _same_zone(one: Any, other: Any) -> tuple[Any, Any]:
-    """Return two values; a datetime without a zone is taken as UTC, as everywhere in a diary."""
-    if isinstance(one, datetime) and isinstance(other, datetime):
-        aware = [each if each.tzinfo else each.replace(tzinfo=UTC) for each in (one, other)]
-        return aware[0], aware[1]
-    return one, other
-
-
 def _equal(left: Any, right: Any) -> bool:
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
@@ -206,8 +198,10 @@ def _equal(left: Any, right: Any) -> bool:
     if isinstance(left, list | tuple) and isinstance(right, list | tuple):
         first, second = cast("Sequence[Any]", left), cast("Sequence[Any]", right)
         return len(first) == len(second) and all(map(_equal, first, second))
-    one, other = _same_zone(left, right)
-    return bool(one == other)
+    if isinstance(left, datetime) and isinstance(right, datetime):
+        # A time without a zone is in UTC, as everywhere in a diary.
+        left, right = (each if each.tzinfo else each.replace(tzinfo=UTC) for each in (left, right))
+    return bool(left == right)
 
 
 def _order(value: Any) -> type[Any] | None:
