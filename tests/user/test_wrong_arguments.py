@@ -160,6 +160,19 @@ def alice() -> UserDiary:
         (lambda alice: alice.episodes.list(5), "session_id: expected text"),
         (lambda alice: alice.items.get(None), "key: expected text"),
         (lambda alice: alice.items.update("m/k", None), "expected a table, found NoneType"),
+        (lambda alice: alice.items.update("m/k", {"v": [nan]}), r"m/k\.v\.0: nan is not a number"),
+        (
+            lambda alice: alice.items.update("m/k", {"v": {"\ud800": 1}}),
+            r"m/k\.v: the text holds half of a surrogate pair",
+        ),
+        (
+            lambda alice: alice.facts.commit("diet", {"role": "\ud800"}),
+            r"diet\.role: the text holds half of a surrogate pair",
+        ),
+        (
+            lambda alice: alice.facts.commit(Diet(role="\ud800")),
+            r"diet\.role: the text holds half of a surrogate pair",
+        ),
         (lambda alice: alice.similar("likes", "tea", limit=-1), "limit: expected a whole number"),
         (
             lambda alice: alice.upsert_preference("likes", "x", fields={5: 5}),

@@ -272,10 +272,10 @@ class FactSchema:
         """
         try:
             data = fact.model_dump(mode="json", by_alias=True, round_trip=True, warnings=False)
-        except (PydanticSerializationError, TypeError):
+        except (PydanticSerializationError, TypeError, UnicodeEncodeError):
             plain(fact.model_dump(by_alias=True, warnings=False), self.name)  # names the field
             raise
-        return self.checked(data)
+        return self.checked(plain(data, self.name))
 
     def checked(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """Validate data with the model, and return it as stored in the file.

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from tomldiary.errors import InvalidValue
+from tomldiary.text.json_paths import texts_in
 from tomldiary.toml.values import (
     NULL_FIELD,
+    check_unicode,
     checked_table,
     decode_nulls,
     encode_nulls,
@@ -84,14 +86,19 @@ def plain(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """
     stored: dict[str, Any] = {}
     for name, value in checked_table(values, where).items():
+        place = f"{where}.{name}" if name else where
         try:
             stored[name] = to_jsonable_python(value, by_alias=True)
+        except UnicodeEncodeError as error:
+            check_unicode(error.object, place)
         except (PydanticSerializationError, TypeError) as error:  # the latter for NaT of pandas
             raise InvalidValue(
                 f"{type(value).__name__} cannot be stored ({error}). Convert it to text, numbers,"
                 " lists and tables.",
-                where=f"{where}.{name}" if name else where,
+                where=place,
             ) from None
+        for text in texts_in({name: stored[name]}):
+            check_unicode(text, place)
     return stored
 
 

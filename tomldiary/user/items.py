@@ -11,7 +11,7 @@ from tomldiary.entries.kinds.items import item_value
 from tomldiary.errors import UnknownEntry
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.runtime.views import DictView
-from tomldiary.toml.values import checked_text, copied, timestamp
+from tomldiary.toml.values import checked_text, copied, storable_copy, timestamp
 from tomldiary.user.context import Accessor
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class UserItems(Accessor):
             UnknownEntry: There is no such item.
             InvalidValue: A value cannot be stored. Nothing was changed.
         """
-        path, fields = _path(key), plain(changes, key)
+        path, fields = _path(key), storable_copy(plain(changes, key), key)
         session_id = self._context.session(session_id)
 
         def change(tx: Transaction) -> dict[str, Any]:
