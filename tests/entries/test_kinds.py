@@ -147,4 +147,6 @@ def test_the_names_of_kinds_come_before_categories():
     assert path_of("conversations/x", ["conversations"]) == ("conversations", "x")
     assert path_of("likes/x", ["likes"]) == ("preferences", "likes", "x")
     assert path_of("diet/x", [], ["diet"]) == ("facts", "diet", "x")
+    assert path_of("facts/diet/x", ["facts"], ["diet"]) == ("facts", "diet", "x")
+    assert path_of("facts/pref001", ["facts"], ["diet"]) == ("preferences", "facts", "pref001")
     assert PREFERENCES.path("preferences/x") is None

@@ -141,7 +141,9 @@ def path_of(key: str, categories: Collection[str], types: Collection[str] = ()) 
     first, _, rest = checked_text(key, "key", hint).partition("/")
     named = KINDS.get(first)
     found = None
-    if named is not None and (named.is_reserved or first not in categories):
+    # A category may have the name of a kind, such as `facts`.
+    is_fact = named is FACTS and rest.partition("/")[0] in types
+    if named is not None and (named.is_reserved or is_fact or first not in categories):
         found = named.path(key)
     if found is None and rest and first in categories:
         found = (PREFERENCES.name, first, rest)
