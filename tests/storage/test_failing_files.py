@@ -18,7 +18,7 @@ from file_systems import WRITES, HookedFiles
 from processes import close
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
-from tomldiary.errors import CommittedUnpublished, DiaryError
+from tomldiary.errors import BackendError, CommittedUnpublished, DiaryError
 from tomldiary.history import verify as verification
 
 CODES = {
@@ -262,3 +262,18 @@ def test_a_failing_file_operation_leaves_the_documented_state(name, every, disk,
                 problems.append(f"{what}: {problem[:300]}")
     assert not problems, "\n".join(problems)
     assert {"open", "write", "stat", "sync_file"} <= set(done)
+
+
+def test_an_unreadable_system_folder_stops_no_read_of_documents(tmp_path):
+    """It belongs to another person, who lets others read the documents."""
+    Diary(tmp_path, agent="rules").user("alice").upsert_preference("likes", "tea")
+
+    def refuse(_name, path, *_args):
+        if "/.tomldiary/" in path:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    backend = LocalBackend(tmp_path, files=HookedFiles(refuse))
+    alice = Diary(backend, agent="rules").user("alice")
+    assert [item.text for item in alice.preferences("likes").values()] == ["tea"]
+    with pytest.raises(BackendError, match=r"epochs\.key: cannot be read .*Check the permissions"):
+        alice.recall("tea")

@@ -64,6 +64,13 @@ def file_on_the_way(path: str | Path) -> BackendError:
     )
 
 
+def _unreadable(path: str | Path, error: OSError) -> BackendError:
+    reason, remedy = error.strerror, "Check the permissions."
+    if error.errno == errno.ELOOP:  # the flags refuse links
+        reason, remedy = "it is a link", "Put a regular file there."
+    return BackendError(f"{path}: cannot be read ({reason}). {remedy}")
+
+
 def _scandir(path: str | Path) -> Iterator[os.DirEntry[str]]:
     return os.scandir(os.fspath(path))
 
@@ -329,10 +336,7 @@ class FileSystem:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            hint = (
-                "it is a link; put a regular file there" if self.is_link(path) else error.strerror
-            )
-            raise BackendError(f"{path}: cannot be read ({hint}).") from error
+            raise _unreadable(path, error) from error
         try:
             while True:
                 before = self.fstat(descriptor)
@@ -344,9 +348,7 @@ class FileSystem:
                 if (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, after.st_size):
                     return data, token_of(after)
         except OSError as error:
-            raise BackendError(
-                f"{path}: cannot be read ({error.strerror}). Check the permissions."
-            ) from error
+            raise _unreadable(path, error) from error
         finally:
             self.close(descriptor)
 
