@@ -125,6 +125,14 @@ def test_a_linked_folder_is_neither_written_to_nor_listed_nor_emptied(tmp_path):
     assert (outside / "work.toml").read_text() == '[entries.one]\ntext = "theirs"\n'
 
 
+def test_a_link_whose_target_cannot_be_inspected_is_no_document(tmp_path):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea", session_id="s1")
+    (tmp_path / "alice/notes.toml").symlink_to("notes.toml")
+    assert [hit.text for hit in alice.recall("tea")] == ["tea"]
+    assert alice.forget(session_id="s1").entries == 1
+
+
 def test_forgetting_covers_documents_in_folders(tmp_path):
     diary = Diary(tmp_path, agent="rules")
     put(diary, "episodes/2026-11", "canary")

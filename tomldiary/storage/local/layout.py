@@ -13,6 +13,7 @@ from tomldiary.toml.parse import decode_utf8, parse_toml
 from tomldiary.toml.values import render_value
 
 if TYPE_CHECKING:
+    import os
     from pathlib import Path
 
     from tomldiary.storage.files import FileSystem
@@ -99,12 +100,21 @@ def _names_in(files: FileSystem, folder: Path, below: str = "") -> tuple[list[st
             if entry.name.startswith("."):
                 continue
             name = f"{prefix}{entry.name}"
-            if name.endswith(SUFFIX) and entry.is_file():
+            if name.endswith(SUFFIX) and _is_file(entry):
                 if name != OWNER_NAME:
                     found.append(name.removesuffix(SUFFIX))
             elif entry.is_dir(follow_symlinks=False) and name != HISTORY:
                 waiting.append((f"{name}/", entry.path))
     return sorted(found), sorted(folders)
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError as error:
+        if entry.is_symlink():
+            return False  # its target cannot be inspected
+        raise BackendError(f"{entry.path}: cannot be listed ({error.strerror}).") from error
 
 
 # Owners

@@ -146,7 +146,7 @@ class OpenedUsers:
             return []
         except OSError as error:
             raise BackendError(
-                f"{self.base_path}: cannot be listed ({error.strerror}). Check the permissions."
+                f"{error.filename or self.base_path}: cannot be listed ({error.strerror}). Check the permissions."
             ) from error
         return [name for name in found if name != SYSTEM]
 
