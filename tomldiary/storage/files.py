@@ -64,11 +64,17 @@ def file_on_the_way(path: str | Path) -> BackendError:
     )
 
 
+def file_error(
+    place: str | Path, what: str, error: OSError, remedy: str = "Check the permissions."
+) -> BackendError:
+    """Return the error for a failed file operation: its file, or `place` if that is unknown, and what failed."""
+    return BackendError(f"{error.filename or place}: {what} ({error.strerror}). {remedy}")
+
+
 def _unreadable(path: str | Path, error: OSError) -> BackendError:
-    reason, remedy = error.strerror, "Check the permissions."
     if error.errno == errno.ELOOP:  # the flags refuse links
-        reason, remedy = "it is a link", "Put a regular file there."
-    return BackendError(f"{path}: cannot be read ({reason}). {remedy}")
+        return BackendError(f"{path}: cannot be read (it is a link). Put a regular file there.")
+    return file_error(path, "cannot be read", error)
 
 
 def _scandir(path: str | Path) -> Iterator[os.DirEntry[str]]:
@@ -300,9 +306,7 @@ class FileSystem:
         except NotADirectoryError as error:
             raise file_on_the_way(path) from error
         except OSError as error:
-            raise BackendError(
-                f"{path}: cannot be inspected ({error.strerror}). Check the permissions."
-            ) from error
+            raise file_error(path, "cannot be inspected", error) from error
         # Inlined from `token_of`: this function is called very often.
         return (found.st_mtime_ns, found.st_size, found.st_ino, found.st_ctime_ns)
 

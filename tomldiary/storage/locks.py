@@ -22,9 +22,9 @@ from os.path import samestat
 from typing import TYPE_CHECKING, TypeVar
 from zlib import crc32
 
-from tomldiary.errors import BackendError, LockTimeout, RevisionConflict
+from tomldiary.errors import LockTimeout, RevisionConflict
 from tomldiary.runtime.fork_safety import open_lockable, release_lockable, renew_after_fork
-from tomldiary.storage.files import PRIVATE, FileSystem, file_on_the_way
+from tomldiary.storage.files import PRIVATE, FileSystem, file_error, file_on_the_way
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -153,10 +153,7 @@ class UserLocks:
             except NotADirectoryError as error:
                 raise file_on_the_way(path) from error
             except OSError as error:
-                raise BackendError(
-                    f"{path}: the lock file cannot be opened ({error.strerror}). Check the folder's"
-                    " permissions."
-                ) from error
+                raise file_error(path, "the lock file cannot be opened", error) from error
             if descriptor >= 0:
                 self._descriptors[number] = descriptor
         return descriptor

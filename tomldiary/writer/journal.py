@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING
 from tomldiary.errors import BackendError, Forgotten, InvalidValue
 from tomldiary.extraction.operations import Operation, to_table
 from tomldiary.logging import get_logger
-from tomldiary.storage.files import FileSystem
+from tomldiary.storage.files import FileSystem, file_error
 from tomldiary.storage.locks import remove_locked
 from tomldiary.storage.log import LogFile, render_record, scan_log
 from tomldiary.toml.values import render_value
@@ -380,10 +380,8 @@ class Journal:
 
 
 def _cannot(path: Path, error: OSError) -> BackendError:
-    return BackendError(
-        f"{error.filename or path}: cannot be written ({error.strerror}). The turn was not stored. Check"
-        " free space and permissions."
-    )
+    remedy = "The turn was not stored. Check free space and permissions."
+    return file_error(path, "cannot be written", error, remedy)
 
 
 # Rendering

@@ -32,7 +32,7 @@ from tomldiary.identifiers.user_ids import decode_folder, is_plain
 from tomldiary.logging import get_logger, tell
 from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.environment import CHECKPOINT_INTERVAL, SEGMENT_BYTES, Clock, Environment
-from tomldiary.storage.files import READING, FileSystem, FileToken
+from tomldiary.storage.files import READING, FileSystem, FileToken, file_error
 from tomldiary.storage.local.forget_job import forget
 from tomldiary.storage.local.hidden import LOCK_TIMEOUT, HiddenFiles
 from tomldiary.storage.local.layout import JOB_NAME, SYSTEM, kinds_in, listing_of, user_of
@@ -381,10 +381,8 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         try:
             prune(self.files, self.folder(user) / "history", seq, snapshot)
         except OSError as error:
-            raise BackendError(
-                f"{error.filename or self.folder(user)}: cannot be written ({error.strerror}). The remaining"
-                " history is consistent. Check free space and permissions."
-            ) from error
+            remedy = "The remaining history is consistent. Check free space and permissions."
+            raise file_error(self.folder(user), "cannot be written", error, remedy) from error
         finally:
             self._tails.drop(user)
             self._synced.drop(user)
@@ -403,9 +401,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
                 return False
             self.files.remove_tree(folder)
         except OSError as error:
-            raise BackendError(
-                f"{folder}: cannot be removed ({error.strerror}). Check the permissions."
-            ) from error
+            raise file_error(folder, "cannot be removed", error) from error
         self.reopen(user)
         return True
 
@@ -431,7 +427,5 @@ def _show_new_version(files: FileSystem, path: str) -> None:
 
 
 def _write_error(error: OSError, folder: str) -> BackendError:
-    return BackendError(
-        f"{error.filename or folder}: cannot be written ({error.strerror}). Nothing was changed. Check"
-        " free space and permissions."
-    )
+    remedy = "Nothing was changed. Check free space and permissions."
+    return file_error(folder, "cannot be written", error, remedy)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.errors import BackendError, DiaryError, DocumentError
 from tomldiary.history.record import stamped
 from tomldiary.runtime.sources import redact_sources
+from tomldiary.storage.files import file_error
 from tomldiary.storage.local.layout import JOB_NAME, JOB_PREFIX, OWNER_NAME, SYSTEM, strays_in
 from tomldiary.storage.local.log import damaged, new_segment, segments, split_records
 from tomldiary.storage.local.recovery import drop_superseded
@@ -118,10 +119,8 @@ def forget(backend: LocalBackend, user: str, rewrite: Rewrite) -> dict[str, str]
         return _forget(backend, user, backend.folder(user), rewrite)
     except OSError as error:
         # This error comes from the steps before the job begins; later steps raise their own errors.
-        raise BackendError(
-            f"{error.filename or backend.folder(user)}: cannot be read ({error.strerror}). Nothing was"
-            " forgotten."
-        ) from error
+        remedy = "Nothing was forgotten."
+        raise file_error(backend.folder(user), "cannot be read", error, remedy) from error
 
 
 def _forget(backend: LocalBackend, user: str, folder: Path, rewrite: Rewrite) -> dict[str, str]:
@@ -154,9 +153,7 @@ def _forget(backend: LocalBackend, user: str, folder: Path, rewrite: Rewrite) ->
                 raise _unfinished(folder, error) from error
         if isinstance(error, DiaryError):
             raise
-        raise BackendError(
-            f"{error.filename or folder}: cannot be written ({error.strerror}). Nothing was forgotten."
-        ) from error
+        raise file_error(folder, "cannot be written", error, "Nothing was forgotten.") from error
     _run(backend, user, folder, job)
     return _digests(files, folder)
 
@@ -200,9 +197,8 @@ def _redact_outside(backend: OpenedUsers, user: str, job: _Job, erased: int) -> 
     try:
         redact_sources(backend.base_path / SYSTEM, user, job.selection, job.epoch, backend.files)
     except OSError as error:
-        raise BackendError(
-            f"{error.filename}: cannot be written ({error.strerror}). Some queued turns may remain. Forget again."
-        ) from error
+        remedy = "Some queued turns may remain. Forget again."
+        raise file_error(backend.base_path, "cannot be written", error, remedy) from error
 
 
 def _forget_index(files: FileSystem, folder: Path, *, everything: bool) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.errors import BackendError
 from tomldiary.identifiers.user_ids import encode_folder
 from tomldiary.runtime.sources import redact_hidden
+from tomldiary.storage.files import file_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,9 +60,8 @@ class HiddenFiles:
             data = f"{_OWNER}{json.dumps(user)}\n{text}".encode() if text else None
             self._files.write_over(path, data, sync=sync)
         except OSError as error:
-            raise BackendError(
-                f"{path}: cannot be written ({error.strerror}). Check free space and permissions."
-            ) from error
+            remedy = "Check free space and permissions."
+            raise file_error(path, "cannot be written", error, remedy) from error
 
     def users(self, kind: str) -> list[str]:
         """Return the ids of the users with a file, sorted."""

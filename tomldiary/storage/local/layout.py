@@ -6,8 +6,9 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import BackendError, DiaryError
+from tomldiary.errors import DiaryError
 from tomldiary.identifiers.user_ids import decode_folder
+from tomldiary.storage.files import file_error
 from tomldiary.storage.protocol import Listing
 from tomldiary.toml.parse import decode_utf8, parse_toml
 from tomldiary.toml.values import render_value
@@ -93,9 +94,7 @@ def _names_in(files: FileSystem, folder: Path, below: str = "") -> tuple[list[st
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            raise BackendError(
-                f"{place}: cannot be listed ({error.strerror}). Check the permissions."
-            ) from error
+            raise file_error(place, "cannot be listed", error) from error
         for entry in entries:
             if entry.name.startswith("."):
                 continue
@@ -114,7 +113,7 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
     except OSError as error:
         if entry.is_symlink():
             return False  # its target cannot be inspected
-        raise BackendError(f"{entry.path}: cannot be listed ({error.strerror}).") from error
+        raise file_error(entry.path, "cannot be inspected", error) from error
 
 
 # Owners

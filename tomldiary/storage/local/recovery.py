@@ -32,7 +32,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import BackendError, DocumentError, HandEditConflict, InvalidTOML
+from tomldiary.errors import DocumentError, HandEditConflict, InvalidTOML
 from tomldiary.history.record import (
     Record,
     is_snapshot,
@@ -42,7 +42,7 @@ from tomldiary.history.record import (
 )
 from tomldiary.history.timeline import EMPTY, redo
 from tomldiary.logging import get_logger
-from tomldiary.storage.files import PRIVATE
+from tomldiary.storage.files import PRIVATE, file_error
 from tomldiary.storage.local.displaced_edit import history_of
 from tomldiary.storage.local.log import (
     newest_segment,
@@ -183,10 +183,8 @@ def drop_superseded(files: FileSystem, folder: Path) -> None:
                 files.unlink(path)
             files.sync_folder(folder)
     except OSError as error:
-        raise BackendError(
-            f"{error.filename or folder}: old history cannot be removed ({error.strerror}). No reader uses it."
-            " The next open tries again; check the permissions."
-        ) from error
+        remedy = "No reader uses it. The next open tries again; check the permissions."
+        raise file_error(folder, "old history cannot be removed", error, remedy) from error
 
 
 def _begins_with_snapshot(files: FileSystem, path: Path) -> bool:

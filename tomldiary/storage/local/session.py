@@ -20,7 +20,7 @@ from tomldiary.errors import BackendError, DiaryError, LockTimeout
 from tomldiary.history.record import parse_record
 from tomldiary.identifiers.user_ids import MAX_FOLDER, decode_folder, encode_folder, is_canonical
 from tomldiary.logging import get_logger
-from tomldiary.storage.files import file_on_the_way
+from tomldiary.storage.files import file_error, file_on_the_way
 from tomldiary.storage.local.displaced_edit import merge_displaced_edits
 from tomldiary.storage.local.forget_job import finish
 from tomldiary.storage.local.layout import HISTORY, JOB_PREFIX, SYSTEM, name_owner, user_of
@@ -145,9 +145,7 @@ class OpenedUsers:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
-            raise BackendError(
-                f"{error.filename or self.base_path}: cannot be listed ({error.strerror}). Check the permissions."
-            ) from error
+            raise file_error(self.base_path, "cannot be listed", error) from error
         return [name for name in found if name != SYSTEM]
 
     # Opening
@@ -208,10 +206,8 @@ class OpenedUsers:
         except NotADirectoryError as error:
             raise file_on_the_way(folder / HISTORY) from error
         except OSError as error:
-            raise BackendError(
-                f"{error.filename or folder}: recovery after a crash failed ({error.strerror})."
-                " Check free space and permissions."
-            ) from error
+            what, remedy = "recovery after a crash failed", "Check free space and permissions."
+            raise file_error(folder, what, error, remedy) from error
 
     def _repair(self, user: str, folder: Path, names: list[str]) -> None:
         if any(name.startswith(JOB_PREFIX) for name in names):
@@ -282,9 +278,7 @@ class OpenedUsers:
 
 
 def _read_error(error: OSError, folder: Path) -> BackendError:
-    return BackendError(
-        f"{error.filename or folder}: history cannot be read ({error.strerror}). Check the permissions."
-    )
+    return file_error(folder, "history cannot be read", error)
 
 
 # Names
@@ -407,9 +401,8 @@ class Epochs:
             self._files.sync_folder(self._key_file.parent)
             self._files.write_over(path, f"{epoch} {erased}\n".encode(), sync=True)
         except OSError as error:
-            raise BackendError(
-                f"{self._folder}: cannot be written ({error.strerror}). Nothing was forgotten."
-            ) from error
+            remedy = "Nothing was forgotten. Check free space and permissions."
+            raise file_error(self._folder, "cannot be written", error, remedy) from error
 
     def check_key(self) -> None:
         """Raise BackendError if the file of the key contains no valid key."""
