@@ -57,6 +57,7 @@ from tomldiary_langchain.turns import (
     DiaryState,
     Held,
     Run,
+    behind_in,
     ended_in,
     identified,
     kept,
@@ -214,10 +215,12 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         others = held.data if isinstance(held, Held) else {}
         asked = run.turn.unanswered
         owners = {one.id: self._owner(state, run.user, one) for one in asked}
+        behind = behind_in(run.messages) | kept(state, "diary_behind").get(self.name, {})
         update: dict[str, Any] = {
             "diary_run": Held("settled", {**others, self: run}),
             "diary_asked_by": {self.name: owners},
             "diary_asked": {self.name: {one.id: one.text for one in asked}},
+            "diary_behind": {self.name: {one.id: behind.get(one.id, "") for one in asked}},
         }
         if not all(one.id for one in state["messages"]):  # the next run must recognise them
             update["messages"] = Overwrite(run.messages)
@@ -242,6 +245,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
             lambda one: self._submitted.has(user, session, one),
             lambda one: self._owner(state, user, one) != own,
             kept(state, "diary_asked").get(self.name, {}),
+            kept(state, "diary_behind").get(self.name, {}),
             kept(state, "diary_ended").get(self.name, {}),
             goes_on=not begins,
         )
@@ -370,7 +374,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
     def _ended(self, state: AgentState[Any], run: Run) -> dict[str, Any]:
         self._submitted.answered(agent_config().get("configurable"), self._where, run.turn.asked)
         ended = ended_in(state["messages"])
-        fields = {"diary_asked_by": {}, "diary_asked": {}, "diary_ended": ended}
+        fields = {"diary_asked_by": {}, "diary_asked": {}, "diary_behind": {}, "diary_ended": ended}
         return {field: {self.name: value} for field, value in fields.items()}
 
     def _submit_broken(self, run: Run, error: BaseException) -> None:

@@ -72,6 +72,7 @@ def turn_of(
     is_submitted: Callable[[Spoken], bool],
     is_others: Callable[[Spoken], bool],
     begun_with: Mapping[str, str],
+    behind: Mapping[str, str],
     ended: Mapping[str, str],
     *,
     goes_on: bool,
@@ -84,6 +85,7 @@ def turn_of(
         is_others: Whether another user wrote a message.
         begun_with: The texts of the messages that the last run began with, by id, if this run did not succeed. All
             messages after them are part of the turn, also tool results and answers.
+        behind: The result of `behind_in` when each of them was first seen.
         ended: The result of `ended_in` at the end of the last turn.
         goes_on: Whether that run continues. Messages that a summary replaced are part of the turn in any case.
 
@@ -91,8 +93,15 @@ def turn_of(
         IdentifierError: Another user wrote the last unanswered message.
     """
     thread = [one._replace(is_answer=one.is_answer or one.id in ended) for one in _spoken(messages)]
-    if goes_on or any(one.additional_kwargs.get(SOURCE) for one in messages):
-        thread = _with_begun(thread, begun_with)  # else a host removed what is missing
+    has_summary = any(one.additional_kwargs.get(SOURCE) for one in messages)
+    present = {one.id for one in messages}
+    # A summary also replaces what is before a message. Otherwise a host removed the message.
+    replaced = {
+        id_: text
+        for id_, text in begun_with.items()
+        if goes_on or (has_summary and behind.get(id_, "") not in present)
+    }
+    thread = _with_begun(thread, replaced)
     start = turn_start(thread)
     if start is None:
         return Turn((), (), ())
@@ -113,6 +122,12 @@ def turn_of(
         tuple(thread[n] for n in unanswered),
         tuple(thread[n] for n in numbers),
     )
+
+
+def behind_in(messages: Sequence[BaseMessage]) -> dict[str, str]:
+    """Return the id of the message before each message, by id; "" for the first one. Instructions do not count."""
+    ids = [str(one.id) for one in messages if not isinstance(one, SystemMessage)]
+    return dict(zip(ids, ["", *ids], strict=False))
 
 
 def ended_in(messages: Sequence[BaseMessage]) -> dict[str, str]:
@@ -264,6 +279,8 @@ class DiaryState(AgentState[Any]):
     """A digest of the user who wrote an unanswered message, by middleware and message id."""
     diary_asked: NotRequired[Annotated[_ByMessage, PrivateStateAttr, _merged]]
     """The texts of these messages, which a summary may remove from the thread before the run is resumed."""
+    diary_behind: NotRequired[Annotated[_ByMessage, PrivateStateAttr, _merged]]
+    """The result of `behind_in` when these messages were first seen."""
     diary_ended: NotRequired[Annotated[_ByMessage, PrivateStateAttr, _merged]]
     """The result of `ended_in` for the last turn that ended, by middleware."""
 

@@ -226,6 +226,25 @@ def test_a_question_that_the_host_removed_does_not_join_the_next_message(writer)
     assert writer.said == [("What should I cook?", "ok")]
 
 
+@pytest.mark.parametrize("place", ["before", "behind"])
+def test_blocked_words_that_the_host_removes_beside_a_summary_stay_out(writer, place):
+    summaries = SummarizationMiddleware(
+        Scripted(answers=[OK]), trigger=("messages", 4), keep=("messages", 2)
+    )
+    block = PIIMiddleware("email", strategy="block")
+    around = {"behind": [block], place: [summaries]}
+    if place == "behind":
+        around["behind"] = [block, summaries]
+    agent = agent_of(writer, OK, checkpointer=InMemorySaver(), **around)
+    for number in range(3):
+        talk(agent, f"I like the number {number}.", THREAD)
+    with pytest.raises(PIIDetectionError):
+        talk(agent, [HumanMessage("I am a@example.org.", id="blocked")], THREAD)
+    agent.update_state(THREAD, {"messages": [RemoveMessage("blocked")]})
+    talk(agent, "What should I cook?", THREAD)
+    assert writer.said[-1] == ("What should I cook?", "ok")
+
+
 @both
 @pytest.mark.parametrize(
     ("last", "said"),
