@@ -55,6 +55,8 @@ class Turn(NamedTuple):
     """Those of them that the user of the run wrote, of which `asked` are the last ones."""
     behind: str = ""
     """The id of the message that ended the previous turn, if there is no user message after it."""
+    ids_before: frozenset[str] = frozenset()
+    """The ids of the messages before `own`."""
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -121,6 +123,7 @@ def turn_of(
         tuple(earlier_exchanges(thread, start)),
         tuple(thread[n] for n in unanswered),
         tuple(thread[n] for n in numbers),
+        ids_before=frozenset(one.id for one in thread[: numbers[0]]),
     )
 
 
@@ -161,7 +164,7 @@ def as_in(messages: Sequence[BaseMessage], turn: Turn) -> Turn:
 def said_in(turn: Turn, messages: Sequence[BaseMessage], structured: object = None) -> list[Spoken]:
     """Return the messages of a turn so far; none if there is no user message, now or in an earlier turn.
 
-    If the turn was removed from the thread meanwhile, the result is its question and the last answer.
+    If the turn was removed from the thread meanwhile, the result is its question and the last answer after it.
 
     Args:
         turn: The turn at its start.
@@ -174,7 +177,7 @@ def said_in(turn: Turn, messages: Sequence[BaseMessage], structured: object = No
     first = turn.behind or turn.ids[0]
     start = next((n for n, one in enumerate(thread) if one.id and one.id == first), None)
     if start is None:
-        answers = [one for one in thread if one.by == "assistant"]
+        answers = [one for one in thread if one.by == "assistant" and one.id not in turn.ids_before]
         return [*turn.asked, *(one._replace(calls=()) for one in answers[-1:])]
     not_of_it = {one.id for one in turn.unanswered} - set(turn.ids)
     said = own_part(thread[start + bool(turn.behind) :], not_of_it)

@@ -226,6 +226,21 @@ def test_a_question_that_the_host_removed_does_not_join_the_next_message(writer)
     assert writer.said == [("What should I cook?", "ok")]
 
 
+@before_model(can_jump_to=["end"])
+def remove_the_question(state, runtime):
+    last = state["messages"][-1]
+    return {"messages": [RemoveMessage(last.id)], "jump_to": "end"}
+
+
+def test_a_removed_question_gets_no_answer_of_another_process(writer, tmp_path):
+    saver = InMemorySaver()
+    with Recording(Diary(tmp_path / "another process", agent="rules")) as another:
+        talk(agent_of(another, OK, checkpointer=saver), "Hello.", THREAD)
+    agent = agent_of(writer, OK, behind=[remove_the_question], checkpointer=saver)
+    talk(agent, "I am a vegan.", THREAD)
+    assert writer.said == [("I am a vegan.", "")]
+
+
 @pytest.mark.parametrize("place", ["before", "behind"])
 def test_blocked_words_that_the_host_removes_beside_a_summary_stay_out(writer, place):
     summaries = SummarizationMiddleware(
