@@ -182,20 +182,24 @@ def test_unreadable_and_unwritable_files_are_found():
         diary = Diary(root, agent="rules", durability="process")
         for name in ("alice", "bob", "carol", "dora"):
             diary.user(name).upsert_preference("likes", "tea")
+        diary.user("dora").forget(session_id="none")
         other = 65534
         if os.geteuid() == 0:
             for path in [root, *root.rglob("*")]:
                 os.chown(path, other, other)
-        (root / "alice/preferences.toml").chmod(0o000)
+        for file in ("alice/preferences.toml", ".tomldiary/epochs.key"):
+            (root / file).chmod(0o000)
         (root / "bob/history").chmod(0o500)
         (root / "carol").chmod(0o000)
         found = findings_as_user(other, root)
         (root / "carol").chmod(0o700)
     told = {one["place"]: one["message"] for one in found if one["level"] == "problem"}
     assert told[str(root / "bob/history")] == "cannot be written."
-    assert told[str(root / "alice/preferences.toml")].startswith("cannot be read")
+    # One finding names the key, also for the document of alice and the folder of carol.
+    key = str(root / ".tomldiary/epochs.key")
+    assert told[key] == "cannot be read, like 2 more."
+    assert [one["place"] for one in found].count(key) == 1
     assert told["carol"] == f"{root / 'carol'}: cannot be listed (Permission denied)."
-    assert "like 1 more" in told[str(root / "alice/preferences.toml")]  # carol's folder
     assert any(one["place"] == "dora" for one in found)  # one folder does not hide the others
 
 

@@ -109,7 +109,8 @@ def _check_key(backend: LocalBackend) -> Iterator[Finding]:
         backend.epochs.check_key()
     except BackendError as error:
         place, _, message = str(error).rpartition(": ")
-        yield Finding("problem", place, message)
+        if os.access(place, os.R_OK):  # otherwise `check_files` reports the permissions
+            yield Finding("problem", place, message)
 
 
 def _connected(backend: SharedBackend) -> Iterator[Finding]:
