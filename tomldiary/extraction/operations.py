@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from tomldiary.engine.transaction import Source
@@ -248,49 +249,47 @@ def apply_turn(
     for _ in range(turns):
         conversations.count_turn(session_id, now=now)
     by = Provenance(now, session_id, turn_source(conversations, session_id) if turns else origin)
-    changes = _Changes(transaction, rules, schemas or {}, by)
-    check = transaction.engine.check
+    changes, check = (
+        partial(_Changes, transaction, rules, schemas or {}, by),
+        transaction.engine.check,
+    )
     if check is None:
-        return changes.apply(operations)
+        return changes().apply(operations)
     try:
         with transaction.nested(Source("turn")):
-            done = changes.apply(operations)
+            done = changes().apply(operations)
             check(transaction)
             return done
     except _RULES:  # a rule of a collection forbids some of them, which are then skipped
-        return changes.apply(operations, check)
+        return changes().apply(operations, check)
 
 
+@dataclass(slots=True)
 class _Changes:
     """The changes of one turn to a transaction."""
 
-    def __init__(
-        self,
-        transaction: Transaction,
-        rules: TurnRules,
-        schemas: Mapping[str, FactSchema],
-        by: Provenance,
-    ) -> None:
-        self._transaction = transaction
-        self._rules = rules
-        self._schemas = schemas
-        self._by = by
+    transaction: Transaction
+    rules: TurnRules
+    schemas: Mapping[str, FactSchema]
+    by: Provenance
+    ids: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
+    """The ids of new preferences by category and the id in the draft."""
+    facts: dict[str | None, str] = field(default_factory=dict[str | None, str])
+    """The ids of new facts by the id in the draft."""
 
     def apply(
         self, operations: Sequence[Operation], check: Callable[[Transaction], None] | None = None
     ) -> Applied:
         """Apply operations in order, each with its own check if there is one, and skip those that a rule forbids."""
-        self._ids: dict[tuple[str, str], str] = {}
-        self._facts: dict[str | None, str] = {}
         done = Applied()
         for operation in operations:
             try:
                 if check is None:
                     self._apply(operation)
                 else:
-                    with self._transaction.nested(Source("turn")):
+                    with self.transaction.nested(Source("turn")):
                         self._apply(operation)
-                        check(self._transaction)
+                        check(self.transaction)
             except _RULES as error:
                 done.skipped.append(str(error))
                 _logger.warning(
@@ -301,9 +300,9 @@ class _Changes:
         return done
 
     def _apply(self, operation: Operation) -> None:
-        transaction, ids, by = self._transaction, self._ids, self._by
+        transaction, ids, by = self.transaction, self.ids, self.by
         # Not kept, because an undone block ends the edits that began in it.
-        preferences = Preferences(transaction.entries("preferences"), self._rules.preferences)
+        preferences = Preferences(transaction.entries("preferences"), self.rules.preferences)
         if isinstance(operation, UpsertPreference):
             _upsert(preferences, operation, ids, by)
         elif isinstance(operation, ForgetPreference):
@@ -315,11 +314,11 @@ class _Changes:
         elif isinstance(operation, SetFields):
             _set(transaction, preferences, operation, ids, by.source)
         else:
-            book = FactRules(transaction.entries("facts"), self._schemas)
+            book = FactRules(transaction.entries("facts"), self.schemas)
             if isinstance(operation, CommitFact):
-                self._facts[operation.created_as] = apply_fact(book, operation, by)
+                self.facts[operation.created_as] = apply_fact(book, operation, by)
             else:
-                mine = self._facts.get(operation.id)
+                mine = self.facts.get(operation.id)
                 apply_fact(book, operation if mine is None else RemoveFact(mine), by)
 
 
