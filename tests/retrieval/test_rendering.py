@@ -13,6 +13,8 @@ from tomldiary.entries.schema import show_preferences_schema, weights
 from tomldiary.errors import SchemaError
 from tomldiary.retrieval.injection import next_injection
 from tomldiary.retrieval.render import count_tokens
+from tomldiary.store.operations import Put
+from tomldiary.store.store import ItemStore
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 MANY = 160
@@ -126,6 +128,21 @@ def test_types_of_facts_share_by_weight_beside_preferences():
     notes = sum(line.startswith("- note: ") for line in shown)
     visits = sum(line.startswith("- visit: ") for line in shown)
     assert notes == pytest.approx(3 * visits, abs=3)
+
+
+def test_a_namespace_in_several_documents_has_one_share():
+    diary, alice = of_many_likes()
+    puts = [
+        Put(("alice", name), f"k{number}", {"text": f"{number} {'word ' * length}"})
+        for number in range(MANY)
+        for name, length in (("large", 200), ("small", 1))
+    ]
+    ItemStore(diary).run(puts)
+    assert sum(name.startswith("items/large") for name in alice.documents()) > 1
+    shown = alice.memory_lines().shown[:90]
+    counts = [sum(line.startswith(f"{name}: ") for line in shown) for name in ("large", "small")]
+    assert counts == [30, 30]
+    assert [line.split()[1] for line in shown if line.startswith("large: ")][:2] == ["159", "158"]
 
 
 def test_the_last_conversation_is_shown_beside_many_preferences():

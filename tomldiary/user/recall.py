@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tomldiary.entries.fields import last_used
@@ -298,14 +299,14 @@ class UserRecall:
     ) -> MemoryLines:
         at = self._context.moment(valid_at)
         first: list[str] = []
-        lanes: list[tuple[float, list[ShownFact]]] = []
+        lanes: dict[tuple[str, int], tuple[float, list[ShownFact]]] = {}
         rest: list[str] = []
         rules = self._diary.entry_rules
         until = self._context.until
         for name, own_kind, document in documents:
             kind = own_kind.within(name, until)
-            for weight, facts in ranked(kind, document, self._diary, at):
-                lane = facts
+            for number, (weight, facts) in enumerate(ranked(kind, document, self._diary, at)):
+                lane, place = facts, (kind.home(name), number)
                 if rules.has_times:
                     lane = [
                         each
@@ -320,8 +321,10 @@ class UserRecall:
                 if kind.shown_at_most is not None:
                     rest += [each.line for each in lane[kind.shown_at_most :]]
                     lane = lane[: kind.shown_at_most]
-                lanes.append((weight, lane))
-        found = by_share(lanes)
+                if place in lanes:  # a namespace in several documents has one share
+                    lane = sorted([*lanes[place][1], *lane], key=attrgetter("rank"), reverse=True)
+                lanes[place] = weight, lane
+        found = by_share(lanes.values())
         if query:
             kinds = [kind.name for kind in shown_kinds() if kind.is_matched]
             matches = islice(self._found(query, kinds, valid_at=valid_at), _MATCHES)
