@@ -249,10 +249,8 @@ def apply_turn(
     for _ in range(turns):
         conversations.count_turn(session_id, now=now)
     by = Provenance(now, session_id, turn_source(conversations, session_id) if turns else origin)
-    changes, check = (
-        partial(_Changes, transaction, rules, schemas or {}, by),
-        transaction.engine.check,
-    )
+    changes = partial(_Changes, transaction, rules, schemas or {}, by)
+    check = transaction.engine.check
     if check is None:
         return changes().apply(operations)
     try:
