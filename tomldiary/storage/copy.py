@@ -8,7 +8,7 @@ from functools import partial
 from itertools import permutations
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import BackendError, Conflict, DiaryError, DocumentError, LockTimeout
+from tomldiary.errors import BackendError, DiaryError
 from tomldiary.history.record import OWN_LINES
 from tomldiary.storage.locks import repeated
 from tomldiary.storage.protocol import (
@@ -20,6 +20,7 @@ from tomldiary.storage.protocol import (
     Rewrite,
     TellsErasure,
 )
+from tomldiary.storage.shared.database import DatabaseLost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _TIMEOUT = 30.0  # the time limit for a user's lock, in seconds
 _USERS_AT_ONCE = 8  # a copy mostly waits for a database or a disk
 _SHOWN = 20  # users
+_LONGEST = 60  # characters of a user id in a message
 
 
 class _DifferenceError(BackendError):
@@ -48,10 +50,10 @@ class Copied:
 def copy_users(source: Backend, target: Backend) -> Iterator[Copied]:
     """Copy all users; yield the result of each one after its copy was read back and compared.
 
-    If a user cannot be copied, the others are, and the error is raised at the end. Repeat an interrupted run: users
-    that the target already has in the same state are not changed. Turns in a writer's queue are not copied, so close
-    the writers first. Of an erased user, only the fencing token is copied. A folder does not store the ids of erased
-    users, so their tokens cannot be copied from a folder.
+    If a user cannot be copied, the others are, and the error is raised at the end. If a database cannot be reached,
+    the copy ends. Repeat an interrupted run: users that the target already has in the same state are not changed.
+    Turns in a writer's queue are not copied, so close the writers first. Of an erased user, only the fencing token is
+    copied. A folder does not store the ids of erased users, so their tokens cannot be copied from a folder.
 
     Args:
         source: The backend to read. Each user is read under the user's lock, and again if another process writes.
@@ -59,7 +61,7 @@ def copy_users(source: Backend, target: Backend) -> Iterator[Copied]:
 
     Raises:
         BackendError: One folder is the other or inside it, or the target has a different state of a user, or did not
-            store the copy correctly, or several users were not copied. The yielded users are complete.
+            store the copy correctly, or users were not copied. The yielded users are complete.
         DocumentError: A document of the source is not UTF-8.
         RevisionConflict: Other processes changed a user of a database all the time; close them.
     """
@@ -77,7 +79,9 @@ def copy_users(source: Backend, target: Backend) -> Iterator[Copied]:
         try:
             with source.lock(user, _TIMEOUT), target.lock(user, _TIMEOUT):
                 return repeated(partial(_copy, source, target, user), _TIMEOUT)
-        except (_DifferenceError, DocumentError, Conflict, LockTimeout) as error:
+        except DiaryError as error:
+            if isinstance(error.__cause__, DatabaseLost):
+                raise  # each other user would wait for the database, too
             failures[user] = error
             return None
 
@@ -93,10 +97,15 @@ def _failure(failures: dict[str, DiaryError]) -> DiaryError:
     """Return one error for all users that were not copied."""
     users = sorted(failures)
     first = failures[users[0]]
-    if len(users) == 1:
+    if len(users) == 1 and repr(users[0]) in str(first):
         return first
-    names = ", ".join(map(repr, users[:_SHOWN])) + (", …" if len(users) > _SHOWN else "")
-    return BackendError(f"{len(users)} users were not copied: {names}. {first}")
+    names = ", ".join(map(_named, users[:_SHOWN])) + (", …" if len(users) > _SHOWN else "")
+    were = "1 user was" if len(users) == 1 else f"{len(users)} users were"
+    return BackendError(f"{were} not copied: {names}. {first}")
+
+
+def _named(user: str) -> str:
+    return repr(user) if len(user) <= _LONGEST else f"{user[:_LONGEST]!r}…"
 
 
 def _copy(source: Backend, target: Backend, user: str) -> Copied:

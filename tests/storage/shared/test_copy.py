@@ -15,6 +15,7 @@ from tomldiary.history.verify import verify
 from tomldiary.storage.copy import copy_users
 from tomldiary.storage.open import open_backend
 from tomldiary.storage.protocol import Commit
+from tomldiary.storage.shared.database import DatabaseAway
 from tomldiary_langgraph import DiaryStore
 
 ENGINES = engines.ALL
@@ -128,6 +129,35 @@ def test_another_state_of_a_user_is_not_overwritten(opened):
     assert [item.text for item in Diary(two).user("alice").preferences("likes").values()] == [
         "milk"
     ]
+
+
+@pytest.mark.parametrize("name", ["postgres", "firestore"])
+def test_a_user_whose_id_the_target_cannot_store_stops_no_other(name, opened):
+    one, two = opened("folder"), opened(name)
+    long = "".join(map(chr, range(0x4E00, 0x4E00 + 1000)))  # 3,000 bytes that cannot be compressed
+    names = [f"user {number:02}" for number in range(20)]
+    for user in (long, *names, f"{names[0]}a{long}"):
+        Diary(one, agent="rules").user(user).upsert_preference("likes", "tea")
+    with pytest.raises(BackendError, match=f"2 users were not copied: 'user 00a.*, '{long[:9]}"):
+        list(copy_users(one, two))
+    assert two.users() == names
+
+
+def test_a_copy_ends_if_the_database_cannot_be_reached(opened, monkeypatch):
+    one, two = opened("folder"), opened("redis")
+    for number in range(20):
+        Diary(one, agent="rules").user(f"user {number:02}").upsert_preference("likes", "tea")
+    asked = []
+
+    def away(user, *_):
+        asked.append(user)
+        raise DatabaseAway("no answer")
+
+    two.transactions.timeout = 0.1
+    monkeypatch.setattr(two.database, "head", away)
+    with pytest.raises(BackendError, match="cannot be reached"):
+        list(copy_users(one, two))
+    assert len(set(asked)) < 20
 
 
 def test_a_user_who_changes_during_a_copy_is_copied_at_one_state(engine, tmp_path):
