@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from file_systems import HookedFiles
 from tomldiary import Diary, Forgotten, MemoryWriter, Turn
 from tomldiary.backends import LocalBackend
 from tomldiary.entries.episodes import ToolStep
@@ -106,6 +107,27 @@ def test_forgetting_removes_queued_operations_of_its_turns(tmp_path):
     receipts[0].wait(LONG)
     assert texts(diary) == ["copied"]
     writer.close_sync()
+
+
+def test_a_turn_that_waits_in_memory_is_refused_after_an_erasure(tmp_path):
+    gate, forgotten = Gate(), threading.Event()
+
+    def late(_name, path, *_args):
+        if "/epochs" in path and threading.current_thread() is not threading.main_thread():
+            forgotten.wait(LONG)
+
+    files = HookedFiles()
+    diary = Diary(LocalBackend(tmp_path, durability="none", files=files), agent=gate)
+    diary.user("alice").upsert_preference("likes", "tea")
+    files.hook = late
+    with MemoryWriter(diary) as writer:
+        receipt = writer.submit_nowait(Turn("alice", "s", "secret", "ok"))
+        diary.user("alice").forget(everything=True)
+        forgotten.set()
+        gate.open.set()
+        with pytest.raises(Forgotten):
+            receipt.wait(LONG)
+    assert hits(tmp_path, "secret") == []
 
 
 @pytest.mark.parametrize("verb", ["forget", "delete_user"])

@@ -6,11 +6,10 @@ import asyncio
 import itertools
 import secrets
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tomldiary.engine.engine import is_erased
 from tomldiary.errors import Forgotten, OperationConflict, WriterBusy
 from tomldiary.extraction.context import Sessions, checked_exchanges
 from tomldiary.runtime.async_bridge import in_thread, running_loop
@@ -67,7 +66,6 @@ class Admission:
         self._workers = workers
         self._start = start
         self._sessions = sessions
-        self._epoch_reader: ThreadPoolExecutor | None = None
         self._by_operation: dict[tuple[str, str], Job] = {}
         self._prefix, self._numbers = secrets.token_hex(16), itertools.count(1)
 
@@ -139,16 +137,9 @@ class Admission:
         job.began, job.time = began, now or timestamp()
         if self.journal_queue is not None:
             job.rendered = render_turn(job.turn, job.operation, job.time)
-        elif self._backend is not None and self._backend.is_quick:
-            try:
-                job.epoch = _fenced(self._backend, turn)
-            except Forgotten as error:
-                job.epoch_read = Future()
-                job.epoch_read.set_exception(error)
         elif self._backend is not None:
-            # In another thread, because the backend may use a disk and the caller may run in an event loop.
-            self._epoch_reader = self._epoch_reader or ThreadPoolExecutor(1, "tomldiary-epoch")
-            job.epoch_read = self._epoch_reader.submit(_fenced, self._backend, turn)
+            # Not in another thread, because an erasure after this call must refuse the turn.
+            job.epoch = self._backend.epoch(turn.user_id)
         return job
 
     async def _note_epoch(self, job: Job) -> None:
@@ -270,18 +261,6 @@ class Admission:
                     space.set_exception(RuntimeError(_CLOSED))
 
 
-def _fenced(backend: Backend, turn: Turn) -> int:
-    """Return the user's fencing token, for a turn without a journal.
-
-    Raises:
-        Forgotten: The whole user was erased since the run of the turn began.
-    """
-    epoch = backend.epoch(turn.user_id)
-    if is_erased(backend, turn.user_id, turn.epoch, epoch):
-        raise Forgotten.since_run()
-    return epoch
-
-
 class UserQueues:
     """One queue of turns for each user, served round robin. Not thread-safe: callers hold the writer's lock.
 
@@ -386,7 +365,7 @@ def _can_be_grouped(first: Job, other: Job) -> bool:
         and first.journal is other.journal  # a group's records go to one journal
         and all(
             job.is_new and job.operations is None and not job.attempts and job.turn.context_now is None
-            and (job.epoch_read is None or job.turn.epoch is None)  # otherwise it may be refused
+            and (job.journal is not None or job.turn.epoch in {None, job.epoch})  # else it may be refused
             for job in (first, other)
         )
     )  # fmt: skip

@@ -15,9 +15,10 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from tomldiary.diary import Diary
+from tomldiary.engine.engine import is_erased
 from tomldiary.engine.transaction import fingerprint
 from tomldiary.entries.episodes import KeptTurn, ToolStep, checked_steps
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import Forgotten, InvalidValue
 from tomldiary.extraction.context import MAX_EARLIER, checked_exchanges, checked_turn, storable
 from tomldiary.extraction.extractor import is_retried_as_a_whole
 from tomldiary.extraction.operations import Applied, Operation, TurnOperation, current_operation
@@ -190,8 +191,6 @@ class Job:
     rendered: str = ""
     """The turn's record without the fields that the journal adds."""
     epoch: int | None = None
-    epoch_read: Future[int] | None = None
-    """The pending read of the fencing token, for a turn without a journal."""
     time: str = ""
     """When the turn was submitted (ISO 8601)."""
     began: str = ""
@@ -244,8 +243,12 @@ async def apply_turn(diary: Any, job: Job, *, timeout: float | None) -> Applied 
     """
     is_retried_as_a_whole.set(True)
     turn = job.turn
-    if job.epoch_read is not None:
-        job.epoch, job.epoch_read = await asyncio.wrap_future(job.epoch_read), None
+    if (
+        job.journal is None  # a journal refuses the turn before it is stored
+        and job.epoch is not None
+        and is_erased(diary.engine.backend, turn.user_id, turn.epoch, job.epoch)
+    ):
+        raise Forgotten.since_run()
     last = job.group[-1] if job.group else job
     earlier = None if turn.earlier is None else tuple(turn.earlier)
     operation = TurnOperation(

@@ -286,6 +286,7 @@ class MemoryWriter(Viewed):
             RuntimeError: The writer is closed.
             InvalidValue: `turn` is no `Turn`, or a text cannot be stored in a file.
             Conflict: A turn with this operation id and different content was already submitted.
+            BackendError: The storage failed, and the queue is in memory. The turn was not queued.
         """
         return self._admission.submit_nowait(self._accepted(turn))
 
