@@ -8,10 +8,12 @@ import threading
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
 from pydantic_ai import RunContext, capabilities
+from pydantic_ai.messages import ModelRequest, UserPromptPart
 
 from tomldiary.agents.delegation import PYDANTIC_AI, tell_within
 from tomldiary.agents.turn_messages import OTHERS_TURN, digest, memory_place
@@ -59,6 +61,13 @@ class _Text:
     queued: ModelMessage | None = None
     """The enqueued message that has it."""
     is_submitted: bool = False
+    rewritten: list[str] = field(default_factory=list[str])
+    """The forms that history processors gave to it."""
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """The text in each form that messages may have."""
+        return (self.text, *self.rewritten)
 
 
 @dataclass(eq=False)
@@ -83,6 +92,11 @@ class UserTurn:
         """The user's texts."""
         return [one.text for one in self.texts]
 
+    @property
+    def forms(self) -> list[tuple[str, ...]]:
+        """The forms of each of the user's texts."""
+        return [one.forms for one in self.texts]
+
 
 class Ending(NamedTuple):
     """The agent's side of a run that has ended."""
@@ -103,8 +117,6 @@ class RunState:
     records: bool
     around: Sequence[RunState] = ()
     """The runs of the same user whose tools started this one, outermost first."""
-    rewritten: list[str] = field(default_factory=list[str])
-    """The forms that history processors gave to the user's texts since the last answer."""
     epoch: int | None = None
     """The user's fencing token at the start of the run; None is unknown."""
     history: Sequence[ModelMessage] = ()
@@ -126,7 +138,12 @@ class RunState:
         default_factory=dict[int, "tuple[ModelRequestPart, ModelMessage]"]
     )
     """Parts that were read already, each with its message, by the identity of the part."""
+    _seen: list[int] = field(default_factory=list[int])
+    """The identities of the user's parts at the last look, in the order of the conversation."""
     _prompt: str | None = None
+    """The prompt, until a message has it."""
+    _prompt_place: UserPromptPart = field(default_factory=lambda: UserPromptPart(""))
+    """Its place in the conversation until then."""
 
     @property
     def owner(self) -> RunOwner:
@@ -143,11 +160,14 @@ class RunState:
         if self.around:  # another agent wrote its prompt
             return
         self._prompt = prompt_words(ctx.prompt)
+        self._prompt_place.content = self._prompt or ""
         self.history = tuple(ctx.messages)
         self.turn.place = digest(*(text for pair in exchanges(self.history) for text in pair))
         self.turn.conversation = ctx.conversation_id or self.turn.id
         last.begin(self.turn, unanswered(ctx.messages), self._prompt or "")
-        self._new_prompts(ctx.messages)
+        self._new_prompts(ctx.messages, ctx)
+        if self._prompt is not None:
+            self._unknown(ModelRequest([self._prompt_place]))
         if self.records:
             last.opened(self.turn)
             _RUNS.add(self)
@@ -158,28 +178,27 @@ class RunState:
             return
         words = [
             text
-            for message, news in self._new_prompts(messages)
+            for message, news in self._new_prompts(messages, ctx)
             if message.run_id == ctx.run_id and not returns_tools(message)
             for text in said(news)
         ]
         if self._prompt is not None and words:  # the prompt is counted already
             form = self._prompt if self._prompt in words else words[0]
             words.remove(form)
-            self.rewritten.append(form)
+            self._rewrite([self._prompt], [form])
         self._prompt = None
         self.turn.texts += map(_Text, words)
         self.collect_enqueued(ctx)
 
     def collect_enqueued(self, ctx: RunContext[Any]) -> None:
         """Add texts of enqueued messages that are not part of the conversation yet."""
-        queued = [each for pending in ctx.pending_messages or () for each in pending.messages]
-        for message in () if self.around else queued:
+        for message in () if self.around else _queued(ctx):
             words = said(self._unknown(message))
             self.turn.texts += [_Text(text, queued=message) for text in words]
 
     def remove_dequeued(self, ctx: RunContext[Any]) -> None:
         """Remove texts of enqueued messages that the host took back before a request took them."""
-        waiting = {id(one) for pending in ctx.pending_messages or () for one in pending.messages}
+        waiting = {id(one) for one in _queued(ctx)}
         self.turn.texts = [
             one
             for one in self.turn.texts
@@ -217,7 +236,7 @@ class RunState:
     @property
     def in_messages(self) -> tuple[str, ...]:
         """The user's texts since the last answer, in each form that messages may have them."""
-        return (*self.turn.said, *self.rewritten)
+        return tuple(form for forms in self.turn.forms for form in forms)
 
     def parts(self) -> list[tuple[ModelRequestPart, str]]:
         """Return the parts of messages with the texts that the run has submitted, unless they have no time."""
@@ -225,7 +244,7 @@ class RunState:
         return [(part, text) for part in timed for text in said([part]) if text in self.in_messages]
 
     def _new_prompts(
-        self, messages: Sequence[ModelMessage]
+        self, messages: Sequence[ModelMessage], ctx: RunContext[Any]
     ) -> list[tuple[ModelMessage, list[ModelRequestPart]]]:
         """Return messages with their new parts, which count as read from now on."""
         present = {id(part) for message in messages for part in prompts_in(message)}
@@ -237,22 +256,64 @@ class RunState:
             for time in (_time_of(part), message.timestamp)
             if time is not None
         }
+        # If it made both anew, the replacement has the same place.
+        queued = {id(part) for message in _queued(ctx) for part in prompts_in(message)}
+        waiting = [one for one in self._seen if one in queued]
+        now = [id(one) for message in messages for one in prompts_in(message) if said([one])]
+        by_place = self._replaced([one for one in self._seen if one not in queued], now)
         news: list[tuple[ModelMessage, list[ModelRequestPart]]] = []
         for message in messages:
             new: list[ModelRequestPart] = []
             for part in self._unknown(message):
+                old = by_place.get(id(part))
                 before = gone.get(_time_of(part), gone.get(message.timestamp))
+                if old is not None:
+                    before = said([old])
                 if before is None:
                     new.append(part)
-                elif not {*before}.isdisjoint(self.turn.said):
-                    self.rewritten += said([part])
+                else:
+                    self._rewrite(before, said([part]))
+                if old is self._prompt_place:
+                    self._prompt = None
             news.append((message, new))
+        self._seen = [*now, *waiting]
         return news
+
+    def _replaced(self, before: list[int], now: list[int]) -> dict[int, ModelRequestPart]:
+        """Return the part that each new one replaces: as many are gone at the same place between known parts."""
+        steps = SequenceMatcher(None, before, now, autojunk=False).get_opcodes()
+        return {
+            new: self._known[old][0]
+            for step, i, j, k, m in steps
+            if step == "replace" and j - i == m - k
+            for old, new in zip(before[i:j], now[k:m], strict=True)
+        }
+
+    def _rewrite(self, before: Collection[str], after: Collection[str]) -> None:
+        """Record another form of one of the user's texts since the last answer."""
+        for one in self.turn.texts:
+            if not {*before}.isdisjoint(one.forms):
+                one.rewritten += [form for form in after if form not in one.forms]
+                return
 
     def _unknown(self, message: ModelMessage) -> list[ModelRequestPart]:
         parts = [part for part in prompts_in(message) if id(part) not in self._known]
         self._known.update((id(part), (part, message)) for part in parts)
+        self._seen += [id(part) for part in parts if said([part])]
         return parts
+
+
+def _queued(ctx: RunContext[Any]) -> list[ModelMessage]:
+    """Return the enqueued messages that no request took yet."""
+    return [each for pending in ctx.pending_messages or () for each in pending.messages]
+
+
+def _take(texts: list[tuple[str, ...]], text: str) -> bool:
+    """Remove the first text with a form, and return whether there was one."""
+    found = next((number for number, forms in enumerate(texts) if text in forms), None)
+    if found is not None:
+        del texts[found]
+    return found is not None
 
 
 def _time_of(part: ModelRequestPart) -> datetime | None:
@@ -328,17 +389,16 @@ class LastTurns:
         last = self._turns.get(turn.owner)
         if last is None or (last.is_answered and last.place != turn.place):
             return
-        left = last.said
+        left = last.forms
         for one in turn.texts:
-            if one.is_submitted and one.text in left:
-                left.remove(one.text)
+            if one.is_submitted:
+                _take(left, one.text)
         # In any order: some of the texts were sent while the earlier run went on.
         for one in turn.texts:
             if one.is_submitted:
                 continue
-            if one.text not in left or not (one.is_before or last.is_failed):
+            if not (one.is_before or last.is_failed) or not _take(left, one.text):
                 break
-            left.remove(one.text)
             one.is_submitted = True
 
     def _own(self, turn: UserTurn, before: Sequence[Words]) -> Iterator[tuple[Words, _Sent | None]]:
@@ -347,19 +407,19 @@ class LastTurns:
             turns = [*self._open, *(one for one in self._turns.values() if not one.is_answered)]
         sent = {ids_of(words.message)[1] for words in before}
         others = [
-            text
+            forms
             for one in turns
             if one.owner.user != turn.owner.user
             if one.id != turn.id
             or one.memory == turn.memory  # else it belongs to another memory of the agent
             if one.id in sent or (one.conversation, one.place) == (turn.conversation, turn.place)
-            for text in one.said
+            for forms in one.forms
         ]
         for words in before:
             sender = self._sender(turn.memory, words)
-            if words.text in others:
-                others.remove(words.text)
-            elif sender is None or sender.user == turn.owner.user:
+            if _take(others, words.text):
+                continue
+            if sender is None or sender.user == turn.owner.user:
                 yield words, sender
 
     def opened(self, turn: UserTurn) -> None:

@@ -1241,10 +1241,12 @@ def rewritten(message: ModelMessage, how: str) -> ModelMessage:
             text = f"[redacted] {part.content[-5:]}"
             new = replace(part, content=text) if how == "redacted" else UserPromptPart(text)
             parts[number] = new
+    if how == "built":
+        return ModelRequest(parts=parts, run_id=message.run_id)
     return replace(message, parts=parts)
 
 
-@pytest.mark.parametrize("how", ["copied", "redacted", "made anew"])
+@pytest.mark.parametrize("how", ["copied", "redacted", "made anew", "built"])
 def test_words_that_a_processor_rewrites_are_submitted_once(tmp_path: Path, how: str):
     setting = Setting(tmp_path)
 
@@ -1267,11 +1269,12 @@ def test_words_that_a_processor_rewrites_are_submitted_once(tmp_path: Path, how:
     setting.writer.close_sync()
 
 
-def test_rewritten_words_of_a_failed_run_are_not_submitted_again(tmp_path: Path):
+@pytest.mark.parametrize("how", ["redacted", "made anew", "built"])
+def test_rewritten_words_of_a_failed_run_are_not_submitted_again(tmp_path: Path, how: str):
     setting = Setting(tmp_path)
 
     def process(messages: list[ModelMessage]) -> list[ModelMessage]:
-        return [rewritten(message, "redacted") for message in messages]
+        return [rewritten(message, how) for message in messages]
 
     agent: Agent[None, str] = Agent(
         FunctionModel(answer), capabilities=[setting.capability, ProcessHistory(process)]
@@ -1281,6 +1284,32 @@ def test_rewritten_words_of_a_failed_run_are_not_submitted_again(tmp_path: Path)
     asyncio.run(agent.run("I like milk.", message_history=messages))
     assert [turn.user_msg for turn in setting.writer.turns] == [SAID, "I like milk."]
     setting.writer.close_sync()
+
+
+def test_words_that_a_processor_rewrites_in_the_history_are_known_again(tmp_path: Path):
+    setting = Setting(tmp_path)
+
+    def process(messages: list[ModelMessage]) -> list[ModelMessage]:
+        return [rewritten(message, "built") for message in messages]
+
+    agent: Agent[None, str] = Agent(
+        FunctionModel(fail), capabilities=[setting.capability, ProcessHistory(process)]
+    )
+    history: Any = []
+    for text in (SAID, "I like milk.", "I like rum."):
+        with capture_run_messages() as messages, pytest.raises(ModelHTTPError):
+            asyncio.run(agent.run(text, message_history=history, metadata={"session_id": "s1"}))
+        # The host stores texts alone.
+        history = user_says(*(each for message in messages for each in prompts(message)))
+    said = [turn.user_msg for turn in setting.writer.turns]
+    assert said == [SAID, "I like milk.", "I like rum."]
+    setting.writer.close_sync()
+
+
+def prompts(message: ModelMessage) -> list[str]:
+    """Return the texts of the user's prompts in a message."""
+    parts = [part for part in message.parts if isinstance(part, UserPromptPart)]
+    return [part.content for part in parts if isinstance(part.content, str)]
 
 
 def test_a_rejected_answer_is_not_submitted(tmp_path: Path):
