@@ -35,11 +35,10 @@ from tomldiary_pydantic_ai.conversation import (
     returns_tools,
     shown_memory,
 )
-from tomldiary_pydantic_ai.diary_tools import span
+from tomldiary_pydantic_ai.diary_tools import durable_operation, span
 from tomldiary_pydantic_ai.run import (
     RunState,
     UserTurn,
-    durable_operation,
     runs_around,
     within_tool,
 )

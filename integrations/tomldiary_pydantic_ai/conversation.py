@@ -22,11 +22,13 @@ from pydantic_ai.messages import (
 )
 from pydantic_core import to_json
 
-from tomldiary.agents.turn_messages import ToolCall, ToolResult, tool_steps, with_results
+from tomldiary.agents.turn_messages import ToolCall, ToolResult, digest, tool_steps, with_results
 from tomldiary.errors import cause_of
 from tomldiary.logging import get_logger
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from pydantic_ai import RunContext
     from pydantic_ai.messages import ModelMessage, ModelRequestPart, ModelResponsePart
 
@@ -120,6 +122,21 @@ def returns_tools(message: ModelMessage | None) -> TypeGuard[ModelRequest]:
     return isinstance(message, ModelRequest) and any(
         part.part_kind == "tool-return" for part in message.parts
     )
+
+
+def queued_messages(ctx: RunContext[Any]) -> list[ModelMessage]:
+    """Return the enqueued messages that no request took yet."""
+    return [each for pending in ctx.pending_messages or () for each in pending.messages]
+
+
+def time_of(part: ModelRequestPart) -> datetime | None:
+    """Return the time of a part, or None if it has none."""
+    return getattr(part, "timestamp", None)
+
+
+def mark_of(part: ModelRequestPart, text: str) -> str:
+    """Return a digest of a text and its time; a part keeps both when the framework joins messages."""
+    return digest(str(time_of(part)), text)
 
 
 class Words(NamedTuple):

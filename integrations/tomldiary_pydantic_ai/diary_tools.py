@@ -6,9 +6,9 @@ import copy
 from contextlib import contextmanager
 from dataclasses import replace
 from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from pydantic_ai import RunContext, ToolReturn
+from pydantic_ai import RunContext, ToolReturn, capabilities
 from pydantic_ai.exceptions import UserError
 
 from tomldiary.agents.turn_messages import digest
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from pydantic_ai.tools import ToolDefinition
 
     from tomldiary.diary import Diary
+
+F = TypeVar("F", bound="Callable[..., Any]")
 
 
 @contextmanager
@@ -120,3 +122,12 @@ def with_categories(
         return replace(definition, parameters_json_schema=schema)
 
     return prepare
+
+
+def durable_operation(name: str) -> Callable[[F], F]:
+    """Return a decorator that lets a durable execution engine record and replay a method's result."""
+    mark: Callable[[str], Callable[[F], F]] | None = getattr(
+        capabilities, "durable_operation", None
+    )
+
+    return (lambda method: method) if mark is None else mark(name)

@@ -9,10 +9,9 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
-from pydantic_ai import RunContext, capabilities
 from pydantic_ai.messages import ModelRequest, UserPromptPart
 
 from tomldiary.agents.delegation import PYDANTIC_AI, tell_within
@@ -26,27 +25,29 @@ from tomldiary_pydantic_ai.conversation import (
     answered,
     exchanges,
     ids_of,
+    mark_of,
     prompt_words,
     prompts_in,
+    queued_messages,
     resumed,
     returns_tools,
     said,
     steps_in,
+    time_of,
     unanswered,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+    from collections.abc import Collection, Generator, Iterator, Sequence
     from datetime import datetime
 
+    from pydantic_ai import RunContext
     from pydantic_ai.messages import ModelMessage, ModelRequestPart
     from pydantic_ai.run import AgentRunResult
 
     from tomldiary.diary import Diary
     from tomldiary.entries.episodes import ToolStep
     from tomldiary_pydantic_ai.toolset import RunOwner
-
-F = TypeVar("F", bound="Callable[..., Any]")
 
 _SESSIONS_KEPT = 4096
 
@@ -192,13 +193,13 @@ class RunState:
 
     def collect_enqueued(self, ctx: RunContext[Any]) -> None:
         """Add texts of enqueued messages that are not part of the conversation yet."""
-        for message in () if self.around else _queued(ctx):
+        for message in () if self.around else queued_messages(ctx):
             words = said(self._unknown(message))
             self.turn.texts += [_Text(text, queued=message) for text in words]
 
     def remove_dequeued(self, ctx: RunContext[Any]) -> None:
         """Remove texts of enqueued messages that the host took back before a request took them."""
-        waiting = {id(one) for one in _queued(ctx)}
+        waiting = {id(one) for one in queued_messages(ctx)}
         self.turn.texts = [
             one
             for one in self.turn.texts
@@ -240,7 +241,7 @@ class RunState:
 
     def parts(self) -> list[tuple[ModelRequestPart, str]]:
         """Return the parts of messages with the texts that the run has submitted, unless they have no time."""
-        timed = [part for part, _ in self._known.values() if _time_of(part) is not None]
+        timed = [part for part, _ in self._known.values() if time_of(part) is not None]
         return [(part, text) for part in timed for text in said([part]) if text in self.in_messages]
 
     def _new_prompts(
@@ -253,11 +254,11 @@ class RunState:
             time: said([part])
             for identity, (part, message) in self._known.items()
             if identity not in present
-            for time in (_time_of(part), message.timestamp)
+            for time in (time_of(part), message.timestamp)
             if time is not None
         }
         # If it made both anew, the replacement has the same place.
-        queued = {id(part) for message in _queued(ctx) for part in prompts_in(message)}
+        queued = {id(part) for message in queued_messages(ctx) for part in prompts_in(message)}
         waiting = [one for one in self._seen if one in queued]
         now = [id(one) for message in messages for one in prompts_in(message) if said([one])]
         by_place = self._replaced([one for one in self._seen if one not in queued], now)
@@ -266,7 +267,7 @@ class RunState:
             new: list[ModelRequestPart] = []
             for part in self._unknown(message):
                 old = by_place.get(id(part))
-                before = gone.get(_time_of(part), gone.get(message.timestamp))
+                before = gone.get(time_of(part), gone.get(message.timestamp))
                 if old is not None:
                     before = said([old])
                 if before is None:
@@ -303,26 +304,12 @@ class RunState:
         return parts
 
 
-def _queued(ctx: RunContext[Any]) -> list[ModelMessage]:
-    """Return the enqueued messages that no request took yet."""
-    return [each for pending in ctx.pending_messages or () for each in pending.messages]
-
-
 def _take(texts: list[tuple[str, ...]], text: str) -> bool:
     """Remove the first text with a form, and return whether there was one."""
     found = next((number for number, forms in enumerate(texts) if text in forms), None)
     if found is not None:
         del texts[found]
     return found is not None
-
-
-def _time_of(part: ModelRequestPart) -> datetime | None:
-    return getattr(part, "timestamp", None)
-
-
-def _mark_of(part: ModelRequestPart, text: str) -> str:
-    """Return a digest of a text and its time; a part keeps both when the framework joins messages."""
-    return digest(str(_time_of(part)), text)
 
 
 class _Sent(NamedTuple):
@@ -362,7 +349,7 @@ class LastTurns:
     def _sender(self, memory: str, words: Words) -> _Sent | None:
         """Return the record of the run that sent a text of the history, or None."""
         if len(words.message.parts) > 1:  # messages of several runs may have been joined
-            sent = self._sent.get((memory, _mark_of(words.part, words.text)))
+            sent = self._sent.get((memory, mark_of(words.part, words.text)))
             if sent is not None:
                 return sent
         return self._of_run(memory, words.message)
@@ -466,7 +453,7 @@ class LastTurns:
             self._turns.keep(turn.owner, turn)
             self._sent.keep((turn.memory, turn.conversation, turn.id), _Sent(user, run.in_messages))
             for part, text in run.parts():
-                self._sent.keep((turn.memory, _mark_of(part, text)), _Sent(user, (text,)))
+                self._sent.keep((turn.memory, mark_of(part, text)), _Sent(user, (text,)))
 
 
 _RUNS: WeakSet[RunState] = WeakSet()
@@ -516,12 +503,3 @@ def runs_around(diary: Diary, user: str) -> tuple[RunState, ...]:
         for run in _AROUND.get()
         if not run.is_over and run.owner.user == user and memory_place(run.diary) == place
     )
-
-
-def durable_operation(name: str) -> Callable[[F], F]:
-    """Return a decorator that lets a durable execution engine record and replay a method's result."""
-    mark: Callable[[str], Callable[[F], F]] | None = getattr(
-        capabilities, "durable_operation", None
-    )
-
-    return (lambda method: method) if mark is None else mark(name)
