@@ -35,7 +35,7 @@ class WithCapability:
         self.agent = Agent(model, capabilities=[self.memory])
 
     def ask(self, text):
-        self.agent.run_sync(text)
+        asyncio.run(self.agent.run(text))
 
 
 pairs = pytest.mark.parametrize(
@@ -96,7 +96,8 @@ def test_a_given_writer_is_not_replaced_when_it_is_closed(tmp_path, caplog):
     diary = Diary(tmp_path, agent="rules")
     with MemoryWriter(diary) as writer:
         memory = DiaryCapability(diary, user_id="alice", writer=writer)
-    Agent(TestModel(call_tools=[]), capabilities=[memory]).run_sync("I like rain.")
+    agent = Agent(TestModel(call_tools=[]), capabilities=[memory])
+    asyncio.run(agent.run("I like rain."))
     assert "MemoryWriter is closed" in caplog.text
     assert memory.writer is writer
 
